@@ -1,0 +1,1 @@
+"""Lower precision, chosen by measurement (installed as `qcn.calibrate`). Nothing is here yet."""

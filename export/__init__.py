@@ -1,0 +1,1 @@
+"""From a trained run to a deployable bundle (installed as `qcn.export`). Nothing is here yet."""

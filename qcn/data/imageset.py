@@ -1,0 +1,59 @@
+"""What every reader returns: images with labels and, where the data set has them, viewpoints. NumPy only, no torch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import UsageError
+
+Ints = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Views:
+    """From where and under which light each image was taken. Angles in degrees, all arrays [N]."""
+
+    instance: Ints
+    elevation: Ints
+    azimuth: Ints
+    lighting: Ints
+
+    def __getitem__(self, index: Ints) -> "Views":
+        return Views(self.instance[index], self.elevation[index], self.azimuth[index], self.lighting[index])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images uint8 [N, C, H, W], labels int64 [N] into `classes`, and the viewpoint of each where it is known."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    views: Views | None = None
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != np.uint8 or self.images.ndim != 4:
+            raise UsageError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
+        if self.labels.shape != self.images.shape[:1]:
+            raise UsageError(f"{len(self.images)} images but labels of shape {list(self.labels.shape)}")
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+            wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.classes))][0]
+            raise UsageError(f"label {wrong} is out of range: there are {len(self.classes)} classes")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Ints) -> "ImageSet":
+        """The images at `index` (an integer array), in that order."""
+        views = None if self.views is None else self.views[index]
+        return ImageSet(self.images[index], self.labels[index], self.classes, views)
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A data set ready for training. `tests` has one entry, "test", or, by viewpoint, "familiar" and "novel"."""
+
+    train: ImageSet
+    validation: ImageSet
+    tests: dict[str, ImageSet]

@@ -1,0 +1,42 @@
+"""What can go wrong for a user, and the exit code it ends with. A message names what was seen and what mends it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class QcnError(Exception):
+    """A failure the user can act on: printed as one line, no traceback."""
+
+    exit_code = 1
+
+
+class CheckFailed(QcnError):
+    """Everything ran, and the answer is no (NaN in training, parity out of tolerance)."""
+
+    exit_code = 1
+
+
+class UsageError(QcnError):
+    """Wrong arguments, or input files that are not what they should be."""
+
+    exit_code = 2
+
+
+class MissingError(QcnError):
+    """The environment lacks something: a data set, a package, disk space, a network."""
+
+    exit_code = 3
+
+
+class BuildError(QcnError):
+    """An artefact could not be built as asked."""
+
+    exit_code = 4
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is not in a registry, with the nearest one that is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+    return UsageError(f"no {kind} named '{name}'; {hint}")

@@ -1,0 +1,26 @@
+"""Writing files so that a crash, a kill or a full disk never leaves half of one behind."""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; when the block ends well, sync it to disk and rename it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        yield aside
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8")
