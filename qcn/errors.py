@@ -34,6 +34,12 @@ class BuildError(QcnError):
     exit_code = 4
 
 
+class Stopped(QcnError):
+    """The user asked for it, by Ctrl-C or SIGTERM."""
+
+    exit_code = 130
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a registry, with the nearest one that is."""
     known = sorted(known)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_UMASK = os.umask(0)  # can only be read by setting it
+os.umask(_UMASK)
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
@@ -16,6 +19,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         yield aside
         with aside.open("rb") as written:
             os.fsync(written.fileno())
+        aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)

@@ -1,1 +1,41 @@
-"""The data sets of the product, by name."""
+"""The data sets of the product, by name. A new one is a module with a tuple `DATASETS`, and a line here."""
+
+from pathlib import Path
+
+from qcn.data import cifar10, mnist, smallnorb, svhn, viewpoints
+from qcn.data.imageset import Splits
+from qcn.data.spec import Dataset
+from qcn.errors import MissingError, UsageError, unknown_name
+
+DATASETS: dict[str, Dataset] = {
+    dataset.name: dataset
+    for dataset in (
+        *mnist.DATASETS,
+        *cifar10.DATASETS,
+        *svhn.DATASETS,
+        *smallnorb.DATASETS,
+        *viewpoints.DATASETS,
+    )
+}
+
+
+def find(name: str) -> Dataset:
+    """The data set of this name."""
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    return DATASETS[name]
+
+
+def load(name: str, data_dir: Path) -> Splits:
+    """Read the data set of this name from its folder below `data_dir`, and cut it."""
+    dataset = find(name)
+    folder = data_dir / dataset.folder
+    if not dataset.files:
+        return dataset.load(folder)
+    mend = f"qcn datasets fetch {name} --data-dir {data_dir}"
+    try:
+        return dataset.load(folder)
+    except MissingError as error:
+        raise MissingError(f"{error}; get it with: {mend}") from None
+    except UsageError as error:
+        raise UsageError(f"{error}; remove the file and get it anew with: {mend}") from None

@@ -1,7 +1,7 @@
 """The description of a data set: what it is, how it is read, cut and varied, and where its files come from.
 
-`Preprocessing` is part of a trained network: it is written into the checkpoint, and whatever runs the network later must
-repeat it exactly. `Augmentation` exists in training only. `qcn.data.preprocess` carries both out. No torch here.
+`Preprocessing` is part of a trained network: it is written into the checkpoint, and what runs the network later must
+repeat it exactly. `Augmentation` is for training only. `qcn.data.preprocess` carries both out. No torch here.
 """
 
 from collections.abc import Callable
@@ -63,6 +63,13 @@ class RemoteFile:
     @property
     def name(self) -> str:
         return self.url.rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True)
+class RemoteArchive(RemoteFile):
+    """A tar archive of which only `members` are wanted, in the data set's folder. It is removed once unpacked."""
+
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

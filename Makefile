@@ -1,0 +1,30 @@
+# `make demo` runs the main job, `make test` passes the tests. Both set up what they need in .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+DEMO := runs/demo
+
+.PHONY: demo test lint clean
+
+demo: $(BIN)/.installed
+	rm -rf $(DEMO)
+	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --epochs 30 --batch-size 54 --out $(DEMO)/train
+	$(BIN)/qcn datasets show viewpoints-demo --out $(DEMO)/contact-sheet.png
+	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
+
+test: $(BIN)/.installed lint
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+# constraints.txt names the versions that the tests were seen passing with.
+$(BIN)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build runs .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,220 @@
+"""The command line: arguments in, one call each, tables out. Heavy imports happen inside the commands."""
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import qcn
+from qcn.errors import MissingError, QcnError, UsageError
+
+app = typer.Typer(
+    help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+datasets = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app.add_typer(datasets, name="datasets")
+
+DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
+DATA = Path("data")
+
+
+def main() -> None:
+    """Run a command; end with its exit code, and with one line instead of a traceback for what a user can mend."""
+    try:
+        app()
+    except QcnError as error:
+        _end(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _end("stopped", 130)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _end(f"no room left on the disk: {error}; nothing half-written was kept", MissingError.exit_code)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+            _end(str(error), UsageError.exit_code)
+        raise
+
+
+def _end(message: str, code: int) -> None:
+    print(f"qcn: {message}", file=sys.stderr)
+    sys.stderr.flush()
+    raise SystemExit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"qcn {qcn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    dataset: Annotated[str | None, typer.Option(help="Data set by name; see `qcn datasets list`.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="qcn, qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn.")
+    ] = None,
+    data_dir: DataDir = DATA,
+    preset: Annotated[str | None, typer.Option(help="Where the settings below start from: best or paper.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images a step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Largest learning rate.")] = None,
+    loss: Annotated[str | None, typer.Option(help="spread or ce.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (convolutions; routing stays fp32).")] = None,
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides every random choice of the run.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder, with its own settings.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/train/DATASET-MODEL if not given.")] = None,
+) -> None:
+    """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
+    chosen = {
+        "dataset": dataset,
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "loss": loss,
+        "precision": precision,
+        "compile": compile,
+        "seed": seed,
+    }
+    given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
+    if resume and given:
+        raise UsageError(f"--resume goes on with a run's own settings: leave out --{given[0].replace('_', '-')}")
+
+    from qcn import train as training
+    from qcn.settings import settings_from
+
+    if resume:
+        folder = resume
+        run = training.resume(folder, data_dir, device)
+    else:
+        settings = settings_from(
+            preset or "best", **{**chosen, "dataset": dataset or "viewpoints-demo", "model": model or "qcn"}
+        )
+        folder = out or _new_folder("train", f"{settings.dataset}-{settings.model}")
+        run = training.train(settings, data_dir, folder, device)
+    if int(os.environ.get("RANK", "0")):
+        return
+    last = run.history[-1]
+    best = min(run.history, key=lambda row: float(row["validation_error"]))
+    table = Table(title=f"{run.model['name']} on {run.data['name']}")
+    for heading in ("", "epoch", "training error", "validation error"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in (("best", best), ("last", last)):
+        table.add_row(
+            name, str(row["epoch"]), f"{100 * row['train_error']:.2f} %", f"{100 * row['validation_error']:.2f} %"
+        )
+    console = Console()
+    console.print(table)
+    for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
+        console.print(folder / name, highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
+    dataset: Annotated[str | None, typer.Option(help="Another data set than the run's own.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="One split, such as novel or validation; else all test splits.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
+    data_dir: DataDir = DATA,
+    device: Device = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN if not given.")] = None,
+) -> None:
+    """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
+    if checkpoint not in ("best", "last"):
+        raise UsageError(f"--checkpoint is best or last, not '{checkpoint}'")
+    from qcn.evaluate import evaluate as measure
+
+    folder = out or Path("runs/evaluate") / run.resolve().name
+    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device)  # type: ignore[arg-type]
+    table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
+    for heading in ("split", "images", "error", "95 % interval"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for result in results:
+        rate = result.overall
+        interval = f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
+        table.add_row(result.split, f"{rate.total:,}", f"{100 * rate.error:.2f} %", interval)
+    console = Console()
+    console.print(table)
+    for path in sorted(folder.glob("*")):
+        console.print(path, highlight=False)
+
+
+@datasets.command("list")
+def list_datasets(data_dir: DataDir = DATA) -> None:
+    """Name every data set, and say which are on this machine."""
+    from qcn.data import DATASETS
+    from qcn.data.fetch import is_here
+
+    table = Table(box=None)
+    for heading in ("name", "image", "classes", "here", "what it is"):
+        table.add_column(heading, no_wrap=heading != "what it is")
+    for name, entry in DATASETS.items():
+        here = "rendered" if not entry.files else "yes" if is_here(entry, data_dir) else "no"
+        table.add_row(name, f"{entry.channels}×{entry.size}×{entry.size}", str(len(entry.classes)), here, entry.summary)
+    console = Console()
+    console.print(table)
+    console.print("Those not here: qcn datasets fetch NAME. Rendered ones are made when they are first used.")
+
+
+@datasets.command()
+def fetch(name: str, data_dir: DataDir = DATA) -> None:
+    """Bring a data set's official files, checked; goes on where an earlier try stopped."""
+    from qcn.data import find
+    from qcn.data.fetch import fetch as bring
+
+    dataset = find(name)
+    if not dataset.files:
+        print(f"{name} is rendered here when it is first used: nothing to fetch")
+        return
+    for path in bring(dataset, data_dir):
+        print(path)
+    print(f"{name}: all files are in {data_dir / dataset.folder}")
+
+
+@datasets.command()
+def show(
+    name: str,
+    data_dir: DataDir = DATA,
+    out: Annotated[Path | None, typer.Option(help="PNG to write; runs/datasets/NAME.png if not given.")] = None,
+) -> None:
+    """Draw a contact sheet of a data set's training images as a PNG."""
+    from qcn.data import load
+    from qcn.data.sheet import contact_sheet
+
+    path = out or Path("runs/datasets") / f"{name}.png"
+    contact_sheet(load(name, data_dir).train, path, title=name)
+    print(path)
+
+
+def _new_folder(command: str, name: str) -> Path:
+    """runs/COMMAND/NAME, or NAME-2, NAME-3, … where that is taken."""
+    base = Path("runs") / command
+    taken = 2
+    folder = base / name
+    while folder.exists():
+        folder = base / f"{name}-{taken}"
+        taken += 1
+    return folder

@@ -1,0 +1,185 @@
+"""Downloads: the files of a data set from its official server, resumed where they broke off, checked, put in place.
+
+A file grows as NAME.part, which outlives a failed try and is continued by the next one. It gets its name when it is
+whole and its checksum is right, so a file in place is a file to trust.
+"""
+
+import hashlib
+import http.client
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from qcn.data.spec import Dataset, RemoteArchive, RemoteFile
+from qcn.errors import MissingError, UsageError
+from qcn.files import atomic_write
+
+TRIES = 3  # for a connection that breaks midway; a server that refuses is not asked again
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 18
+
+Report = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says so
+
+
+class _Interrupted(Exception):
+    """The connection broke midway: worth another try from where it broke."""
+
+
+def fetch(dataset: Dataset, data_dir: Path) -> list[Path]:
+    """Bring the files of a data set that are not in `data_dir` yet; return those brought (none: all were there)."""
+    folder = data_dir / dataset.folder
+    brought: list[Path] = []
+    with _progress_bar() as show:
+        for file in dataset.files:
+            try:
+                if _unpacked(file, folder) or (not isinstance(file, RemoteArchive) and _whole(file, folder)):
+                    continue
+                folder.mkdir(parents=True, exist_ok=True)
+                path = download(file, folder, show(file.name))
+                brought += _unpack(file, path, folder) if isinstance(file, RemoteArchive) else [path]
+            except OSError as error:
+                raise MissingError(f"cannot write {file.name} into {folder}: {error.strerror or error}") from None
+    return brought
+
+
+def is_here(dataset: Dataset, data_dir: Path) -> bool:
+    """Whether every file of a data set is in place. A quick look: checksums are compared when it is fetched."""
+    folder = data_dir / dataset.folder
+    return all(
+        _unpacked(file, folder) or (not isinstance(file, RemoteArchive) and (folder / file.name).is_file())
+        for file in dataset.files
+    )
+
+
+def download(file: RemoteFile, folder: Path, report: Report) -> Path:
+    """Bring one file into `folder`, unless it is there with the right checksum already."""
+    target, part = folder / file.name, folder / f"{file.name}.part"
+    if _whole(file, folder):
+        return target
+    for left in reversed(range(TRIES)):
+        try:
+            _transfer(file, part, report)
+            break
+        except _Interrupted as error:
+            if not left:
+                raise _unreachable(file, folder, f"{error}; the next try continues {part.name}") from None
+    seen = _md5(part)
+    if seen != file.md5:
+        part.unlink()
+        raise UsageError(f"{file.url} has md5 {seen}, expected {file.md5}; the download was removed, try again")
+    part.replace(target)
+    return target
+
+
+def _transfer(file: RemoteFile, part: Path, report: Report) -> None:
+    """Append to `part` what it still lacks of the file, or start it anew where the server does not resume."""
+    have = part.stat().st_size if part.exists() else 0
+    response = _open(file, part.parent, have)
+    if response is None:
+        return
+    with closing(response):
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        have = have if resumed else 0
+        total = None if response.length is None else have + response.length
+        report(have, total)
+        with part.open("ab" if resumed else "wb") as sink:
+            while chunk := _receive(response):
+                have += sink.write(chunk)
+                report(have, total)
+    if total is not None and have < total:
+        raise _Interrupted(f"the connection broke after {have:,} of {total:,} bytes")
+
+
+def _open(file: RemoteFile, folder: Path, offset: int) -> Any:
+    """The server's answer from byte `offset` on; None when there is nothing beyond it, and the checksum may judge."""
+    request = urllib.request.Request(file.url, headers={"User-Agent": "qcn"})
+    if offset:
+        request.add_header("Range", f"bytes={offset}-")
+    try:
+        return urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and offset:
+            return None
+        raise _unreachable(file, folder, f"the server answered {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        reason = error.reason if isinstance(error.reason, str) else getattr(error.reason, "strerror", None)
+        raise _unreachable(file, folder, f"no connection ({reason or error.reason})") from None
+    except (http.client.HTTPException, OSError) as error:
+        raise _Interrupted(f"the server hung up ({error})") from None
+
+
+def _receive(response: Any) -> bytes:
+    try:
+        chunk: bytes = response.read(CHUNK)
+    except (http.client.HTTPException, OSError) as error:
+        raise _Interrupted(f"the connection broke ({error})") from None
+    return chunk
+
+
+def _unreachable(file: RemoteFile, folder: Path, why: str) -> MissingError:
+    then = ", and unpacked by this command" if isinstance(file, RemoteArchive) else ""
+    return MissingError(f"cannot fetch {file.url}: {why}; {file.name} may also be put into {folder} by hand{then}")
+
+
+def _unpacked(file: RemoteFile, folder: Path) -> bool:
+    """Whether the readers find the content of the file without the file as served: unpacked, whoever did it."""
+    if isinstance(file, RemoteArchive):
+        return all((folder / Path(member).name).is_file() for member in file.members)
+    return file.name.endswith(".gz") and (folder / file.name.removesuffix(".gz")).is_file()
+
+
+def _unpack(archive: RemoteArchive, path: Path, folder: Path) -> list[Path]:
+    """Copy the wanted members into `folder`. No path, link or mode in the archive is followed: only bytes are taken."""
+    wanted = {member: folder / Path(member).name for member in archive.members}
+    try:
+        with tarfile.open(path) as tar:
+            for member in tar:
+                source = tar.extractfile(member) if member.isreg() and member.name in wanted else None
+                if source:
+                    with source, atomic_write(wanted.pop(member.name)) as aside, aside.open("wb") as sink:
+                        shutil.copyfileobj(source, sink, CHUNK)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: damaged archive ({error})") from None
+    if wanted:
+        raise UsageError(f"{path}: the archive has no {', '.join(sorted(wanted))}")
+    path.unlink()
+    return [folder / Path(member).name for member in archive.members]
+
+
+def _whole(file: RemoteFile, folder: Path) -> bool:
+    path = folder / file.name
+    return path.is_file() and _md5(path) == file.md5
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[str], Report]]:
+    """Yield a function that adds a bar for a file and returns what to call as its bytes arrive."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+
+        def show(name: str) -> Report:
+            task = progress.add_task(name, total=None)
+            return lambda done, total: progress.update(task, completed=done, total=total)
+
+        yield show

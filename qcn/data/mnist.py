@@ -1,0 +1,86 @@
+"""MNIST and Fashion-MNIST: 60,000 training and 10,000 test images of 28×28 grey pixels, ten classes, in idx files."""
+
+from functools import partial
+from pathlib import Path
+
+from qcn.data.binary import find_file, image_set
+from qcn.data.idx import read_idx
+from qcn.data.imageset import ImageSet, Splits
+from qcn.data.spec import Augmentation, Dataset, RemoteFile
+from qcn.data.splits import hold_out
+from qcn.errors import UsageError
+
+SIZE = 28
+DIGITS = tuple("0123456789")
+GARMENTS = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def load(folder: Path, name: str, classes: tuple[str, ...]) -> Splits:
+    train, validation = hold_out(_read(folder, "train", classes), name)
+    return Splits(train, validation, {"test": _read(folder, "t10k", classes)})
+
+
+def _read(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:
+    image_file = find_file(folder, f"{part}-images-idx3-ubyte")
+    label_file = find_file(folder, f"{part}-labels-idx1-ubyte")
+    images = read_idx(image_file, ndim=3)
+    if images.shape[1:] != (SIZE, SIZE):
+        raise UsageError(f"{image_file}: images of {images.shape[1]}×{images.shape[2]} pixels, not {SIZE}×{SIZE}")
+    return image_set(label_file, images[:, None], read_idx(label_file, ndim=1), classes)
+
+
+def _dataset(name: str, summary: str, classes: tuple[str, ...], best: Augmentation, server: str, *md5: str) -> Dataset:
+    names = (
+        f"{part}-ubyte.gz"
+        for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    )
+    return Dataset(
+        name=name,
+        summary=summary,
+        classes=classes,
+        channels=1,
+        size=SIZE,
+        folder=name,
+        load=partial(load, name=name, classes=classes),
+        augmentation={"paper": Augmentation(), "best": best},
+        files=tuple(RemoteFile(f"{server}/{file}", sum_) for file, sum_ in zip(names, md5, strict=True)),
+    )
+
+
+# Checksums: torchvision/datasets/mnist.py. LeCun's own server has refused downloads for years; the mirror that
+# torchvision falls back on serves the same files.
+DATASETS = (
+    _dataset(
+        "mnist",
+        "handwritten digits, 28×28 grey",
+        DIGITS,
+        Augmentation(shift=2),
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    _dataset(
+        "fashion-mnist",
+        "garments, 28×28 grey",
+        GARMENTS,
+        Augmentation(shift=2, flip=True),
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)

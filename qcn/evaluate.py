@@ -1,0 +1,144 @@
+"""How often a network is wrong: overall, by class, and by the viewpoint it saw."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from qcn import checkpoint, plots
+from qcn.checkpoint import Which
+from qcn.data import load
+from qcn.data.imageset import ImageSet
+from qcn.data.preprocess import preprocess
+from qcn.data.spec import Preprocessing
+from qcn.devices import pick_device
+from qcn.errors import UsageError, unknown_name
+from qcn.files import write_text
+
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """A share of wrong answers with its 95 % interval (Wilson's)."""
+
+    wrong: int
+    total: int
+    error: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(wrong: int, total: int) -> "ErrorRate":
+        from scipy.stats import binomtest
+
+        interval = binomtest(wrong, total).proportion_ci(method="wilson")
+        return ErrorRate(wrong, total, wrong / total, float(interval.low), float(interval.high))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t taken for class p."""
+
+    split: str
+    overall: ErrorRate
+    confusion: list[list[int]]
+    by_azimuth: dict[int, ErrorRate] | None
+    by_elevation: dict[int, ErrorRate] | None
+
+
+def evaluate(
+    folder: Path, dataset: str | None, data_dir: Path, out: Path, *, which: Which, split: str | None, device: str
+) -> list[Result]:
+    """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
+    network, run = checkpoint.load_network(folder, which)
+    name = dataset or run.data["name"]
+    splits = load(name, data_dir)
+    chosen = {**splits.tests, "validation": splits.validation}
+    if split is not None and split not in chosen:
+        raise unknown_name(f"split of '{name}'", split, chosen)
+    names = [split] if split else list(splits.tests)
+    target = pick_device(device)
+    results = []
+    for part in names:
+        images = chosen[part]
+        check_fits(images, run, name)
+        predicted = predict(network.to(target), images, run.preprocessing_spec(), target)
+        results.append(measure(part, images, predicted))
+    write_results(out, results, folder, name, which, run.classes)
+    return results
+
+
+def check_fits(images: ImageSet, run: checkpoint.Run, name: str) -> None:
+    """Refuse a data set that a network cannot be measured on."""
+    if list(images.classes) != run.classes:
+        raise UsageError(
+            f"'{name}' has the classes {', '.join(images.classes)}; the network knows {', '.join(run.classes)}"
+        )
+    if images.images.shape[1] != run.model["in_channels"]:
+        channels = images.images.shape[1]
+        raise UsageError(f"'{name}' has {channels} channels; the network takes {run.model['in_channels']}")
+
+
+def predict(
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice = slice(None)
+) -> NDArray[np.int64]:
+    """The class with the largest activation, for the images at `rows`."""
+    network.eval()
+    pixels = torch.from_numpy(images.images[rows])
+    with torch.inference_mode():
+        answers = [
+            network(preprocess(batch.to(device), preprocessing)).activation.argmax(1).cpu()
+            for batch in pixels.split(BATCH)
+        ]
+    return torch.cat(answers).numpy() if answers else np.empty(0, np.int64)
+
+
+def count_errors(
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice
+) -> int:
+    """Wrong answers among the images at `rows`."""
+    return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
+
+
+def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Result:
+    """Error rates and the confusion matrix from the answers to a split's images."""
+    confusion = np.zeros((len(images.classes),) * 2, dtype=np.int64)
+    np.add.at(confusion, (images.labels, predicted), 1)
+    wrong = predicted != images.labels
+
+    def by(values: NDArray[np.integer]) -> dict[int, ErrorRate]:
+        return {
+            int(value): ErrorRate.of(int(wrong[values == value].sum()), int((values == value).sum()))
+            for value in np.unique(values)
+        }
+
+    return Result(
+        split,
+        ErrorRate.of(int(wrong.sum()), len(wrong)),
+        confusion.tolist(),
+        by(images.views.azimuth) if images.views else None,
+        by(images.views.elevation) if images.views else None,
+    )
+
+
+def write_results(out: Path, results: list[Result], run: Path, dataset: str, which: Which, classes: list[str]) -> None:
+    """evaluation.json, and a PNG each for the confusion matrices and the error by viewpoint."""
+    record: dict[str, Any] = {
+        "run": str(run),
+        "dataset": dataset,
+        "checkpoint": which,
+        "classes": classes,
+        "splits": [asdict(result) for result in results],
+    }
+    write_text(out / "evaluation.json", json.dumps(record, indent=1) + "\n")
+    plots.confusion(out / "confusion.png", {r.split: r.confusion for r in results}, classes)
+    for axis in ("azimuth", "elevation"):
+        curves = {r.split: getattr(r, f"by_{axis}") for r in results if getattr(r, f"by_{axis}")}
+        if curves:
+            plots.error_by_view(out / f"error-by-{axis}.png", axis, curves)

@@ -1,0 +1,327 @@
+"""The training loop.
+
+Every random choice of a run is a function of (seed, epoch, step), never of what happened before: the order of the
+images, how each is varied, dropout. So a resumed run ends with the same weights as one that was never stopped, and P
+processes that share a batch do what one process does.
+"""
+
+import copy
+import hashlib
+import inspect
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from qcn import checkpoint
+from qcn.checkpoint import Run
+from qcn.data import find, load
+from qcn.data.imageset import ImageSet, Splits
+from qcn.data.preprocess import augmented
+from qcn.devices import pick_device
+from qcn.distributed import barrier, process_group, rank, sum_over_processes, world_size
+from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
+from qcn.evaluate import count_errors
+from qcn.faults import first_non_finite
+from qcn.logbook import Logbook
+from qcn.losses import loss_of, margin_at
+from qcn.settings import Settings
+from qcn.zoo import MODELS, create
+
+SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
+REPORT_EVERY = 10  # steps between two looks at the device: the loss so far, and whether a gradient was NaN
+
+
+def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -> Run:
+    """Train a network from scratch into the folder `out`; returns the finished run's record."""
+    if (out / "run.json").exists():
+        raise UsageError(
+            f"{out} holds a run already: go on with it by `qcn train --resume {out}`, or choose another --out"
+        )
+    if settings.model not in MODELS:
+        raise unknown_name("model", settings.model, MODELS)
+    chosen = pick_device(device)
+    with process_group(chosen):
+        return Training(settings, load_once(settings.dataset, data_dir), out, chosen).run()
+
+
+def resume(out: Path, data_dir: Path, device: str = "auto") -> Run:
+    """Go on with the run in `out` from its last checkpoint, to the same weights as if it had never stopped."""
+    run = checkpoint.load_run(out)
+    try:
+        settings = Settings(**run.settings)
+    except TypeError as error:
+        raise UsageError(f"{out / 'run.json'} has settings that this version of qcn does not know: {error}") from error
+    chosen = pick_device(device)
+    with process_group(chosen):
+        training = Training(settings, load_once(settings.dataset, data_dir), out, chosen)
+        training.restore(run)
+        return training.run()
+
+
+def load_once(dataset: str, data_dir: Path) -> Splits:
+    """Load a data set, process 0 first: what has to be rendered or unpacked is done once."""
+    if rank() > 0:
+        barrier()
+    splits = load(dataset, data_dir)
+    if rank() == 0:
+        barrier()
+    return splits
+
+
+def learning_rate(settings: Settings, step: int, total_steps: int) -> float:
+    """The learning rate at a step."""
+    if settings.schedule == "exponential":
+        return settings.lr * 0.96 ** (step / 20_000)
+    warm_up = 0.15 * total_steps
+    if step < warm_up:
+        return settings.lr * (0.04 + 0.96 * step / warm_up)
+    return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1.0, total_steps - warm_up)))
+
+
+def seed_of(*parts: int) -> int:
+    """A 63-bit seed that differs for every combination of its parts."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
+
+
+def floating(network: nn.Module) -> list[Tensor]:
+    """A network's parameters and running statistics."""
+    return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
+
+
+class Training:
+    """A run under way: the network, its optimiser, the data on the device, and the record that checkpoints write."""
+
+    def __init__(self, settings: Settings, splits: Splits, out: Path, device: torch.device) -> None:
+        self.settings, self.splits, self.out, self.device = settings, splits, out, device
+        if settings.batch_size % world_size():
+            raise UsageError(f"a batch of {settings.batch_size} cannot be shared by {world_size()} processes evenly")
+        self.steps_per_epoch = len(splits.train) // settings.batch_size
+        if not self.steps_per_epoch:
+            raise UsageError(f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images")
+        self.total_steps = self.steps_per_epoch * settings.epochs
+
+        dataset = find(settings.dataset)
+        self.augmentation = dataset.augmentation[settings.preset]
+        self.preprocessing = dataset.preprocessing.fitted(splits.train)
+        self.record = new_record(settings, splits, self.preprocessing.output_size(*splits.train.images.shape[2:]))
+        self.record = replace(self.record, preprocessing=asdict(self.preprocessing))
+
+        torch.manual_seed(seed_of(settings.seed))
+        self.network = create(**self.record.model).to(device)
+        self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
+        self.names = [name for name, _ in self.network.named_parameters()]
+        # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`.
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
+        )
+        self.images = torch.from_numpy(splits.train.images).to(device)
+        self.labels = torch.from_numpy(splits.train.labels).to(device)
+        self.epoch, self.step = 0, 0  # the epoch under way, and the steps taken since the run began
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers in this epoch so far
+        self.first_fault = torch.full((), -1, dtype=torch.long, device=device)  # the first step with a NaN gradient
+        self.stop_asked = False
+
+    def restore(self, run: Run) -> None:
+        """Take up where `run` was saved."""
+        if run.data["sha256"] != self.record.data["sha256"]:
+            raise UsageError(
+                f"the training images of '{self.settings.dataset}' are not those that {self.out} began with"
+            )
+        tensors = checkpoint.load_tensors(self.out, run.state)
+        raw = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        checkpoint.restore(self.network, raw, self.out)
+        checkpoint.restore(self.average, checkpoint.load_tensors(self.out, run.last), self.out)
+        checkpoint.restore_optimizer(self.optimizer, self.names, tensors)
+        self.record = run
+        self.epoch, self.step = run.progress["epoch"], run.progress["step"]
+        # The sums of all processes are saved as one: process 0 takes them up.
+        self.sums.copy_(torch.tensor(run.progress["sums"], dtype=torch.float64) * (rank() == 0))
+        if rank() == 0:
+            checkpoint.clean(self.out, run)
+
+    def run(self) -> Run:
+        """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
+        module: nn.Module = self.network
+        if world_size() > 1:
+            # Batch statistics are already equal on all processes; only gradients are left to share.
+            module = DistributedDataParallel(module, broadcast_buffers=False)
+        if self.settings.compile:
+            module = torch.compile(module)  # type: ignore[assignment]
+        if self.step == 0:
+            self.save(best=True)
+        with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, self.stopping_on_signals():
+            while self.epoch < self.settings.epochs:
+                started, first = time.perf_counter(), self.step
+                self.train_epoch(module, logbook)
+                row = self.finish_epoch(time.perf_counter() - started, self.step - first)
+                logbook.epoch_done(self.record, row)
+        return self.record
+
+    def train_epoch(self, module: nn.Module, logbook: Logbook) -> None:
+        """The rest of the epoch under way."""
+        module.train()
+        plan = self.plan(self.epoch)
+        share = self.settings.batch_size // world_size()
+        saved = time.monotonic()
+        for batch in range(self.step - self.epoch * self.steps_per_epoch, self.steps_per_epoch):
+            start = batch * self.settings.batch_size + rank() * share
+            loss = self.update(module, *self.batch(plan, slice(start, start + share)))
+            last = batch + 1 == self.steps_per_epoch
+            if last or batch % REPORT_EVERY == 0:
+                self.refuse_faults()
+                logbook.progress(self.epoch, self.step, float(loss))
+            if not last and (self.stop_asked or time.monotonic() - saved > SAVE_EVERY_S):
+                self.save(best=False)
+                saved = time.monotonic()
+                if self.stop_asked:
+                    raise Stopped(f"stopped and saved after {self.step} steps; go on: qcn train --resume {self.out}")
+        self.epoch += 1
+
+    def plan(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, 3]."""
+        generator = torch.Generator().manual_seed(seed_of(self.settings.seed, epoch))
+        order = torch.randperm(len(self.labels), generator=generator)
+        draws = torch.rand(len(self.labels), 3, generator=generator)
+        return order.to(self.device), draws.to(self.device)
+
+    def batch(self, plan: tuple[Tensor, Tensor], rows: slice) -> tuple[Tensor, Tensor]:
+        """Images as the network sees them, and their labels."""
+        order, draws = plan
+        chosen = order[rows]
+        return augmented(self.images[chosen], self.preprocessing, self.augmentation, draws[rows]), self.labels[chosen]
+
+    def update(self, module: nn.Module, image: Tensor, label: Tensor) -> Tensor:
+        """One step of the optimiser; returns the loss. Nothing in it waits for a GPU."""
+        settings = self.settings
+        margin = margin_at(settings.margin, self.step, self.total_steps)
+        torch.manual_seed(seed_of(settings.seed, self.step, rank()))  # dropout
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
+            prediction = module(image)
+        loss = loss_of(prediction, label, settings.loss, margin)
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
+        # From the first NaN on, the optimiser leaves the weights as they are: the fault can be looked for at leisure.
+        self.first_fault = torch.where((self.first_fault < 0) & ~norm.isfinite(), self.step, self.first_fault)
+        self.optimizer.found_inf = (self.first_fault >= 0).float()  # type: ignore[attr-defined]
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(settings, self.step, self.total_steps)
+        self.optimizer.step()
+        self.step += 1
+        with torch.no_grad():
+            self.sums += torch.stack([loss.double(), (prediction.activation.argmax(1) != label).double().sum()])
+            if settings.ema:
+                decay = min(settings.ema, (1 + self.step) / (10 + self.step))
+                torch._foreach_lerp_(floating(self.average), floating(self.network), 1 - decay)
+        return loss.detach()
+
+    def refuse_faults(self) -> None:
+        """End the run if a gradient was NaN or infinite, saying at which step and in which layer."""
+        fault = int(self.first_fault)
+        if fault < 0:
+            return
+        epoch, batch = divmod(fault, self.steps_per_epoch)
+        start = batch * self.settings.batch_size
+        image, label = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
+        margin = margin_at(self.settings.margin, fault, self.total_steps)
+        where = first_non_finite(self.network, image, lambda p: loss_of(p, label, self.settings.loss, margin))
+        kept = self.record.last
+        raise CheckFailed(
+            f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "
+            f"the last good checkpoint, after {kept.epoch if kept else 0} epochs, is kept in {self.out}"
+        )
+
+    def finish_epoch(self, seconds: float, steps: int) -> dict[str, Any]:
+        """Measure on the validation split, write the history and a checkpoint."""
+        settings, n = self.settings, self.steps_per_epoch * self.settings.batch_size
+        loss, wrong = sum_over_processes(self.sums).tolist()
+        validation = self.splits.validation
+        errors = count_errors(
+            self.average, validation, self.preprocessing, self.device, slice(rank(), None, world_size())
+        )
+        val_wrong = sum_over_processes(torch.tensor(float(errors), dtype=torch.float64, device=self.device))
+        row = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "train_loss": loss / (self.steps_per_epoch * world_size()),
+            "train_error": wrong / n,
+            "validation_error": float(val_wrong) / len(validation),
+            "lr": learning_rate(settings, self.step - 1, self.total_steps),
+            "margin": margin_at(settings.margin, self.step - 1, self.total_steps)
+            if settings.loss == "spread"
+            else None,
+            "images_per_second": steps * settings.batch_size / seconds,
+            "seconds": seconds,
+        }
+        best = all(row["validation_error"] <= earlier["validation_error"] for earlier in self.record.history)
+        self.record = replace(self.record, history=[*self.record.history, row])
+        self.sums.zero_()
+        self.save(best=best)
+        return row
+
+    def save(self, *, best: bool) -> None:
+        """Write a checkpoint (process 0 does)."""
+        self.refuse_faults()
+        sums = sum_over_processes(self.sums).tolist()
+        progress = {"epoch": self.epoch, "step": self.step, "sums": sums}
+        self.record = replace(self.record, progress=progress)
+        if rank() == 0:
+            state = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
+            state |= checkpoint.optimizer_tensors(self.optimizer, self.names)
+            weights = self.average.state_dict()
+            self.record = checkpoint.save(self.out, self.record, weights, state, epoch=self.epoch, best=best)
+
+    @contextmanager
+    def stopping_on_signals(self) -> Iterator[None]:
+        """Ctrl-C or SIGTERM: finish the step, save, stop. (Several processes would not stop at the same step.)"""
+
+        def ask(signum: int, frame: FrameType | None) -> None:
+            self.stop_asked = True
+
+        if world_size() > 1:
+            yield
+            return
+        previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def new_record(settings: Settings, splits: Splits, size: tuple[int, int]) -> Run:
+    """run.json of a run that has not begun."""
+    train_set: ImageSet = splits.train
+    known = {"mode": settings.mode, "size": size[0]}
+    accepted = inspect.signature(MODELS[settings.model]).parameters
+    options = {name: value for name, value in known.items() if name in accepted}
+    digest = hashlib.sha256(train_set.images.data)
+    digest.update(train_set.labels.data)
+    return Run(
+        model={
+            "name": settings.model,
+            "in_channels": train_set.images.shape[1],
+            "classes": len(train_set.classes),
+            **options,
+        },
+        classes=list(train_set.classes),
+        preprocessing={},
+        data={
+            "name": settings.dataset,
+            "image": list(train_set.images.shape[1:]),
+            "train": len(splits.train),
+            "validation": len(splits.validation),
+            "sha256": digest.hexdigest(),
+        },
+        settings=asdict(settings),
+    )

@@ -1,0 +1,33 @@
+"""Every network of the product, by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from qcn import baselines, model, vb
+from qcn.errors import UsageError, unknown_name
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "qcn": model.qcn,
+    "qcn-unbranched": model.qcn_unbranched,
+    "qcn-tiny": model.qcn_tiny,
+    "em": baselines.em,
+    "em-branched": baselines.em_branched,
+    "em-unbranched": baselines.em_unbranched,
+    "vb": vb.vb,
+    "cnn": baselines.cnn,
+}
+
+
+def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:
+    """A freshly initialised network. Options: `mode` and `iterations` for routing, `size` for `cnn`."""
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    if in_channels < 1 or classes < 2:
+        raise UsageError(f"a network needs at least 1 channel and 2 classes, not {in_channels} and {classes}")
+    return MODELS[name](in_channels, classes, **options)
+
+
+def parameter_count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())

@@ -1,0 +1,70 @@
+"""What the network sees of an image."""
+
+import numpy as np
+import pytest
+import torch
+
+from qcn.data.imageset import ImageSet
+from qcn.data.preprocess import augmented, preprocess
+from qcn.data.spec import Augmentation, Preprocessing
+from qcn.errors import UsageError
+
+IMAGES = torch.randint(0, 256, (6, 2, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+NORB = Preprocessing(resize=48, crop=32, standardise="image")
+
+
+def test_halving_is_the_mean_of_four_pixels_and_the_crop_is_central() -> None:
+    seen = preprocess(IMAGES, NORB)
+    halved = IMAGES.double().unflatten(3, (48, 2)).unflatten(2, (48, 2)).mean((3, 5))[:, :, 8:40, 8:40]
+    mean, std = halved.mean((2, 3), keepdim=True), halved.std((2, 3), correction=0, keepdim=True)
+    assert seen.shape == (6, 2, 32, 32)
+    torch.testing.assert_close(seen.double(), (halved - mean) / std, rtol=0, atol=2e-6)
+
+
+def test_a_constant_image_stays_finite() -> None:
+    for value in (0, 7, 255):
+        seen = preprocess(torch.full((1, 2, 96, 96), value, dtype=torch.uint8), NORB)
+        torch.testing.assert_close(seen, torch.zeros_like(seen), rtol=0, atol=1e-4)
+
+
+def test_mean_and_std_come_from_the_training_images() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 3, 8, 8)).astype(np.uint8)
+    spec = Preprocessing().fitted(ImageSet(pixels, np.zeros(50, np.int64), ("a", "b")))
+    seen = preprocess(torch.from_numpy(pixels), spec)
+    torch.testing.assert_close(seen.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(seen.std((0, 2, 3), correction=0), torch.ones(3), rtol=0, atol=1e-5)
+
+
+def test_augmentation_that_draws_the_centre_is_none() -> None:
+    centre = torch.full((6, 3), 0.5)
+    for spec, augmentation in (
+        (NORB, Augmentation(random_crop=True)),
+        (Preprocessing(standardise="image"), Augmentation(shift=2)),
+        (NORB, Augmentation()),
+    ):
+        torch.testing.assert_close(augmented(IMAGES, spec, augmentation, centre), preprocess(IMAGES, spec))
+
+
+def test_shifts_move_the_image_and_fill_with_black() -> None:
+    spec = Preprocessing(mean=(0.0, 0.0), std=(1.0, 1.0))
+    low = augmented(IMAGES, spec, Augmentation(shift=4), torch.zeros(6, 3))
+    torch.testing.assert_close(low[..., 4:, 4:], IMAGES[..., :-4, :-4] / 255)
+    assert (low[..., :4, :] == 0).all()
+    high = augmented(IMAGES, spec, Augmentation(shift=4), torch.full((6, 3), 0.999))
+    torch.testing.assert_close(high[..., :-4, :-4], IMAGES[..., 4:, 4:] / 255)
+
+
+def test_each_image_is_mirrored_by_its_own_draw() -> None:
+    spec = Preprocessing(mean=(0.0, 0.0), std=(1.0, 1.0))
+    draws = torch.full((6, 3), 0.5)
+    draws[::2, 2] = 0.1
+    seen = augmented(IMAGES, spec, Augmentation(flip=True), draws)
+    torch.testing.assert_close(seen[::2], IMAGES[::2].flip(3) / 255)
+    torch.testing.assert_close(seen[1::2], IMAGES[1::2] / 255)
+
+
+def test_images_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UsageError, match="crop 32 pixels out of images of 28×28"):
+        preprocess(IMAGES[..., :28, :28], Preprocessing(crop=32))
+    with pytest.raises(UsageError, match="2 channels, but the network was trained on 1"):
+        preprocess(IMAGES, Preprocessing(mean=(0.1,), std=(0.3,)))

@@ -1,0 +1,132 @@
+"""The command line as a user meets it: help without heavy packages, one clear line for what goes wrong, exit codes."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import qcn
+
+ROOT = Path(__file__).parent.parent
+# A device often has none of these: every command must at least explain itself without them.
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "triton", "onnx", "onnxruntime", "tensorrt", "matplotlib", "scipy", "PIL"}:
+            raise ModuleNotFoundError(f"No module named {name!r} (hidden by the test)", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+COMMANDS = [
+    [],
+    ["train"],
+    ["evaluate"],
+    ["datasets"],
+    ["datasets", "list"],
+    ["datasets", "fetch"],
+    ["datasets", "show"],
+]
+
+
+def run(*arguments: object, cwd: Path | None = None, **options: object) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120"}
+    command = [sys.executable, "-m", "qcn", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, **options)
+
+
+def run_bare(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", BARE + code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_needs_no_heavy_package(command: list[str]) -> None:
+    result = run_bare(f"sys.argv = {['qcn', *command, '--help']!r}\nfrom qcn.cli import main\nmain()")
+    assert result.returncode == 0, result.stderr
+    assert "Usage" in result.stdout
+
+
+def test_the_package_imports_and_lists_data_sets_without_torch() -> None:
+    code = "import qcn, qcn.export, qcn.calibrate\nfrom qcn.data import DATASETS\nprint(len(DATASETS))"
+    result = run_bare(code)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 10
+
+
+def test_help_answers_within_a_second() -> None:
+    took = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        took.append(time.perf_counter() - start)
+    assert min(took) < 1.0
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"qcn {qcn.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["train", "--dataset", "mnits"], 2, "no data set named 'mnits'; did you mean 'mnist'?"),
+        (["train", "--dataset", "mnist"], 3, "qcn datasets fetch mnist"),
+        (["train", "--dataset", "viewpoints-demo", "--model", "qnc"], 2, "did you mean 'qcn'?"),
+        (["train", "--dataset", "mnist", "--device", "cuda"], 3, "sees 0 CUDA devices"),
+        (["train", "--dataset", "mnist", "--device", "gpu"], 2, "use auto, cpu, cuda"),
+        (["train", "--epochs", "many"], 2, "--epochs"),
+        (["train", "--preset", "beste"], 2, "did you mean 'best'?"),
+        (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
+        (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
+        (["evaluate", "nowhere"], 2, "nowhere is not a training run"),
+        (["evaluate", "nowhere", "--checkpoint", "worst"], 2, "best or last"),
+        (["datasets", "show", "cifar"], 2, "did you mean 'cifar10'?"),
+        (["no-such-command"], 2, "no-such-command"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_goes_wrong_ends_with_one_line_and_its_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, says: str
+) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert says in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_half_written(data_dir: Path, tmp_path: Path) -> None:
+    """RLIMIT_FSIZE stands in for the full disk: a write past it fails in the middle of a file, too."""
+
+    def small_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 60)
+    result = run("train", *options, "--out", tmp_path / "run", preexec_fn=small_disk)
+    assert result.returncode == 3, result.stderr
+    assert "no room left on the disk" in result.stderr and "Traceback" not in result.stderr
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_unwritable_place_is_refused(data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir)
+    result = run("train", *options, "--out", tmp_path / "file" / "run")
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+
+
+def test_declared_packages_are_the_folders() -> None:
+    """`export` and `calibrate` are installed below qcn; every folder with Python in it is declared."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {
+        path.parent.relative_to(ROOT) for top in ("qcn", "export", "calibrate") for path in (ROOT / top).rglob("*.py")
+    }
+    names = {".".join(folder.parts) for folder in folders}
+    declared = {name if name.startswith("qcn") else f"qcn.{name}" for name in names}
+    assert declared == set(project["packages"])
+    for name, folder in project["package-dir"].items():
+        assert (ROOT / folder / "__init__.py").is_file(), name

@@ -1,0 +1,121 @@
+"""Error rates, what evaluation writes, and what it refuses."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from qcn.checkpoint import Run, load_network, load_run
+from qcn.data import load
+from qcn.data.imageset import ImageSet, Views
+from qcn.errors import UsageError
+from qcn.evaluate import ErrorRate, evaluate, measure, predict, write_results
+from qcn.settings import Settings
+from qcn.train import Training
+
+
+@pytest.fixture(scope="module")
+def run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps."""
+    out = tmp_path_factory.mktemp("runs") / "short"
+    splits = load("mnist", data_dir)
+    few = replace(splits, train=splits.train[np.arange(16)])
+    Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=8), few, out, torch.device("cpu")).run()
+    return out
+
+
+def test_intervals_are_wilsons() -> None:
+    rate = ErrorRate.of(10, 100)
+    assert rate.error == 0.1
+    assert (rate.low, rate.high) == pytest.approx((0.0552, 0.1744), abs=1e-4)  # Wilson 1927, by hand
+    none = ErrorRate.of(0, 50)
+    assert none.low == 0 and 0.05 < none.high < 0.1
+
+
+def test_counts_by_class_and_by_viewpoint() -> None:
+    labels = np.array([0, 0, 1, 1, 1, 0])
+    azimuth = np.array([0, 20, 0, 20, 20, 20])
+    views = Views(labels, 30 + 0 * azimuth, azimuth, labels)
+    images = ImageSet(np.zeros((6, 1, 4, 4), np.uint8), labels, ("a", "b"), views)
+    result = measure("novel", images, np.array([0, 1, 1, 1, 0, 0]))
+    assert result.confusion == [[2, 1], [1, 2]]
+    assert result.by_azimuth is not None and result.by_elevation is not None
+    assert {angle: (rate.wrong, rate.total) for angle, rate in result.by_azimuth.items()} == {0: (0, 2), 20: (2, 4)}
+    assert result.by_elevation[30].error == result.overall.error == pytest.approx(1 / 3)
+
+
+def test_an_evaluation_writes_numbers_and_pictures(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    (result,) = evaluate(run, None, data_dir, tmp_path, which="last", split=None, device="cpu")
+    record = json.loads((tmp_path / "evaluation.json").read_text())
+    assert record["splits"][0]["overall"]["error"] == result.overall.error
+    assert result.overall.total == 60 and np.sum(result.confusion) == 60
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "error-by-azimuth.png").exists()  # mnist has no viewpoints
+    network, record = load_network(run, "last")
+    test = load("mnist", data_dir).tests["test"]
+    wrong = (predict(network, test, record.preprocessing_spec(), torch.device("cpu")) != test.labels).sum()
+    assert result.overall.wrong == wrong
+
+
+def test_viewpoints_are_drawn(tmp_path: Path) -> None:
+    labels = np.arange(40) % 5
+    views = Views(labels, 30 + 5 * (np.arange(40) % 9), 20 * (np.arange(40) % 18), labels)
+    images = ImageSet(np.zeros((40, 1, 4, 4), np.uint8), labels, tuple("abcde"), views)
+    results = [measure(name, images, (labels + (np.arange(40) % 3 == 0)) % 5) for name in ("familiar", "novel")]
+    write_results(tmp_path, results, Path("run"), "viewpoints", "best", list("abcde"))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"evaluation.json", "confusion.png", "error-by-azimuth.png", "error-by-elevation.png"}
+
+
+def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    def refused(says: str, folder: Path = run, dataset: str | None = None, split: str | None = None) -> None:
+        with pytest.raises(UsageError, match=says):
+            evaluate(folder, dataset, data_dir, tmp_path / "out", which="best", split=split, device="cpu")
+        assert not (tmp_path / "out").exists()
+
+    refused("no run.json", folder=tmp_path)
+    refused("did you mean 'validation'", split="validatoin")
+    refused("the network knows 0, 1", dataset="viewpoints-demo")
+
+
+def damaged(run: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in run.glob("*.*"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    return copy
+
+
+def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None:
+    copy = damaged(run, tmp_path)
+    record = load_run(copy)
+    assert isinstance(record, Run) and record.last is not None
+    weights = copy / record.last.file
+    good = weights.read_bytes()
+
+    def refused(says: str) -> None:
+        with pytest.raises(UsageError, match=says) as caught:
+            load_network(copy, "last")
+        assert "\n" not in str(caught.value)
+
+    weights.write_bytes(good[:-10] + b"x" * 10)
+    refused("was altered")
+    weights.write_bytes(good[: len(good) // 2])
+    refused("was altered")
+    weights.unlink()
+    refused("is missing")
+    text = (copy / "run.json").read_text()
+    for bad, says in (
+        (text[: len(text) // 2], "cannot be read"),
+        ("[]", "a JSON list"),
+        (text.replace('"schema": 1', '"schema": 99'), "schema 99"),
+        (text.replace('"history"', '"histroy"'), "unknown entries: histroy"),
+        (text.replace('"last": {', '"last": {"extra": 1,'), "cannot be read"),
+        (text.replace('"crop"', '"corp"'), "cannot be read"),
+        (text.replace('"mode"', '"mood"'), "does not describe a network"),
+    ):
+        (copy / "run.json").write_text(bad)
+        refused(says)

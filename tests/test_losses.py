@@ -1,0 +1,31 @@
+"""The spread loss and its margin."""
+
+import pytest
+import torch
+
+from qcn.losses import margin_at, spread_loss
+
+
+def test_spread_loss_is_the_papers_sum() -> None:
+    activation = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.3, 0.8]])
+    # Image 0 (class 0): 0.7-0.4=0.3, 0.7-0.8<0. Image 1 (class 0): 0.7+0.1=0.8, 0.7+0.6=1.3.
+    expected = (0.3**2 + 0 + 0.8**2 + 1.3**2) / 2
+    got = spread_loss(activation, torch.tensor([0, 0]), 0.7)
+    torch.testing.assert_close(got, torch.tensor(expected))
+
+
+def test_spread_loss_is_zero_when_the_margin_is_met() -> None:
+    activation = torch.tensor([[0.95, 0.05]])
+    assert spread_loss(activation, torch.tensor([0]), 0.9).abs() < 1e-6
+
+
+def test_the_papers_margin() -> None:
+    assert margin_at("paper", 0, 1) == pytest.approx(0.2 + 0.79 * 0.0179862, abs=1e-6)
+    assert margin_at("paper", 200_000, 1) == pytest.approx(0.2 + 0.79 / 2)
+    assert margin_at("paper", 302_000, 1) < 0.9 <= margin_at("paper", 304_000, 1) == margin_at("paper", 10**7, 1)
+
+
+def test_the_scaled_margin_reaches_its_end_at_sixty_percent() -> None:
+    assert margin_at("scaled", 0, 100) == pytest.approx(0.2)
+    assert margin_at("scaled", 30, 100) == pytest.approx(0.55)
+    assert margin_at("scaled", 60, 100) == margin_at("scaled", 100, 100) == pytest.approx(0.9)

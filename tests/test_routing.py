@@ -1,0 +1,181 @@
+"""The operator against its formula, written out once more in loops, and against what must hold of it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qcn.errors import UsageError
+from qcn.quaternion import conjugate, hamilton_product, rotate, rotor
+from qcn.routing import Mode, em_routing
+
+MODES: tuple[Mode, Mode] = ("logistic", "unit")
+
+
+def problem(n: int, i: int, j: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """pose, activation, rotor, beta_u, beta_a."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    activation = torch.sigmoid(2 * normal(n, i))
+    return [normal(n, i, 3), activation, rotor(normal(i, j), normal(i, j, 3)), 0.3 * normal(j), 0.3 * normal(j)]
+
+
+def by_the_book(
+    pose: np.ndarray,
+    active: np.ndarray,
+    q: np.ndarray,
+    beta_u: np.ndarray,
+    beta_a: np.ndarray,
+    iterations: int,
+    mode: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """DESIGN's formula for one window, in Python loops and quaternion products."""
+    children, parents = q.shape[:2]
+    votes = np.empty((children, parents, 3))
+    for i in range(children):
+        for j in range(parents):
+            rotor_, pure = torch.tensor(q[i, j]), torch.tensor([0.0, *pose[i]], dtype=torch.float64)
+            votes[i, j] = hamilton_product(hamilton_product(rotor_, pure), conjugate(rotor_))[1:].numpy()
+    r = np.repeat(active[:, None] / parents, parents, axis=1)
+    for _ in range(iterations):
+        mass = r.sum(0)
+        mean = np.einsum("ij,ijh->jh", r, votes) / (mass + 1e-6)[:, None]
+        variance = np.einsum("ij,ijh->jh", r, (votes - mean) ** 2) / (mass + 1e-6)[:, None] + 1e-4
+        z = np.empty(parents)
+        for j in range(parents):
+            cost = sum(beta_u[j] + 0.5 * math.log(variance[j, h]) for h in range(3))
+            z[j] = beta_a[j] - cost * mass[j] * 2 * parents / children
+        if mode == "unit":
+            z /= np.sqrt((z**2).sum())
+        a = 1 / (1 + np.exp(-z))
+        for i in range(children):
+            density = [
+                a[j] * np.prod(np.exp(-((votes[i, j] - mean[j]) ** 2) / (2 * variance[j])) / np.sqrt(variance[j]))
+                for j in range(parents)
+            ]
+            r[i] = active[i] * np.array(density) / sum(density)
+    return mean, a
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("iterations", [1, 2, 3, 5])
+def test_it_is_the_formula(mode: Mode, iterations: int) -> None:
+    inputs = problem(2, 6, 4)
+    pose, activation = em_routing(*inputs, iterations=iterations, mode=mode)
+    for window in range(2):
+        book = [inputs[0][window], inputs[1][window], *inputs[2:]]
+        mean, a = by_the_book(*(x.numpy() for x in book), iterations=iterations, mode=mode)
+        np.testing.assert_allclose(pose[window].numpy(), mean, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(activation[window].numpy(), a, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients(mode: Mode) -> None:
+    inputs = [x.requires_grad_() for x in problem(2, 5, 3)]
+    assert torch.autograd.gradcheck(lambda *x: em_routing(*x, iterations=3, mode=mode), inputs)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(1, 5), i=st.integers(1, 40), j=st.integers(1, 20), t=st.integers(1, 5), mode=st.sampled_from(MODES)
+)
+def test_float32_agrees_with_float64(n: int, i: int, j: int, t: int, mode: Mode) -> None:
+    wide = problem(n, i, j)
+    # From the same float32 inputs: what differs is the arithmetic alone.
+    narrow = [x.float() for x in wide]
+    exact = em_routing(*(x.double() for x in narrow), iterations=t, mode=mode)
+    for got, want in zip(em_routing(*narrow, iterations=t, mode=mode), exact, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-3)
+        assert (got.double() - want).abs().median() < 1e-5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_order_of_children_and_of_parents_does_not_matter(mode: Mode) -> None:
+    pose, activation, q, beta_u, beta_a = problem(3, 12, 6)
+    want = em_routing(pose, activation, q, beta_u, beta_a, iterations=3, mode=mode)
+    i, j = torch.randperm(12), torch.randperm(6)
+    got = em_routing(pose[:, i], activation[:, i], q[i][:, j], beta_u[j], beta_a[j], iterations=3, mode=mode)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b[:, j])
+
+
+def test_turning_the_children_and_turning_the_rotors_back_cancels() -> None:
+    pose, activation, q, *betas = problem(3, 12, 6)
+    g = rotor(torch.tensor(0.7, dtype=torch.float64), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
+    turned = em_routing(rotate(g, pose), activation, hamilton_product(q, conjugate(g)), *betas)
+    for a, b in zip(turned, em_routing(pose, activation, q, *betas), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_children_that_agree_make_a_sure_parent() -> None:
+    pose, activation, q, *betas = problem(1, 20, 2)
+    goal = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    pose[0] = rotate(conjugate(q[:, 0]), goal)  # every child votes `goal` for parent 0, anything for parent 1
+    parents, active = em_routing(pose, activation, q, *betas)
+    torch.testing.assert_close(parents[0, 0], goal)
+    assert active[0, 0] > 0.99
+    # Nobody is left for parent 1: without mass its activation is its bias.
+    torch.testing.assert_close(active[0, 1], torch.sigmoid(betas[1][1]), rtol=0, atol=0.05)
+
+
+def test_a_child_that_is_not_there_has_no_say() -> None:
+    pose, activation, q, *betas = problem(2, 10, 4)
+    activation[:, 3] = 0
+    want = em_routing(pose, activation, q, *betas)
+    pose[:, 3] = 100.0
+    for a, b in zip(em_routing(pose, activation, q, *betas), want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_unit_activation_stays_within_one_sigmoid() -> None:
+    _, a = em_routing(*problem(50, 30, 5), mode="unit")
+    bound = torch.sigmoid(torch.tensor(1.0))
+    assert (a <= bound).all() and (a >= 1 - bound).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", ["zeros", "equal poses", "large poses", "silent", "one loud child"])
+def test_extreme_inputs_stay_finite(case: str, mode: Mode) -> None:
+    pose, activation, q, beta_u, beta_a = problem(3, 16, 4, dtype=torch.float32)
+    if case == "zeros":
+        pose, activation = torch.zeros_like(pose), torch.zeros_like(activation)
+    elif case == "equal poses":
+        pose = torch.ones_like(pose)
+    elif case == "large poses":
+        pose = 1e4 * pose
+    elif case == "silent":
+        activation = torch.full_like(activation, 1e-30)
+    elif case == "one loud child":
+        activation = torch.full_like(activation, 1e-6)
+        activation[:, 0] = 1.0
+    inputs = [x.requires_grad_() for x in (pose, activation, q.detach(), beta_u, beta_a)]
+    out = em_routing(*inputs, iterations=3, mode=mode)
+    (out[0].sum() + out[1].sum()).backward()
+    assert all(x.isfinite().all() for x in out)
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in inputs)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"iterations": 0}, "from 1 to 5"),
+        ({"iterations": 6}, "from 1 to 5"),
+        ({"mode": "softmax"}, "'logistic' or 'unit'"),
+        ({"activation": torch.zeros(2, 7)}, "activation must be"),
+        ({"rotor": torch.zeros(6, 4, 3)}, "rotor must be"),
+        ({"beta_a": torch.zeros(5)}, "beta_a must be"),
+        ({"pose": torch.zeros(6, 3)}, "expected pose"),
+    ],
+)
+def test_wrong_arguments_are_refused(change: dict, says: str) -> None:
+    names = ("pose", "activation", "rotor", "beta_u", "beta_a")
+    arguments = dict(zip(names, problem(2, 6, 4, dtype=torch.float32), strict=True))
+    with pytest.raises(UsageError, match=says):
+        em_routing(**{**arguments, **change})

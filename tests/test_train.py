@@ -1,0 +1,263 @@
+"""Training: it learns, it can be killed at any moment and taken up, shared out over processes, and it stops at NaN."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from qcn import train as training
+from qcn.checkpoint import load_network, load_run
+from qcn.data import load
+from qcn.data.imageset import Splits
+from qcn.errors import CheckFailed, Stopped, UsageError
+from qcn.settings import Settings, settings_from
+from qcn.train import learning_rate, resume, train
+
+SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
+
+
+def last_weights(folder: Path) -> dict[str, Tensor]:
+    last = load_run(folder).last
+    assert last is not None
+    return load_file(folder / last.file)
+
+
+def assert_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name, tensor in a.items():
+        assert torch.equal(tensor, b[name]), name
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "qcn", *map(str, arguments)]
+
+
+def environment(threads: int = 1) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_run_learns_and_leaves_its_files(data_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = train(replace(SHORT, epochs=5), data_dir, out, "cpu")
+    assert run.history[-1]["train_error"] < 0.6 < run.history[0]["train_error"]
+    assert {"run.json", "metrics.csv", "curves.png", "tensorboard"} <= {path.name for path in out.iterdir()}
+    assert len((out / "metrics.csv").read_text().splitlines()) == 6
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert any((out / "tensorboard").iterdir())
+    # mean and std of the training images are part of the checkpoint
+    pixels = load("mnist", data_dir).train.images / 255
+    assert json.loads((out / "run.json").read_text())["preprocessing"]["mean"] == pytest.approx([pixels.mean()])
+    assert load_run(out).preprocessing_spec().std == pytest.approx((pixels.std(),))
+    network, _ = load_network(out)
+    assert not network.training
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(data_dir: Path, tmp_path: Path) -> None:
+    short = replace(SHORT, epochs=1)
+    for name, settings in (("a", short), ("b", short), ("c", replace(short, seed=1))):
+        train(settings, data_dir, tmp_path / name, "cpu")
+    assert_equal(last_weights(tmp_path / "a"), last_weights(tmp_path / "b"))
+    other = last_weights(tmp_path / "c")
+    assert any(not torch.equal(tensor, other[name]) for name, tensor in last_weights(tmp_path / "a").items())
+
+
+@pytest.mark.parametrize("model", ["qcn-tiny", "cnn"])  # cnn: dropout, so the random state counts too
+def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, tmp_path: Path, model: str) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    options = ("--dataset", "mnist", "--model", model, "--data-dir", data_dir, "--epochs", 3, "--batch-size", 60)
+    subprocess.run(command("train", *options, "--out", whole), env=environment(), check=True, capture_output=True)
+    generator = np.random.default_rng(0)
+    start = command("train", *options, "--out", killed)
+    for _ in range(3):
+        process = subprocess.Popen(start, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while not (killed / "run.json").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(generator.uniform(0.1, 2.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        load_network(killed, "last")  # whatever moment it was, the run can be loaded
+        start = command("train", "--resume", killed, "--data-dir", data_dir)
+    subprocess.run(start, env=environment(), check=True, capture_output=True)
+    assert_equal(last_weights(whole), last_weights(killed))
+    assert [row["train_loss"] for row in load_run(whole).history] == [
+        row["train_loss"] for row in load_run(killed).history
+    ]
+    assert not list(killed.glob(".*.part")) and len(list(killed.glob("state-*"))) == 1
+
+
+def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    train(SHORT, data_dir, whole, "cpu")
+    update = training.Training.update
+
+    def update_then_ctrl_c(self: training.Training, *arguments: Tensor) -> Tensor:
+        loss = update(self, *arguments)  # type: ignore[arg-type]
+        if self.step == 8:
+            signal.raise_signal(signal.SIGINT)
+        return loss
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Training, "update", update_then_ctrl_c)
+        with pytest.raises(Stopped, match="after 8 steps; go on: qcn train --resume"):
+            train(SHORT, data_dir, stopped, "cpu")
+    assert load_run(stopped).progress["step"] == 8  # two steps into the second epoch
+    resume(stopped, data_dir, "cpu")
+    assert_equal(last_weights(whole), last_weights(stopped))
+    assert load_run(whole).history[1]["train_loss"] == load_run(stopped).history[1]["train_loss"]
+
+
+def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
+    options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 30)
+    subprocess.run(
+        command("train", *options, "--out", tmp_path / "one"), env=environment(2), check=True, capture_output=True
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "qcn"]
+    subprocess.run(
+        [*torchrun, *map(str, ("train", *options, "--out", tmp_path / "two"))],
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    one, two = last_weights(tmp_path / "one"), last_weights(tmp_path / "two")
+    start = torch.cat([p.flatten() for p in one.values()])
+    difference = torch.cat([(one[name] - two[name]).flatten() for name in one])
+    # The sums are taken in another order; Adam's first steps turn that rounding into at most a few steps' difference
+    # of single weights, but not into another network.
+    assert difference.norm() / start.norm() < 2e-3
+    rows = load_run(tmp_path / "one").history[0], load_run(tmp_path / "two").history[0]
+    assert rows[0]["train_loss"] == pytest.approx(rows[1]["train_loss"], rel=1e-3)
+    assert rows[0]["train_error"] == pytest.approx(rows[1]["train_error"], abs=0.02)
+
+
+def test_two_processes_have_the_gradients_of_one_to_rounding() -> None:
+    script = Path(__file__).parent / "two_processes.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run([*torchrun, str(script)], env=environment(), check=False, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "gradients agree" in result.stdout
+
+
+def test_nan_stops_the_run_names_step_and_layer_and_keeps_the_checkpoint(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = training.Training.update
+
+    def poison(self: training.Training, *arguments: Tensor) -> Tensor:
+        if self.step == 8:
+            with torch.no_grad():  # the second capsule layer overflows from now on
+                self.network.layers[1].rotors.beta_u.fill_(torch.inf)  # type: ignore[union-attr, index]
+        return update(self, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Training, "update", poison)
+        with pytest.raises(
+            CheckFailed, match=r"NaN at step 8 \(epoch 2\): first in the weights of 'layers.1.rotors.beta_u'"
+        ):
+            train(SHORT, data_dir, tmp_path / "run", "cpu")
+    run = load_run(tmp_path / "run")
+    assert run.progress == {"epoch": 1, "step": 6, "sums": [0.0, 0.0]}
+    assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path / "run").values())
+    resume(tmp_path / "run", data_dir, "cpu")
+
+
+def test_a_layer_that_overflows_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qcn.model import ConvCapsules
+
+    forward, calls = ConvCapsules.forward, []
+
+    def overflow(self: ConvCapsules, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(self)
+        out_pose, out_activation = forward(self, pose, activation)
+        return (out_pose * torch.inf if self.kernel == 3 and self.stride == 2 else out_pose), out_activation
+
+    monkeypatch.setattr(ConvCapsules, "forward", overflow)
+    with pytest.raises(CheckFailed, match=r"NaN at step 0 .*the output of layer 'layers.0' \(ConvCapsules\)"):
+        train(SHORT, data_dir, tmp_path / "run", "cpu")
+
+
+def test_the_presets() -> None:
+    paper = settings_from("paper", dataset="mnist", model="qcn", epochs=None)
+    assert (paper.loss, paper.mode, paper.schedule, paper.batch_size, paper.ema) == (
+        "spread",
+        "unit",
+        "exponential",
+        64,
+        None,
+    )
+    assert settings_from("paper", dataset="mnist", model="qcn", epochs=3).epochs == 3
+    assert settings_from("best", dataset="mnist", model="qcn").loss == "ce"
+    with pytest.raises(UsageError, match="did you mean 'best'"):
+        settings_from("bset", dataset="mnist", model="qcn")
+
+
+def first_images(data_dir: Path) -> Splits:
+    splits = load("mnist", data_dir)
+    return replace(splits, train=splits.train[np.arange(16)], validation=splits.validation[np.arange(8)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        settings_from("paper", dataset="mnist", model="qcn-tiny", epochs=1, batch_size=8),
+        replace(SHORT, epochs=1, batch_size=8, precision="bf16"),
+        *(
+            replace(SHORT, model=m, epochs=1, batch_size=8, loss="spread")
+            for m in ("em", "vb", "cnn", "qcn-unbranched")
+        ),
+    ],
+    ids=["paper", "bf16", "em", "vb", "cnn", "qcn-unbranched"],
+)
+def test_presets_precisions_and_rivals_train_by_the_same_call(
+    data_dir: Path, tmp_path: Path, settings: Settings
+) -> None:
+    run = training.Training(settings, first_images(data_dir), tmp_path / "run", torch.device("cpu")).run()
+    assert np.isfinite(run.history[0]["train_loss"]) and load_network(tmp_path / "run")
+
+
+def test_learning_rates() -> None:
+    cycle = [learning_rate(SHORT, step, 1000) for step in range(1000)]
+    assert max(cycle) == pytest.approx(SHORT.lr) and cycle.index(max(cycle)) == 150
+    assert cycle[0] < SHORT.lr / 20 and cycle[-1] < SHORT.lr / 1000
+    decay = replace(SHORT, schedule="exponential")
+    assert learning_rate(decay, 20_000, 1) == pytest.approx(0.96 * decay.lr)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"batch_size": 1000}, "larger than the 1.. training images"),
+        ({"epochs": 0}, "epochs must be positive"),
+        ({"lr": -1.0}, "lr must be positive"),
+        ({"loss": "sprad"}, "did you mean 'spread'"),
+        ({"dataset": "mnits"}, "did you mean 'mnist'"),
+        ({"model": "cnnn"}, "did you mean 'cnn'"),
+    ],
+)
+def test_wrong_settings_are_refused_and_leave_nothing(data_dir: Path, tmp_path: Path, change: dict, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        train(replace(SHORT, **change), data_dir, tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, tmp_path: Path) -> None:
+    train(replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu")
+    with pytest.raises(UsageError, match="holds a run already"):
+        train(SHORT, data_dir, tmp_path / "run", "cpu")
+    from conftest import write_mnist
+
+    write_mnist(tmp_path / "other" / "mnist", train=100)
+    with pytest.raises(UsageError, match="are not those that"):
+        resume(tmp_path / "run", tmp_path / "other", "cpu")
