@@ -20,7 +20,7 @@ from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import write_text
 
-BATCH = 256
+BATCH = 32  # the reference routing holds the votes of a batch: 0.1 GB an image for the full-size QCN
 
 
 @dataclass(frozen=True)

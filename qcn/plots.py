@@ -22,7 +22,7 @@ def figure(path: Path, columns: int, width: float, height: float) -> Iterator[li
     axes = canvas.subplots(1, columns, squeeze=False)[0]
     yield list(axes)
     with atomic_write(path) as aside:
-        canvas.savefig(aside, format="png", dpi=130)
+        canvas.savefig(aside, format="png", dpi=130, bbox_inches="tight", pad_inches=0.12)
 
 
 def learning_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
@@ -39,6 +39,7 @@ def learning_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
         right.set(title="Error, %", xlabel="epoch", ylim=(0, None))
         right.legend(frameon=False)
         for axes in (left, right):
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
 

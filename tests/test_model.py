@@ -109,3 +109,14 @@ def test_the_running_rms_becomes_the_constant_of_inference() -> None:
     torch.testing.assert_close(scale(poses).square().mean(), torch.tensor(1.0), rtol=1e-4, atol=0)
     torch.testing.assert_close(scale(7 * poses), 7 * scale(poses))
     assert not list(scale.parameters())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gpu_answers_as_the_cpu_does(name: str) -> None:
+    torch.manual_seed(0)
+    network = qcn.create(name, in_channels=2, classes=5).eval().double()
+    image = torch.randn(3, 2, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        want, got = network(image), network.cuda()(image.cuda())
+    torch.testing.assert_close(got.activation.cpu(), want.activation, rtol=0, atol=1e-9)

@@ -261,3 +261,21 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     write_mnist(tmp_path / "other" / "mnist", train=100)
     with pytest.raises(UsageError, match="are not those that"):
         resume(tmp_path / "run", tmp_path / "other", "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"compile": True}], ids=["fp32", "bf16", "compile"])
+def test_a_gpu_trains_and_resumes(data_dir: Path, tmp_path: Path, options: dict) -> None:
+    settings = replace(SHORT, epochs=6, **options)
+    run = train(settings, data_dir, tmp_path / "run", "cuda")
+    assert run.history[-1]["train_error"] < 0.6
+    assert resume(tmp_path / "run", data_dir, "cuda").history == run.history  # nothing is left to do
+    network, _ = load_network(tmp_path / "run")
+    assert all(tensor.device.type == "cpu" for tensor in network.state_dict().values())
+
+
+@pytest.mark.gpu
+def test_nan_is_found_on_a_gpu(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qcn.routing.VARIANCE_FLOOR", -torch.inf)
+    with pytest.raises(CheckFailed, match=r"NaN at step 0 .*the output of layer 'layers.0'"):
+        train(SHORT, data_dir, tmp_path / "run", "cuda")

@@ -1,0 +1,99 @@
+"""QCN and its rivals on familiar and novel viewpoints: trained and measured one by one, by the product's own code.
+
+    python benchmarks/novel_viewpoints.py --recipe qcn:compile=true --recipe cnn:lr=0.001 --epochs 16 --json FILE
+
+A recipe is a model and, after a colon, settings of `qcn.settings.Settings` as key=value,key=value. The JSON is written
+anew after every recipe.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from machine import facts
+from rich.console import Console
+from rich.table import Table
+
+from qcn import checkpoint, train
+from qcn.evaluate import ErrorRate, evaluate
+from qcn.settings import settings_from
+from qcn.zoo import create, parameter_count
+
+
+def parse(recipe: str) -> dict[str, Any]:
+    """`model:key=value,key=value` -> settings; values are read as JSON where they can be."""
+    model, _, rest = recipe.partition(":")
+    settings: dict[str, Any] = {"model": model}
+    for pair in filter(None, rest.split(",")):
+        key, _, value = pair.partition("=")
+        try:
+            settings[key] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[key] = value
+    return settings
+
+
+def percent(rate: dict[str, float]) -> str:
+    return f"{100 * rate['error']:.2f} ({100 * rate['low']:.2f} to {100 * rate['high']:.2f})"
+
+
+def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train one recipe, or take up the run that is there, and measure it on the test splits."""
+    chosen = {"dataset": arguments.dataset, "epochs": arguments.epochs, **parse(recipe)}
+    folder = arguments.out / recipe.replace(":", "-").replace(",", "-")
+    start = time.perf_counter()
+    if (folder / "run.json").exists():
+        run = train.resume(folder, arguments.data_dir)
+    else:
+        run = train.train(settings_from(arguments.preset, **chosen), arguments.data_dir, folder)
+    seconds = time.perf_counter() - start
+    results = evaluate(folder, None, arguments.data_dir, folder / "evaluation", which="last", split=None, device="auto")
+    last = checkpoint.load_run(folder).history[-1]
+    rates: dict[str, ErrorRate] = {result.split: result.overall for result in results}
+    return {
+        "recipe": recipe,
+        "parameters": parameter_count(create(**run.model)),
+        "seconds": round(seconds, 1),
+        "images_per_second": round(last["images_per_second"]),
+        "train_error": last["train_error"],
+        "validation_error": last["validation_error"],
+        **{split: vars(rate) for split, rate in rates.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="viewpoints-azimuth")
+    parser.add_argument("--recipe", action="append", required=True)
+    parser.add_argument("--preset", default="best")
+    parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks/novel_viewpoints"))
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for recipe in arguments.recipe:
+        rows.append(measure(recipe, arguments))
+        record = {**facts(), "dataset": arguments.dataset, "epochs": arguments.epochs, "results": rows}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    splits = [name for name in ("test", "familiar", "novel") if name in rows[0]]
+    table = Table(title=f"Error, % (95 % interval), {arguments.dataset}, {arguments.epochs} epochs")
+    for heading in ("recipe", "parameters", "training", "images/s", "train", "validation", *splits):
+        table.add_column(heading, justify="left" if heading == "recipe" else "right")
+    for row in rows:
+        table.add_row(
+            row["recipe"],
+            f"{row['parameters']:,}",
+            f"{row['seconds']:.0f} s",
+            f"{row['images_per_second']:,}",
+            f"{100 * row['train_error']:.2f}",
+            f"{100 * row['validation_error']:.2f}",
+            *(percent(row[split]) for split in splits),
+        )
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Speed and memory of training the full-size QCN: one epoch (or --steps of it) a variant, by the product's own loop.
+
+    python benchmarks/training.py --device cuda --json FILE
+    python benchmarks/training.py --device cpu --dataset viewpoints-demo --batch-size 16 --steps 4 --json FILE
+
+The first epoch is for warming up (and, with torch.compile, for compiling); the second one is reported.
+"""
+
+import argparse
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import facts
+from rich.console import Console
+from rich.table import Table
+
+from qcn.data import load
+from qcn.settings import settings_from
+from qcn.train import Training
+
+VARIANTS = {
+    "eager, fp32": {},
+    "eager, bf16 convolutions": {"precision": "bf16"},
+    "torch.compile, fp32": {"compile": True},
+    "torch.compile, bf16 convolutions": {"compile": True, "precision": "bf16"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dataset", default="viewpoints-azimuth")
+    parser.add_argument("--model", default="qcn")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, help="steps an epoch; all of them if not given")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--json", type=Path, required=True)
+    arguments = parser.parse_args()
+    splits = load(arguments.dataset, arguments.data_dir)
+    steps = arguments.steps or len(splits.train) // arguments.batch_size
+    # One validation image: what is measured is training.
+    few = np.arange(steps * arguments.batch_size)
+    splits = replace(splits, train=splits.train[few], validation=splits.validation[np.arange(1)])
+    device = torch.device(arguments.device)
+    rows: list[dict[str, Any]] = []
+    for name in arguments.variants:
+        settings = settings_from(
+            "best",
+            dataset=arguments.dataset,
+            model=arguments.model,
+            epochs=2,
+            batch_size=arguments.batch_size,
+            **VARIANTS[name],
+        )
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with tempfile.TemporaryDirectory() as folder:
+            history = Training(settings, splits, Path(folder), device).run().history
+        rows.append(
+            {
+                "variant": name,
+                "images_per_second": history[1]["images_per_second"],
+                "ms_per_step": 1e3 * arguments.batch_size / history[1]["images_per_second"],
+                "first_epoch_seconds": history[0]["seconds"],
+                "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
+            }
+        )
+        record = {**facts(), **{k: str(v) for k, v in vars(arguments).items()}, "results": rows}
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    table = Table(title=f"Training {arguments.model}, {arguments.dataset}, batch {arguments.batch_size}, {device}")
+    for heading in ("variant", "images/s", "ms a step", "first epoch", "peak memory"):
+        table.add_column(heading, justify="left" if heading == "variant" else "right")
+    for row in rows:
+        peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f} GiB"
+        first = f"{row['first_epoch_seconds']:.1f} s"
+        table.add_row(row["variant"], f"{row['images_per_second']:,.0f}", f"{row['ms_per_step']:.1f}", first, peak)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

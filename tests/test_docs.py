@@ -1,0 +1,39 @@
+"""The documentation says what the code does: figures come from files, links lead somewhere, options exist."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_results_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import tables
+
+    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == tables.page()
+    sys.modules.pop("tables")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_option_in_the_documentation_exists() -> None:
+    from typer.main import get_command
+
+    from qcn.cli import app
+
+    def options(command: object) -> set[str]:
+        own = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
+        return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
+
+    known = options(get_command(app)) | {"--nproc-per-node", "--help", "--recipe"}
+    for page in PAGES:
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")):
+            assert option in known, f"{option} in {page.name}"
