@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from qcn import checkpoint, plots
-from qcn.checkpoint import Which
-from qcn.data import load
+from qcn.checkpoint import Run, Which
+from qcn.data import find, load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
-from qcn.data.spec import Preprocessing
+from qcn.data.spec import Dataset, Preprocessing
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import write_text
@@ -58,6 +58,7 @@ def evaluate(
     """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
     network, run = checkpoint.load_network(folder, which)
     name = dataset or run.data["name"]
+    check_fits(find(name), run)
     splits = load(name, data_dir)
     chosen = {**splits.tests, "validation": splits.validation}
     if split is not None and split not in chosen:
@@ -67,22 +68,22 @@ def evaluate(
     results = []
     for part in names:
         images = chosen[part]
-        check_fits(images, run, name)
         predicted = predict(network.to(target), images, run.preprocessing_spec(), target)
         results.append(measure(part, images, predicted))
     write_results(out, results, folder, name, which, run.classes)
     return results
 
 
-def check_fits(images: ImageSet, run: checkpoint.Run, name: str) -> None:
+def check_fits(dataset: Dataset, run: Run) -> None:
     """Refuse a data set that a network cannot be measured on."""
-    if list(images.classes) != run.classes:
-        raise UsageError(
-            f"'{name}' has the classes {', '.join(images.classes)}; the network knows {', '.join(run.classes)}"
-        )
-    if images.images.shape[1] != run.model["in_channels"]:
-        channels = images.images.shape[1]
-        raise UsageError(f"'{name}' has {channels} channels; the network takes {run.model['in_channels']}")
+    if list(dataset.classes) != run.classes:
+        theirs, ours = ", ".join(dataset.classes), ", ".join(run.classes)
+        raise UsageError(f"'{dataset.name}' has the classes {theirs}; the network knows {ours}")
+    if dataset.channels != run.model["in_channels"]:
+        channels = run.model["in_channels"]
+        raise UsageError(f"'{dataset.name}' has {dataset.channels} channels; the network takes {channels}")
+    if dataset.size != (side := run.data["image"][-1]):
+        raise UsageError(f"'{dataset.name}' has images of {dataset.size} pixels; the network was trained on {side}")
 
 
 def predict(

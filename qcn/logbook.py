@@ -68,6 +68,7 @@ class Logbook:
             f"error {100 * row['train_error']:.2f} % train, {100 * row['validation_error']:.2f} % validation  "
             f"{row['images_per_second']:,.0f} images/s",
             highlight=False,
+            soft_wrap=True,
         )
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), row[name], row["step"])

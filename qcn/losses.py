@@ -1,6 +1,5 @@
-"""What training minimises, and the margin of the spread loss over a run."""
+"""What training minimises."""
 
-import math
 from typing import Literal
 
 import torch.nn.functional as F
@@ -9,7 +8,6 @@ from torch import Tensor
 from qcn.model import Prediction
 
 Loss = Literal["spread", "ce"]
-MarginSchedule = Literal["paper", "scaled"]
 
 
 def spread_loss(activation: Tensor, label: Tensor, margin: float) -> Tensor:
@@ -18,14 +16,6 @@ def spread_loss(activation: Tensor, label: Tensor, margin: float) -> Tensor:
     shortfall = F.relu(margin - (target - activation)).square()
     # The target's own term is m², a constant: leave it out by subtracting it.
     return (shortfall.sum(1) - margin**2).mean()
-
-
-def margin_at(schedule: MarginSchedule, step: int, total_steps: int) -> float:
-    """The margin m at a step: the paper's, which needs 303,000 steps to reach 0.9, or linear over 60 % of this run."""
-    if schedule == "paper":
-        m = 0.2 + 0.79 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
-        return min(m, 0.9)
-    return 0.2 + 0.7 * min(1.0, step / max(1, 0.6 * total_steps))
 
 
 def loss_of(prediction: Prediction, label: Tensor, loss: Loss, margin: float) -> Tensor:

@@ -4,8 +4,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from qcn.errors import UsageError, unknown_name
-from qcn.losses import Loss, MarginSchedule
+from qcn.losses import Loss
 from qcn.routing import Mode
+from qcn.schedules import LearningRateSchedule, MarginSchedule
 
 CHOICES = {
     "loss": ("spread", "ce"),
@@ -36,7 +37,7 @@ class Settings:
     loss: Loss = "ce"
     margin: MarginSchedule = "scaled"
     mode: Mode = "logistic"
-    schedule: Literal["one-cycle", "exponential"] = "one-cycle"
+    schedule: LearningRateSchedule = "one-cycle"
     weight_decay: float = 1e-4
     clip: float | None = 5.0
     ema: float | None = 0.999

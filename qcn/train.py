@@ -25,15 +25,17 @@ from torch.nn.parallel import DistributedDataParallel
 from qcn import checkpoint
 from qcn.checkpoint import Run
 from qcn.data import find, load
-from qcn.data.imageset import ImageSet, Splits
+from qcn.data.imageset import Splits
 from qcn.data.preprocess import augmented
+from qcn.data.spec import Preprocessing
 from qcn.devices import pick_device
 from qcn.distributed import barrier, process_group, rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.evaluate import count_errors
 from qcn.faults import first_non_finite
 from qcn.logbook import Logbook
-from qcn.losses import loss_of, margin_at
+from qcn.losses import loss_of
+from qcn.schedules import learning_rate, spread_margin
 from qcn.settings import Settings
 from qcn.zoo import MODELS, create
 
@@ -78,16 +80,6 @@ def load_once(dataset: str, data_dir: Path) -> Splits:
     return splits
 
 
-def learning_rate(settings: Settings, step: int, total_steps: int) -> float:
-    """The learning rate at a step."""
-    if settings.schedule == "exponential":
-        return settings.lr * 0.96 ** (step / 20_000)
-    warm_up = 0.15 * total_steps
-    if step < warm_up:
-        return settings.lr * (0.04 + 0.96 * step / warm_up)
-    return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1.0, total_steps - warm_up)))
-
-
 def seed_of(*parts: int) -> int:
     """A 63-bit seed that differs for every combination of its parts."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
@@ -113,12 +105,12 @@ class Training:
         dataset = find(settings.dataset)
         self.augmentation = dataset.augmentation[settings.preset]
         self.preprocessing = dataset.preprocessing.fitted(splits.train)
-        self.record = new_record(settings, splits, self.preprocessing.output_size(*splits.train.images.shape[2:]))
-        self.record = replace(self.record, preprocessing=asdict(self.preprocessing))
+        self.record = new_record(settings, splits, self.preprocessing)
 
         torch.manual_seed(seed_of(settings.seed))
         self.network = create(**self.record.model).to(device)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
+        self.averaged = floating(self.average), floating(self.network)
         self.names = [name for name, _ in self.network.named_parameters()]
         # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`.
         self.optimizer = torch.optim.AdamW(
@@ -165,6 +157,7 @@ class Training:
                 self.train_epoch(module, logbook)
                 row = self.finish_epoch(time.perf_counter() - started, self.step - first)
                 logbook.epoch_done(self.record, row)
+                self.stop_if_asked()
         return self.record
 
     def train_epoch(self, module: nn.Module, logbook: Logbook) -> None:
@@ -180,12 +173,19 @@ class Training:
             if last or batch % REPORT_EVERY == 0:
                 self.refuse_faults()
                 logbook.progress(self.epoch, self.step, float(loss))
-            if not last and (self.stop_asked or time.monotonic() - saved > SAVE_EVERY_S):
+            # Several processes would not come to this at the same step: they save after epochs only.
+            due = self.stop_asked or time.monotonic() - saved > SAVE_EVERY_S
+            if due and not last and world_size() == 1:
                 self.save(best=False)
+                self.stop_if_asked()
                 saved = time.monotonic()
-                if self.stop_asked:
-                    raise Stopped(f"stopped and saved after {self.step} steps; go on: qcn train --resume {self.out}")
         self.epoch += 1
+
+    def learning_rate(self, step: int) -> float:
+        return learning_rate(self.settings.schedule, self.settings.lr, step, self.total_steps)
+
+    def margin(self, step: int) -> float:
+        return spread_margin(self.settings.margin, step, self.total_steps)
 
     def plan(self, epoch: int) -> tuple[Tensor, Tensor]:
         """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, 3]."""
@@ -203,11 +203,10 @@ class Training:
     def update(self, module: nn.Module, image: Tensor, label: Tensor) -> Tensor:
         """One step of the optimiser; returns the loss. Nothing in it waits for a GPU."""
         settings = self.settings
-        margin = margin_at(settings.margin, self.step, self.total_steps)
         torch.manual_seed(seed_of(settings.seed, self.step, rank()))  # dropout
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
-        loss = loss_of(prediction, label, settings.loss, margin)
+        loss = loss_of(prediction, label, settings.loss, self.margin(self.step))
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
@@ -215,14 +214,14 @@ class Training:
         self.first_fault = torch.where((self.first_fault < 0) & ~norm.isfinite(), self.step, self.first_fault)
         self.optimizer.found_inf = (self.first_fault >= 0).float()  # type: ignore[attr-defined]
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(settings, self.step, self.total_steps)
+            group["lr"] = self.learning_rate(self.step)
         self.optimizer.step()
         self.step += 1
         with torch.no_grad():
             self.sums += torch.stack([loss.double(), (prediction.activation.argmax(1) != label).double().sum()])
             if settings.ema:
                 decay = min(settings.ema, (1 + self.step) / (10 + self.step))
-                torch._foreach_lerp_(floating(self.average), floating(self.network), 1 - decay)
+                torch._foreach_lerp_(*self.averaged, 1 - decay)
         return loss.detach()
 
     def refuse_faults(self) -> None:
@@ -233,8 +232,9 @@ class Training:
         epoch, batch = divmod(fault, self.steps_per_epoch)
         start = batch * self.settings.batch_size
         image, label = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
-        margin = margin_at(self.settings.margin, fault, self.total_steps)
-        where = first_non_finite(self.network, image, lambda p: loss_of(p, label, self.settings.loss, margin))
+        where = first_non_finite(
+            self.network, image, lambda p: loss_of(p, label, self.settings.loss, self.margin(fault))
+        )
         kept = self.record.last
         raise CheckFailed(
             f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "
@@ -243,7 +243,7 @@ class Training:
 
     def finish_epoch(self, seconds: float, steps: int) -> dict[str, Any]:
         """Measure on the validation split, write the history and a checkpoint."""
-        settings, n = self.settings, self.steps_per_epoch * self.settings.batch_size
+        settings, images = self.settings, self.steps_per_epoch * self.settings.batch_size
         loss, wrong = sum_over_processes(self.sums).tolist()
         validation = self.splits.validation
         errors = count_errors(
@@ -254,12 +254,10 @@ class Training:
             "epoch": self.epoch,
             "step": self.step,
             "train_loss": loss / (self.steps_per_epoch * world_size()),
-            "train_error": wrong / n,
+            "train_error": wrong / images,
             "validation_error": float(val_wrong) / len(validation),
-            "lr": learning_rate(settings, self.step - 1, self.total_steps),
-            "margin": margin_at(settings.margin, self.step - 1, self.total_steps)
-            if settings.loss == "spread"
-            else None,
+            "lr": self.learning_rate(self.step - 1),
+            "margin": self.margin(self.step - 1) if settings.loss == "spread" else None,
             "images_per_second": steps * settings.batch_size / seconds,
             "seconds": seconds,
         }
@@ -281,9 +279,14 @@ class Training:
             weights = self.average.state_dict()
             self.record = checkpoint.save(self.out, self.record, weights, state, epoch=self.epoch, best=best)
 
+    def stop_if_asked(self) -> None:
+        """End the run, just saved, if a signal asked for it and there is more to do."""
+        if self.stop_asked and self.step < self.total_steps:
+            raise Stopped(f"stopped and saved after {self.step} steps; go on: qcn train --resume {self.out}")
+
     @contextmanager
     def stopping_on_signals(self) -> Iterator[None]:
-        """Ctrl-C or SIGTERM: finish the step, save, stop. (Several processes would not stop at the same step.)"""
+        """Ctrl-C or SIGTERM: finish the step, save, stop. With several processes: stop at once."""
 
         def ask(signum: int, frame: FrameType | None) -> None:
             self.stop_asked = True
@@ -299,10 +302,10 @@ class Training:
                 signal.signal(number, handler)
 
 
-def new_record(settings: Settings, splits: Splits, size: tuple[int, int]) -> Run:
+def new_record(settings: Settings, splits: Splits, preprocessing: Preprocessing) -> Run:
     """run.json of a run that has not begun."""
-    train_set: ImageSet = splits.train
-    known = {"mode": settings.mode, "size": size[0]}
+    train_set = splits.train
+    known = {"mode": settings.mode, "size": preprocessing.output_size(*train_set.images.shape[2:])[0]}
     accepted = inspect.signature(MODELS[settings.model]).parameters
     options = {name: value for name, value in known.items() if name in accepted}
     digest = hashlib.sha256(train_set.images.data)
@@ -315,7 +318,7 @@ def new_record(settings: Settings, splits: Splits, size: tuple[int, int]) -> Run
             **options,
         },
         classes=list(train_set.classes),
-        preprocessing={},
+        preprocessing=asdict(preprocessing),
         data={
             "name": settings.dataset,
             "image": list(train_set.images.shape[1:]),

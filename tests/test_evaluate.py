@@ -79,6 +79,7 @@ def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path)
     refused("no run.json", folder=tmp_path)
     refused("did you mean 'validation'", split="validatoin")
     refused("the network knows 0, 1", dataset="viewpoints-demo")
+    refused("has 3 channels; the network takes 1", dataset="svhn")  # digits too, but in colour
 
 
 def damaged(run: Path, tmp_path: Path) -> Path:

@@ -1,9 +1,8 @@
-"""The spread loss and its margin."""
+"""The spread loss."""
 
-import pytest
 import torch
 
-from qcn.losses import margin_at, spread_loss
+from qcn.losses import spread_loss
 
 
 def test_spread_loss_is_the_papers_sum() -> None:
@@ -17,15 +16,3 @@ def test_spread_loss_is_the_papers_sum() -> None:
 def test_spread_loss_is_zero_when_the_margin_is_met() -> None:
     activation = torch.tensor([[0.95, 0.05]])
     assert spread_loss(activation, torch.tensor([0]), 0.9).abs() < 1e-6
-
-
-def test_the_papers_margin() -> None:
-    assert margin_at("paper", 0, 1) == pytest.approx(0.2 + 0.79 * 0.0179862, abs=1e-6)
-    assert margin_at("paper", 200_000, 1) == pytest.approx(0.2 + 0.79 / 2)
-    assert margin_at("paper", 302_000, 1) < 0.9 <= margin_at("paper", 304_000, 1) == margin_at("paper", 10**7, 1)
-
-
-def test_the_scaled_margin_reaches_its_end_at_sixty_percent() -> None:
-    assert margin_at("scaled", 0, 100) == pytest.approx(0.2)
-    assert margin_at("scaled", 30, 100) == pytest.approx(0.55)
-    assert margin_at("scaled", 60, 100) == margin_at("scaled", 100, 100) == pytest.approx(0.9)

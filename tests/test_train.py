@@ -21,7 +21,7 @@ from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.settings import Settings, settings_from
-from qcn.train import learning_rate, resume, train
+from qcn.train import resume, train
 
 SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
 
@@ -225,14 +225,6 @@ def test_presets_precisions_and_rivals_train_by_the_same_call(
 ) -> None:
     run = training.Training(settings, first_images(data_dir), tmp_path / "run", torch.device("cpu")).run()
     assert np.isfinite(run.history[0]["train_loss"]) and load_network(tmp_path / "run")
-
-
-def test_learning_rates() -> None:
-    cycle = [learning_rate(SHORT, step, 1000) for step in range(1000)]
-    assert max(cycle) == pytest.approx(SHORT.lr) and cycle.index(max(cycle)) == 150
-    assert cycle[0] < SHORT.lr / 20 and cycle[-1] < SHORT.lr / 1000
-    decay = replace(SHORT, schedule="exponential")
-    assert learning_rate(decay, 20_000, 1) == pytest.approx(0.96 * decay.lr)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Variant:
 
 
 FULL = Variant()
-DEMO = Variant(size=48, elevations=(30, 45, 60), lightings=(0, 3))
+DEMO = Variant(size=40, elevations=(30, 45, 60), lightings=(0, 3))
 
 
 def render(variant: Variant) -> NDArray[np.uint8]:
@@ -142,7 +142,7 @@ def _dataset(
         size=variant.size,
         folder="viewpoints",
         load=partial(_load, name=name, variant=variant, axis=axis, pooled=pooled),
-        preprocessing=Preprocessing(resize=None if variant.size == 48 else 48, crop=32, standardise="image"),
+        preprocessing=Preprocessing(resize=48 if variant == FULL else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
     )
 
@@ -160,5 +160,11 @@ DATASETS = (
         "elevation",
         pooled=True,
     ),
-    _dataset("viewpoints-demo", "a ninth of viewpoints-azimuth at 48×48, for a quick look", "azimuth", variant=DEMO),
+    _dataset(
+        "viewpoints-demo",
+        "a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look",
+        "azimuth",
+        pooled=True,
+        variant=DEMO,
+    ),
 )
