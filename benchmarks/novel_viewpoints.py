@@ -54,6 +54,8 @@ def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, ErrorRate] = {result.split: result.overall for result in results}
     return {
         "recipe": recipe,
+        "model": run.model["name"],
+        "settings": {name: run.settings[name] for name in ("loss", "lr", "batch_size")},
         "parameters": parameter_count(create(**run.model)),
         "seconds": round(seconds, 1),
         "images_per_second": round(last["images_per_second"]),

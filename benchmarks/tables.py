@@ -53,7 +53,9 @@ def percent(rate: dict[str, float]) -> str:
 def novel_viewpoints(record: dict[str, Any]) -> str:
     rows = [
         [
-            f"`{row['recipe']}`",
+            f"`{row['model']}`",
+            row["settings"]["loss"],
+            f"{row['settings']['lr']:g}",
             f"{row['parameters']:,}",
             f"{row['seconds']:.0f} s",
             f"{100 * row['validation_error']:.2f}",
@@ -62,7 +64,7 @@ def novel_viewpoints(record: dict[str, Any]) -> str:
         ]
         for row in record["results"]
     ]
-    headings = ["recipe", "parameters", "training", "validation", "familiar", "novel"]
+    headings = ["model", "loss", "learning rate", "parameters", "training", "validation", "familiar", "novel"]
     return table(headings, rows)
 
 
@@ -92,8 +94,9 @@ One epoch of `{speed["dataset"]}` (2×32×32 after preprocessing), batches of {s
 
 Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain protocol:
 five training instances of each category at six azimuths; "familiar" and "novel" both show the other five instances, so
-they ask for new objects, and "novel" for new azimuths too. One run each, last epoch. {source(novel)}:
-`python benchmarks/novel_viewpoints.py`, one `--recipe` a row; what a recipe does not name is the preset `best`.
+they ask for new objects, and "novel" for new azimuths too. One run each, last epoch, batches of
+{novel["results"][0]["settings"]["batch_size"]}, the preset `best` but for what the table says. {source(novel)}:
+`python benchmarks/novel_viewpoints.py`, one `--recipe` a row.
 
 {novel_viewpoints(novel)}
 

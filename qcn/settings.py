@@ -33,7 +33,7 @@ class Settings:
     preset: str = "best"
     epochs: int = 16
     batch_size: int = 128
-    lr: float = 3e-3
+    lr: float = 1e-2
     loss: Loss = "ce"
     margin: MarginSchedule = "scaled"
     mode: Mode = "logistic"
@@ -60,6 +60,7 @@ class Settings:
 PAPER: dict[str, Any] = {
     "epochs": 300,
     "batch_size": 64,
+    "lr": 3e-3,
     "loss": "spread",
     "margin": "paper",
     "mode": "unit",
