@@ -8,7 +8,7 @@ DEMO := runs/demo
 demo: $(BIN)/.installed
 	rm -rf $(DEMO)
 	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --loss spread --lr 0.02 \
-		--batch-size 27 --epochs 18 --out $(DEMO)/train
+		--batch-size 27 --epochs 15 --out $(DEMO)/train
 	$(BIN)/qcn datasets show viewpoints-demo --out $(DEMO)/contact-sheet.png
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
 

@@ -68,7 +68,8 @@ def _options(
 def train(
     dataset: Annotated[str | None, typer.Option(help="Data set by name; see `qcn datasets list`.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="qcn, qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn.")
+        str | None,
+        typer.Option(help="qcn (if not given), qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn."),
     ] = None,
     data_dir: DataDir = DATA,
     preset: Annotated[str | None, typer.Option(help="Where the settings below start from: best or paper.")] = None,
@@ -101,6 +102,9 @@ def train(
     if resume and given:
         raise UsageError(f"--resume goes on with a run's own settings: leave out --{given[0].replace('_', '-')}")
 
+    if not resume and not dataset:
+        raise UsageError("name a data set with --dataset; `qcn datasets list` shows what there is")
+
     from qcn import train as training
     from qcn.settings import settings_from
 
@@ -108,9 +112,7 @@ def train(
         folder = resume
         run = training.resume(folder, data_dir, device)
     else:
-        settings = settings_from(
-            preset or "best", **{**chosen, "dataset": dataset or "viewpoints-demo", "model": model or "qcn"}
-        )
+        settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
         folder = out or _new_folder("train", f"{settings.dataset}-{settings.model}")
         run = training.train(settings, data_dir, folder, device)
     if int(os.environ.get("RANK", "0")):

@@ -1,13 +1,17 @@
 """How often a network is wrong: overall, by class, and by the viewpoint it saw."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
 from torch import nn
 
 from qcn import checkpoint, plots
@@ -65,11 +69,15 @@ def evaluate(
         raise unknown_name(f"split of '{name}'", split, chosen)
     names = [split] if split else list(splits.tests)
     target = pick_device(device)
+    network.to(target)
     results = []
-    for part in names:
-        images = chosen[part]
-        predicted = predict(network.to(target), images, run.preprocessing_spec(), target)
-        results.append(measure(part, images, predicted))
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        for part in names:
+            images = chosen[part]
+            task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
+            predicted = predict(network, images, run.preprocessing_spec(), target, report=partial(bar.advance, task))
+            results.append(measure(part, images, predicted))
     write_results(out, results, folder, name, which, run.classes)
     return results
 
@@ -87,16 +95,21 @@ def check_fits(dataset: Dataset, run: Run) -> None:
 
 
 def predict(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice = slice(None)
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    rows: slice = slice(None),
+    report: Callable[[int], None] = lambda images_done: None,
 ) -> NDArray[np.int64]:
-    """The class with the largest activation, for the images at `rows`."""
+    """The class with the largest activation, for the images at `rows`. `report` hears of each batch's size."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
+    answers = []
     with torch.inference_mode():
-        answers = [
-            network(preprocess(batch.to(device), preprocessing)).activation.argmax(1).cpu()
-            for batch in pixels.split(BATCH)
-        ]
+        for batch in pixels.split(BATCH):
+            answers.append(network(preprocess(batch.to(device), preprocessing)).activation.argmax(1).cpu())
+            report(len(batch))
     return torch.cat(answers).numpy() if answers else np.empty(0, np.int64)
 
 
