@@ -40,22 +40,40 @@ class TensorFile:
 
 
 @dataclass(frozen=True)
+class TrainingData:
+    """What a run was trained on: the data set, [C, H, W] of its stored images, how many, and the sha256 of them."""
+
+    name: str
+    image: list[int]
+    train: int
+    validation: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The epoch and step to go on from, and the sums (of losses, of wrong answers) of an epoch under way."""
+
+    epoch: int = 0
+    step: int = 0
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
+@dataclass(frozen=True)
 class Run:
     """The contents of run.json.
 
     model        name and keyword arguments for `qcn.create`
-    data         data set, image shape [C, H, W] as stored, number of images, sha256 of the training images
-    settings     the training settings (`qcn.train.Settings`)
-    progress     epoch and step to go on from, and the sums of an epoch under way
+    settings     the training settings (`qcn.settings.Settings`)
     history      one entry an epoch, the rows of metrics.csv
     """
 
     model: dict[str, Any]
     classes: list[str]
-    preprocessing: dict[str, Any]
-    data: dict[str, Any]
+    preprocessing: Preprocessing
+    data: TrainingData
     settings: dict[str, Any]
-    progress: dict[str, Any] = field(default_factory=dict)
+    progress: Progress = field(default_factory=Progress)
     history: list[dict[str, Any]] = field(default_factory=list)
     last: TensorFile | None = None
     best: TensorFile | None = None
@@ -63,16 +81,30 @@ class Run:
     schema: int = SCHEMA
     qcn_version: str = qcn.__version__
 
-    def preprocessing_spec(self) -> Preprocessing:
-        spec = dict(self.preprocessing)
-        return Preprocessing(**{**spec, "mean": tuple(spec["mean"]), "std": tuple(spec["std"])})
+    def __post_init__(self) -> None:
+        """Refuse a record whose entries are not of their kind: it may have been altered."""
+        right = (
+            type(self.data.name) is str
+            and _whole_numbers(self.progress.epoch, self.progress.step, *self.data.image)
+            and len(self.data.image) == 3
+            and len(self.progress.sums) == 2
+            and all(type(number) is float for number in self.progress.sums)
+            and all(type(name) is str for name in self.classes)
+            and all(type(file.file) is type(file.sha256) is str for file in (self.last, self.best, self.state) if file)
+        )
+        if not right:
+            raise TypeError("an entry is not of its kind")
+
+
+def _whole_numbers(*values: object) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
 
 
 def save(
     folder: Path, run: Run, weights: dict[str, Tensor], state: dict[str, Tensor], *, epoch: int, best: bool
 ) -> Run:
     """Write a checkpoint. `best` says whether these weights are the best so far on the validation split."""
-    step = run.progress["step"]
+    step = run.progress.step
     last = _write_tensors(folder / f"weights-{step:08d}.safetensors", weights, epoch)
     resumable = _write_tensors(folder / f"state-{step:08d}.safetensors", state, epoch)
     run = replace(run, last=last, state=resumable, best=last if best else run.best)
@@ -106,9 +138,11 @@ def load_run(folder: Path) -> Run:
             raise UsageError(f"{path} has unknown entries: {', '.join(unknown)}")
         for name in ("last", "best", "state"):
             record[name] = TensorFile(**record[name]) if record.get(name) else None
-        run = Run(**record)
-        run.preprocessing_spec()
-        return run
+        seen = {**record["preprocessing"]}
+        record["preprocessing"] = Preprocessing(**{**seen, "mean": tuple(seen["mean"]), "std": tuple(seen["std"])})
+        record["data"] = TrainingData(**record["data"])
+        record["progress"] = Progress(**record["progress"])
+        return Run(**record)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 

@@ -119,7 +119,7 @@ def train(
         return
     last = run.history[-1]
     best = min(run.history, key=lambda row: float(row["validation_error"]))
-    table = Table(title=f"{run.model['name']} on {run.data['name']}")
+    table = Table(title=f"{run.model['name']} on {run.data.name}")
     for heading in ("", "epoch", "training error", "validation error"):
         table.add_column(heading, justify="right" if heading else "left")
     for name, row in (("best", best), ("last", last)):

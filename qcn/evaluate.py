@@ -61,7 +61,7 @@ def evaluate(
 ) -> list[Result]:
     """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
     network, run = checkpoint.load_network(folder, which)
-    name = dataset or run.data["name"]
+    name = dataset or run.data.name
     check_fits(find(name), run)
     splits = load(name, data_dir)
     chosen = {**splits.tests, "validation": splits.validation}
@@ -76,7 +76,7 @@ def evaluate(
         for part in names:
             images = chosen[part]
             task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
-            predicted = predict(network, images, run.preprocessing_spec(), target, report=partial(bar.advance, task))
+            predicted = predict(network, images, run.preprocessing, target, report=partial(bar.advance, task))
             results.append(measure(part, images, predicted))
     write_results(out, results, folder, name, which, run.classes)
     return results
@@ -90,7 +90,7 @@ def check_fits(dataset: Dataset, run: Run) -> None:
     if dataset.channels != run.model["in_channels"]:
         channels = run.model["in_channels"]
         raise UsageError(f"'{dataset.name}' has {dataset.channels} channels; the network takes {channels}")
-    if dataset.size != (side := run.data["image"][-1]):
+    if dataset.size != (side := run.data.image[-1]):
         raise UsageError(f"'{dataset.name}' has images of {dataset.size} pixels; the network was trained on {side}")
 
 

@@ -30,9 +30,9 @@ class Logbook:
             console=self.console,
             disable=not (self.active and self.console.is_terminal),
         )
-        step = run.progress["step"]
+        step = run.progress.step
         total = steps_per_epoch * self.epochs
-        self.task = self.bar.add_task(f"epoch {run.progress['epoch'] + 1}", total=total, completed=step, rate="")
+        self.task = self.bar.add_task(f"epoch {run.progress.epoch + 1}", total=total, completed=step, rate="")
         self.step = step
 
     def __enter__(self) -> Self:

@@ -54,6 +54,9 @@ class Settings:
                 raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
         if self.seed < 0:
             raise UsageError(f"seed must not be negative, not {self.seed}")
+        for name in ("epochs", "batch_size", "seed"):
+            if type(getattr(self, name)) is not int:
+                raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}")
 
 
 # What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.

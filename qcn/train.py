@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qcn import checkpoint
-from qcn.checkpoint import Run
+from qcn.checkpoint import Progress, Run, TrainingData
 from qcn.data import find, load
 from qcn.data.imageset import Splits
 from qcn.data.preprocess import augmented
@@ -125,7 +125,7 @@ class Training:
 
     def restore(self, run: Run) -> None:
         """Take up where `run` was saved."""
-        if run.data["sha256"] != self.record.data["sha256"]:
+        if run.data.sha256 != self.record.data.sha256:
             raise UsageError(
                 f"the training images of '{self.settings.dataset}' are not those that {self.out} began with"
             )
@@ -135,9 +135,9 @@ class Training:
         checkpoint.restore(self.average, checkpoint.load_tensors(self.out, run.last), self.out)
         checkpoint.restore_optimizer(self.optimizer, self.names, tensors)
         self.record = run
-        self.epoch, self.step = run.progress["epoch"], run.progress["step"]
+        self.epoch, self.step = run.progress.epoch, run.progress.step
         # The sums of all processes are saved as one: process 0 takes them up.
-        self.sums.copy_(torch.tensor(run.progress["sums"], dtype=torch.float64) * (rank() == 0))
+        self.sums.copy_(torch.tensor(run.progress.sums, dtype=torch.float64) * (rank() == 0))
         if rank() == 0:
             checkpoint.clean(self.out, run)
 
@@ -271,8 +271,7 @@ class Training:
         """Write a checkpoint (process 0 does)."""
         self.refuse_faults()
         sums = sum_over_processes(self.sums).tolist()
-        progress = {"epoch": self.epoch, "step": self.step, "sums": sums}
-        self.record = replace(self.record, progress=progress)
+        self.record = replace(self.record, progress=Progress(self.epoch, self.step, sums))
         if rank() == 0:
             state = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
             state |= checkpoint.optimizer_tensors(self.optimizer, self.names)
@@ -318,13 +317,13 @@ def new_record(settings: Settings, splits: Splits, preprocessing: Preprocessing)
             **options,
         },
         classes=list(train_set.classes),
-        preprocessing=asdict(preprocessing),
-        data={
-            "name": settings.dataset,
-            "image": list(train_set.images.shape[1:]),
-            "train": len(splits.train),
-            "validation": len(splits.validation),
-            "sha256": digest.hexdigest(),
-        },
+        preprocessing=preprocessing,
+        data=TrainingData(
+            name=settings.dataset,
+            image=list(train_set.images.shape[1:]),
+            train=len(splits.train),
+            validation=len(splits.validation),
+            sha256=digest.hexdigest(),
+        ),
         settings=asdict(settings),
     )

@@ -1,8 +1,10 @@
 """Error rates, what evaluation writes, and what it refuses."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +58,7 @@ def test_an_evaluation_writes_numbers_and_pictures(run: Path, data_dir: Path, tm
     assert not (tmp_path / "error-by-azimuth.png").exists()  # mnist has no viewpoints
     network, record = load_network(run, "last")
     test = load("mnist", data_dir).tests["test"]
-    wrong = (predict(network, test, record.preprocessing_spec(), torch.device("cpu")) != test.labels).sum()
+    wrong = (predict(network, test, record.preprocessing, torch.device("cpu")) != test.labels).sum()
     assert result.overall.wrong == wrong
 
 
@@ -108,6 +110,7 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
     refused("was altered")
     weights.unlink()
     refused("is missing")
+    weights.write_bytes(good)
     text = (copy / "run.json").read_text()
     for bad, says in (
         (text[: len(text) // 2], "cannot be read"),
@@ -116,7 +119,40 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
         (text.replace('"history"', '"histroy"'), "unknown entries: histroy"),
         (text.replace('"last": {', '"last": {"extra": 1,'), "cannot be read"),
         (text.replace('"crop"', '"corp"'), "cannot be read"),
-        (text.replace('"mode"', '"mood"'), "does not describe a network"),
+        (text.replace('"mode"', '"mood"', 1), "does not describe a network"),
     ):
         (copy / "run.json").write_text(bad)
         refused(says)
+
+
+def altered(record: Any, place: Any = None) -> Iterator[tuple[str, Any]]:
+    """Every way to take out one entry of a nested record, or to put something of another kind in its place."""
+    place = record if place is None else place
+    for key in list(place if isinstance(place, dict) else range(len(place))):
+        kept = place[key]
+        for wrong in (None, "x", -1, 2.5, [], {}, True):
+            place[key] = wrong
+            yield f"{key} = {wrong!r}", record
+        place[key] = kept
+        if isinstance(place, dict):
+            del place[key]
+            yield f"no {key}", record
+            place[key] = kept
+        if isinstance(kept, dict | list):
+            yield from altered(record, kept)
+
+
+def test_whatever_is_altered_in_a_record_it_is_read_or_refused(run: Path, tmp_path: Path) -> None:
+    copy = damaged(run, tmp_path)
+    record = json.loads((copy / "run.json").read_text())
+    outcomes = {"read": 0, "refused": 0}
+    for change, version in altered(record):
+        (copy / "run.json").write_text(json.dumps(version))
+        try:
+            network, _ = load_network(copy)
+            assert network is not None, change
+            outcomes["read"] += 1
+        except UsageError as error:
+            assert "\n" not in str(error), change
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 50  # entries that loading does not need may hold anything

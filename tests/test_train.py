@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from qcn import train as training
-from qcn.checkpoint import load_network, load_run
+from qcn.checkpoint import Progress, load_network, load_run
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
@@ -57,7 +57,7 @@ def test_a_run_learns_and_leaves_its_files(data_dir: Path, tmp_path: Path) -> No
     # mean and std of the training images are part of the checkpoint
     pixels = load("mnist", data_dir).train.images / 255
     assert json.loads((out / "run.json").read_text())["preprocessing"]["mean"] == pytest.approx([pixels.mean()])
-    assert load_run(out).preprocessing_spec().std == pytest.approx((pixels.std(),))
+    assert load_run(out).preprocessing.std == pytest.approx((pixels.std(),))
     network, _ = load_network(out)
     assert not network.training
 
@@ -113,7 +113,7 @@ def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
         patch.setattr(training.Training, "update", update_then_ctrl_c)
         with pytest.raises(Stopped, match="after 8 steps; go on: qcn train --resume"):
             train(SHORT, data_dir, stopped, "cpu")
-    assert load_run(stopped).progress["step"] == 8  # two steps into the second epoch
+    assert load_run(stopped).progress.step == 8  # two steps into the second epoch
     resume(stopped, data_dir, "cpu")
     assert_equal(last_weights(whole), last_weights(stopped))
     assert load_run(whole).history[1]["train_loss"] == load_run(stopped).history[1]["train_loss"]
@@ -168,7 +168,7 @@ def test_nan_stops_the_run_names_step_and_layer_and_keeps_the_checkpoint(
         ):
             train(SHORT, data_dir, tmp_path / "run", "cpu")
     run = load_run(tmp_path / "run")
-    assert run.progress == {"epoch": 1, "step": 6, "sums": [0.0, 0.0]}
+    assert run.progress == Progress(epoch=1, step=6)
     assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path / "run").values())
     resume(tmp_path / "run", data_dir, "cpu")
 

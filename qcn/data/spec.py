@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from qcn.data.imageset import ImageSet, Splits
+from qcn.errors import UsageError
 
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
@@ -29,6 +30,19 @@ class Preprocessing:
     standardise: Literal["dataset", "image"] = "dataset"
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what no preprocessing is: a specification may come from a file."""
+        for name, side in (("resize", self.resize), ("crop", self.crop)):
+            if side is not None and (type(side) is not int or side < 1):
+                raise UsageError(f"preprocessing: {name} must be a number of pixels, not {side!r}")
+        if self.standardise not in ("dataset", "image"):
+            raise UsageError(f"preprocessing: standardise must be 'dataset' or 'image', not {self.standardise!r}")
+        numbers = (*self.mean, *self.std)
+        if not all(type(number) is float for number in numbers) or len(self.mean) != len(self.std):
+            raise UsageError("preprocessing: mean and std must be as many numbers each as there are channels")
+        if not all(std > 0 for std in self.std):
+            raise UsageError(f"preprocessing: std must be positive, not {list(self.std)}")
 
     def fitted(self, train: ImageSet) -> "Preprocessing":
         """The same, with the mean and standard deviation of the training images."""
