@@ -12,7 +12,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -22,12 +22,11 @@ from torch import Tensor, nn
 
 import qcn
 from qcn.data.spec import Preprocessing
-from qcn.errors import UsageError
+from qcn.errors import UsageError, unknown_name
 from qcn.files import atomic_write, write_text
 from qcn.zoo import create
 
 SCHEMA = 1
-Which = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,10 @@ def load_tensors(folder: Path, file: TensorFile | None) -> dict[str, Tensor]:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
-def load_network(folder: Path, which: Which = "best") -> tuple[nn.Module, Run]:
-    """The trained network of a run, in evaluation mode on the CPU, with the run's record."""
+def load_network(folder: Path, which: str = "best") -> tuple[nn.Module, Run]:
+    """The trained network of a run ("best" on validation, or "last"), in evaluation mode on the CPU, and its record."""
+    if which not in ("best", "last"):
+        raise unknown_name("checkpoint", which, ("best", "last"))
     run = load_run(folder)
     try:
         network = create(**run.model)

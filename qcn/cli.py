@@ -101,7 +101,6 @@ def train(
     given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
     if resume and given:
         raise UsageError(f"--resume goes on with a run's own settings: leave out --{given[0].replace('_', '-')}")
-
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows what there is")
 
@@ -118,7 +117,7 @@ def train(
     if int(os.environ.get("RANK", "0")):
         return
     last = run.history[-1]
-    best = min(run.history, key=lambda row: float(row["validation_error"]))
+    best = next((row for row in run.history if run.best and row["epoch"] == run.best.epoch), last)
     table = Table(title=f"{run.model['name']} on {run.data.name}")
     for heading in ("", "epoch", "training error", "validation error"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -142,15 +141,13 @@ def evaluate(
     checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
     data_dir: DataDir = DATA,
     device: Device = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET] if not given.")] = None,
 ) -> None:
     """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
-    if checkpoint not in ("best", "last"):
-        raise UsageError(f"--checkpoint is best or last, not '{checkpoint}'")
     from qcn.evaluate import evaluate as measure
 
-    folder = out or Path("runs/evaluate") / run.resolve().name
-    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device)  # type: ignore[arg-type]
+    folder = out or Path("runs/evaluate") / "-".join(filter(None, (run.resolve().name, dataset)))
+    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device)
     table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
     for heading in ("split", "images", "error", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "split" else "right")

@@ -15,7 +15,7 @@ from rich.progress import Progress
 from torch import nn
 
 from qcn import checkpoint, plots
-from qcn.checkpoint import Run, Which
+from qcn.checkpoint import Run
 from qcn.data import find, load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
@@ -57,7 +57,7 @@ class Result:
 
 
 def evaluate(
-    folder: Path, dataset: str | None, data_dir: Path, out: Path, *, which: Which, split: str | None, device: str
+    folder: Path, dataset: str | None, data_dir: Path, out: Path, *, which: str, split: str | None, device: str
 ) -> list[Result]:
     """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
     network, run = checkpoint.load_network(folder, which)
@@ -141,7 +141,7 @@ def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Resul
     )
 
 
-def write_results(out: Path, results: list[Result], run: Path, dataset: str, which: Which, classes: list[str]) -> None:
+def write_results(out: Path, results: list[Result], run: Path, dataset: str, which: str, classes: list[str]) -> None:
     """evaluation.json, and a PNG each for the confusion matrices and the error by viewpoint."""
     record: dict[str, Any] = {
         "run": str(run),

@@ -84,7 +84,7 @@ def test_version() -> None:
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
         (["evaluate", "nowhere"], 2, "nowhere is not a training run"),
-        (["evaluate", "nowhere", "--checkpoint", "worst"], 2, "best or last"),
+        (["evaluate", "nowhere", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
         (["datasets", "show", "cifar"], 2, "did you mean 'cifar10'?"),
         (["no-such-command"], 2, "no-such-command"),
     ],
