@@ -21,6 +21,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
             os.fsync(written.fileno())
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write that fails does not say where
+        raise
     finally:
         aside.unlink(missing_ok=True)
 

@@ -110,6 +110,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_half_written(data_di
     result = run("train", *options, "--out", tmp_path / "run", preexec_fn=small_disk)
     assert result.returncode == 3, result.stderr
     assert "no room left on the disk" in result.stderr and "Traceback" not in result.stderr
+    assert str(tmp_path / "run") in result.stderr
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
