@@ -55,7 +55,7 @@ def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "recipe": recipe,
         "model": run.model["name"],
-        "settings": {name: run.settings[name] for name in ("loss", "lr", "batch_size")},
+        "settings": {name: run.settings[name] for name in ("loss", "lr", "batch_size", "seed")},
         "parameters": parameter_count(create(**run.model)),
         "seconds": round(seconds, 1),
         "images_per_second": round(last["images_per_second"]),
