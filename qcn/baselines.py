@@ -29,7 +29,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qcn.errors import UsageError
-from qcn.model import BranchedExtractor, Prediction, RunningRMS, check_input, smallest_input, unbranched_stem
+from qcn.model import (
+    BranchedExtractor,
+    Prediction,
+    RunningRMS,
+    at_least_single,
+    check_input,
+    smallest_input,
+    unbranched_stem,
+)
 
 POSE = 16  # numbers in a 4×4 pose matrix
 VARIANCE_FLOOR = 1e-4  # ε; poses are scaled to an RMS of 1
@@ -221,8 +229,7 @@ class MatrixCapsules(nn.Module):
         """[B, in_channels, H, W] -> class poses [B, classes, 16], activations and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
         pose, activation = self.extractor(image)
-        if pose.dtype in (torch.float16, torch.bfloat16):  # routing takes logarithms of variances
-            pose, activation = pose.float(), activation.float()
+        pose, activation = at_least_single(pose), at_least_single(activation)
         with torch.autocast(image.device.type, enabled=False):
             pose = self.scales[0](pose)
             for layer, scale in zip(self.layers, self.scales[1:], strict=True):

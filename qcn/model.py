@@ -265,17 +265,18 @@ class QCN(nn.Module):
         """[B, in_channels, H, W] -> class poses [B, classes, 3], activations and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
         pose, activation = self.extractor(image)
-        if pose.dtype in (
-            torch.float16,
-            torch.bfloat16,
-        ):  # routing takes logarithms of variances: never in half precision
-            pose, activation = pose.float(), activation.float()
+        pose, activation = at_least_single(pose), at_least_single(activation)
         with torch.autocast(image.device.type, enabled=False):
             for layer, scale in zip(self.layers, self.scales, strict=True):
                 pose, activation = layer(pose, activation)
                 pose = scale(pose)
             pose, activation = self.class_capsules(pose, activation)
             return Prediction(pose, activation, torch.logit(activation, eps=1e-6))
+
+
+def at_least_single(x: Tensor) -> Tensor:
+    """Half precision to float32, for routing: it takes logarithms of variances. Wider types stay as they are."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def smallest_input(layers: list[tuple[int, int]]) -> int:

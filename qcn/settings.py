@@ -1,19 +1,20 @@
 """The settings of a training run, and the two presets they start from."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from qcn.errors import UsageError, unknown_name
 from qcn.losses import Loss
 from qcn.routing import Mode
 from qcn.schedules import LearningRateSchedule, MarginSchedule
 
+Precision = Literal["fp32", "bf16"]
 CHOICES = {
-    "loss": ("spread", "ce"),
-    "margin": ("paper", "scaled"),
-    "mode": ("logistic", "unit"),
-    "schedule": ("one-cycle", "exponential"),
-    "precision": ("fp32", "bf16"),
+    "loss": get_args(Loss),
+    "margin": get_args(MarginSchedule),
+    "mode": get_args(Mode),
+    "schedule": get_args(LearningRateSchedule),
+    "precision": get_args(Precision),
 }
 
 
@@ -41,7 +42,7 @@ class Settings:
     weight_decay: float = 1e-4
     clip: float | None = 5.0
     ema: float | None = 0.999
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     compile: bool = False
     seed: int = 0
 

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from qcn.baselines import POSE, Votes, Windows
 from qcn.distributed import BatchNorm
 from qcn.errors import UsageError
-from qcn.model import Prediction, check_input, smallest_input
+from qcn.model import Prediction, at_least_single, check_input, smallest_input
 
 DIRICHLET = 1.0  # α₀
 MEAN_PRECISION = 1.0  # κ₀
@@ -139,9 +139,7 @@ class VBCapsuleNetwork(nn.Module):
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, H, W] -> class poses [B, classes, 16], activations and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
-        x = self.project(F.relu(self.conv_norm(self.conv(image))))
-        if x.dtype in (torch.float16, torch.bfloat16):  # routing takes logarithms and digammas
-            x = x.float()
+        x = at_least_single(self.project(F.relu(self.conv_norm(self.conv(image)))))
         with torch.autocast(image.device.type, enabled=False):
             primary = self.pose_norm.num_features
             pose, logit = x.split([primary * POSE, primary], dim=1)

@@ -1,12 +1,11 @@
 """What tests share: small data sets in the official file formats, and skips by name."""
 
-import gzip
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from official import idx, write
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def write_idx(path: Path, values: np.ndarray) -> None:
-    header = struct.pack(">HBB", 0, 8, values.ndim) + struct.pack(f">{values.ndim}I", *values.shape)
-    path.write_bytes(gzip.compress(header + values.tobytes()))
-
-
-def write_mnist(folder: Path, train: int = 200, test: int = 60) -> None:
+def write_bars(folder: Path, train: int = 200, test: int = 60) -> None:
     """MNIST's four files with other pictures in them: class c is a bright bar at angle 18° · c, at a random place."""
-    folder.mkdir(parents=True)
     generator = np.random.default_rng(0)
     y, x = np.mgrid[:28, :28]
     for name, count in (("train", train), ("t10k", test)):
@@ -39,13 +32,13 @@ def write_mnist(folder: Path, train: int = 200, test: int = 60) -> None:
         along = (x - centre[0]) * np.cos(angles) + (y - centre[1]) * np.sin(angles)
         across = (y - centre[1]) * np.cos(angles) - (x - centre[0]) * np.sin(angles)
         images = 200.0 * ((abs(along) < 9) & (abs(across) < 1.6)) + generator.uniform(0, 40, (count, 28, 28))
-        write_idx(folder / f"{name}-images-idx3-ubyte.gz", images.astype(np.uint8))
-        write_idx(folder / f"{name}-labels-idx1-ubyte.gz", labels)
+        write(folder / f"{name}-images-idx3-ubyte.gz", idx(images))
+        write(folder / f"{name}-labels-idx1-ubyte.gz", idx(labels))
 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a small `mnist` in it: 180 training, 20 validation and 60 test images."""
     folder = tmp_path_factory.mktemp("data")
-    write_mnist(folder / "mnist")
+    write_bars(folder / "mnist")
     return folder

@@ -248,9 +248,9 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     train(replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu")
     with pytest.raises(UsageError, match="holds a run already"):
         train(SHORT, data_dir, tmp_path / "run", "cpu")
-    from conftest import write_mnist
+    from conftest import write_bars
 
-    write_mnist(tmp_path / "other" / "mnist", train=100)
+    write_bars(tmp_path / "other" / "mnist", train=100)
     with pytest.raises(UsageError, match="are not those that"):
         resume(tmp_path / "run", tmp_path / "other", "cpu")
 
