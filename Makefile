@@ -1,21 +1,22 @@
-# `make demo` runs the main job, `make test` passes the tests. Both set up what they need in .venv first.
+# `make demo` runs the main job, `make test` passes the tests. Both set up what they need in .venv and build first.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: demo test lint clean
 
-demo: $(BIN)/.installed
+demo: $(BIN)/.installed build/libqcn.so
 	rm -rf $(DEMO)
 	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --loss spread --lr 0.02 \
 		--batch-size 27 --epochs 18 --out $(DEMO)/train
 	$(BIN)/qcn datasets show viewpoints-demo --out $(DEMO)/contact-sheet.png
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
 
-test: $(BIN)/.installed lint
+test: $(BIN)/.installed-dev build/libqcn.so lint
 	$(BIN)/python -m pytest
 
-lint: $(BIN)/.installed
+lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -25,7 +26,18 @@ lint: $(BIN)/.installed
 $(BIN)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --editable .
+	touch $@
+
+$(BIN)/.installed-dev: $(BIN)/.installed
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+# The CPU kernels. Without them everything still works, by plain torch, and slowly.
+build/libqcn.so: deploy/CMakeLists.txt $(wildcard deploy/kernels/*.cpp deploy/kernels/*.h)
+	@command -v cmake >/dev/null || { echo 'libqcn needs CMake 3.25 or newer and a C++ compiler: apt install cmake g++' >&2; exit 1; }
+	cmake -S deploy -B build -DQCN_TESTS=OFF -DQCN_CUDA=OFF --log-level=WARNING
+	cmake --build build --parallel -- --quiet
 	touch $@
 
 clean:

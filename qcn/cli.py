@@ -24,6 +24,7 @@ app.add_typer(datasets, name="datasets")
 
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
+ROUTING = "auto (fused kernels where there are any), fused, or reference (plain torch, slow)."
 DATA = Path("data")
 
 
@@ -80,6 +81,7 @@ def train(
     device: Device = "auto",
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (convolutions; routing stays fp32).")] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    routing: Annotated[str | None, typer.Option(help=ROUTING)] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice of the run.")] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this folder, with its own settings.")
@@ -96,6 +98,7 @@ def train(
         "loss": loss,
         "precision": precision,
         "compile": compile,
+        "routing": routing,
         "seed": seed,
     }
     given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
@@ -141,13 +144,14 @@ def evaluate(
     checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
     data_dir: DataDir = DATA,
     device: Device = "auto",
+    routing: Annotated[str, typer.Option(help=ROUTING)] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET] if not given.")] = None,
 ) -> None:
     """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
     from qcn.evaluate import evaluate as measure
 
     folder = out or Path("runs/evaluate") / "-".join(filter(None, (run.resolve().name, dataset)))
-    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device)
+    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device, routing=routing)
     table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
     for heading in ("split", "images", "error", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "split" else "right")

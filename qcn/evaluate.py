@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from qcn.data.spec import Dataset, Preprocessing
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import write_text
+from qcn.model import choose_routing
+from qcn.routing import Body
 
-BATCH = 32  # the reference routing holds the votes of a batch: 0.1 GB an image for the full-size QCN
+BATCH = 32  # the reference routing, where it is asked for, holds 0.1 GB of votes an image for the full-size QCN
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,21 @@ class Result:
 
 
 def evaluate(
-    folder: Path, dataset: str | None, data_dir: Path, out: Path, *, which: str, split: str | None, device: str
+    folder: Path,
+    dataset: str | None,
+    data_dir: Path,
+    out: Path,
+    *,
+    which: str,
+    split: str | None,
+    device: str,
+    routing: str = "auto",
 ) -> list[Result]:
     """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
+    if routing not in get_args(Body):
+        raise unknown_name("routing", routing, get_args(Body))
     network, run = checkpoint.load_network(folder, which)
+    choose_routing(network, routing)  # type: ignore[arg-type]
     name = dataset or run.data.name
     check_fits(find(name), run)
     splits = load(name, data_dir)

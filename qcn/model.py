@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from qcn.distributed import BatchNorm, mean_over_processes
 from qcn.errors import UsageError
-from qcn.quaternion import rotor
-from qcn.routing import Mode, em_routing
+from qcn.kernels import rotation
+from qcn.quaternion import rotation_matrix, rotor
+from qcn.routing import Body, Mode, fused, route
 
 
 class Prediction(NamedTuple):
@@ -171,13 +172,17 @@ class Rotors(nn.Module):
         self.beta_u = nn.Parameter(torch.zeros(shape[-1]))
         self.beta_a = nn.Parameter(torch.zeros(shape[-1]))
 
-    def forward(self) -> Tensor:
-        """Unit quaternions [*shape, 4]."""
-        return rotor(self.theta, self.axis)
+    def forward(self, body: Body) -> Tensor:
+        """Their rotation matrices [*shape, 3, 3]."""
+        if self.theta.is_cuda and fused(body, self.theta, self.theta.shape[-1]):
+            return rotation(self.theta, self.axis)
+        return rotation_matrix(rotor(self.theta, self.axis))
 
 
 class ConvCapsules(nn.Module):
     """A capsule layer whose parents each see a k×k window of children; no padding."""
+
+    routing: Body = "auto"
 
     def __init__(self, capsules_in: int, layer: CapsuleLayer, iterations: int, mode: Mode) -> None:
         super().__init__()
@@ -187,27 +192,24 @@ class ConvCapsules(nn.Module):
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
         """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, J, 3, H', W'], activation [B, J, H', W']."""
-        k, s = self.kernel, self.stride
-        pose = pose.unfold(3, k, s).unfold(4, k, s)  # [B, C, 3, H', W', k, k]
-        activation = activation.unfold(2, k, s).unfold(3, k, s)  # [B, C, H', W', k, k]
-        batch, height, width = pose.shape[0], pose.shape[3], pose.shape[4]
-        children = pose.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)  # [B·H'·W', k·k·C, 3]
-        active = activation.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)  # [B·H'·W', k·k·C]
-        parents, parent_activation = em_routing(
-            children,
-            active,
-            self.rotors().flatten(0, 2),  # [k·k·C, J, 4]
+        return route(
+            pose,
+            activation,
+            self.rotors(self.routing),
             self.rotors.beta_u,
             self.rotors.beta_a,
+            window=(self.kernel, self.kernel),
+            stride=self.stride,
             iterations=self.iterations,
             mode=self.mode,
+            body=self.routing,
         )
-        grid = (batch, height, width)
-        return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), parent_activation.unflatten(0, grid).movedim(3, 1)
 
 
 class ClassCapsules(nn.Module):
     """The last layer: one parent a class, children from all positions, one rotor a (child type, class) pair."""
+
+    routing: Body = "auto"
 
     def __init__(self, capsules_in: int, classes: int, iterations: int, mode: Mode) -> None:
         super().__init__()
@@ -216,16 +218,25 @@ class ClassCapsules(nn.Module):
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
         """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, classes, 3], activation [B, classes]."""
-        positions = pose.shape[-2] * pose.shape[-1]
-        return em_routing(
-            pose.permute(0, 3, 4, 1, 2).flatten(1, 3),  # [B, H·W·C, 3]
-            activation.permute(0, 2, 3, 1).flatten(1, 3),  # [B, H·W·C]
-            self.rotors().repeat(positions, 1, 1),  # [H·W·C, classes, 4]
+        pose, activation = route(
+            pose,
+            activation,
+            self.rotors(self.routing)[None, None],
             self.rotors.beta_u,
             self.rotors.beta_a,
+            window=(pose.shape[-2], pose.shape[-1]),
             iterations=self.iterations,
             mode=self.mode,
+            body=self.routing,
         )
+        return pose.flatten(2), activation.flatten(1)
+
+
+def choose_routing(network: nn.Module, body: Body) -> None:
+    """Have the capsule layers of a network route by this body from now on; networks without any are left alone."""
+    for module in network.modules():
+        if isinstance(module, (ConvCapsules, ClassCapsules)):
+            module.routing = body
 
 
 class QCN(nn.Module):

@@ -19,7 +19,8 @@ The factor 2J/I measures the cost per unit of expected mass (children half activ
 grow with the window (Gritzman 2019). `mode="unit"` is the authors' activation: sigmoid(z/‖z‖), the norm taken over the
 parents of a window; it keeps every activation within sigmoid(±1).
 
-This file is the oracle: any floating dtype, differentiable, plain torch. Every faster body is tested against it.
+`em_routing` is the oracle: any floating dtype, differentiable, plain torch. `route` is what the network calls: it does
+the same in every window of a map of capsules, by a fused kernel that keeps no votes (qcn/kernels) where there is one.
 """
 
 from typing import Literal
@@ -28,20 +29,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qcn.errors import UsageError
-from qcn.quaternion import rotation_matrix
+from qcn import kernels
+from qcn.errors import MissingError, UsageError
 
 Mode = Literal["logistic", "unit"]
+Body = Literal["auto", "fused", "reference"]  # auto: fused where it can be
 
 VARIANCE_FLOOR = 1e-4  # ε: poses are scaled to an RMS of 1, so this is a spread of one percent
 MASS_FLOOR = 1e-6  # under S: a parent that nobody votes for stays finite
 MAX_ITERATIONS = 5
 
 
+def route(
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    window: tuple[int, int],
+    stride: int = 1,
+    iterations: int = 2,
+    mode: Mode = "logistic",
+    body: Body = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Route the children of every window of a map to that window's parents; no padding.
+
+    pose [B, C, 3, H, W], activation [B, C, H, W], beta_u [J], beta_a [J], and rotation [kh, kw, C, J, 3, 3] for windows
+    of kh × kw places, or [1, 1, C, J, 3, 3] when all places share their rotations
+    -> pose [B, J, 3, H', W'], activation [B, J, H', W']
+    """
+    if fused(body, pose, rotation.shape[3]):
+        _check_options(iterations, mode)
+        save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
+        out = kernels.route(
+            pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save
+        )
+        return out[0], out[1]
+    kh, kw = window
+    poses = pose.unfold(3, kh, stride).unfold(4, kw, stride)  # [B, C, 3, H', W', kh, kw]
+    activations = activation.unfold(2, kh, stride).unfold(3, kw, stride)  # [B, C, H', W', kh, kw]
+    grid = (poses.shape[0], poses.shape[3], poses.shape[4])
+    parents, active = em_routing(
+        poses.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C, 3]
+        activations.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C]
+        rotation.expand(kh, kw, -1, -1, -1, -1).flatten(0, 2),  # [kh·kw·C, J, 3, 3]
+        beta_u,
+        beta_a,
+        iterations=iterations,
+        mode=mode,
+    )
+    return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
+
+
+def fused(body: Body, pose: Tensor, parents: int) -> bool:
+    """Whether a fused kernel routes these poses; refuses when one was asked for and there is none."""
+    if body == "reference":
+        return False
+    obstacle = kernels.obstacle(pose.device.type, pose.dtype, parents)
+    if body == "fused" and obstacle:
+        raise MissingError(f"fused routing was asked for, but {obstacle}")
+    return not obstacle
+
+
 def em_routing(
     pose: Tensor,
     activation: Tensor,
-    rotor: Tensor,
+    rotation: Tensor,
     beta_u: Tensor,
     beta_a: Tensor,
     *,
@@ -50,13 +104,13 @@ def em_routing(
 ) -> tuple[Tensor, Tensor]:
     """Route children to parents in N independent windows that share their rotors.
 
-    pose [N, I, 3], activation [N, I], rotor [I, J, 4] (unit), beta_u [J], beta_a [J]
+    pose [N, I, 3], activation [N, I], rotation [I, J, 3, 3], beta_u [J], beta_a [J]
     -> pose [N, J, 3], activation [N, J]
     """
-    _check(pose, activation, rotor, beta_u, beta_a, iterations, mode)
-    children, parents = rotor.shape[:2]
+    _check(pose, activation, rotation, beta_u, beta_a, iterations, mode)
+    children, parents = rotation.shape[:2]
     # The three axes outermost and the children innermost: every sum over children runs along memory.
-    votes = torch.einsum("ijhk,nik->hnji", rotation_matrix(rotor), pose).contiguous()  # [3, N, J, I]
+    votes = torch.einsum("ijhk,nik->hnji", rotation, pose).contiguous()  # [3, N, J, I]
     child = activation[:, None, :]  # [N, 1, I]
     r = (child / parents).expand(-1, parents, -1)  # [N, J, I]
     for iteration in range(iterations):
@@ -76,22 +130,27 @@ def em_routing(
 
 
 def _check(
-    pose: Tensor, activation: Tensor, rotor: Tensor, beta_u: Tensor, beta_a: Tensor, iterations: int, mode: str
+    pose: Tensor, activation: Tensor, rotation: Tensor, beta_u: Tensor, beta_a: Tensor, iterations: int, mode: str
 ) -> None:
-    if not 1 <= iterations <= MAX_ITERATIONS:
-        raise UsageError(f"routing iterations must be from 1 to {MAX_ITERATIONS}, not {iterations}")
-    if mode not in ("logistic", "unit"):
-        raise UsageError(f"routing mode must be 'logistic' or 'unit', not '{mode}'")
-    if pose.ndim != 3 or rotor.ndim != 3:
-        raise UsageError(f"expected pose [N, I, 3] and rotor [I, J, 4], got {list(pose.shape)} and {list(rotor.shape)}")
-    (windows, children), parents = pose.shape[:2], rotor.shape[1]
+    _check_options(iterations, mode)
+    if pose.ndim != 3 or rotation.ndim != 4:
+        shapes = f"{list(pose.shape)} and {list(rotation.shape)}"
+        raise UsageError(f"expected pose [N, I, 3] and rotation [I, J, 3, 3], got {shapes}")
+    (windows, children), parents = pose.shape[:2], rotation.shape[1]
     expected = {
         "pose": (pose, (windows, children, 3)),
         "activation": (activation, (windows, children)),
-        "rotor": (rotor, (children, parents, 4)),
+        "rotation": (rotation, (children, parents, 3, 3)),
         "beta_u": (beta_u, (parents,)),
         "beta_a": (beta_a, (parents,)),
     }
     for name, (tensor, shape) in expected.items():
         if tensor.shape != shape:
             raise UsageError(f"routing: {name} must be {list(shape)}, not {list(tensor.shape)}")
+
+
+def _check_options(iterations: int, mode: str) -> None:
+    if not 1 <= iterations <= MAX_ITERATIONS:
+        raise UsageError(f"routing iterations must be from 1 to {MAX_ITERATIONS}, not {iterations}")
+    if mode not in ("logistic", "unit"):
+        raise UsageError(f"routing mode must be 'logistic' or 'unit', not '{mode}'")

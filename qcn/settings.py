@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from qcn.errors import UsageError, unknown_name
 from qcn.losses import Loss
-from qcn.routing import Mode
+from qcn.routing import Body, Mode
 from qcn.schedules import LearningRateSchedule, MarginSchedule
 
 Precision = Literal["fp32", "bf16"]
@@ -15,6 +15,7 @@ CHOICES = {
     "mode": get_args(Mode),
     "schedule": get_args(LearningRateSchedule),
     "precision": get_args(Precision),
+    "routing": get_args(Body),
 }
 
 
@@ -27,6 +28,7 @@ class Settings:
     schedule      the learning rate: one cycle with 15 % warm-up, or the paper's decay by 0.96 every 20,000 steps
     clip          largest gradient norm; None: not clipped
     ema           decay of the averaged weights that evaluation uses; None: the raw weights
+    routing       fused kernels where there are any (auto), always (fused) or never (reference)
     """
 
     dataset: str
@@ -44,6 +46,7 @@ class Settings:
     ema: float | None = 0.999
     precision: Precision = "fp32"
     compile: bool = False
+    routing: Body = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:

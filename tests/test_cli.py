@@ -81,6 +81,8 @@ def test_version() -> None:
         (["train"], 2, "name a data set with --dataset"),
         (["train", "--epochs", "many"], 2, "--epochs"),
         (["train", "--dataset", "mnist", "--preset", "beste"], 2, "did you mean 'best'?"),
+        (["train", "--dataset", "mnist", "--routing", "fuse"], 2, "did you mean 'fused'?"),
+        (["evaluate", "nowhere", "--routing", "refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
         (["evaluate", "nowhere"], 2, "nowhere is not a training run"),

@@ -1,6 +1,7 @@
 """The operator against its formula, written out once more in loops, and against what must hold of it."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qcn.errors import UsageError
-from qcn.quaternion import conjugate, hamilton_product, rotate, rotor
-from qcn.routing import Mode, em_routing
+from qcn import routing
+from qcn.errors import MissingError, UsageError
+from qcn.model import choose_routing, qcn_tiny
+from qcn.quaternion import conjugate, hamilton_product, rotate, rotation_matrix, rotor
+from qcn.routing import Mode
 
 MODES: tuple[Mode, Mode] = ("logistic", "unit")
 
@@ -25,6 +28,11 @@ def problem(n: int, i: int, j: int, seed: int = 0, dtype: torch.dtype = torch.fl
 
     activation = torch.sigmoid(2 * normal(n, i))
     return [normal(n, i, 3), activation, rotor(normal(i, j), normal(i, j, 3)), 0.3 * normal(j), 0.3 * normal(j)]
+
+
+def em_routing(pose: Tensor, activation: Tensor, q: Tensor, *rest: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The operator, given rotors instead of rotations."""
+    return routing.em_routing(pose, activation, rotation_matrix(q), *rest, **options)
 
 
 def by_the_book(
@@ -169,13 +177,59 @@ def test_extreme_inputs_stay_finite(case: str, mode: Mode) -> None:
         ({"iterations": 6}, "from 1 to 5"),
         ({"mode": "softmax"}, "'logistic' or 'unit'"),
         ({"activation": torch.zeros(2, 7)}, "activation must be"),
-        ({"rotor": torch.zeros(6, 4, 3)}, "rotor must be"),
+        ({"rotation": torch.zeros(6, 4, 3, 4)}, "rotation must be"),
         ({"beta_a": torch.zeros(5)}, "beta_a must be"),
         ({"pose": torch.zeros(6, 3)}, "expected pose"),
     ],
 )
 def test_wrong_arguments_are_refused(change: dict, says: str) -> None:
-    names = ("pose", "activation", "rotor", "beta_u", "beta_a")
-    arguments = dict(zip(names, problem(2, 6, 4, dtype=torch.float32), strict=True))
+    pose, activation, q, beta_u, beta_a = problem(2, 6, 4, dtype=torch.float32)
+    arguments = {
+        "pose": pose,
+        "activation": activation,
+        "rotation": rotation_matrix(q),
+        "beta_u": beta_u,
+        "beta_a": beta_a,
+    }
     with pytest.raises(UsageError, match=says):
-        em_routing(**{**arguments, **change})
+        routing.em_routing(**{**arguments, **change})
+
+
+def test_a_map_is_routed_window_by_window() -> None:
+    pose, activation = torch.randn(2, 3, 3, 6, 5).double(), torch.rand(2, 3, 6, 5).double()
+    q = rotor(torch.randn(3, 2, 3, 4).double(), torch.randn(3, 2, 3, 4, 3).double())
+    betas = torch.randn(4).double(), torch.randn(4).double()
+    parents, active = routing.route(pose, activation, rotation_matrix(q), *betas, window=(3, 2), stride=2)
+    assert parents.shape == (2, 4, 3, 2, 2) and active.shape == (2, 4, 2, 2)
+    # The window at row 1, column 0 of the second image; its children in the order place by place, channel by channel.
+    children = pose[1, :, :, 2:5, 0:2].permute(2, 3, 0, 1).reshape(1, 18, 3)
+    weights = activation[1, :, 2:5, 0:2].permute(1, 2, 0).reshape(1, 18)
+    mean, a = em_routing(children, weights, q.reshape(18, 4, 4), *betas)
+    torch.testing.assert_close(parents[1, :, :, 1, 0], mean[0])
+    torch.testing.assert_close(active[1, :, 1, 0], a[0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parents", "says"),
+    [(torch.float64, 4, "none for torch.float64 on a CPU"), (torch.float32, 65, "at most 64 parents")],
+)
+def test_fused_routing_is_refused_where_there_is_none(dtype: torch.dtype, parents: int, says: str) -> None:
+    pose, activation = torch.randn(1, 2, 3, 2, 2, dtype=dtype), torch.rand(1, 2, 2, 2, dtype=dtype)
+    rotation, beta = torch.eye(3, dtype=dtype).expand(2, 2, 2, parents, 3, 3), torch.zeros(parents, dtype=dtype)
+    with pytest.raises(MissingError, match=says):
+        routing.route(pose, activation, rotation, beta, beta, window=(2, 2), body="fused")
+    _, active = routing.route(pose, activation, rotation, beta, beta, window=(2, 2))
+    assert active.shape == (1, parents, 1, 1)
+
+
+def test_fused_and_reference_are_one_operator_in_a_network() -> None:
+    network = qcn_tiny(2, 5)
+    image, results = torch.randn(3, 2, 32, 32), {}
+    for body in ("reference", "fused"):
+        choose_routing(network, body)
+        network.zero_grad()
+        prediction = network(image)
+        prediction.activation.square().sum().backward()
+        results[body] = [*prediction, *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
+    for got, want in zip(results["fused"], results["reference"], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)

@@ -1,1 +1,39 @@
-"""Fused bodies of the routing operator in `qcn.routing`. Nothing is here yet."""
+"""The routing operator, fused: `native` (libqcn) on a CPU, `cuda` (Triton) on a GPU. qcn/routing.py calls them."""
+
+import importlib.util
+
+import torch
+
+from qcn.kernels import native
+from qcn.kernels.operator import rotation, route
+
+__all__ = ["MAX_PARENTS", "obstacle", "rotation", "route"]
+
+MAX_PARENTS = 64
+TRITON = (3, 6)  # the first whose Gluon has what the kernels use
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def obstacle(device: str, dtype: torch.dtype, parents: int) -> str:
+    """Why no fused kernel routes such tensors, or nothing."""
+    if parents > MAX_PARENTS:
+        return f"it takes at most {MAX_PARENTS} parents, not {parents}"
+    if device == "cuda":
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            return f"there is none for {dtype} on a GPU"
+        return _without_triton()
+    if device == "cpu":
+        if dtype != torch.float32:
+            return f"there is none for {dtype} on a CPU"
+        return "" if native.available() else native.why_not()
+    return f"there is none for the device '{device}'"
+
+
+def _without_triton() -> str:
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed: pip install 'qcn[gpu]'"
+    import triton
+
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < TRITON:
+        return f"triton {triton.__version__} is too old: pip install 'qcn[gpu]' brings {TRITON[0]}.{TRITON[1]} or newer"
+    return ""

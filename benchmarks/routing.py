@@ -1,0 +1,288 @@
+"""Speed, memory and error of routing: the reference, torch.compile and the fused operator, on the same weights.
+
+    python benchmarks/routing.py --device cuda --json FILE [--plot FILE.png]
+    python benchmarks/routing.py --device cpu --json FILE [--plot FILE.png]
+
+The full-size QCN on images of 2×32×32, float32. Times are medians of repeated runs in one process. `--run FOLDER` takes
+the trained weights of a run of the full-size network for the table of errors, beside random ones.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import facts
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from qcn import checkpoint
+from qcn.model import QCN, choose_routing, qcn
+from qcn.routing import Body, route
+
+# Arithmetic instructions a vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep
+# also has 3 for the distance, 1 for r and 1 for its sum.
+PER_VOTE = (9 + 3 + 6) + (9 + 3 + 6 + 3 + 1 + 1)
+BUDGET_S = 0.5  # spent on each figure, after warming up
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--plot", type=Path)
+    parser.add_argument("--run", type=Path, help="a run of the full-size QCN, for errors on trained weights")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    torch.manual_seed(0)
+    network = qcn(2, 5).to(device).eval()
+    record: dict[str, Any] = {**facts(), "device": device.type}
+    parts = {
+        "inference": lambda: inference(network, device, not arguments.no_compile),
+        "training": lambda: training(network, device, not arguments.no_compile),
+        "layers": lambda: layers(network, device),
+        "errors": lambda: errors(network, arguments.run, device),
+    }
+    for name, measure in parts.items():
+        rows = []
+        for row in measure():
+            rows.append(row)
+            print(row, flush=True)
+            record[name] = rows
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    show(record)
+    if arguments.plot:
+        plot(record, arguments.plot)
+
+
+def milliseconds(run: Callable[[], Any], device: torch.device) -> float:
+    """The median time of one run."""
+    for _ in range(3):
+        run()
+    once = _seconds(run, 1, device)
+    each = max(1, int(0.02 / once))  # runs in one reading of the clock
+    readings = [_seconds(run, each, device) for _ in range(max(5, int(BUDGET_S / (once * each))))]
+    return 1e3 * statistics.median(readings)
+
+
+def _seconds(run: Callable[[], Any], times: int, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(times):
+        run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / times
+
+
+def graph_of(run: Callable[[], Any]) -> Callable[[], None]:
+    """The same work as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def with_routing(network: QCN, body: Body) -> QCN:
+    other = copy.deepcopy(network)
+    choose_routing(other, body)
+    return other
+
+
+def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
+    """GiB that torch held at most during a run, beyond what it held before."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**30
+
+
+@torch.inference_mode()
+def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
+    """One image batch to class capsules."""
+    reference, fused = with_routing(network, "reference"), with_routing(network, "fused")
+    for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
+        image = torch.randn(batch, 2, 32, 32, device=device)
+        variants: dict[str, Callable[[], Any]] = {
+            "reference": lambda image=image: reference(image),
+            "fused": lambda image=image: fused(image),
+        }
+        if device.type == "cuda":
+            variants["reference, CUDA graph"] = graph_of(variants["reference"])
+            variants["fused, CUDA graph"] = graph_of(variants["fused"])
+        if compile and batch > 1:
+            torch.compiler.reset()
+            compiled = torch.compile(reference, fullgraph=True)
+            compiled(image)
+            variants["reference, torch.compile"] = lambda image=image, compiled=compiled: compiled(image)
+        for name, run in variants.items():
+            yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
+        del variants
+
+
+def training(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
+    """A whole step: forward, cross-entropy, backward, AdamW."""
+    batch = 64 if device.type == "cuda" else 8
+    image, label = torch.randn(batch, 2, 32, 32, device=device), torch.randint(5, (batch,), device=device)
+    for body in ("reference", "fused"):
+        for compiled in (False, True) if compile else (False,):
+            torch.compiler.reset()
+            own = with_routing(network, body).train()
+            optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3, fused=True)
+            # As `qcn train --compile` does: on a GPU the step's launches become CUDA graphs.
+            mode = "reduce-overhead" if device.type == "cuda" else "default"
+            module = torch.compile(own, fullgraph=True, mode=mode) if compiled else own
+
+            def step(module: Any = module, optimizer: Any = optimizer) -> None:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(module(image).logit, label).backward()
+                optimizer.step()
+
+            step()
+            name = body + (", torch.compile" if compiled else "")
+            peak = _peak(device, step)
+            yield {"batch": batch, "variant": name, "ms": milliseconds(step, device), "peak_gib": peak}
+
+
+@torch.no_grad()
+def problems(network: QCN, image: Tensor) -> list[tuple[str, tuple[Tensor, ...], dict[str, Any]]]:
+    """What each capsule layer is given to route: name, inputs, options."""
+    given: dict[str, tuple[Tensor, Tensor]] = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: given.update({name: inputs}))
+        for name, layer in capsule_layers(network)
+    ]
+    network(image)
+    for hook in hooks:
+        hook.remove()
+    found = []
+    for name, layer in capsule_layers(network):
+        rotation, window, stride = layer.rotors("reference"), given[name][0].shape[-2:], 1
+        if layer is network.class_capsules:
+            rotation = rotation[None, None]
+        else:
+            window, stride = (layer.kernel, layer.kernel), layer.stride
+        tensors = (*given[name], rotation, layer.rotors.beta_u, layer.rotors.beta_a)
+        inputs = tuple(x.detach().clone() for x in tensors)
+        found.append((name, inputs, {"window": tuple(window), "stride": stride}))
+    return found
+
+
+def capsule_layers(network: QCN) -> list[tuple[str, Any]]:
+    return [*((f"layer {i + 1}", layer) for i, layer in enumerate(network.layers)), ("classes", network.class_capsules)]
+
+
+@torch.no_grad()
+def layers(network: QCN, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Where the time of the fused operator goes, and how near it comes to what a matrix product reaches here."""
+    size = 4096 if device.type == "cuda" else 1024
+    a = torch.randn(size, size, device=device)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    ceiling = size**3 / milliseconds(lambda: a @ a, device) / 1e6
+    yield {"layer": "float32 matrix product", "gfma_per_s": ceiling}
+    for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
+        for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
+
+            def run(inputs: Any = inputs, options: Any = options) -> Any:
+                return route(*inputs, **options, body="fused")
+
+            out = run()[1]
+            children = inputs[0].shape[1] * options["window"][0] * options["window"][1]
+            votes = out.numel() * children
+            ms = milliseconds(graph_of(run) if device.type == "cuda" else run, device)
+            rate = votes * PER_VOTE / ms / 1e6
+            yield {
+                "layer": name,
+                "batch": batch,
+                "votes": votes,
+                "ms": ms,
+                "gfma_per_s": rate,
+                "of_matrix_product": rate / ceiling,
+            }
+
+
+def errors(network: QCN, run: Path | None, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Largest error against the float64 reference, forward and gradients, beside the float32 reference's own."""
+    networks = {"random": network}
+    if run:
+        networks["trained"] = checkpoint.load_network(run)[0].to(device)  # type: ignore[assignment]
+    for weights, chosen in networks.items():
+        for name, inputs, options in problems(chosen, torch.randn(2, chosen.in_channels, 32, 32, device=device)):
+            wide = [x.double().requires_grad_() for x in inputs]
+            exact = route(*wide, **options, body="reference")
+            ask = [torch.randn_like(x) for x in exact]
+            exact_gradients = torch.autograd.grad(exact, wide, ask)
+            for body in ("reference", "fused"):
+                narrow = [x.clone().requires_grad_() for x in inputs]
+                out = route(*narrow, **options, body=body)
+                gradients = torch.autograd.grad(out, narrow, [x.float() for x in ask])
+                named = ("pose", "activation", "d pose", "d activation", "d rotation", "d beta_u", "d beta_a")
+                pairs = zip(named, (*out, *gradients), (*exact, *exact_gradients), strict=True)
+                worst = {of: float((x.double() - y).detach().abs().max()) for of, x, y in pairs}
+                yield {"weights": weights, "layer": name, "body": body, **worst}
+
+
+def show(record: dict[str, Any]) -> None:
+    console = Console(width=140)
+    for name in ("inference", "training", "layers", "errors"):
+        table = Table(title=f"{name}, {record['machine']}")
+        rows = record[name]
+        columns = list(rows[-1])
+        for column in columns:
+            table.add_column(column, justify="left" if isinstance(rows[-1][column], str) else "right")
+        for row in rows:
+            table.add_row(*(_cell(row.get(column)) for column in columns))
+        console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def plot(record: dict[str, Any], path: Path) -> None:
+    """Milliseconds of a forward by variant and batch, on a logarithmic scale."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    rows = record["inference"]
+    batches = sorted({row["batch"] for row in rows})
+    figure, axes = plt.subplots(1, len(batches), figsize=(4.2 * len(batches), 3.2), layout="constrained")
+    for axis, batch in zip(axes, batches, strict=True):
+        of_batch = [row for row in rows if row["batch"] == batch]
+        colours = ["#2a78b5" if row["variant"].startswith("fused") else "#b0b7be" for row in of_batch]
+        bars = axis.barh([row["variant"] for row in of_batch], [row["ms"] for row in of_batch], color=colours)
+        axis.bar_label(bars, fmt="%.3g", padding=3)
+        axis.set(title=f"batch {batch}", xlabel="ms", xscale="log")
+        axis.margins(x=0.25)
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+        if batch != batches[0]:
+            axis.set_yticks([])
+    figure.suptitle(f"A full-size QCN's forward: {record['machine']}")
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+// What the driver of the CPU kernels (em_routing.cpp) and the kernels, one copy an instruction set, know of each other.
+#ifndef QCN_KERNELS_EM_ROUTING_CPU_H
+#define QCN_KERNELS_EM_ROUTING_CPU_H
+
+#include <stddef.h>
+
+namespace qcn {
+
+// A shape that has been checked, what follows from it, and the arrays of em_routing.h.
+struct Routing {
+  size_t batch, channels, height, width, window_height, window_width, stride, parents, iterations;
+  bool shared, unit;
+  size_t columns, positions, windows, places, children;  // positions and windows: of one image, of the batch
+
+  const float *pose, *activation, *rotation, *beta_u, *beta_a;
+  float *out_pose, *out_activation, *statistics;  // of the forward pass; statistics may be null
+
+  const float *saved_statistics, *grad_out_pose, *grad_out_activation;  // of the backward pass, as all that follows
+  float *grad_pose, *grad_activation, *grad_rotation;
+  float* steps;       // what the windows tell the children: Step [tiles][iterations][parents] (em_routing_backward.h)
+  double* grad_beta;  // [tiles][2][parents], to be summed over the tiles
+};
+
+// A tile is `lanes` windows; the last one may have fewer. Any order of tiles, and then of channels, gives the same
+// bits.
+struct RoutingKernels {
+  const char* instruction_set;
+  size_t lanes;
+  size_t step_floats;  // of Routing::steps, an iteration, a parent and a tile
+  size_t (*forward_scratch_floats)(const Routing&);
+  size_t (*backward_tile_scratch_floats)(const Routing&);
+  size_t (*backward_channel_scratch_floats)(const Routing&);
+  void (*forward_tile)(const Routing&, size_t tile, float* scratch);
+  void (*backward_tile)(const Routing&, size_t tile, float* scratch);
+  void (*backward_channel)(const Routing&, size_t channel, float* scratch);
+};
+
+#if defined(__aarch64__)
+namespace neon {
+extern const RoutingKernels kernels;
+}
+#else
+namespace sse2 {
+extern const RoutingKernels kernels;
+}
+namespace avx2 {
+extern const RoutingKernels kernels;
+}
+namespace avx512 {
+extern const RoutingKernels kernels;
+}
+#endif
+
+}  // namespace qcn
+
+#endif

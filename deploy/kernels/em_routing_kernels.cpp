@@ -1,0 +1,19 @@
+// The table of one instruction set's kernels.
+#include "em_routing_backward.h"
+
+namespace qcn::QCN_INSTRUCTION_SET {
+
+#define QCN_TEXT_OF(name) #name
+#define QCN_TEXT(name) QCN_TEXT_OF(name)
+
+const RoutingKernels kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
+                                kLanes,
+                                sizeof(Step) / sizeof(float),
+                                forward_scratch_floats,
+                                backward_tile_scratch_floats,
+                                backward_channel_scratch_floats,
+                                forward_tile,
+                                backward_tile,
+                                backward_channel};
+
+}  // namespace qcn::QCN_INSTRUCTION_SET

@@ -1,0 +1,162 @@
+#include "threads.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace qcn {
+
+void* Memory::get(std::size_t bytes) {
+  constexpr std::size_t kAlignment = 64;
+  if (bytes > bytes_) {
+    std::free(data_);
+    data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    bytes_ = data_ ? bytes : 0;
+  }
+  return data_;
+}
+
+namespace {
+
+struct Job {
+  std::size_t count, scratch_floats;
+  Task task;
+  const void* context;
+  std::atomic<std::size_t> next{0};
+  std::atomic<bool> no_memory{false};
+
+  void work() {
+    thread_local Memory scratch;
+    auto memory = static_cast<float*>(scratch.get(scratch_floats * sizeof(float)));
+    if (!memory) {
+      no_memory = true;
+      return;
+    }
+    for (std::size_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, item, memory);
+  }
+};
+
+void pause() {
+#if defined(__aarch64__)
+  __asm__ volatile("yield");
+#else
+  __builtin_ia32_pause();
+#endif
+}
+
+// The next layer's job comes soon after the last one's, so a thread looks for it a while before it sleeps.
+template <typename Condition>
+void spin_until(const Condition& condition) {
+  for (int i = 0; i < 10000 && !condition(); ++i) pause();
+}
+
+class Pool {
+ public:
+  // The caller works too; up to `helpers` others join in. One that wakes up too late is not waited for.
+  void run(Job& job, int helpers) {
+    while (started_ < helpers && start_thread()) ++started_;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      job_ = &job;
+      free_places_ = helpers;
+      ++jobs_;
+    }
+    wake_.notify_all();
+    job.work();
+    std::unique_lock<std::mutex> lock(mutex_);
+    job_ = nullptr;
+    lock.unlock();
+    spin_until([&] { return working_ == 0; });
+    lock.lock();
+    done_.wait(lock, [&] { return working_ == 0; });
+  }
+
+  std::mutex busy;  // held by the host thread that uses the pool
+
+ private:
+  bool start_thread() {
+    try {
+      std::thread([this] { help(); }).detach();
+      return true;
+    } catch (const std::system_error&) {  // no more threads to be had: fewer do it
+      return false;
+    }
+  }
+
+  void help() {
+    for (unsigned long seen = 0;;) {
+      spin_until([&] { return jobs_ != seen; });
+      std::unique_lock<std::mutex> lock(mutex_);
+      wake_.wait(lock, [&] { return jobs_ != seen; });
+      seen = jobs_;
+      Job* job = job_;
+      if (!job || free_places_ == 0) continue;
+      --free_places_;
+      ++working_;
+      lock.unlock();
+      job->work();
+      lock.lock();
+      if (--working_ == 0) done_.notify_one();
+    }
+  }
+
+  int started_ = 0;
+  std::mutex mutex_;  // over all that follows
+  std::condition_variable wake_, done_;
+  Job* job_ = nullptr;
+  int free_places_ = 0;
+  std::atomic<unsigned long> jobs_{0};  // atomic, as working_: looked at without the mutex
+  std::atomic<int> working_{0};
+};
+
+std::atomic<int> wanted_threads{0};
+std::atomic<Pool*> the_pool{nullptr};
+
+// A forked child has none of the threads, and perhaps locked mutexes: it starts a pool of its own.
+void forget_pool() { the_pool = nullptr; }
+
+// The pool is never destroyed: its threads may outlive every static object.
+Pool* pool() {
+  Pool* found = the_pool;
+  if (found) return found;
+  Pool* made = new (std::nothrow) Pool;
+  if (!made) return nullptr;
+  if (!the_pool.compare_exchange_strong(found, made)) {
+    delete made;
+    return found;
+  }
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_pool);
+  static_cast<void>(registered);
+  return made;
+}
+
+}  // namespace
+
+void set_threads(int threads) { wanted_threads = threads; }
+
+bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const void* context) {
+  Job job;
+  job.count = count;
+  job.scratch_floats = scratch_floats;
+  job.task = task;
+  job.context = context;
+  int threads = wanted_threads;
+  if (threads < 1) threads = static_cast<int>(std::thread::hardware_concurrency());
+  if (threads > 1 && count > 1) {
+    Pool* shared = pool();
+    if (shared && shared->busy.try_lock()) {
+      std::lock_guard<std::mutex> lock(shared->busy, std::adopt_lock);
+      shared->run(job, threads - 1);
+      return !job.no_memory;
+    }
+  }
+  job.work();
+  return !job.no_memory;
+}
+
+}  // namespace qcn

@@ -1,0 +1,45 @@
+// The threads of the library: started when first needed, then kept, asleep between jobs.
+#ifndef QCN_KERNELS_THREADS_H
+#define QCN_KERNELS_THREADS_H
+
+#include <cstddef>
+#include <cstdlib>
+
+namespace qcn {
+
+// Memory that grows and is never given back before its thread ends, so that a second call allocates nothing.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { std::free(data_); }
+
+  // At least `bytes`, aligned for any vector; null if there is no memory. What was there before is lost.
+  void* get(std::size_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+void set_threads(int threads);  // less than 1: one a core
+
+using Task = void (*)(const void* context, std::size_t item, float* scratch);
+
+// Calls task for every item below `count`, on several threads, each with its own scratch; items are handed out in
+// order. When another host thread has the pool, the caller does all of it alone. False: no memory for scratch.
+bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const void* context);
+
+// The same for a function object, called as function(item, scratch).
+template <typename Function>
+bool parallel_for(std::size_t count, std::size_t scratch_floats, const Function& function) {
+  Task task = [](const void* context, std::size_t item, float* scratch) {
+    (*static_cast<const Function*>(context))(item, scratch);
+  };
+  return run_tasks(count, scratch_floats, task, &function);
+}
+
+}  // namespace qcn
+
+#endif

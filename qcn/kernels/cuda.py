@@ -1,0 +1,206 @@
+"""Routing on CUDA as torch sees it: allocates, chooses the tiles, launches the kernels."""
+
+import math
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from qcn.kernels.triton_backward import (
+    CHILD_WARPS,
+    backward_children_kernel,
+    backward_windows_kernel,
+    fold_kernel,
+    tile_children,
+)
+from qcn.kernels.triton_routing import (
+    COEFFICIENTS,
+    INTERPRETED,
+    STATISTICS,
+    WARPS,
+    Geometry,
+    forward_kernel,
+    repair_kernel,
+    tile_windows,
+)
+
+# Warps for each multiprocessor, run together or in turn, from measurements on an H200: fewer leave it idle; with the
+# larger number the last ones end at about the same time, worth having while a thread still has enough steps to take.
+BUSY, BALANCED, FEWEST_STEPS = 16, 64, 100
+# By children: programs for each multiprocessor, and windows that one has at least.
+PROGRAMS, FEWEST_WINDOWS = 48, 16
+# Multiply and add in one instruction: the default of today's Triton, but not of its next version.
+FUSED: dict[str, Any] = {} if INTERPRETED else {"enable_fp_fusion": True}
+
+
+def forward(
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    window: tuple[int, int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`)."""
+    geometry = _geometry(pose, rotation, window, stride, iterations, unit)
+    batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
+    out_pose = pose.new_empty(batch, geometry.parents, 3, geometry.rows, geometry.columns)
+    out_activation = pose.new_empty(batch, geometry.parents, geometry.rows, geometry.columns)
+    kept = (iterations, STATISTICS.value, windows, geometry.parents) if save else (0,)
+    statistics = torch.empty(kept, dtype=torch.float32, device=pose.device)
+    if windows == 0:
+        return out_pose, out_activation, statistics
+    split = _child_split(geometry, windows, pose.device)
+    tensors = (
+        pose.contiguous(),
+        activation.contiguous(),
+        _parents_last(rotation),
+        beta_u.float().contiguous(),
+        beta_a.float().contiguous(),
+        out_pose,
+        out_activation,
+        statistics,
+        torch.empty(windows, dtype=torch.int32, device=pose.device),
+    )
+    constants = {"G": geometry, "SAVE": save, "K": split}
+
+    def programs(windows_per_thread: int) -> tuple[int]:
+        return (triton.cdiv(windows, tile_windows(windows_per_thread, split, geometry.padded_parents)),)
+
+    with torch.cuda.device_of(pose):
+        forward_kernel[lambda tile: programs(tile["WINDOWS_PER_THREAD"])](
+            *tensors, windows, **constants, PROBLEM=f"{geometry} {split} {windows.bit_length()} {save}", **FUSED
+        )
+        repair_kernel[programs(1)](*tensors, windows, **constants, num_warps=WARPS, **FUSED)
+    return out_pose, out_activation, statistics
+
+
+def backward(
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    statistics: Tensor,
+    grad_pose: Tensor,
+    grad_activation: Tensor,
+    *,
+    window: tuple[int, int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of `forward`'s five inputs."""
+    geometry = _geometry(pose, rotation, window, stride, iterations, unit)
+    children, parents = geometry.children, geometry.parents
+    windows = pose.shape[0] * geometry.rows * geometry.columns
+    pose, activation, turned = pose.contiguous(), activation.contiguous(), _parents_last(rotation)
+
+    def scratch(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.float32, device=pose.device)
+
+    coefficients = scratch(windows, iterations * COEFFICIENTS.value, parents)
+    grad_beta = scratch(2, windows, parents)
+    split = _child_split(geometry, windows, pose.device)
+    window_tiles = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
+    child_tiles = triton.cdiv(children, tile_children(geometry.padded_parents))
+    chunks = PROGRAMS * _multiprocessors(pose.device) / child_tiles
+    per_chunk = max(FEWEST_WINDOWS, _power_of_2(windows / chunks))  # a power of two: few kernels to compile
+    chunks = triton.cdiv(windows, per_chunk)
+    grad_child = scratch(windows, 4, children)
+    partial = scratch(chunks, children, 9, parents)
+    out_pose, out_activation = torch.empty_like(pose), torch.empty_like(activation)
+    block = 128
+    with torch.cuda.device_of(pose):
+        backward_windows_kernel[(window_tiles,)](
+            pose,
+            activation,
+            turned,
+            beta_u.float().contiguous(),
+            beta_a.float().contiguous(),
+            statistics,
+            grad_pose.contiguous(),
+            grad_activation.contiguous(),
+            coefficients,
+            grad_beta,
+            windows,
+            G=geometry,
+            K=split,
+            num_warps=WARPS,
+            **FUSED,
+        )
+        backward_children_kernel[(child_tiles, chunks)](
+            pose,
+            activation,
+            turned,
+            coefficients,
+            grad_child,
+            partial,
+            windows,
+            G=geometry,
+            PER_CHUNK=per_chunk,
+            num_warps=CHILD_WARPS,
+            **FUSED,
+        )
+        fold_kernel[(triton.cdiv(activation.numel(), block),)](
+            grad_child, out_pose, out_activation, activation.numel(), G=geometry, BLOCK=block
+        )
+    places = rotation.shape[0] * rotation.shape[1]
+    grad_rotation = partial.unflatten(1, (-1, places * geometry.channels)).sum((0, 1))  # [places·C, 9, J]
+    grad_rotation = grad_rotation.view(*rotation.shape[:3], 3, 3, parents).permute(0, 1, 2, 5, 3, 4).contiguous()
+    return out_pose, out_activation, grad_rotation, grad_beta[0].sum(0), grad_beta[1].sum(0)
+
+
+def _geometry(
+    pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool
+) -> Geometry:
+    channels, height, width = pose.shape[1], pose.shape[3], pose.shape[4]
+    parents = rotation.shape[3]
+    return Geometry(
+        channels=channels,
+        height=height,
+        width=width,
+        window_height=window[0],
+        window_width=window[1],
+        stride=stride,
+        rows=(height - window[0]) // stride + 1,
+        columns=(width - window[1]) // stride + 1,
+        children=window[0] * window[1] * channels,
+        parents=parents,
+        padded_parents=max(1, triton.next_power_of_2(parents)),
+        iterations=iterations,
+        unit=unit,
+        shared=rotation.shape[:2] != window,
+    )
+
+
+def _parents_last(rotation: Tensor) -> Tensor:
+    """[kh, kw, C, J, 3, 3] in the order the kernels read it: [kh, kw, C, 3, 3, J]."""
+    return rotation.permute(0, 1, 2, 4, 5, 3).float().contiguous()
+
+
+def _multiprocessors(device: torch.device) -> int:
+    return 4 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _child_split(geometry: Geometry, windows: int, device: torch.device) -> int:
+    """Over how many threads the children of a window are split: as few as keep the GPU busy.
+
+    It decides the order of the sums and so the last bits of the result: it follows from the shape and the GPU alone,
+    where everything that the autotuner chooses leaves the bits as they are.
+    """
+    warps_unsplit = windows / tile_windows(1, 1, geometry.padded_parents) * WARPS / _multiprocessors(device)
+    needed, better = _power_of_2(BUSY / warps_unsplit), _power_of_2(BALANCED / warps_unsplit)
+    split = max(needed, min(better, _power_of_2(geometry.children / FEWEST_STEPS)))
+    return min(split, tile_windows(1, 1, geometry.padded_parents), triton.next_power_of_2(geometry.children))
+
+
+def _power_of_2(x: float) -> int:
+    """The nearest power of two, and at least 1."""
+    return int(2 ** max(0, round(math.log2(x))))

@@ -1,0 +1,200 @@
+"""The routing operator on the CPU: `libqcn` (deploy/kernels/em_routing.h) through ctypes. Needs no torch to import."""
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qcn.errors import MissingError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+STATISTICS = 7  # of a parent and an iteration: mass, mean and variance
+
+
+FIELDS = (
+    *("batch", "channels", "height", "width"),
+    *("window_height", "window_width", "stride", "parents", "iterations", "shared", "unit"),
+)
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_int) for name in FIELDS)
+
+
+def available() -> bool:
+    """Whether `forward` and `backward` can be called."""
+    return not why_not()
+
+
+def why_not() -> str:
+    """What is missing and the command that mends it; empty if nothing is."""
+    return _load()[1]
+
+
+def instruction_set() -> str:
+    """The instruction set that the library chose for this CPU, such as "neon"."""
+    return str(_library().qcn_instruction_set().decode())
+
+
+def set_threads(threads: int) -> None:
+    """Of the calls that follow; 0: one a core. The results are the same bits for any number."""
+    _library().qcn_set_threads(threads)
+
+
+def forward(
+    pose: "Tensor",
+    activation: "Tensor",
+    rotation: "Tensor",
+    beta_u: "Tensor",
+    beta_a: "Tensor",
+    *,
+    window: tuple[int, int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+    save: bool,
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """Route a map of capsules; all tensors float32, on the CPU.
+
+    pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, C, J, 3, 3]: the same at
+    all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'], and what
+    `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in an order of the library's own.
+    """
+    inputs = _checked(pose, activation, rotation, beta_u, beta_a, window)
+    shape, grid = _shape(inputs[0], inputs[2], window, stride, iterations, unit)
+    batch, parents = shape.batch, shape.parents
+    out_pose = pose.new_empty((batch, parents, 3, *grid))
+    out_activation = pose.new_empty((batch, parents, *grid))
+    statistics = pose.new_empty((iterations, STATISTICS, batch * grid[0] * grid[1], parents) if save else (0,))
+    _call("qcn_routing_forward", shape, *inputs, out_pose, out_activation, statistics if save else None)
+    return out_pose, out_activation, statistics
+
+
+def backward(
+    pose: "Tensor",
+    activation: "Tensor",
+    rotation: "Tensor",
+    beta_u: "Tensor",
+    beta_a: "Tensor",
+    statistics: "Tensor",
+    grad_pose: "Tensor",
+    grad_activation: "Tensor",
+    *,
+    window: tuple[int, int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+) -> "tuple[Tensor, Tensor, Tensor, Tensor, Tensor]":
+    """Gradients of the five inputs of `forward`, given those of its pose and activation and what it saved."""
+    inputs = _checked(pose, activation, rotation, beta_u, beta_a, window)
+    shape, grid = _shape(inputs[0], inputs[2], window, stride, iterations, unit)
+    batch, parents = shape.batch, shape.parents
+    given = (
+        _tensor("statistics", statistics, (iterations, STATISTICS, batch * grid[0] * grid[1], parents)),
+        _tensor("grad_pose", grad_pose, (batch, parents, 3, *grid)),
+        _tensor("grad_activation", grad_activation, (batch, parents, *grid)),
+    )
+    grads = [x.new_zeros(x.shape) for x in inputs]  # zeros: what an empty batch gives
+    _call("qcn_routing_backward", shape, *inputs, *given, *grads)
+    by_pose, by_activation, by_rotation, by_beta_u, by_beta_a = grads
+    return by_pose, by_activation, by_rotation, by_beta_u, by_beta_a
+
+
+def _candidates() -> list[Path]:
+    chosen = os.environ.get("QCN_LIBRARY")
+    if chosen:
+        return [Path(chosen)]
+    return [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
+
+
+@functools.cache
+def _load() -> tuple[ctypes.CDLL | None, str]:
+    """The library, or why there is none."""
+    candidates = _candidates()
+    path = next((p for p in candidates if p.is_file()), None)
+    if path is None:
+        looked = " nor ".join(str(p) for p in candidates)
+        return None, f"libqcn is not at {looked}; `make build/libqcn.so` builds it"
+    try:
+        library = ctypes.CDLL(str(path))
+        pointers = {"qcn_routing_forward": 8, "qcn_routing_backward": 13}
+        for name, arrays in pointers.items():
+            function = getattr(library, name)
+            function.argtypes = [ctypes.POINTER(_Shape), *([ctypes.c_void_p] * arrays)]
+            function.restype = ctypes.c_int
+        library.qcn_routing_status.argtypes = [ctypes.c_int]
+        library.qcn_routing_status.restype = ctypes.c_char_p
+        library.qcn_instruction_set.restype = ctypes.c_char_p
+        library.qcn_set_threads.argtypes = [ctypes.c_int]
+        library.qcn_set_threads.restype = None
+    except (OSError, AttributeError) as error:  # for another machine, or of another version
+        return None, f"{path} cannot be used ({error}); `make build/libqcn.so` builds one for this machine"
+    return library, ""
+
+
+def _library() -> ctypes.CDLL:
+    library, missing = _load()
+    if library is None:
+        raise MissingError(missing)
+    return library
+
+
+def _call(name: str, shape: _Shape, *tensors: "Tensor | None") -> None:
+    library = _library()
+    if shape.batch == 0:
+        return
+    status = getattr(library, name)(shape, *(None if x is None else x.data_ptr() for x in tensors))
+    if status:
+        fields = ", ".join(f"{field} {getattr(shape, field)}" for field in FIELDS)
+        raise UsageError(f"routing: {library.qcn_routing_status(status).decode()} ({fields})")
+
+
+def _checked(
+    pose: "Tensor",
+    activation: "Tensor",
+    rotation: "Tensor",
+    beta_u: "Tensor",
+    beta_a: "Tensor",
+    window: tuple[int, int],
+) -> "tuple[Tensor, ...]":
+    """The inputs, contiguous. A wrong shape would be read past its end: so it is refused here."""
+    if pose.ndim != 5 or rotation.ndim != 6:
+        raise UsageError(
+            "routing: expected pose [B, C, 3, H, W] and rotation [kh, kw, C, J, 3, 3], "
+            f"got {list(pose.shape)} and {list(rotation.shape)}"
+        )
+    (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
+    places = (1, 1) if tuple(rotation.shape[:2]) == (1, 1) else window
+    return (
+        _tensor("pose", pose, (batch, channels, 3, height, width)),
+        _tensor("activation", activation, (batch, channels, height, width)),
+        _tensor("rotation", rotation, (*places, channels, parents, 3, 3)),
+        _tensor("beta_u", beta_u, (parents,)),
+        _tensor("beta_a", beta_a, (parents,)),
+    )
+
+
+def _tensor(name: str, tensor: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+    import torch
+
+    if tuple(tensor.shape) != shape:
+        raise UsageError(f"routing: {name} must be {list(shape)}, not {list(tensor.shape)}")
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        raise UsageError(f"routing: {name} must be float32 on the CPU, not {tensor.dtype} on {tensor.device}")
+    return tensor.contiguous()
+
+
+def _shape(
+    pose: "Tensor", rotation: "Tensor", window: tuple[int, int], stride: int, iterations: int, unit: bool
+) -> tuple[_Shape, tuple[int, int]]:
+    """The C structure, and the rows and columns of the parents' map."""
+    (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
+    if stride < 1 or not 1 <= window[0] <= height or not 1 <= window[1] <= width:
+        raise UsageError(f"routing: no window of {window} with stride {stride} fits in a map of {height}×{width}")
+    shared = tuple(rotation.shape[:2]) == (1, 1) and tuple(window) != (1, 1)
+    shape = _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit)
+    return shape, ((height - window[0]) // stride + 1, (width - window[1]) // stride + 1)

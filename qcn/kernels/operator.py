@@ -1,0 +1,148 @@
+"""The fused operator as torch knows it: `torch.ops.qcn.route`, with gradients and shapes for torch.compile.
+
+Its body is `native` (libqcn) on a CPU and `cuda` (Triton) on a GPU; both have the same `forward` and `backward`. It is
+registered with torch.library's own calls, not with `custom_op`, whose wrapping takes longer than a small kernel.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from qcn.kernels import native
+
+Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+LIBRARY = torch.library.Library("qcn", "DEF")
+LIBRARY.define(
+    "route(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
+    "int[2] window, int stride, int iterations, bool unit, bool save) -> (Tensor, Tensor, Tensor)"
+)
+LIBRARY.define(
+    "route_backward(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
+    "Tensor statistics, Tensor grad_pose, Tensor grad_activation, "
+    "int[2] window, int stride, int iterations, bool unit) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+LIBRARY.define("rotation(Tensor theta, Tensor axis) -> Tensor")
+LIBRARY.define("rotation_backward(Tensor theta, Tensor axis, Tensor grad) -> (Tensor, Tensor)")
+
+# pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …], shared by all places)
+# -> pose [B, J, 3, H', W'], activation [B, J, H', W'], statistics (what `save` keeps for the gradients)
+route = torch.ops.qcn.route.default
+route_backward = torch.ops.qcn.route_backward.default
+# theta [..., J], axis [..., J, 3] -> [..., J, 3, 3], parents last in memory; on CUDA only
+rotation = torch.ops.qcn.rotation.default
+rotation_backward = torch.ops.qcn.rotation_backward.default
+
+
+def _body(tensor: Tensor) -> ModuleType:
+    """The module whose `forward` and `backward` run where `tensor` is."""
+    if tensor.is_cuda:
+        from qcn.kernels import cuda
+
+        return cuda
+    return native
+
+
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *tensors, window, stride, iterations, unit, save = arguments
+    return _body(tensors[0]).forward(
+        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, save=save
+    )
+
+
+def _backward(*arguments: Any) -> Five:
+    *tensors, window, stride, iterations, unit = arguments
+    return _body(tensors[0]).backward(*tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit)
+
+
+def _rotation(theta: Tensor, axis: Tensor) -> Tensor:
+    from qcn.kernels import triton_rotation
+
+    return triton_rotation.forward(theta, axis)
+
+
+def _rotation_backward(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    from qcn.kernels import triton_rotation
+
+    return triton_rotation.backward(theta, axis, grad)
+
+
+class _Route(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        with torch._C._AutoDispatchBelowAutograd():
+            pose, activation, statistics = route(*arguments)
+        ctx.save_for_backward(*arguments[:5], statistics)
+        ctx.options = arguments[5:9]
+        ctx.mark_non_differentiable(statistics)
+        return pose, activation, statistics
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_pose: Tensor, grad_activation: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        return *route_backward(*ctx.saved_tensors, grad_pose, grad_activation, *ctx.options), *[None] * 5
+
+
+class _Rotation(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, axis: Tensor) -> Tensor:
+        ctx.save_for_backward(theta, axis)
+        with torch._C._AutoDispatchBelowAutograd():
+            return rotation(theta, axis)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return rotation_backward(*ctx.saved_tensors, grad)
+
+
+def _like_route(
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    window: list[int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+    save: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, _, _, height, width = pose.shape
+    parents = rotation.shape[3]
+    rows, columns = (height - window[0]) // stride + 1, (width - window[1]) // stride + 1
+    kept = (iterations, native.STATISTICS, batch * rows * columns, parents) if save else (0,)
+    return (
+        pose.new_empty(batch, parents, 3, rows, columns),
+        pose.new_empty(batch, parents, rows, columns),
+        torch.empty(kept, dtype=torch.float32, device=pose.device),
+    )
+
+
+def _like_inputs(*arguments: Any) -> Five:
+    pose, activation, rotation, beta_u, beta_a = (x.new_empty(x.shape) for x in arguments[:5])
+    return pose, activation, rotation, beta_u, beta_a
+
+
+def _like_rotation(theta: Tensor, axis: Tensor) -> Tensor:
+    return theta.new_empty(*theta.shape[:-1], 3, 3, theta.shape[-1]).movedim(-1, -3)
+
+
+def _like_angles(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return theta.new_empty(theta.shape), axis.new_empty(axis.shape)
+
+
+for device in ("CPU", "CUDA"):
+    LIBRARY.impl("route", _forward, device)
+    LIBRARY.impl("route_backward", _backward, device)
+LIBRARY.impl("route", _like_route, "Meta")
+LIBRARY.impl("route", _Route.apply, "Autograd")
+LIBRARY.impl("route_backward", _like_inputs, "Meta")
+LIBRARY.impl("rotation", _rotation, "CUDA")
+LIBRARY.impl("rotation", _like_rotation, "Meta")
+LIBRARY.impl("rotation", _Rotation.apply, "Autograd")
+LIBRARY.impl("rotation_backward", _rotation_backward, "CUDA")
+LIBRARY.impl("rotation_backward", _like_angles, "Meta")

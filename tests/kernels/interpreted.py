@@ -1,0 +1,55 @@
+"""The Triton kernels run by Triton's interpreter, on a CPU. test_interpreted.py starts this with TRITON_INTERPRET=1."""
+
+import pytest
+import torch
+from problems import Problem, check, extreme, problem
+from torch import Tensor
+
+from qcn.kernels import cuda, triton_rotation
+from qcn.quaternion import rotation_matrix, rotor
+
+
+def fused(p: Problem) -> list[Tensor]:
+    *out, statistics = cuda.forward(*p.inputs, **p.options, save=True)
+    return [*out, *cuda.backward(*p.inputs, statistics, *p.upstream, **p.options)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"iterations": 1},
+        {"iterations": 3, "unit": True},
+        {"stride": 2, "window": (2, 3)},
+        {"parents": 5, "channels": 5},
+        {"parents": 1, "window": (1, 2)},
+        {"parents": 20, "size": (3, 4), "batch": 1},
+        {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True},
+    ],
+    ids=str,
+)
+def test_it_is_the_reference(options: dict) -> None:
+    check(fused, problem(**options), floor=3e-6)
+
+
+@pytest.mark.parametrize("case", ["far from zero", "one loud child", "all agree"])
+def test_extremes(case: str) -> None:
+    p = extreme(case, unit=False)
+    assert all(x.isfinite().all() for x in fused(p))
+    check(fused, p, grad_floor=1e-3 if case == "one loud child" else None)
+
+
+def test_a_child_far_from_every_parent() -> None:
+    p = problem((4, 4))
+    p.pose[:, 1, :, 1, 1], p.activation[:, 1, 1, 1] = 1e3, 1e-9
+    check(fused, p)
+
+
+def test_rotations() -> None:
+    theta, axis, upstream = torch.randn(3, 2, 5), torch.randn(3, 2, 5, 3), torch.randn(3, 2, 5, 3, 3)
+    axis[0, 0, 0] = 0
+    wide = [x.double().requires_grad_() for x in (theta, axis)]
+    exact = rotation_matrix(rotor(*wide))
+    torch.testing.assert_close(triton_rotation.forward(theta, axis).double(), exact, rtol=0, atol=1e-6)
+    gradients = triton_rotation.backward(theta, axis, upstream)
+    for got, want in zip(gradients, torch.autograd.grad(exact, wide, upstream.double()), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,155 @@
+"""Routing problems for the fused kernels, and the rule they are held to.
+
+No further from the float64 reference than four times what the float32 reference is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from qcn.quaternion import rotation_matrix, rotor
+from qcn.routing import em_routing
+
+NAMES = ("pose", "activation", "rotation", "beta_u", "beta_a")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs in float32, and the settings of one call."""
+
+    pose: Tensor
+    activation: Tensor
+    rotation: Tensor
+    beta_u: Tensor
+    beta_a: Tensor
+    window: tuple[int, int] = (3, 3)
+    stride: int = 1
+    iterations: int = 2
+    unit: bool = False
+    upstream: tuple[Tensor, Tensor] = field(default=(torch.empty(0), torch.empty(0)))
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        return [getattr(self, name) for name in NAMES]
+
+    @property
+    def options(self) -> dict:
+        return {"window": self.window, "stride": self.stride, "iterations": self.iterations, "unit": self.unit}
+
+
+def problem(
+    size: tuple[int, int] = (7, 6),
+    *,
+    batch: int = 2,
+    channels: int = 3,
+    parents: int = 4,
+    window: tuple[int, int] = (3, 3),
+    stride: int = 1,
+    iterations: int = 2,
+    unit: bool = False,
+    shared: bool = False,
+    seed: int = 0,
+) -> Problem:
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    places = (1, 1) if shared else window
+    links = (*places, channels, parents)
+    grid = tuple((s - w) // stride + 1 for s, w in zip(size, window, strict=True))
+    return Problem(
+        normal(batch, channels, 3, *size),
+        torch.sigmoid(2 * normal(batch, channels, *size)),
+        rotation_matrix(rotor(3 * normal(*links), normal(*links, 3))),
+        0.3 * normal(parents),
+        0.3 * normal(parents),
+        window,
+        stride,
+        iterations,
+        unit,
+        (normal(batch, parents, 3, *grid), normal(batch, parents, *grid)),
+    )
+
+
+def reference(p: Problem, dtype: torch.dtype, shuffle: int = 0) -> list[Tensor]:
+    """Outputs and gradients of em_routing on the unfolded windows, as ConvCapsules unfolds them.
+
+    `shuffle`, unless 0, puts the children in another order, which changes nothing but the rounding.
+    """
+    leaves = [x.to(dtype).requires_grad_() for x in p.inputs]
+    pose, activation, rotation, *betas = leaves
+    (kh, kw), s = p.window, p.stride
+    pose = pose.unfold(3, kh, s).unfold(4, kw, s)  # [B, C, 3, H', W', kh, kw]
+    activation = activation.unfold(2, kh, s).unfold(3, kw, s)
+    grid = (pose.shape[0], pose.shape[3], pose.shape[4])
+    pose = pose.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)
+    activation = activation.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)
+    rotation = rotation.expand(kh, kw, *rotation.shape[2:]).flatten(0, 2)
+    if shuffle:
+        order = torch.randperm(len(rotation), generator=torch.Generator().manual_seed(shuffle))
+        pose, activation, rotation = pose[:, order], activation[:, order], rotation[order]
+    mode = "unit" if p.unit else "logistic"
+    mean, active = em_routing(pose, activation, rotation, *betas, iterations=p.iterations, mode=mode)
+    out = [mean.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)]
+    grads = torch.autograd.grad(out, leaves, [x.to(dtype) for x in p.upstream])
+    return [*(x.detach() for x in out), *grads]
+
+
+def worst(got: Tensor, exact: Tensor) -> float:
+    return (got.double() - exact).abs().max().item()
+
+
+def check(
+    fused: Callable[[Problem], list[Tensor]], p: Problem, floor: float = 1e-6, grad_floor: float | None = None
+) -> None:
+    """The worst error of each output and gradient: at most four times float32 torch's, plus floor·scale."""
+    exact, got = reference(p, torch.float64), fused(p)
+    # Four samples of torch's rounding: one alone is sometimes exact by luck.
+    single = [reference(p, torch.float32, shuffle) for shuffle in range(4)]
+    for name, e, g, *samples in zip(("mean", "active", *NAMES), exact, got, *single, strict=True):
+        assert g.shape == e.shape
+        share = floor if grad_floor is None or name in ("mean", "active") else grad_floor
+        bound = 4 * max(worst(s, e) for s in samples) + share * e.abs().max().item() + 1e-30
+        assert worst(g, e) <= bound, f"{name}: off by {worst(g, e):.3g}, allowed {bound:.3g}"
+
+
+def extreme(case: str, unit: bool) -> Problem:
+    p = problem(channels=4, iterations=3, unit=unit)
+    silent = torch.full_like(p.activation, 1e-6)
+    silent[:, 0, ::3, ::3] = 1.0
+    turned = torch.linalg.inv(p.rotation[:, :, :, 0]) @ torch.tensor([0.5, -1.0, 2.0])
+    changes: dict[str, dict] = {
+        "zeros": {"pose": torch.zeros_like(p.pose), "activation": torch.zeros_like(p.activation)},
+        "equal poses": {"pose": torch.ones_like(p.pose)},
+        "large poses": {"pose": 1e4 * p.pose},
+        "far from zero": {"pose": 1e3 + p.pose, "rotation": torch.eye(3).expand_as(p.rotation).contiguous()},
+        "silent": {"activation": torch.full_like(p.activation, 1e-30)},
+        "sure and off": {"activation": (p.activation > 0.5).float()},
+        "one loud child": {"activation": silent},
+        "one child": {"pose": p.pose[:, :1], "activation": p.activation[:, :1], "rotation": p.rotation[:1, :1, :1]},
+        "all agree": {"pose": turned.permute(2, 3, 0, 1)[None].contiguous(), "activation": p.activation[:1, :, :3, :3]},
+        "far betas": {"beta_u": 1e3 * p.beta_u, "beta_a": 1e3 * p.beta_a},
+    }
+    p = replace(p, **changes[case])
+    if case == "one child":
+        p = replace(p, window=(1, 1), upstream=tuple(torch.ones(2, 4, *x, 7, 6) for x in ((3,), ())))
+    if case == "all agree":
+        p = replace(p, upstream=tuple(torch.ones(1, 4, *x, 1, 1) for x in ((3,), ())))
+    return p
+
+
+EXTREMES = (
+    "zeros",
+    "equal poses",
+    "large poses",
+    "far from zero",
+    "silent",
+    "sure and off",
+    "one loud child",
+    "one child",
+    "all agree",
+    "far betas",
+)

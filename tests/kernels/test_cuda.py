@@ -1,0 +1,165 @@
+"""The Triton kernels against the reference, on a GPU; tests/kernels/test_interpreted.py runs them without one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import EXTREMES, Problem, check, extreme, problem
+from torch import Tensor
+
+from qcn import kernels
+from qcn.model import choose_routing, qcn, qcn_tiny
+from qcn.routing import route
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def on_gpu(p: Problem) -> Problem:
+    changes = {name: getattr(p, name).cuda() for name in ("pose", "activation", "rotation", "beta_u", "beta_a")}
+    return replace(p, **changes, upstream=tuple(x.cuda() for x in p.upstream))
+
+
+def fused(p: Problem) -> list[Tensor]:
+    """Outputs and gradients through the torch operator."""
+    p = on_gpu(p)
+    leaves = [x.clone().requires_grad_() for x in p.inputs]
+    *out, _ = kernels.route(*leaves, list(p.window), p.stride, p.iterations, p.unit, True)
+    gradients = torch.autograd.grad(out, leaves, p.upstream)
+    return [x.detach().cpu() for x in (*out, *gradients)]
+
+
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 5])
+def test_it_is_the_reference(iterations: int, stride: int, unit: bool) -> None:
+    check(fused, problem(iterations=iterations, stride=stride, unit=unit))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_odd_shapes(data: st.DataObject) -> None:
+    def draw(low: int, high: int) -> int:
+        return data.draw(st.integers(low, high))
+
+    window, channels = (draw(1, 5), draw(1, 5)), draw(1, 7)
+    p = problem(
+        (draw(window[0], 9), draw(window[1], 9)),
+        batch=draw(1, 5),
+        channels=channels,
+        parents=draw(1, 20),
+        window=window,
+        stride=draw(1, 2),
+        iterations=draw(1, 5),
+        unit=data.draw(st.booleans()),
+        shared=data.draw(st.booleans()),
+        seed=draw(0, 99),
+    )
+    check(fused, p, floor=3e-6, grad_floor=1e-3 if window[0] * window[1] * channels < 8 else None)
+
+
+@pytest.mark.parametrize(("batch", "parents"), [(1, 16), (64, 16), (1000, 16), (3, 64), (3, 5), (2, 1)])
+def test_many_images_and_many_parents(batch: int, parents: int) -> None:
+    check(fused, problem((6, 7), batch=batch, channels=8, parents=parents))
+
+
+def test_the_class_layer() -> None:
+    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True))
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes(case: str) -> None:
+    p = extreme(case, unit=False)
+    assert all(x.isfinite().all() for x in fused(p))
+    check(fused, p, grad_floor=1e-3 if case in ("one loud child", "one child") else None)
+
+
+def test_a_child_far_from_every_parent() -> None:
+    p = problem(channels=8, window=(5, 5), size=(6, 6))
+    pose, activation = p.pose.clone(), p.activation.clone()
+    pose[:, 3, :, 2, 2], activation[:, 3, 2, 2] = 1e3, 1e-9
+    check(fused, replace(p, pose=pose, activation=activation))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_that_of_the_inputs_alone(dtype: torch.dtype) -> None:
+    p = on_gpu(problem(channels=8))
+    pose, activation = p.pose.to(dtype), p.activation.to(dtype)
+    options = (list(p.window), p.stride, p.iterations, p.unit, False)
+    got = kernels.route(pose, activation, *p.inputs[2:], *options)
+    wide = kernels.route(pose.float(), activation.float(), *p.inputs[2:], *options)
+    for narrow, want in zip(got[:2], wide[:2], strict=True):
+        assert narrow.dtype == dtype
+        torch.testing.assert_close(narrow, want.to(dtype), rtol=0, atol=0)
+
+
+def test_the_same_bits_twice() -> None:
+    p = problem((9, 8), batch=16, channels=16, parents=16)
+    for a, b in zip(fused(p), fused(p), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_torch_agrees_that_it_is_an_operator() -> None:
+    p = on_gpu(problem())
+    inputs = [x.clone().requires_grad_() for x in p.inputs]
+    arguments = (*inputs, list(p.window), p.stride, p.iterations, p.unit, True)
+    torch.library.opcheck(kernels.route, arguments)
+    angles, axes = torch.randn(5, 4, device="cuda"), torch.randn(5, 4, 3, device="cuda")
+    torch.library.opcheck(kernels.rotation, (angles.requires_grad_(), axes.requires_grad_()))
+
+
+def test_it_compiles_without_a_graph_break() -> None:
+    network = qcn_tiny(2, 5).cuda()
+    image = torch.randn(4, 2, 32, 32, device="cuda")
+    want = network(image).activation
+    want.sum().backward()
+    gradient = network.layers[0].rotors.theta.grad.clone()
+    network.zero_grad()
+    got = torch.compile(network, fullgraph=True)(image).activation
+    got.sum().backward()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(network.layers[0].rotors.theta.grad, gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_it_runs_in_a_cuda_graph() -> None:
+    network = qcn(2, 5).cuda().eval()
+    image = torch.randn(3, 2, 32, 32, device="cuda")
+    with torch.inference_mode():
+        want = network(image).activation
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            network(image)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = network(image).activation
+        graph.replay()
+    assert torch.equal(got, want)
+
+
+def test_the_whole_network_answers_as_with_the_reference() -> None:
+    network = qcn(2, 5).cuda().eval()
+    image = torch.randn(3, 2, 32, 32, device="cuda")
+    with torch.inference_mode():
+        got = network(image)
+        choose_routing(network, "reference")
+        want = network(image)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_no_vote_is_written() -> None:
+    p = on_gpu(problem((16, 16), batch=8, channels=32, parents=16, window=(5, 5)))
+    leaves = [x.clone().requires_grad_() for x in p.inputs]
+    votes = 8 * 12 * 12 * 800 * 16 * 3 * 4
+
+    def both() -> None:
+        out = route(*leaves, window=p.window, body="fused")
+        torch.autograd.grad(out, leaves, [torch.ones_like(x) for x in out])
+
+    both()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    both()
+    assert torch.cuda.max_memory_allocated() - before < votes / 6
