@@ -174,7 +174,7 @@ class Rotors(nn.Module):
 
     def forward(self, body: Body) -> Tensor:
         """Their rotation matrices [*shape, 3, 3]."""
-        if self.theta.is_cuda and fused(body, self.theta, self.theta.shape[-1]):
+        if fused(body, self.theta, self.theta.shape[-1]):
             return rotation(self.theta, self.axis)
         return rotation_matrix(rotor(self.theta, self.axis))
 

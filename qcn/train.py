@@ -11,6 +11,7 @@ import inspect
 import math
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -153,6 +154,8 @@ class Training:
             # On a GPU as CUDA graphs: with fused routing a step is mostly the time of launching it.
             mode = "reduce-overhead" if self.device.type == "cuda" and world_size() == 1 else "default"
             module = torch.compile(module, mode=mode)  # type: ignore[assignment]
+            # torch makes one with nothing in it, to own the graphs' memory, and complains of it.
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
         if self.step == 0:
             self.save(best=True)
         with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, self.stopping_on_signals():

@@ -33,7 +33,7 @@ struct Job {
   void work() {
     thread_local Memory scratch;
     auto memory = static_cast<float*>(scratch.get(scratch_floats * sizeof(float)));
-    if (!memory) {
+    if (!memory && scratch_floats > 0) {
       no_memory = true;
       return;
     }

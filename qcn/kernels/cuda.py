@@ -14,6 +14,8 @@ from qcn.kernels.triton_backward import (
     fold_kernel,
     tile_children,
 )
+from qcn.kernels.triton_rotation import backward as rotation_backward
+from qcn.kernels.triton_rotation import forward as rotation
 from qcn.kernels.triton_routing import (
     COEFFICIENTS,
     INTERPRETED,
@@ -24,6 +26,8 @@ from qcn.kernels.triton_routing import (
     repair_kernel,
     tile_windows,
 )
+
+__all__ = ["backward", "forward", "rotation", "rotation_backward"]
 
 # Warps for each multiprocessor, run together or in turn, from measurements on an H200: fewer leave it idle; with the
 # larger number the last ones end at about the same time, worth having while a thread still has enough steps to take.

@@ -4,7 +4,7 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qcn.errors import MissingError, UsageError
 
@@ -104,6 +104,35 @@ def backward(
     return by_pose, by_activation, by_rotation, by_beta_u, by_beta_a
 
 
+def rotation(theta: "Tensor", axis: "Tensor") -> "Tensor":
+    """The rotations [..., 3, 3] of the rotors of `theta` [...] and `axis` [..., 3]; float32, on the CPU."""
+    out = theta.new_empty((*theta.shape, 3, 3))
+    _rotors("qcn_rotation_forward", theta, theta, axis, out)
+    return out
+
+
+def rotation_backward(theta: "Tensor", axis: "Tensor", grad: "Tensor") -> "tuple[Tensor, Tensor]":
+    """The gradients of `rotation`'s arguments."""
+    by_theta, by_axis = theta.new_empty(theta.shape), axis.new_empty(axis.shape)
+    _rotors("qcn_rotation_backward", theta, theta, axis, grad, by_theta, by_axis)
+    return by_theta, by_axis
+
+
+def _rotors(name: str, theta: "Tensor", *tensors: "Tensor") -> None:
+    shapes = [theta.shape, (*theta.shape, 3), (*theta.shape, 3, 3)]
+    held = [x.contiguous() for x in tensors]  # an output is contiguous already: itself
+    for x in held:
+        if x.dtype != theta.dtype or x.device.type != "cpu" or x.element_size() != 4 or x.shape not in shapes:
+            raise UsageError(
+                f"rotation: expected float32 on the CPU, theta [...] and axis [..., 3], not {list(x.shape)}"
+            )
+    if theta.numel():
+        library = _library()
+        status = getattr(library, name)(theta.numel(), *(x.data_ptr() for x in held))
+        if status:
+            raise UsageError(f"rotation: {library.qcn_routing_status(status).decode()}")
+
+
 def _candidates() -> list[Path]:
     chosen = os.environ.get("QCN_LIBRARY")
     if chosen:
@@ -121,10 +150,15 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, f"libqcn is not at {looked}; `make build/libqcn.so` builds it"
     try:
         library = ctypes.CDLL(str(path))
-        pointers = {"qcn_routing_forward": 8, "qcn_routing_backward": 13}
-        for name, arrays in pointers.items():
+        size: dict[str, tuple[Any, int]] = {
+            "qcn_routing_forward": (ctypes.POINTER(_Shape), 8),
+            "qcn_routing_backward": (ctypes.POINTER(_Shape), 13),
+            "qcn_rotation_forward": (ctypes.c_size_t, 3),
+            "qcn_rotation_backward": (ctypes.c_size_t, 5),
+        }
+        for name, (first, arrays) in size.items():
             function = getattr(library, name)
-            function.argtypes = [ctypes.POINTER(_Shape), *([ctypes.c_void_p] * arrays)]
+            function.argtypes = [first, *([ctypes.c_void_p] * arrays)]
             function.restype = ctypes.c_int
         library.qcn_routing_status.argtypes = [ctypes.c_int]
         library.qcn_routing_status.restype = ctypes.c_char_p

@@ -32,7 +32,7 @@ LIBRARY.define("rotation_backward(Tensor theta, Tensor axis, Tensor grad) -> (Te
 # -> pose [B, J, 3, H', W'], activation [B, J, H', W'], statistics (what `save` keeps for the gradients)
 route = torch.ops.qcn.route.default
 route_backward = torch.ops.qcn.route_backward.default
-# theta [..., J], axis [..., J, 3] -> [..., J, 3, 3], parents last in memory; on CUDA only
+# theta [..., J], axis [..., J, 3] -> [..., J, 3, 3]; on CUDA parents are last in memory, as its kernels read them
 rotation = torch.ops.qcn.rotation.default
 rotation_backward = torch.ops.qcn.rotation_backward.default
 
@@ -59,15 +59,11 @@ def _backward(*arguments: Any) -> Five:
 
 
 def _rotation(theta: Tensor, axis: Tensor) -> Tensor:
-    from qcn.kernels import triton_rotation
-
-    return triton_rotation.forward(theta, axis)
+    return _body(theta).rotation(theta, axis)
 
 
 def _rotation_backward(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    from qcn.kernels import triton_rotation
-
-    return triton_rotation.backward(theta, axis, grad)
+    return _body(theta).rotation_backward(theta, axis, grad)
 
 
 class _Route(torch.autograd.Function):
@@ -128,7 +124,9 @@ def _like_inputs(*arguments: Any) -> Five:
 
 
 def _like_rotation(theta: Tensor, axis: Tensor) -> Tensor:
-    return theta.new_empty(*theta.shape[:-1], 3, 3, theta.shape[-1]).movedim(-1, -3)
+    if theta.device.type == "cuda":
+        return theta.new_empty(*theta.shape[:-1], 3, 3, theta.shape[-1]).movedim(-1, -3)
+    return theta.new_empty(*theta.shape, 3, 3)
 
 
 def _like_angles(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,11 +136,11 @@ def _like_angles(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Ten
 for device in ("CPU", "CUDA"):
     LIBRARY.impl("route", _forward, device)
     LIBRARY.impl("route_backward", _backward, device)
+    LIBRARY.impl("rotation", _rotation, device)
+    LIBRARY.impl("rotation_backward", _rotation_backward, device)
 LIBRARY.impl("route", _like_route, "Meta")
 LIBRARY.impl("route", _Route.apply, "Autograd")
 LIBRARY.impl("route_backward", _like_inputs, "Meta")
-LIBRARY.impl("rotation", _rotation, "CUDA")
 LIBRARY.impl("rotation", _like_rotation, "Meta")
 LIBRARY.impl("rotation", _Rotation.apply, "Autograd")
-LIBRARY.impl("rotation_backward", _rotation_backward, "CUDA")
 LIBRARY.impl("rotation_backward", _like_angles, "Meta")

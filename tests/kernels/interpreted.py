@@ -1,12 +1,10 @@
 """The Triton kernels run by Triton's interpreter, on a CPU. test_interpreted.py starts this with TRITON_INTERPRET=1."""
 
 import pytest
-import torch
-from problems import Problem, check, extreme, problem
+from problems import Problem, check, check_rotations, extreme, problem
 from torch import Tensor
 
-from qcn.kernels import cuda, triton_rotation
-from qcn.quaternion import rotation_matrix, rotor
+from qcn.kernels import cuda
 
 
 def fused(p: Problem) -> list[Tensor]:
@@ -45,11 +43,4 @@ def test_a_child_far_from_every_parent() -> None:
 
 
 def test_rotations() -> None:
-    theta, axis, upstream = torch.randn(3, 2, 5), torch.randn(3, 2, 5, 3), torch.randn(3, 2, 5, 3, 3)
-    axis[0, 0, 0] = 0
-    wide = [x.double().requires_grad_() for x in (theta, axis)]
-    exact = rotation_matrix(rotor(*wide))
-    torch.testing.assert_close(triton_rotation.forward(theta, axis).double(), exact, rtol=0, atol=1e-6)
-    gradients = triton_rotation.backward(theta, axis, upstream)
-    for got, want in zip(gradients, torch.autograd.grad(exact, wide, upstream.double()), strict=True):
-        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)
+    check_rotations(cuda.rotation, cuda.rotation_backward)

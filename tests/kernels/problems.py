@@ -102,13 +102,28 @@ def worst(got: Tensor, exact: Tensor) -> float:
     return (got.double() - exact).abs().max().item()
 
 
+def nudged(p: Problem, seed: int) -> Problem:
+    """The same problem, each input number up or down by half a unit in float32's last place."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def nudge(x: Tensor) -> Tensor:
+        return x.double() * (1 + 2.0**-24 * (2 * torch.randint(2, x.shape, generator=generator) - 1))
+
+    return replace(p, **{name: nudge(getattr(p, name)) for name in NAMES})
+
+
 def check(
     fused: Callable[[Problem], list[Tensor]], p: Problem, floor: float = 1e-6, grad_floor: float | None = None
 ) -> None:
-    """The worst error of each output and gradient: at most four times float32 torch's, plus floor·scale."""
+    """The worst error of each output and gradient: at most four times float32's own, plus floor·scale.
+
+    Float32's own: what torch is off by in four orders of the children (one alone is sometimes exact by luck), or what
+    the exact result moves by when the inputs are rounded, whichever is more. With few children and many iterations the
+    latter can be a lot.
+    """
     exact, got = reference(p, torch.float64), fused(p)
-    # Four samples of torch's rounding: one alone is sometimes exact by luck.
     single = [reference(p, torch.float32, shuffle) for shuffle in range(4)]
+    single += [reference(nudged(p, seed), torch.float64) for seed in range(4)]
     for name, e, g, *samples in zip(("mean", "active", *NAMES), exact, got, *single, strict=True):
         assert g.shape == e.shape
         share = floor if grad_floor is None or name in ("mean", "active") else grad_floor
@@ -153,3 +168,15 @@ EXTREMES = (
     "all agree",
     "far betas",
 )
+
+
+def check_rotations(rotation: Callable[..., Tensor], backward: Callable[..., tuple[Tensor, Tensor]]) -> None:
+    """Rotations and their gradients, of an axis of no length too."""
+    theta, axis, upstream = torch.randn(3, 2, 5), torch.randn(3, 2, 5, 3), torch.randn(3, 2, 5, 3, 3)
+    axis[0, 0, 0] = 0
+    wide = [x.double().requires_grad_() for x in (theta, axis)]
+    exact = rotation_matrix(rotor(*wide))
+    torch.testing.assert_close(rotation(theta, axis).double(), exact, rtol=0, atol=1e-6)
+    gradients = backward(theta, axis, upstream)
+    for got, want in zip(gradients, torch.autograd.grad(exact, wide, upstream.double()), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-5)

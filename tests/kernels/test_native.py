@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import EXTREMES, NAMES, Problem, check, extreme, problem
+from problems import EXTREMES, NAMES, Problem, check, check_rotations, extreme, problem
 from torch import Tensor
 
 from qcn.errors import UsageError
@@ -45,8 +45,10 @@ def test_odd_shapes(data: st.DataObject) -> None:
         shared=data.draw(st.booleans()),
         seed=draw(0, 99),
     )
-    # A parent of few children ends up with one: see `test_extremes`.
-    check(fused, p, floor=3e-6, grad_floor=1e-3 if window[0] * window[1] * channels < 8 else None)
+    # With few children each round of routing makes more of the rounding of the one before, and a parent ends up with
+    # one of them: see `test_extremes`.
+    few = window[0] * window[1] * channels < 8
+    check(fused, p, floor=3e-5 if few else 3e-6, grad_floor=1e-3 if few else None)
 
 
 @pytest.mark.parametrize("unit", [False, True])
@@ -103,6 +105,12 @@ def test_it_works_after_a_fork() -> None:
     if child == 0:
         os._exit(0 if torch.equal(fused(p)[0], want) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_rotations() -> None:
+    check_rotations(native.rotation, native.rotation_backward)
+    with pytest.raises(UsageError, match="theta"):
+        native.rotation(torch.zeros(2), torch.zeros(3, 3))
 
 
 def test_an_empty_batch() -> None:

@@ -1,0 +1,64 @@
+// Routing by agreement on a CUDA device, forward. Shapes and layouts are those of em_routing.h; all pointers are to
+// device memory. Work goes to the caller's stream: nothing is allocated, nothing waits, and calls can be captured in a
+// graph.
+//
+//     qcn_routing_shape shape = {...};
+//     cudaMalloc(&rotors, qcn_cuda_routing_rotors_size(&shape));
+//     qcn_cuda_routing_prepare(&shape, rotation, rotors, stream);                 // once, when the weights are loaded
+//     qcn_cuda_routing_forward(&shape, QCN_CUDA_FLOAT32, pose, activation, rotors, beta_u, beta_a, 1.0f,
+//                              out_pose, out_activation, stream);                 // for every batch
+//
+// A stream is a cudaStream_t. Functions that return int return a cudaError_t: cudaErrorInvalidValue for a shape that is
+// no shape, cudaErrorInvalidConfiguration for a tile that does not fit into the device's shared memory.
+// The same input gives the same bits on the same device; another tile adds in another order.
+#ifndef QCN_KERNELS_EM_ROUTING_CUDA_H
+#define QCN_KERNELS_EM_ROUTING_CUDA_H
+
+#include "em_routing.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Of poses and activations, in and out. Rotations and betas are float32, and so is all arithmetic.
+typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1 } qcn_cuda_type;
+
+// Bytes of the prepared rotors, or 0 for a shape that is no shape. Does not depend on the batch or the map's size,
+// unless the rotors are shared.
+QCN_API size_t qcn_cuda_routing_rotors_size(const qcn_routing_shape* shape);
+
+// Lays the rotations out as the kernel reads them. `rotors` must be aligned to 16 bytes, as cudaMalloc's memory is.
+QCN_API int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, const float* rotation, float* rotors,
+                                     void* stream);
+
+// `pose_scale` multiplies out_pose: the running scale between two capsule layers, or 1.
+QCN_API int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
+                                     const void* activation, const float* rotors, const float* beta_u,
+                                     const float* beta_a, float pose_scale, void* out_pose, void* out_activation,
+                                     void* stream);
+
+// For tuning. A tile says how a thread block is laid over windows and children; tiles are numbered from 0.
+typedef struct {
+  int windows;       // a thread block
+  int splits;        // threads that share out the children of a window
+  int threads;       // a thread block
+  int stages;        // steps of children in shared memory at a time
+  int shared_bytes;  // a thread block
+} qcn_cuda_routing_tile;
+
+QCN_API int qcn_cuda_routing_tiles(void);
+QCN_API qcn_cuda_routing_tile qcn_cuda_routing_describe(const qcn_routing_shape* shape, int tile);
+
+// The tile that qcn_cuda_routing_forward takes on the current device.
+QCN_API int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile);
+
+QCN_API int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
+                                          const void* activation, const float* rotors, const float* beta_u,
+                                          const float* beta_a, float pose_scale, void* out_pose, void* out_activation,
+                                          int tile, void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
