@@ -265,21 +265,29 @@ def plot(record: dict[str, Any], path: Path) -> None:
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
     rows = record["inference"]
     batches = sorted({row["batch"] for row in rows})
-    figure, axes = plt.subplots(1, len(batches), figsize=(4.2 * len(batches), 3.2), layout="constrained")
+    variants = list(dict.fromkeys(row["variant"] for row in sorted(rows, key=lambda row: row["variant"], reverse=True)))
+    size = (3.2 * len(batches) + 1.5, 0.45 * len(variants) + 1.4)
+    figure, axes = plt.subplots(1, len(batches), figsize=size, layout="constrained", sharey=True)
     for axis, batch in zip(axes, batches, strict=True):
-        of_batch = [row for row in rows if row["batch"] == batch]
-        colours = ["#2a78b5" if row["variant"].startswith("fused") else "#b0b7be" for row in of_batch]
-        bars = axis.barh([row["variant"] for row in of_batch], [row["ms"] for row in of_batch], color=colours)
-        axis.bar_label(bars, fmt="%.3g", padding=3)
-        axis.set(title=f"batch {batch}", xlabel="ms", xscale="log")
-        axis.margins(x=0.25)
-        axis.invert_yaxis()
-        axis.spines[["top", "right"]].set_visible(False)
-        if batch != batches[0]:
-            axis.set_yticks([])
+        for row in (row for row in rows if row["batch"] == batch):
+            at = variants.index(row["variant"])
+            colour = "#2a78b5" if row["variant"].startswith("fused") else "#6b747c"
+            axis.plot(row["ms"], at, "o", color=colour, markersize=8)
+            label = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:.3g}"
+            axis.annotate(label, (row["ms"], at), (8, 0), textcoords="offset points", va="center", color=colour)
+        axis.set(title=f"batch {batch}", xlabel="ms", xscale="log", yticks=range(len(variants)), yticklabels=variants)
+        axis.xaxis.set_major_locator(LogLocator(10))
+        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.grid(axis="x", which="both", color="#e3e6e8")
+        axis.set_axisbelow(True)
+        axis.margins(x=0.35, y=0.15)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.tick_params(axis="y", length=0)
     figure.suptitle(f"A full-size QCN's forward: {record['machine']}")
     figure.savefig(path, dpi=120)
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from routing import PER_VOTE
+
 from qcn.zoo import MODELS, create, parameter_count
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +19,11 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, the first column to the left and the others to the right."""
     lines = [headings, [":--", *["--:"] * (len(headings) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def figure(x: float) -> str:
+    """Three digits, and no exponent."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def source(record: dict[str, Any]) -> str:
@@ -69,11 +76,77 @@ def novel_viewpoints(record: dict[str, Any]) -> str:
     return table(headings, rows)
 
 
+def times(rows: list[dict[str, Any]], baseline: str) -> str:
+    """Milliseconds by variant, how many times faster than one of them, and the memory where it is known."""
+    base = {row["batch"]: row["ms"] for row in rows if row["variant"] == baseline}
+    cells = [
+        [
+            row["variant"],
+            str(row["batch"]),
+            f"{figure(row['ms'])} ms",
+            f"{base[row['batch']] / row['ms']:.1f}" if row["batch"] in base else "",
+            "" if not row["peak_gib"] else f"{figure(1024 * row['peak_gib'])} MiB",
+        ]
+        for row in rows
+    ]
+    return table(["variant", "batch", "time", f"times faster than {baseline}", "peak memory"], cells)
+
+
+def layers(rows: list[dict[str, Any]], ceiling: float) -> str:
+    """Where the time goes: by layer and batch, with the rate of arithmetic instructions."""
+    cells = [
+        [
+            row["layer"],
+            str(row["batch"]),
+            f"{row['votes']:,}",
+            f"{figure(row['ms'])} ms",
+            f"{figure(row['gfma_per_s'])} G/s",
+            f"{100 * row['gfma_per_s'] / ceiling:.1f} %",
+        ]
+        for row in rows
+    ]
+    return table(["layer", "batch", "votes", "time", "arithmetic", "of a matrix product's"], cells)
+
+
+def of_cpp(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of deploy/tests/cuda_routing, with the votes and the rate that benchmarks/routing.py would give them."""
+    votes = {"layer 1": 1_843_200, "layer 2": 409_600, "layer 3": 102_400, "classes": 1_280}
+    rows = []
+    for row in record["results"]:
+        count = votes[row["layer"]] * row["batch"]
+        rows.append({**row, "votes": count, "ms": row["us"] / 1e3, "gfma_per_s": count * PER_VOTE / row["us"] / 1e3})
+    return rows
+
+
+def errors(rows: list[dict[str, Any]]) -> str:
+    """Largest absolute errors, the fused operator's over the float32 reference's."""
+    names = [name for name in rows[0] if name not in ("weights", "layer", "body")]
+    cells = [
+        [f"{fused['weights']}, {fused['layer']}", *(f"{fused[name]:.1e} / {plain[name]:.1e}" for name in names)]
+        for plain, fused in zip(rows[::2], rows[1::2], strict=True)
+    ]
+    return table(["weights, layer", *names], cells)
+
+
+def registers(record: dict[str, Any]) -> str:
+    """By architecture: registers a thread, bytes spilled, over all kernels."""
+    rows = []
+    for architecture in sorted({row["architecture"] for row in record["results"]}):
+        of = [row for row in record["results"] if row["architecture"] == architecture]
+        used, spilled = [row["registers"] for row in of], sum(row["spilled_bytes"] for row in of)
+        rows.append([f"{architecture / 10}", str(len(of)), f"{min(used)} to {max(used)}", str(spilled)])
+    return table(["compute capability", "kernels", "registers a thread", "bytes spilled"], rows)
+
+
 def page() -> str:
     """docs/results.md."""
     speed = json.loads((RESULTS / "training-h200.json").read_text())
     novel = json.loads((RESULTS / "novel-viewpoints-h200.json").read_text())
     demo = json.loads((RESULTS / "novel-viewpoints-demo.json").read_text())
+    cuda = json.loads((RESULTS / "routing-cuda.json").read_text())
+    cpp = json.loads((RESULTS / "routing-cuda-cpp.json").read_text())
+    cpu = json.loads((RESULTS / "routing-cpu.json").read_text())
+    ptxas = json.loads((RESULTS / "ptxas.json").read_text())
     return f"""# Results
 
 Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand.
@@ -91,6 +164,60 @@ One epoch of `{speed["dataset"]}` (2×32×32 after preprocessing), batches of {s
 {source(speed)}: `python benchmarks/training.py --device cuda`.
 
 {training(speed)}
+
+## Routing
+
+The full-size QCN on images of 2×32×32 in float32, the same weights for all: `python benchmarks/routing.py --device …`.
+[kernels.md](kernels.md) says how the fused kernels work. "reference" is plain torch, which writes every vote to memory;
+torch.compile fuses what it can of it.
+
+### On a GPU
+
+{source(cuda)}. From an image batch to class capsules:
+
+{times(cuda["inference"], "reference, torch.compile")}
+
+![the same as a picture](images/routing-cuda.png)
+
+A whole training step (forward, cross-entropy, backward, AdamW); torch.compile as `qcn train --compile` uses it, with
+CUDA graphs:
+
+{times(cuda["training"], "reference")}
+
+Without CUDA graphs the time of "fused" is that of Python launching some hundred kernels, not the GPU's.
+
+The CUDA C++ kernel for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`, by `deploy/tests/cuda_routing.cu`,
+which first compares it with a loop in double precision; {source(cpp)}). "Arithmetic" counts {PER_VOTE} instructions a
+vote, the exponential not among them; the last column is against what a float32 matrix product of torch reached:
+{cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds a second.
+
+{layers(of_cpp(cpp), cuda["layers"][0]["gfma_per_s"])}
+
+What the compiler makes of its kernels (`python benchmarks/ptxas.py`, nvcc {ptxas["versions"]["nvcc"]}):
+
+{registers(ptxas)}
+
+### On a CPU
+
+{source(cpu)}:
+
+{times(cpu["inference"], "reference")}
+
+A whole training step:
+
+{times(cpu["training"], "reference")}
+
+![the same as a picture](images/routing-cpu.png)
+
+Where the fused operator's time goes; a float32 matrix product of torch reached
+{cpu["layers"][0]["gfma_per_s"]:.3g} G multiply-adds a second.
+
+{layers(cpu["layers"][1:], cpu["layers"][0]["gfma_per_s"])}
+
+Largest error against the float64 reference, the fused operator's / the float32 reference's own. "Trained" is a QCN
+after four epochs of `viewpoints-demo`:
+
+{errors(cpu["errors"])}
 
 ## Novel viewpoints
 

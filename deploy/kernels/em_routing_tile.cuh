@@ -1,0 +1,123 @@
+// What em_routing_kernel.cuh is made of: the constants, the tiles, and arithmetic for single numbers.
+#ifndef QCN_KERNELS_EM_ROUTING_TILE_CUH
+#define QCN_KERNELS_EM_ROUTING_TILE_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_pipeline.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace {
+
+constexpr float kVarianceFloor = 1e-4f;
+constexpr float kMassFloor = 1e-6f;
+// Moments about m lose digits when the mean is many spreads away from m: past this ratio of squares the sweep is done
+// once more, about the mean it found.
+constexpr float kCancellation = 8.0f;
+// A softmax is taken without its maximum first, about the largest prior. Below this sum it is taken again with it.
+constexpr float kVanishing = 0x1p-60f;
+constexpr float kLog2E = 1.442695041f, kLn2 = 0.6931471806f;
+
+constexpr int kParents = 4;           // a thread
+constexpr int kGroup = 4;             // channels are padded to a multiple of this
+constexpr int kPaddedChildren = 128;  // and all children of a window to one of this, which any tile's step divides
+constexpr int kMoments = 7;           // S, D and Q of a parent
+constexpr unsigned kWarp = 0xffffffffu;
+
+struct Routing {
+  const void *pose, *activation;
+  const float *rotors, *beta_u, *beta_a;
+  void *out_pose, *out_activation;
+  float pose_scale;
+  bool half, unit;
+  int parents, children, iterations;
+  int windows, rows, columns;                        // windows: of the batch
+  int channels, width, plane, window_width, stride;  // plane: height * width
+  int places, groups;                                // of a window; of kGroup channels
+  uint32_t groups_inverse, window_width_inverse;     // see divide()
+};
+
+template <int kParentLanes_, int kWindowLanes_, int kWindowsPerThread, int kWindowWarps, int kChildWarps, int kStages_>
+struct Tile {
+  static constexpr int kParentLanes = kParentLanes_, kWindowLanes = kWindowLanes_, kStages = kStages_;
+  static constexpr int kV = kWindowsPerThread;  // their index is v, as a thread's parents' is p and an axis is h
+  static constexpr int kChildLanes = 32 / (kParentLanes * kWindowLanes);
+  static constexpr int kSplits = kChildLanes * kChildWarps;
+  static constexpr int kWindowsPerWarp = kWindowLanes * kV;
+  static constexpr int kWindows = kWindowsPerWarp * kWindowWarps;
+  static constexpr int kThreads = 32 * kWindowWarps * kChildWarps;
+  static constexpr int kFullStep = kThreads / kWindows * kGroup;  // every thread has a group of children to copy
+  static constexpr int kStep = std::max(kSplits, std::min(128 / kParentLanes, kFullStep));  // children
+  static constexpr int kAllParents = kParents * kParentLanes;
+  static constexpr int kRotorFloats = 9 * kAllParents;  // of a child
+  static constexpr int kStageFloats = kStep * (kRotorFloats + 4 * kWindows);
+  static constexpr int kSumFloats = kMoments * kWindows * kAllParents;  // of a split
+  static constexpr int kAllStageFloats = kStages * kStageFloats, kAllSumFloats = kSplits * kSumFloats;
+  static constexpr int kBufferFloats = std::max(kAllStageFloats, kAllSumFloats);  // stages in a sweep, sums after it
+  static constexpr int kOffsetFloats = 3 * kWindows * kAllParents;
+  static constexpr int kSharedBytes = 4 * (kBufferFloats + kOffsetFloats + 2 * kAllParents);
+  // Eight warps a multiprocessor: two windows a thread need more than the 168 registers that twelve warps would leave.
+  static constexpr int kBlocksPerSM = 256 / kThreads;
+
+  static_assert(kPaddedChildren % kStep == 0 && kStep % kSplits == 0);
+  static_assert(kThreads % kWindows == 0 && kStep % kGroup == 0);
+};
+
+struct Gaussian {
+  float prior;  // log2(activation) - log2(spread), less the window's largest; -inf for a parent that is padding
+  float mean[3];
+  float weight[3];  // -log2(e) / (2 variance)
+};
+
+struct Sums {
+  float mass, first[3], second[3];
+};
+
+// Relative errors of 2^-22 or so, and results below 2^-126 are zero: both are harmless where these are used.
+__device__ float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ float fast_sqrt(float x) {
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// To the last digit or two.
+__device__ float reciprocal(float x) {
+  const float y = fast_reciprocal(x);
+  return fmaf(y, fmaf(-x, y, 1.0f), y);
+}
+
+__device__ void load(float (&x)[4], const float* from) {
+  const float4 y = *reinterpret_cast<const float4*>(from);
+  x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+}
+
+__device__ void store(float* to, float a, float b, float c, float d) {
+  *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
+}
+
+// n / d by its inverse ceil(2^32 / d): exact while n * d < 2^32. The inverse of 1 does not fit and is kept as 0.
+__device__ int divide(int n, uint32_t inverse) { return inverse ? __umulhi(n, inverse) : n; }
+
+template <class Element>
+__device__ void copy(float* to, const char* from) {
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    __pipeline_memcpy_async(to, from, sizeof(float));
+  } else {
+    *to = __half2float(*reinterpret_cast<const Element*>(from));
+  }
+}
+
+}  // namespace
+
+#endif
