@@ -57,6 +57,11 @@ def test_the_package_imports_and_lists_data_sets_without_torch() -> None:
     assert int(result.stdout) > 10
 
 
+def test_the_network_does_without_torchs_compiler() -> None:
+    code = "import sys, qcn.model; sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_help_answers_within_a_second() -> None:
     took = []
     for _ in range(3):

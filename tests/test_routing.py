@@ -233,3 +233,15 @@ def test_fused_and_reference_are_one_operator_in_a_network() -> None:
         results[body] = [*prediction, *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
     for got, want in zip(results["fused"], results["reference"], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("body", ["fused", "reference"])
+def test_torch_compile_finds_one_graph(body: routing.Body) -> None:
+    network = qcn_tiny(1, 3)
+    choose_routing(network, body)
+    image = torch.randn(2, 1, 28, 28)
+    want = network(image).activation
+    got = torch.compile(network, backend="aot_eager", fullgraph=True)(image).activation
+    got.sum().backward()
+    torch.testing.assert_close(got, want)
+    assert all(p.grad is not None for p in network.class_capsules.rotors.parameters())
