@@ -235,6 +235,33 @@ def test_fused_and_reference_are_one_operator_in_a_network() -> None:
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"window": (3, 4)}, "do not fit a map of 3×3"),
+        ({"stride": 0}, "stride 0"),
+        ({"activation": torch.zeros(1, 2, 3, 2)}, "activation must be"),
+        ({"rotation": torch.zeros(1, 2, 2, 4, 3, 3)}, "rotation must be"),
+        ({"pose": torch.zeros(1, 2, 4, 3, 3)}, "pose must be"),
+        ({"pose": torch.zeros(2, 3, 3, 3)}, "expected pose"),
+        ({"beta_u": torch.zeros(3)}, "beta_u must be"),
+        ({"iterations": 6}, "from 1 to 5"),
+    ],
+)
+@pytest.mark.parametrize("body", ["fused", "reference"])
+def test_a_map_that_does_not_fit_is_refused(body: routing.Body, change: dict, says: str) -> None:
+    arguments = {
+        "pose": torch.zeros(1, 2, 3, 3, 3),
+        "activation": torch.zeros(1, 2, 3, 3),
+        "rotation": torch.zeros(2, 2, 2, 4, 3, 3),
+        "beta_u": torch.zeros(4),
+        "beta_a": torch.zeros(4),
+        "window": (2, 2),
+    }
+    with pytest.raises(UsageError, match=says):
+        routing.route(**{**arguments, **change}, body=body)
+
+
 @pytest.mark.parametrize("body", ["fused", "reference"])
 def test_torch_compile_finds_one_graph(body: routing.Body) -> None:
     network = qcn_tiny(1, 3)

@@ -104,6 +104,9 @@ def backward(
     geometry = _geometry(pose, rotation, window, stride, iterations, unit)
     children, parents = geometry.children, geometry.parents
     windows = pose.shape[0] * geometry.rows * geometry.columns
+    if windows == 0:
+        zeros = [torch.zeros_like(x) for x in (pose, activation, rotation, beta_u, beta_a)]
+        return zeros[0], zeros[1], zeros[2], zeros[3], zeros[4]
     pose, activation, turned = pose.contiguous(), activation.contiguous(), _parents_last(rotation)
 
     def scratch(*shape: int) -> Tensor:
@@ -158,7 +161,8 @@ def backward(
     places = rotation.shape[0] * rotation.shape[1]
     grad_rotation = partial.unflatten(1, (-1, places * geometry.channels)).sum((0, 1))  # [places·C, 9, J]
     grad_rotation = grad_rotation.view(*rotation.shape[:3], 3, 3, parents).permute(0, 1, 2, 5, 3, 4).contiguous()
-    return out_pose, out_activation, grad_rotation, grad_beta[0].sum(0), grad_beta[1].sum(0)
+    grad_beta_u, grad_beta_a = grad_beta[0].sum(0).to(beta_u.dtype), grad_beta[1].sum(0).to(beta_a.dtype)
+    return out_pose, out_activation, grad_rotation.to(rotation.dtype), grad_beta_u, grad_beta_a
 
 
 def _geometry(

@@ -118,7 +118,7 @@ else:
     def zeros(SHAPE: constexpr, LAYOUT: constexpr):
         return gl.zeros(SHAPE, gl.float32, layout=LAYOUT)
 
-    # One instruction: its argument is between 1 and the number of parents.
+    # One instruction: its argument, a softmax's sum of powers, is far from the ends of the range.
     @jit
     def reciprocal(x):
         return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)

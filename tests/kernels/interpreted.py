@@ -50,5 +50,14 @@ def test_a_child_far_from_every_parent() -> None:
     check(fused, p)
 
 
+def test_an_empty_batch() -> None:
+    p = problem(batch=1)
+    mean, active, *gradients = fused(
+        replace(p, pose=p.pose[:0], activation=p.activation[:0], upstream=tuple(x[:0] for x in p.upstream))
+    )
+    assert mean.shape == (0, 4, 3, 5, 4) and active.shape == (0, 4, 5, 4)
+    assert not any(x.any() for x in gradients)
+
+
 def test_rotations() -> None:
     check_rotations(cuda.rotation, cuda.rotation_backward)

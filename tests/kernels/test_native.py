@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import EXTREMES, NAMES, Problem, check, check_rotations, extreme, problem
+from problems import EXTREMES, NAMES, Problem, check, check_an_odd_shape, check_rotations, extreme, problem
 from torch import Tensor
 
 from qcn.errors import UsageError
@@ -29,26 +29,7 @@ def test_it_is_the_reference(iterations: int, stride: int, unit: bool) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_odd_shapes(data: st.DataObject) -> None:
-    def draw(low: int, high: int) -> int:
-        return data.draw(st.integers(low, high))
-
-    window, channels = (draw(1, 5), draw(1, 5)), draw(1, 7)
-    p = problem(
-        (draw(window[0], 9), draw(window[1], 9)),
-        batch=draw(1, 5),
-        channels=channels,
-        parents=draw(1, 20),
-        window=window,
-        stride=draw(1, 3),
-        iterations=draw(1, 5),
-        unit=data.draw(st.booleans()),
-        shared=data.draw(st.booleans()),
-        seed=draw(0, 99),
-    )
-    # With few children each round of routing makes more of the rounding of the one before, and a parent ends up with
-    # one of them: see `test_extremes`.
-    few = window[0] * window[1] * channels < 8
-    check(fused, p, floor=3e-5 if few else 3e-6, grad_floor=1e-3 if few else None)
+    check_an_odd_shape(fused, data, strides=3)
 
 
 @pytest.mark.parametrize("unit", [False, True])
