@@ -4,6 +4,10 @@ BIN := .venv/bin
 DEMO := runs/demo
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+# Byte code is made when a module is first imported (making all of it at once would take longer than all the rest), and
+# must then be kept: without it each command takes seconds longer to start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test lint clean
 
 demo: $(BIN)/.installed build/libqcn.so
@@ -21,8 +25,7 @@ lint: $(BIN)/.installed-dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# constraints.txt names the versions that the tests were seen passing with. Byte code is made when a module is first
-# imported: making all of it here would take longer than all the rest.
+# constraints.txt names the versions that the tests were seen passing with.
 $(BIN)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
