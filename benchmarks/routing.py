@@ -135,7 +135,6 @@ def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[dic
             variants["reference, torch.compile"] = lambda image=image, compiled=compiled: compiled(image)
         for name, run in variants.items():
             yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
-        del variants
 
 
 def training(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
@@ -259,6 +258,11 @@ def _cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def three_digits(x: float) -> str:
+    """For a reader: no exponent."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
 def plot(record: dict[str, Any], path: Path) -> None:
     """Milliseconds of a forward by variant and batch, on a logarithmic scale."""
     import matplotlib
@@ -277,8 +281,9 @@ def plot(record: dict[str, Any], path: Path) -> None:
             at = variants.index(row["variant"])
             colour = "#2a78b5" if row["variant"].startswith("fused") else "#6b747c"
             axis.plot(row["ms"], at, "o", color=colour, markersize=8)
-            label = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:.3g}"
-            axis.annotate(label, (row["ms"], at), (8, 0), textcoords="offset points", va="center", color=colour)
+            axis.annotate(
+                three_digits(row["ms"]), (row["ms"], at), (8, 0), textcoords="offset points", va="center", color=colour
+            )
         axis.set(title=f"batch {batch}", xlabel="ms", xscale="log", yticks=range(len(variants)), yticklabels=variants)
         axis.xaxis.set_major_locator(LogLocator(10))
         axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

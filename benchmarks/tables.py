@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from routing import PER_VOTE
+from routing import PER_VOTE, three_digits
 
 from qcn.zoo import MODELS, create, parameter_count
 
@@ -19,11 +19,6 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, the first column to the left and the others to the right."""
     lines = [headings, [":--", *["--:"] * (len(headings) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def figure(x: float) -> str:
-    """Three digits, and no exponent."""
-    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def source(record: dict[str, Any]) -> str:
@@ -83,9 +78,9 @@ def times(rows: list[dict[str, Any]], baseline: str) -> str:
         [
             row["variant"],
             str(row["batch"]),
-            f"{figure(row['ms'])} ms",
+            f"{three_digits(row['ms'])} ms",
             f"{base[row['batch']] / row['ms']:.1f}" if row["batch"] in base else "",
-            "" if not row["peak_gib"] else f"{figure(1024 * row['peak_gib'])} MiB",
+            "" if not row["peak_gib"] else f"{three_digits(1024 * row['peak_gib'])} MiB",
         ]
         for row in rows
     ]
@@ -99,8 +94,8 @@ def layers(rows: list[dict[str, Any]], ceiling: float) -> str:
             row["layer"],
             str(row["batch"]),
             f"{row['votes']:,}",
-            f"{figure(row['ms'])} ms",
-            f"{figure(row['gfma_per_s'])} G/s",
+            f"{three_digits(row['ms'])} ms",
+            f"{three_digits(row['gfma_per_s'])} G/s",
             f"{100 * row['gfma_per_s'] / ceiling:.1f} %",
         ]
         for row in rows
@@ -108,9 +103,9 @@ def layers(rows: list[dict[str, Any]], ceiling: float) -> str:
     return table(["layer", "batch", "votes", "time", "arithmetic", "of a matrix product's"], cells)
 
 
-def of_cpp(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of deploy/tests/cuda_routing, with the votes and the rate that benchmarks/routing.py would give them."""
-    votes = {"layer 1": 1_843_200, "layer 2": 409_600, "layer 3": 102_400, "classes": 1_280}
+def of_cpp(record: dict[str, Any], measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of deploy/tests/cuda_routing, with votes and rates as benchmarks/routing.py `measured` them."""
+    votes = {row["layer"]: row["votes"] for row in measured if row.get("batch") == 1}
     rows = []
     for row in record["results"]:
         count = votes[row["layer"]] * row["batch"]
@@ -191,7 +186,7 @@ which first compares it with a loop in double precision; {source(cpp)}). "Arithm
 vote, the exponential not among them; the last column is against what a float32 matrix product of torch reached:
 {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds a second.
 
-{layers(of_cpp(cpp), cuda["layers"][0]["gfma_per_s"])}
+{layers(of_cpp(cpp, cuda["layers"]), cuda["layers"][0]["gfma_per_s"])}
 
 What the compiler makes of its kernels (`python benchmarks/ptxas.py`, nvcc {ptxas["versions"]["nvcc"]}):
 

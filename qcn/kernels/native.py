@@ -107,28 +107,26 @@ def backward(
 def rotation(theta: "Tensor", axis: "Tensor") -> "Tensor":
     """The rotations [..., 3, 3] of the rotors of `theta` [...] and `axis` [..., 3]; float32, on the CPU."""
     out = theta.new_empty((*theta.shape, 3, 3))
-    _rotors("qcn_rotation_forward", theta, theta, axis, out)
+    _rotors("qcn_rotation_forward", *_angles(theta, axis), out)
     return out
 
 
 def rotation_backward(theta: "Tensor", axis: "Tensor", grad: "Tensor") -> "tuple[Tensor, Tensor]":
     """The gradients of `rotation`'s arguments."""
     by_theta, by_axis = theta.new_empty(theta.shape), axis.new_empty(axis.shape)
-    _rotors("qcn_rotation_backward", theta, theta, axis, grad, by_theta, by_axis)
+    given = _tensor("grad", grad, (*theta.shape, 3, 3))
+    _rotors("qcn_rotation_backward", *_angles(theta, axis), given, by_theta, by_axis)
     return by_theta, by_axis
 
 
+def _angles(theta: "Tensor", axis: "Tensor") -> "tuple[Tensor, Tensor]":
+    return _tensor("theta", theta, tuple(theta.shape)), _tensor("axis of theta", axis, (*theta.shape, 3))
+
+
 def _rotors(name: str, theta: "Tensor", *tensors: "Tensor") -> None:
-    shapes = [theta.shape, (*theta.shape, 3), (*theta.shape, 3, 3)]
-    held = [x.contiguous() for x in tensors]  # an output is contiguous already: itself
-    for x in held:
-        if x.dtype != theta.dtype or x.device.type != "cpu" or x.element_size() != 4 or x.shape not in shapes:
-            raise UsageError(
-                f"rotation: expected float32 on the CPU, theta [...] and axis [..., 3], not {list(x.shape)}"
-            )
     if theta.numel():
         library = _library()
-        status = getattr(library, name)(theta.numel(), *(x.data_ptr() for x in held))
+        status = getattr(library, name)(theta.numel(), theta.data_ptr(), *(x.data_ptr() for x in tensors))
         if status:
             raise UsageError(f"rotation: {library.qcn_routing_status(status).decode()}")
 

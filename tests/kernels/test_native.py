@@ -92,6 +92,8 @@ def test_rotations() -> None:
     check_rotations(native.rotation, native.rotation_backward)
     with pytest.raises(UsageError, match="theta"):
         native.rotation(torch.zeros(2), torch.zeros(3, 3))
+    with pytest.raises(UsageError, match="theta"):
+        native.rotation(torch.zeros(2), torch.zeros(2))
 
 
 def test_an_empty_batch() -> None:
