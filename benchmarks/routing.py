@@ -29,6 +29,7 @@ from qcn.routing import Body, route
 # Arithmetic instructions a vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep
 # also has 3 for the distance, 1 for r and 1 for its sum.
 PER_VOTE = (9 + 3 + 6) + (9 + 3 + 6 + 3 + 1 + 1)
+BODIES: tuple[Body, ...] = ("reference", "fused")
 BUDGET_S = 0.5  # spent on each figure, after warming up
 
 
@@ -118,30 +119,30 @@ def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
 @torch.inference_mode()
 def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
     """One image batch to class capsules."""
-    reference, fused = with_routing(network, "reference"), with_routing(network, "fused")
+    networks = {body: with_routing(network, body) for body in BODIES}
     for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
         image = torch.randn(batch, 2, 32, 32, device=device)
-        variants: dict[str, Callable[[], Any]] = {
-            "reference": lambda image=image: reference(image),
-            "fused": lambda image=image: fused(image),
-        }
-        if device.type == "cuda":
-            variants["reference, CUDA graph"] = graph_of(variants["reference"])
-            variants["fused, CUDA graph"] = graph_of(variants["fused"])
+        modules: dict[str, Any] = dict(networks)
         if compile and batch > 1:
-            torch.compiler.reset()
-            compiled = torch.compile(reference, fullgraph=True)
-            compiled(image)
-            variants["reference, torch.compile"] = lambda image=image, compiled=compiled: compiled(image)
-        for name, run in variants.items():
+            torch.compiler.reset()  # else the second batch size would be compiled for any
+            modules |= {f"{name}, torch.compile": torch.compile(own, fullgraph=True) for name, own in networks.items()}
+        for name, module in modules.items():
+
+            def run(module: Any = module, image: Tensor = image) -> Any:
+                return module(image)
+
+            run()
             yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
+            if device.type == "cuda":
+                replay = graph_of(run)
+                yield {"batch": batch, "variant": f"{name}, CUDA graph", "ms": milliseconds(replay, device)}
 
 
 def training(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
     """A whole step: forward, cross-entropy, backward, AdamW."""
     batch = 64 if device.type == "cuda" else 8
     image, label = torch.randn(batch, 2, 32, 32, device=device), torch.randint(5, (batch,), device=device)
-    for body in ("reference", "fused"):
+    for body in BODIES:
         for compiled in (False, True) if compile else (False,):
             torch.compiler.reset()
             own = with_routing(network, body).train()
@@ -229,7 +230,7 @@ def errors(network: QCN, run: Path | None, device: torch.device) -> Iterator[dic
             exact = route(*wide, **options, body="reference")
             ask = [torch.randn_like(x) for x in exact]
             exact_gradients = torch.autograd.grad(exact, wide, ask)
-            for body in ("reference", "fused"):
+            for body in BODIES:
                 narrow = [x.clone().requires_grad_() for x in inputs]
                 out = route(*narrow, **options, body=body)
                 gradients = torch.autograd.grad(out, narrow, [x.float() for x in ask])
@@ -243,12 +244,11 @@ def show(record: dict[str, Any]) -> None:
     console = Console(width=140)
     for name in ("inference", "training", "layers", "errors"):
         table = Table(title=f"{name}, {record['machine']}")
-        rows = record[name]
-        columns = list(rows[-1])
-        for column in columns:
-            table.add_column(column, justify="left" if isinstance(rows[-1][column], str) else "right")
-        for row in rows:
-            table.add_row(*(_cell(row.get(column)) for column in columns))
+        widest = max(record[name], key=len)
+        for column, value in widest.items():
+            table.add_column(column, justify="left" if isinstance(value, str) else "right")
+        for row in record[name]:
+            table.add_row(*(_cell(row.get(column)) for column in widest))
         console.print(table)
 
 

@@ -80,7 +80,7 @@ def times(rows: list[dict[str, Any]], baseline: str) -> str:
             str(row["batch"]),
             f"{three_digits(row['ms'])} ms",
             f"{base[row['batch']] / row['ms']:.1f}" if row["batch"] in base else "",
-            "" if not row["peak_gib"] else f"{three_digits(1024 * row['peak_gib'])} MiB",
+            "" if not row.get("peak_gib") else f"{three_digits(1024 * row['peak_gib'])} MiB",
         ]
         for row in rows
     ]

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from qcn import kernels
 from qcn.errors import MissingError, UsageError
+from qcn.kernels.shapes import check_map, check_shapes
 
 Mode = Literal["logistic", "unit"]
 Body = Literal["auto", "fused", "reference"]  # auto: fused where it can be
@@ -59,14 +60,14 @@ def route(
     of kh × kw places, or [1, 1, C, J, 3, 3] when all places share their rotations
     -> pose [B, J, 3, H', W'], activation [B, J, H', W']
     """
-    _check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     _check_options(iterations, mode)
-    if fused(body, pose, rotation.shape[3]):
+    if fused(body, pose, beta_u.numel()):  # which checks the shapes itself
         save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
         out = kernels.route(
             pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save
         )
         return out[0], out[1]
+    check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     kh, kw = window
     poses = pose.unfold(3, kh, stride).unfold(4, kw, stride)  # [B, C, 3, H', W', kh, kw]
     activations = activation.unfold(2, kh, stride).unfold(3, kw, stride)  # [B, C, H', W', kh, kw]
@@ -138,7 +139,7 @@ def _check(
         shapes = f"{list(pose.shape)} and {list(rotation.shape)}"
         raise UsageError(f"expected pose [N, I, 3] and rotation [I, J, 3, 3], got {shapes}")
     (windows, children), parents = pose.shape[:2], rotation.shape[1]
-    _check_shapes(
+    check_shapes(
         {
             "pose": (pose, (windows, children, 3)),
             "activation": (activation, (windows, children)),
@@ -147,39 +148,6 @@ def _check(
             "beta_a": (beta_a, (parents,)),
         }
     )
-
-
-def _check_map(
-    pose: Tensor,
-    activation: Tensor,
-    rotation: Tensor,
-    beta_u: Tensor,
-    beta_a: Tensor,
-    window: tuple[int, int],
-    stride: int,
-) -> None:
-    if pose.ndim != 5 or rotation.ndim != 6:
-        shapes = f"{list(pose.shape)} and {list(rotation.shape)}"
-        raise UsageError(f"expected pose [B, C, 3, H, W] and rotation [kh, kw, C, J, 3, 3], got {shapes}")
-    batch, channels, _, height, width = pose.shape
-    parents, shared = rotation.shape[3], rotation.shape[:2] == (1, 1)
-    if stride < 1 or not (1 <= window[0] <= height and 1 <= window[1] <= width):
-        raise UsageError(f"windows of {window[0]}×{window[1]}, stride {stride}, do not fit a map of {height}×{width}")
-    _check_shapes(
-        {
-            "pose": (pose, (batch, channels, 3, height, width)),
-            "activation": (activation, (batch, channels, height, width)),
-            "rotation": (rotation, (*((1, 1) if shared else window), channels, parents, 3, 3)),
-            "beta_u": (beta_u, (parents,)),
-            "beta_a": (beta_a, (parents,)),
-        }
-    )
-
-
-def _check_shapes(expected: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
-    for name, (tensor, shape) in expected.items():
-        if tensor.shape != shape:
-            raise UsageError(f"routing: {name} must be {list(shape)}, not {list(tensor.shape)}")
 
 
 def _check_options(iterations: int, mode: str) -> None:

@@ -1,22 +1,27 @@
 // Tests the CUDA routing kernels against a plain loop over votes in double precision, on every tile; then times them.
 //
 //     cmake -S deploy -B build -DQCN_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=native && cmake --build build
-//     build/tests/cuda_routing [--bench] [--sweep]      --sweep: times of all tiles, not of the chosen one only
+//     build/tests/cuda_routing [--bench] [--sweep] [--json FILE]
+//
+// --sweep: times of all tiles, not of the chosen one only. --json: the chosen ones' go to FILE too, with the date, the
+// machine and the commit, which the environment variable QCN_COMMIT names: benchmarks/tables.py makes a table of it.
 //
 // An error may be four times that of the same plain loop in single precision. Exit status: 0 all right, 1 a check
-// failed, 3 no CUDA device.
+// failed, 2 wrong usage, 3 no CUDA device.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
 #include <functional>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "em_routing_cuda.h"
@@ -381,8 +386,15 @@ struct Layer {
   }
 };
 
-// The four capsule layers of the paper's network on a 32x32 image.
-void bench(bool sweep) {
+struct Time {
+  std::string layer;
+  int batch, tile;
+  double microseconds;
+};
+
+// The four capsule layers of the paper's network on a 32x32 image; returns the times of the tiles that were chosen.
+std::vector<Time> bench(bool sweep) {
+  std::vector<Time> times;
   std::printf("\nmicroseconds, float32, CUDA graph\n%-10s %6s %5s %10s\n", "layer", "batch", "tile", "time");
   for (int batch : {1, 64, 256}) {
     const Layer layers[] = {Layer(random_case("layer 1", {batch, 32, 16, 16, 5, 5, 1, 16, 2, 0, 0})),
@@ -399,6 +411,7 @@ void bench(bool sweep) {
         const double time =
             microseconds([&](cudaStream_t stream) { require(layer.forward(tile, stream), "forward"); }, 10);
         std::printf("%-10s %6d %4d%s %10.1f\n", layer.c.name.c_str(), batch, tile, tile == chosen ? "*" : " ", time);
+        if (tile == chosen) times.push_back({layer.c.name, batch, tile, time});
       }
     }
     const auto all = [&](cudaStream_t stream) {
@@ -410,14 +423,61 @@ void bench(bool sweep) {
     };
     std::printf("%-10s %6d %5s %10.1f\n", "all four", batch, "", microseconds(all, 5));
   }
+  return times;
+}
+
+// As the benchmarks in Python write theirs; see benchmarks/machine.py.
+void write_json(const char* path, const std::vector<Time>& times) {
+  std::FILE* file = std::fopen(path, "w");
+  if (!file) {
+    std::perror(path);
+    std::exit(1);
+  }
+  char date[16];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
+  const char* commit = std::getenv("QCN_COMMIT");
+  utsname host;
+  uname(&host);
+  int device;
+  cudaDeviceProp gpu;
+  require(cudaGetDevice(&device), "cudaGetDevice");
+  require(cudaGetDeviceProperties(&gpu, device), "cudaGetDeviceProperties");
+  std::fprintf(file, "{\n \"date\": \"%s\",\n \"commit\": \"%s\",\n", date, commit ? commit : "unknown");
+  std::fprintf(file, " \"machine\": \"%s, %u cores, %s\",\n", host.machine, std::thread::hardware_concurrency(),
+               gpu.name);
+  std::fprintf(file, " \"versions\": {\"nvcc\": \"%d.%d.%d\"},\n \"results\": [", __CUDACC_VER_MAJOR__,
+               __CUDACC_VER_MINOR__, __CUDACC_VER_BUILD__);
+  for (size_t i = 0; i < times.size(); ++i) {
+    std::fprintf(file, "%s\n  {\"layer\": \"%s\", \"batch\": %d, \"tile\": %d, \"us\": %.2f}", i ? "," : "",
+                 times[i].layer.c_str(), times[i].batch, times[i].tile, times[i].microseconds);
+  }
+  std::fprintf(file, "\n ]\n}\n");
+  if (std::fclose(file)) {
+    std::perror(path);
+    std::exit(1);
+  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto has = [&](const char* flag) {
-    return std::any_of(argv + 1, argv + argc, [&](const char* a) { return !std::strcmp(a, flag); });
-  };
+  bool timed = false, sweep = false;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--bench") {
+      timed = true;
+    } else if (argument == "--sweep") {
+      timed = sweep = true;
+    } else if (argument == "--json" && i + 1 < argc) {
+      timed = true;
+      json = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: cuda_routing [--bench] [--sweep] [--json FILE]\n");
+      return 2;
+    }
+  }
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::fprintf(stderr, "no CUDA device\n");
@@ -428,6 +488,9 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < 4; ++i) check_half(all[i]);
   check_refusals();
   std::printf("%d failed\n", failures);
-  if (has("--bench") || has("--sweep")) bench(has("--sweep"));
-  return failures ? 1 : 0;
+  if (failures) return 1;
+  if (!timed) return 0;
+  const std::vector<Time> times = bench(sweep);
+  if (json) write_json(json, times);
+  return 0;
 }

@@ -7,6 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
+from qcn.kernels.shapes import Grid, check_map, check_upstream
 from qcn.kernels.triton_backward import (
     CHILD_WARPS,
     backward_children_kernel,
@@ -52,7 +53,8 @@ def forward(
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`)."""
-    geometry = _geometry(pose, rotation, window, stride, iterations, unit)
+    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
+    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit)
     batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
     out_pose = pose.new_empty(batch, geometry.parents, 3, geometry.rows, geometry.columns)
     out_activation = pose.new_empty(batch, geometry.parents, geometry.rows, geometry.columns)
@@ -101,8 +103,11 @@ def backward(
     unit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of `forward`'s five inputs."""
-    geometry = _geometry(pose, rotation, window, stride, iterations, unit)
+    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
+    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit)
     children, parents = geometry.children, geometry.parents
+    upstream = (statistics, grad_pose, grad_activation)
+    check_upstream(*upstream, batch=pose.shape[0], parents=parents, grid=grid, iterations=iterations)
     windows = pose.shape[0] * geometry.rows * geometry.columns
     if windows == 0:
         zeros = [torch.zeros_like(x) for x in (pose, activation, rotation, beta_u, beta_a)]
@@ -166,7 +171,13 @@ def backward(
 
 
 def _geometry(
-    pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool
+    pose: Tensor,
+    rotation: Tensor,
+    window: tuple[int, int],
+    stride: int,
+    grid: Grid,
+    iterations: int,
+    unit: bool,
 ) -> Geometry:
     channels, height, width = pose.shape[1], pose.shape[3], pose.shape[4]
     parents = rotation.shape[3]
@@ -177,8 +188,8 @@ def _geometry(
         window_height=window[0],
         window_width=window[1],
         stride=stride,
-        rows=(height - window[0]) // stride + 1,
-        columns=(width - window[1]) // stride + 1,
+        rows=grid[0],
+        columns=grid[1],
         children=window[0] * window[1] * channels,
         parents=parents,
         padded_parents=max(1, triton.next_power_of_2(parents)),

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qcn.errors import MissingError, UsageError
+from qcn.kernels.shapes import STATISTICS, check_map, check_rotors, check_upstream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-STATISTICS = 7  # of a parent and an iteration: mass, mean and variance
-
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
@@ -64,8 +63,9 @@ def forward(
     all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'], and what
     `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in an order of the library's own.
     """
-    inputs = _checked(pose, activation, rotation, beta_u, beta_a, window)
-    shape, grid = _shape(inputs[0], inputs[2], window, stride, iterations, unit)
+    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
+    inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
+    shape = _shape(pose, rotation, window, stride, iterations, unit)
     batch, parents = shape.batch, shape.parents
     out_pose = pose.new_empty((batch, parents, 3, *grid))
     out_activation = pose.new_empty((batch, parents, *grid))
@@ -90,14 +90,12 @@ def backward(
     unit: bool,
 ) -> "tuple[Tensor, Tensor, Tensor, Tensor, Tensor]":
     """Gradients of the five inputs of `forward`, given those of its pose and activation and what it saved."""
-    inputs = _checked(pose, activation, rotation, beta_u, beta_a, window)
-    shape, grid = _shape(inputs[0], inputs[2], window, stride, iterations, unit)
-    batch, parents = shape.batch, shape.parents
-    given = (
-        _tensor("statistics", statistics, (iterations, STATISTICS, batch * grid[0] * grid[1], parents)),
-        _tensor("grad_pose", grad_pose, (batch, parents, 3, *grid)),
-        _tensor("grad_activation", grad_activation, (batch, parents, *grid)),
-    )
+    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
+    inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
+    shape = _shape(pose, rotation, window, stride, iterations, unit)
+    upstream = (statistics, grad_pose, grad_activation)
+    check_upstream(*upstream, batch=shape.batch, parents=shape.parents, grid=grid, iterations=iterations)
+    given = _readable(statistics=statistics, grad_pose=grad_pose, grad_activation=grad_activation)
     grads = [x.new_zeros(x.shape) for x in inputs]  # zeros: what an empty batch gives
     _call("qcn_routing_backward", shape, *inputs, *given, *grads)
     by_pose, by_activation, by_rotation, by_beta_u, by_beta_a = grads
@@ -106,21 +104,18 @@ def backward(
 
 def rotation(theta: "Tensor", axis: "Tensor") -> "Tensor":
     """The rotations [..., 3, 3] of the rotors of `theta` [...] and `axis` [..., 3]; float32, on the CPU."""
+    check_rotors(theta, axis)
     out = theta.new_empty((*theta.shape, 3, 3))
-    _rotors("qcn_rotation_forward", *_angles(theta, axis), out)
+    _rotors("qcn_rotation_forward", *_readable(theta=theta, axis=axis), out)
     return out
 
 
 def rotation_backward(theta: "Tensor", axis: "Tensor", grad: "Tensor") -> "tuple[Tensor, Tensor]":
     """The gradients of `rotation`'s arguments."""
+    check_rotors(theta, axis, grad)
     by_theta, by_axis = theta.new_empty(theta.shape), axis.new_empty(axis.shape)
-    given = _tensor("grad", grad, (*theta.shape, 3, 3))
-    _rotors("qcn_rotation_backward", *_angles(theta, axis), given, by_theta, by_axis)
+    _rotors("qcn_rotation_backward", *_readable(theta=theta, axis=axis, grad=grad), by_theta, by_axis)
     return by_theta, by_axis
-
-
-def _angles(theta: "Tensor", axis: "Tensor") -> "tuple[Tensor, Tensor]":
-    return _tensor("theta", theta, tuple(theta.shape)), _tensor("axis of theta", axis, (*theta.shape, 3))
 
 
 def _rotors(name: str, theta: "Tensor", *tensors: "Tensor") -> None:
@@ -185,48 +180,19 @@ def _call(name: str, shape: _Shape, *tensors: "Tensor | None") -> None:
         raise UsageError(f"routing: {library.qcn_routing_status(status).decode()} ({fields})")
 
 
-def _checked(
-    pose: "Tensor",
-    activation: "Tensor",
-    rotation: "Tensor",
-    beta_u: "Tensor",
-    beta_a: "Tensor",
-    window: tuple[int, int],
-) -> "tuple[Tensor, ...]":
-    """The inputs, contiguous. A wrong shape would be read past its end: so it is refused here."""
-    if pose.ndim != 5 or rotation.ndim != 6:
-        raise UsageError(
-            "routing: expected pose [B, C, 3, H, W] and rotation [kh, kw, C, J, 3, 3], "
-            f"got {list(pose.shape)} and {list(rotation.shape)}"
-        )
-    (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
-    places = (1, 1) if tuple(rotation.shape[:2]) == (1, 1) else window
-    return (
-        _tensor("pose", pose, (batch, channels, 3, height, width)),
-        _tensor("activation", activation, (batch, channels, height, width)),
-        _tensor("rotation", rotation, (*places, channels, parents, 3, 3)),
-        _tensor("beta_u", beta_u, (parents,)),
-        _tensor("beta_a", beta_a, (parents,)),
-    )
-
-
-def _tensor(name: str, tensor: "Tensor", shape: tuple[int, ...]) -> "Tensor":
+def _readable(**tensors: "Tensor") -> "list[Tensor]":
+    """The tensors as the library reads them, one number after the other."""
     import torch
 
-    if tuple(tensor.shape) != shape:
-        raise UsageError(f"routing: {name} must be {list(shape)}, not {list(tensor.shape)}")
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-        raise UsageError(f"routing: {name} must be float32 on the CPU, not {tensor.dtype} on {tensor.device}")
-    return tensor.contiguous()
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise UsageError(f"routing: {name} must be float32 on the CPU, not {tensor.dtype} on {tensor.device}")
+    return [tensor.contiguous() for tensor in tensors.values()]
 
 
 def _shape(
     pose: "Tensor", rotation: "Tensor", window: tuple[int, int], stride: int, iterations: int, unit: bool
-) -> tuple[_Shape, tuple[int, int]]:
-    """The C structure, and the rows and columns of the parents' map."""
+) -> _Shape:
     (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
-    if stride < 1 or not 1 <= window[0] <= height or not 1 <= window[1] <= width:
-        raise UsageError(f"routing: no window of {window} with stride {stride} fits in a map of {height}×{width}")
-    shared = tuple(rotation.shape[:2]) == (1, 1) and tuple(window) != (1, 1)
-    shape = _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit)
-    return shape, ((height - window[0]) // stride + 1, (width - window[1]) // stride + 1)
+    shared = rotation.shape[:2] == (1, 1) and window != (1, 1)
+    return _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit)

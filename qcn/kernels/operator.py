@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qcn.kernels import native
+from qcn.kernels.shapes import STATISTICS, check_map, check_rotors
 
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -107,10 +108,9 @@ def _like_route(
     unit: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    batch, _, _, height, width = pose.shape
-    parents = rotation.shape[3]
-    rows, columns = (height - window[0]) // stride + 1, (width - window[1]) // stride + 1
-    kept = (iterations, native.STATISTICS, batch * rows * columns, parents) if save else (0,)
+    rows, columns = check_map(pose, activation, rotation, beta_u, beta_a, (window[0], window[1]), stride)
+    batch, parents = pose.shape[0], rotation.shape[3]
+    kept = (iterations, STATISTICS, batch * rows * columns, parents) if save else (0,)
     return (
         pose.new_empty(batch, parents, 3, rows, columns),
         pose.new_empty(batch, parents, rows, columns),
@@ -124,6 +124,7 @@ def _like_inputs(*arguments: Any) -> Five:
 
 
 def _like_rotation(theta: Tensor, axis: Tensor) -> Tensor:
+    check_rotors(theta, axis)
     if theta.device.type == "cuda":
         return theta.new_empty(*theta.shape[:-1], 3, 3, theta.shape[-1]).movedim(-1, -3)
     return theta.new_empty(*theta.shape, 3, 3)

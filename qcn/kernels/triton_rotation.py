@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from qcn.kernels.shapes import check_rotors
+
 BLOCK = 128
 SHORTEST = tl.constexpr(1e-12)  # an axis below this length is not divided by it
 
@@ -79,6 +81,7 @@ def _gradient_kernel(theta, axis, grad, grad_theta, grad_axis, total, BLOCK: tl.
 
 def forward(theta: Tensor, axis: Tensor) -> Tensor:
     """theta [..., J], axis [..., J, 3] -> [..., J, 3, 3], parents last in memory."""
+    check_rotors(theta, axis)
     out = theta.new_empty(*theta.shape[:-1], 3, 3, theta.shape[-1])
     with torch.cuda.device_of(theta):
         _rotation_kernel[(triton.cdiv(theta.numel(), BLOCK),)](
@@ -89,6 +92,7 @@ def forward(theta: Tensor, axis: Tensor) -> Tensor:
 
 def backward(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of theta and axis from that of the rotations."""
+    check_rotors(theta, axis, grad)
     theta, axis = theta.contiguous(), axis.contiguous()
     grad_theta, grad_axis = torch.empty_like(theta), torch.empty_like(axis)
     with torch.cuda.device_of(theta):

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from problems import Problem, check, check_rotations, extreme, problem
 from torch import Tensor
 
+from qcn.errors import UsageError
 from qcn.kernels import cuda
 
 
@@ -61,3 +63,14 @@ def test_an_empty_batch() -> None:
 
 def test_rotations() -> None:
     check_rotations(cuda.rotation, cuda.rotation_backward)
+
+
+def test_wrong_shapes_are_refused() -> None:
+    p = problem()
+    *_, statistics = cuda.forward(*p.inputs, **p.options, save=True)
+    with pytest.raises(UsageError, match="activation must be"):
+        cuda.forward(p.pose, p.activation[:, :1], *p.inputs[2:], **p.options, save=False)
+    with pytest.raises(UsageError, match="grad_pose must be"):
+        cuda.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
+    with pytest.raises(UsageError, match="theta"):
+        cuda.rotation(torch.zeros(2), torch.zeros(3, 3))

@@ -10,6 +10,7 @@ from problems import EXTREMES, Problem, check, check_an_odd_shape, extreme, prob
 from torch import Tensor
 
 from qcn import kernels
+from qcn.errors import UsageError
 from qcn.model import choose_routing, qcn, qcn_tiny
 from qcn.routing import route
 
@@ -91,6 +92,15 @@ def test_torch_agrees_that_it_is_an_operator() -> None:
     torch.library.opcheck(kernels.route, arguments)
     angles, axes = torch.randn(5, 4, device="cuda"), torch.randn(5, 4, 3, device="cuda")
     torch.library.opcheck(kernels.rotation, (angles.requires_grad_(), axes.requires_grad_()))
+
+
+def test_the_operator_refuses_wrong_shapes() -> None:
+    p = on_gpu(problem())
+    options = (list(p.window), p.stride, p.iterations, p.unit, False)
+    with pytest.raises(UsageError, match="beta_a must be"):
+        kernels.route(*p.inputs[:4], p.beta_a[:1], *options)
+    with pytest.raises(UsageError, match="theta"):
+        kernels.rotation(torch.zeros(2, device="cuda"), torch.zeros(3, 3, device="cuda"))
 
 
 def test_it_compiles_without_a_graph_break() -> None:
