@@ -1,0 +1,30 @@
+"""weights.safetensors: the deployment form on disk, for libqcn and for making ONNX where there is no torch.
+
+The arrays under the names of `qcn.export.network`, and in the file's metadata how they make a network:
+
+    schema      the version of this layout
+    structure   `Structure.to_json()`
+"""
+
+import json
+from pathlib import Path
+
+from qcn.errors import UsageError
+from qcn.export.arrays import read_arrays, write_arrays
+from qcn.export.network import Network, Structure
+
+SCHEMA = "1"
+
+
+def write(path: Path, network: Network) -> None:
+    """Write the network to `path`."""
+    write_arrays(path, network.arrays, SCHEMA, structure=json.dumps(network.structure.to_json()))
+
+
+def read(path: Path) -> Network:
+    """The network in `path`; what is not one is refused."""
+    try:
+        arrays, texts = read_arrays(path, SCHEMA)
+        return Network(Structure.from_json(json.loads(texts.get("structure", "null"))), arrays)
+    except (UsageError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a network in deployment form: {error}") from error

@@ -1,0 +1,174 @@
+"""`qcn doctor BUNDLE`: is every file of a bundle whole, which can run on this machine, and what to do for the others.
+
+Packages are looked for, not imported: a look must be quick and must work where they are broken.
+"""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from qcn.errors import UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.manifest import Artefact, Format
+from qcn.export.targets import Gpu, install_hint, this_gpu
+
+TENSORRT = {"tensorrt": ("tensorrt",), "rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}  # modules by flavour
+RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A file of the bundle: whether it `runs` here (or is `whole`, where there is nothing to run), why not, the remedy.
+
+    `cannot` speaks of this machine; `altered`, `missing` and `unknown` of the bundle.
+    """
+
+    file: str
+    format: str
+    state: Literal["runs", "whole", "cannot", "altered", "missing", "unknown"]
+    reason: str
+    mend: str = ""
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the bundle itself is not as it was written."""
+        return self.state in ("altered", "missing")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of a whole file: whether it can run here, by what or why not, and what to do."""
+
+    state: Literal["runs", "whole", "cannot"]
+    reason: str
+    mend: str = ""
+
+
+def diagnose(folder: Path) -> list[Row]:
+    """A row for each file of the bundle; raises UsageError where there is none."""
+    bundle = Bundle.open(folder)
+    artefacts = {artefact.file: artefact for artefact in bundle.manifest.files}
+    rows = []
+    for finding in bundle.check():
+        artefact = artefacts.get(finding.file)
+        if finding.state != "whole" or artefact is None:
+            kind = artefact.format if artefact else ""
+            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.mend))
+            continue
+        try:
+            verdict = LOOKS[artefact.format](artefact, bundle)
+        except UsageError as error:  # as the manifest says, and yet not what it should be
+            rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.command(folder)))
+        else:
+            rows.append(Row(artefact.file, artefact.format, verdict.state, verdict.reason, verdict.mend))
+    return rows
+
+
+def _torch(artefact: Artefact, bundle: Bundle) -> Verdict:
+    if not _installed("torch"):
+        return Verdict("cannot", "torch is not installed", "pip install torch")
+    return Verdict("runs", f"by torch {_version('torch')}")
+
+
+def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
+    if not _installed("onnxruntime"):
+        return Verdict("cannot", "onnxruntime is not installed", "pip install onnxruntime")
+    return Verdict("runs", f"by ONNX Runtime {_version('onnxruntime')}")
+
+
+def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
+    plain = f"use {bundle.folder / 'model.onnx'}, made by: qcn export RUN --format onnx --out {bundle.folder}"
+    return Verdict("cannot", "it needs a library of custom operators, which this version of qcn does not have", plain)
+
+
+def _native(artefact: Artefact, bundle: Bundle) -> Verdict:
+    bundle.network()
+    library, missing = find_library()
+    if library is None:
+        return Verdict("whole", f"libqcn cannot read it here: {missing}", "make build/libqcn.so")
+    return Verdict("whole", f"libqcn reads these weights; this version's ({library}) has the routing kernels only")
+
+
+def _golden(artefact: Artefact, bundle: Bundle) -> Verdict:
+    golden = bundle.golden()
+    return Verdict("whole", f"{len(golden.rows)} images with the reference's answers")
+
+
+def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
+    """An engine runs with the TensorRT and on the kind of GPU that it was built with."""
+    facts, rebuild = artefact.facts, artefact.command(bundle.folder)
+    flavour = facts.get("flavour")
+    if flavour not in TENSORRT:
+        return Verdict("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
+    name = "TensorRT-RTX" if flavour == "rtx" else "TensorRT"
+    module = next(filter(_installed, TENSORRT[flavour]), None)
+    if module is None:
+        return Verdict("cannot", f"{name} is not installed", install_hint(flavour))
+    here, built = _version(module), str(facts.get("version"))
+    if here and _numbers(here) != _numbers(built):
+        return Verdict("cannot", f"it was built by {name} {built!r}, this machine has {here}", rebuild)
+    gpu = this_gpu()
+    if gpu is None:
+        return Verdict("cannot", "there is no NVIDIA GPU here, or its driver is not loaded", "run it on the device")
+    if obstacle := _other_gpu(flavour, facts.get("sm"), gpu):
+        return Verdict("cannot", obstacle, rebuild)
+    return Verdict("runs", f"by {name} {here or 'of a version that it does not tell'} on {gpu.name}")
+
+
+def _other_gpu(flavour: str, sm: Any, gpu: Gpu) -> str:
+    if flavour == "rtx" and gpu.sm not in RTX_SMS:
+        return f"TensorRT-RTX does not run on this machine's {gpu.name} (sm{gpu.sm})"
+    if sm == gpu.sm or (flavour == "rtx" and sm is None and gpu.sm >= 80):
+        return ""
+    built = f"sm{sm}" if type(sm) is int else "GPUs from sm80 on" if flavour == "rtx" else "an unknown GPU"
+    return f"it was built for {built}, this machine's {gpu.name} is sm{gpu.sm}"
+
+
+LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
+    "native": _native,
+    "golden": _golden,
+    "torchscript": _torch,
+    "pt2": _torch,
+    "onnx": _onnx,
+    "onnx-fused": _fused_onnx,
+    "trt": _tensorrt,
+}
+
+
+def find_library() -> tuple[Path | None, str]:
+    """libqcn if it can be loaded, else why not. The places are those of `qcn.kernels.native`, which needs torch."""
+    chosen = os.environ.get("QCN_LIBRARY")
+    places = [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        return None, f"it is not at {' nor '.join(map(str, places))}"
+    try:
+        _ = ctypes.CDLL(str(path)).qcn_routing_forward
+    except (OSError, AttributeError) as error:  # for another machine, or of another version
+        return None, f"{path} cannot be used ({error})"
+    return path, ""
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # ValueError: a module without a spec, such as a stand-in
+        return False
+
+
+def _version(module: str) -> str:
+    """The version of the package that a module came with; empty where none is recorded."""
+    names = importlib.metadata.packages_distributions().get(module, [])
+    return importlib.metadata.version(names[0]) if names else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor and patch: what a plan is bound to."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,203 @@
+"""Whatever interrupts a writer leaves the bundle as it was, and several may write at once."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qcn.errors import UsageError
+from qcn.export import transaction
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
+from qcn.export.manifest import MANIFEST, Batch, Manifest
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != transaction.LOCK)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
+    with bundle.adding(file, "trt" if file.endswith(".engine") else "onnx", "fp32", Batch(1, 1, 1)) as draft:
+        draft.path.write_bytes(content)
+        draft.found = "fp32"
+        draft.facts["opset"] = 17
+
+
+def states(bundle: Bundle) -> dict[str, str]:
+    return {finding.file: finding.state for finding in bundle.check()}
+
+
+def test_several_formats_land_in_one_bundle(bundle: Bundle, manifest: Manifest) -> None:
+    add(bundle)
+    again = Bundle.create(bundle.folder, replace(manifest, tools={"onnx": "1.23"}))
+    assert again.manifest.tools == {"qcn": "0.1.0", "onnx": "1.23"}
+    add(again, "engines/fp32.engine", b"plan")
+    add(again, content=b"a better graph")
+    read = Bundle.open(bundle.folder)
+    assert [artefact.file for artefact in read.manifest.files] == [WEIGHTS, GOLDEN, "engines/fp32.engine", "model.onnx"]
+    assert read.path(read.find("model.onnx")).read_bytes() == b"a better graph"
+    assert read.find("model.onnx").facts == {"opset": 17}
+    facts = json.loads((bundle.folder / "engines/fp32.json").read_text())
+    assert facts["sha256"] == read.find("engines/fp32.engine").sha256
+    assert set(states(read).values()) == {"whole"}
+
+
+def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manifest, tmp_path: Path) -> None:
+    before = contents(bundle.folder)
+    other = replace(manifest, source=replace(manifest.source, sha256="f" * 64))
+    with pytest.raises(UsageError, match=rf"{manifest.source.sha256[:12]}….* not from .*ffffffffffff….*another --out"):
+        Bundle.create(bundle.folder, other)
+    longer = replace(manifest, structure=replace(manifest.structure, iterations=3))
+    with pytest.raises(UsageError, match="its structure differs"):
+        Bundle.create(bundle.folder, longer)
+    assert contents(bundle.folder) == before
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match=r"neither a bundle nor empty: it has 'thesis.tex'; choose another --out"):
+        Bundle.create(tmp_path / "mine", manifest)
+    with pytest.raises(UsageError, match="is a file"):
+        Bundle.create(tmp_path / "mine" / "thesis.tex", manifest)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "new.onnx", "engines/fp32.engine"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_an_interrupted_block_changes_nothing(bundle: Bundle, file: str, error: type[BaseException]) -> None:
+    add(bundle)
+    before = contents(bundle.folder)
+    with pytest.raises(error), bundle.adding(file, "onnx", "fp32") as draft:
+        draft.path.write_bytes(b"half of")
+        raise error
+    assert contents(bundle.folder) == before
+
+
+@pytest.mark.parametrize("file", ["model.onnx", "new.onnx", "engines/fp32.engine", "engines/new.engine"])
+def test_a_full_disk_changes_nothing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """The disk is full at the first, second, … thing that is written or moved, until there is none left to fail."""
+    add(bundle)
+    add(bundle, "engines/fp32.engine")
+    before = contents(bundle.folder)
+    failures = 0
+
+    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments, **options)
+
+        return call
+
+    for step in range(1, 40):
+        left = step
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing(os.fsync))
+            for name in ("write_text", "write_bytes", "replace", "mkdir"):
+                patch.setattr(Path, name, failing(getattr(Path, name)))
+            try:
+                add(bundle, file, b"other")
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                failures += 1
+            else:
+                break
+        assert contents(bundle.folder) == before
+        assert Bundle.open(bundle.folder).manifest == bundle.manifest
+    assert failures >= 6
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from qcn.export.bundle import Bundle
+bundle, fatal = Bundle.open(Path(sys.argv[1])), int(sys.argv[2])
+real, count = Path.replace, 0
+def replace(self, target):
+    global count
+    count += 1
+    if count == fatal:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(self, target)
+Path.replace = replace
+with bundle.adding("model.onnx", "onnx", "fp32") as draft:
+    draft.path.write_bytes(b"other")
+    if fatal == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("fatal", [0, 1, 2, 3], ids=["in the block", "first move", "second move", "manifest"])
+def test_what_a_killed_writer_left_is_undone_by_the_next(bundle: Bundle, fatal: int) -> None:
+    add(bundle)
+    before = contents(bundle.folder)
+    result = subprocess.run([sys.executable, "-c", KILLED, str(bundle.folder), str(fatal)], check=False)
+    assert result.returncode == -signal.SIGKILL
+    assert list(bundle.folder.glob(".*.part"))
+    add(bundle, "new.onnx")
+    after = contents(bundle.folder)
+    assert after.pop("new.onnx") == b"graph"
+    assert after.keys() == before.keys()
+    assert all(after[file] == before[file] for file in before if file != MANIFEST)
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+
+
+def test_a_writer_at_work_is_not_disturbed(bundle: Bundle) -> None:
+    """Two blocks at once: neither removes the other's work, and both entries are in the manifest."""
+    other = Bundle.open(bundle.folder)
+    with bundle.adding("model.onnx", "onnx", "fp32") as slow:
+        slow.path.write_bytes(b"slow")
+        add(other, "quick.onnx")
+    assert states(Bundle.open(bundle.folder)) == dict.fromkeys((WEIGHTS, GOLDEN, "quick.onnx", "model.onnx"), "whole")
+
+
+def test_writers_at_once_lose_no_entry(bundle: Bundle) -> None:
+    code = """
+import sys
+from pathlib import Path
+from qcn.export.bundle import Bundle
+bundle = Bundle.open(Path(sys.argv[1]))
+for i in range(10):
+    with bundle.adding(f"engines/{sys.argv[2]}-{i}.engine", "trt", "fp32") as draft:
+        draft.path.write_bytes(b"plan")
+"""
+    command = [sys.executable, "-c", code, str(bundle.folder)]
+    writers = [subprocess.Popen([*command, name]) for name in "abc"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    read = Bundle.open(bundle.folder)
+    assert len(read.manifest.files) == 32
+    assert set(states(read).values()) == {"whole"}
+    assert not list(bundle.folder.glob(".*.part"))
+
+
+def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written to look at one; writing says what is not allowed. (Tests may run as root: hence no chmod.)"""
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+    assert bundle.network() and bundle.golden()
+    before = contents(bundle.folder)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        add(bundle)
+    assert contents(bundle.folder) == before
+
+
+def test_files_are_for_everyone_who_may_read_the_bundle(bundle: Bundle) -> None:
+    with bundle.adding("model.onnx", "onnx", "fp32") as draft:
+        draft.path.touch(mode=0o600)
+    assert (bundle.folder / "model.onnx").stat().st_mode == (bundle.folder / MANIFEST).stat().st_mode

@@ -1,0 +1,152 @@
+"""`qcn doctor BUNDLE`: the right word for every file on every kind of machine, and the command that helps."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qcn import doctor
+from qcn.errors import UsageError
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
+from qcn.export.manifest import Artefact, Batch, Format
+from qcn.export.targets import Gpu
+from qcn.kernels import native
+
+ORIN = Gpu("Orin", 87)
+
+
+def add(bundle: Bundle, file: str, format: Format, **facts: Any) -> Artefact:
+    with bundle.adding(file, format, "fp16", Batch(1, 8, 64)) as draft:
+        draft.path.write_bytes(b"content")
+        draft.found, draft.facts = "fp16", facts
+    return bundle.find(file)
+
+
+def row(bundle: Bundle, file: str) -> doctor.Row:
+    return next(row for row in doctor.diagnose(bundle.folder) if row.file == file)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A machine to be equipped by the test: versions of packages by module, and its GPU."""
+    has: dict[str, Any] = {"packages": {}, "gpu": None}
+    monkeypatch.setattr(doctor, "_installed", lambda module: module in has["packages"])
+    monkeypatch.setattr(doctor, "_version", lambda module: has["packages"][module])
+    monkeypatch.setattr(doctor, "this_gpu", lambda: has["gpu"])
+    return has
+
+
+def test_this_machine(bundle: Bundle) -> None:
+    add(bundle, "model.ts", "torchscript")
+    rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
+    assert list(rows) == [WEIGHTS, GOLDEN, "model.ts"]
+    assert rows["model.ts"].state == "runs" and "by torch 2." in rows["model.ts"].reason
+    assert rows[GOLDEN].state == "whole" and "21 images" in rows[GOLDEN].reason
+    assert not any(row.faulty for row in rows.values())
+
+
+def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> None:
+    for file, kind in (("model.ts", "torchscript"), ("model.pt2", "pt2"), ("model.onnx", "onnx")):
+        add(bundle, file, kind)  # type: ignore[arg-type]
+    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").mend) == ("cannot", "pip install torch")
+    assert row(bundle, "model.pt2").reason == "torch is not installed"
+    assert row(bundle, "model.onnx").mend == "pip install onnxruntime"
+    machine["packages"]["onnxruntime"] = "1.31.1"
+    assert (row(bundle, "model.onnx").state, row(bundle, "model.onnx").reason) == ("runs", "by ONNX Runtime 1.31.1")
+
+
+def test_a_fused_graph_waits_for_its_operators(bundle: Bundle) -> None:
+    add(bundle, "model.fused.onnx", "onnx-fused")
+    seen = row(bundle, "model.fused.onnx")
+    assert seen.state == "cannot" and "custom operators" in seen.reason and "qcn export RUN --format onnx" in seen.mend
+
+
+@pytest.mark.parametrize(
+    ("packages", "gpu", "state", "says"),
+    [
+        ({}, ORIN, "cannot", "TensorRT is not installed"),
+        ({"tensorrt_rtx": "1.7.1.116"}, ORIN, "cannot", "TensorRT is not installed"),
+        ({"tensorrt": "10.3.0.26"}, ORIN, "cannot", "built by TensorRT '8.6.2', this machine has 10.3.0.26"),
+        ({"tensorrt": "8.6.1"}, ORIN, "cannot", "built by TensorRT '8.6.2'"),
+        ({"tensorrt": "8.6.2.3"}, None, "cannot", "no NVIDIA GPU"),
+        ({"tensorrt": "8.6.2.3"}, Gpu("H200", 90), "cannot", "built for sm87, this machine's H200 is sm90"),
+        ({"tensorrt": "8.6.2.3"}, ORIN, "runs", "by TensorRT 8.6.2.3 on Orin"),
+        ({"tensorrt": ""}, ORIN, "runs", "of a version that it does not tell"),
+    ],
+)
+def test_an_engine_is_bound_to_its_machine(
+    bundle: Bundle, machine: dict[str, Any], packages: dict[str, str], gpu: Gpu | None, state: str, says: str
+) -> None:
+    engine = add(bundle, "engines/fp16.engine", "trt", flavour="tensorrt", version="8.6.2", sm=87)
+    machine.update(packages=packages, gpu=gpu)
+    seen = row(bundle, engine.file)
+    assert seen.state == state and says in seen.reason
+    if "built" in says:
+        assert seen.mend == f"qcn export {bundle.folder} --format trt --precision fp16 --batch 1:8:64"
+    if "not installed" in says:
+        assert "install" in seen.mend
+
+
+@pytest.mark.parametrize(
+    ("sm", "gpu", "state"),
+    [
+        (None, Gpu("RTX 4090", 89), "runs"),
+        (89, Gpu("RTX 4090", 89), "runs"),
+        (None, Gpu("RTX 2080", 75), "cannot"),  # without a named SM, a plan is for 8.0 on
+        (75, Gpu("RTX 2080", 75), "runs"),
+        (89, Gpu("RTX 5090", 120), "cannot"),
+        (None, Gpu("H200", 90), "cannot"),
+    ],
+)
+def test_tensorrt_rtx(bundle: Bundle, machine: dict[str, Any], sm: int | None, gpu: Gpu, state: str) -> None:
+    machine.update(packages={"tensorrt_rtx_bindings": "1.7.1.116"}, gpu=gpu)
+    engine = add(bundle, "engines/rtx.engine", "trt", flavour="rtx", version="1.7.1", sm=sm)
+    assert row(bundle, engine.file).state == state
+
+
+def test_an_engine_without_facts_is_rebuilt(bundle: Bundle, machine: dict[str, Any]) -> None:
+    add(bundle, "engines/x.engine", "trt")
+    seen = row(bundle, "engines/x.engine")
+    assert seen.state == "cannot" and "--format trt" in seen.mend
+
+
+def test_weights_say_what_libqcn_can_do_with_them(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if native.available():
+        monkeypatch.delenv("QCN_LIBRARY", raising=False)
+        assert "has the routing kernels only" in row(bundle, WEIGHTS).reason
+    monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "nowhere.so"))
+    seen = row(bundle, WEIGHTS)
+    assert seen.state == "whole" and "nowhere.so" in seen.reason and seen.mend == "make build/libqcn.so"
+    (tmp_path / "nowhere.so").write_bytes(b"not a library")
+    assert "cannot be used" in row(bundle, WEIGHTS).reason
+
+
+def test_libqcn_is_looked_for_where_the_kernels_look() -> None:
+    found, missing = doctor.find_library()
+    if "QCN_LIBRARY" not in os.environ:
+        assert [found or missing] == [next((p for p in native._candidates() if p.is_file()), missing)]
+
+
+def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
+    add(bundle, "model.onnx", "onnx")
+    add(bundle, "model.ts", "torchscript")
+    (bundle.folder / "model.onnx").write_bytes(b"CONTENT")
+    (bundle.folder / "model.ts").unlink()
+    (bundle.folder / "extra").touch()
+    rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
+    assert rows["model.onnx"].state == "altered" and "sha256" in rows["model.onnx"].reason
+    assert rows["model.ts"].state == "missing" and rows["model.ts"].mend.startswith("qcn export RUN")
+    assert rows["extra"].state == "unknown" and not rows["extra"].faulty
+    assert [file for file, row in rows.items() if row.faulty] == ["model.onnx", "model.ts"]
+    with pytest.raises(UsageError, match="is not a bundle"):
+        doctor.diagnose(tmp_path / "nowhere")
+
+
+def test_a_file_of_the_right_hash_and_the_wrong_kind(bundle: Bundle) -> None:
+    """Whoever can write the manifest can make any hash right: the contents are looked at all the same."""
+    for file, kind in ((WEIGHTS, "native"), (GOLDEN, "golden")):
+        add(bundle, file, kind)  # type: ignore[arg-type]
+    assert {row.file: row.state for row in doctor.diagnose(bundle.folder)} == {WEIGHTS: "altered", GOLDEN: "altered"}

@@ -1,0 +1,181 @@
+"""Golden answers are the trained network's own, to real images of every kind and to edge cases."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from qcn.checkpoint import load_network
+from qcn.data import load
+from qcn.data.imageset import ImageSet
+from qcn.data.preprocess import preprocess
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export import golden
+from qcn.export.bundle import GOLDEN, Bundle
+from qcn.export.golden import Golden
+from qcn.export.reference import answers, edge_images, make_golden, real_images
+from qcn.model import QCN, choose_routing
+
+EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]
+
+
+@pytest.fixture
+def made(bundle: Bundle) -> Golden:
+    return bundle.golden()
+
+
+def test_rows_are_real_images_of_every_class_then_edge_cases(made: Golden, data_dir: Path) -> None:
+    assert list(made.rows[16:]) == EDGES
+    assert made.image.shape == (21, 1, 28, 28)
+    assert set(made.label[:16]) == set(range(10)) and set(made.label[16:]) == {-1}
+    test = load("mnist", data_dir).tests["test"]
+    for row, image, label in zip(made.rows[:16], made.image, made.label, strict=False):
+        split, index = row.split(":")[0].split()
+        assert split == "test" and test.labels[int(index)] == label
+        assert np.array_equal(test.images[int(index)], image)
+        assert row.endswith(f": {test.classes[label]}")
+    assert len(set(made.rows)) == 21
+
+
+def test_edge_cases_are_what_they_are_called() -> None:
+    edges = edge_images((2, 5, 7))
+    assert list(edges) == EDGES
+    assert all(image.shape == (2, 5, 7) and image.dtype == np.uint8 for image in edges.values())
+    assert not edges["zeros"].any() and (edges["saturated"] == 255).all() and len(np.unique(edges["grey"])) == 1
+    assert len(np.unique(edges["noise"])) > 30
+    assert (edges["one bright pixel"] > 0).sum() == 2  # one a channel
+
+
+def test_answers_are_the_trained_networks(made: Golden, run: Path) -> None:
+    network, record = load_network(run)
+    choose_routing(network, "reference")
+    seen = preprocess(torch.from_numpy(made.image), record.preprocessing)
+    assert np.array_equal(made.input, seen.numpy())
+    with torch.inference_mode():
+        single = network(seen)
+        exact = network.double()(seen.double())
+    np.testing.assert_allclose(made.float32.activation, single.activation, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(made.reference.activation, exact.activation, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(made.reference.pose, exact.pose, rtol=0, atol=1e-13)
+    assert made.float32.pose.dtype == np.float32
+    assert 0 < abs(made.float32.pose - made.reference.pose).max() < 1e-4  # the noise floor
+
+
+def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
+    """The stored layers are those that the rest of the network goes on from, once their poses are scaled."""
+    network, _ = load_network(run)
+    assert isinstance(network, QCN)
+    choose_routing(network.double(), "reference")
+    assert list(made.layers) == ["capsules1", "capsules2"]
+    assert made.layers["capsules1"].pose.shape == (21, 8, 3, 6, 6)
+    before = made.layers["capsules2"]
+    with torch.inference_mode():
+        pose = network.scales[-1](torch.from_numpy(before.pose))
+        pose, activation = network.class_capsules(pose, torch.from_numpy(before.activation))
+    np.testing.assert_allclose(made.reference.pose, pose, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(made.reference.activation, activation, rtol=0, atol=1e-12)
+
+
+def test_arrays_are_written_in_their_own_order(made: Golden, tmp_path: Path) -> None:
+    """Routing gives transposed views, and safetensors would write them as they lie in memory."""
+    turned = replace(made, input=np.asfortranarray(made.input))
+    golden.write(tmp_path / "turned", turned)
+    assert np.array_equal(golden.read(tmp_path / "turned").input, made.input)
+
+
+def test_making_them_leaves_the_network_as_it_was(run: Path, data_dir: Path) -> None:
+    network, record = load_network(run)
+    assert isinstance(network, QCN)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    first = make_golden(network, record, data_dir)
+    second = make_golden(network, record, data_dir)
+    assert np.array_equal(first.reference.pose, second.reference.pose) and first.rows == second.rows
+    after = network.state_dict()
+    assert all(
+        torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
+    )
+    assert network.layers[0].routing == "auto" and not network.layers[0]._forward_hooks
+
+
+def test_the_layers_of_a_full_size_network_are_named(run: Path) -> None:
+    from qcn import create
+
+    network = create("qcn", in_channels=1, classes=3)
+    assert isinstance(network, QCN)
+    exact, layers = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
+    assert {name: layer.activation.shape for name, layer in layers.items()} == {
+        "capsules1": (1, 16, 10, 10),
+        "capsules2": (1, 16, 6, 6),
+        "capsules3": (1, 16, 2, 2),
+    }
+    assert exact.pose.shape == (1, 3, 3) and exact.pose.dtype == np.float64
+
+
+def images(labels: list[int], classes: int = 5) -> ImageSet:
+    pixels = np.arange(len(labels), dtype=np.uint8)[:, None, None, None] * np.ones((1, 1, 2, 2), np.uint8)
+    return ImageSet(pixels, np.array(labels), tuple("abcdefghij"[:classes]))
+
+
+def test_images_are_spread_over_classes_and_splits() -> None:
+    tests = {"familiar": images(list(range(5)) * 8), "novel": images(list(range(5)) * 8)}
+    rows = [row for row, _, _ in real_images(tests, 16)]
+    assert len(set(rows)) == len(rows) == 16
+    for label in "abcde":
+        splits = [row.split()[0] for row in rows if row.endswith(label)]
+        assert abs(splits.count("familiar") - splits.count("novel")) <= 1 and len(splits) >= 3
+
+
+def test_small_test_splits_give_what_they_have() -> None:
+    rows = [row for row, _, _ in real_images({"test": images([1, 1, 3])}, 16)]
+    assert sorted(rows) == ["test 0: b", "test 1: b", "test 2: d"]
+    with pytest.raises(UsageError, match="no test images"):
+        list(real_images({"test": images([])}, 16))
+
+
+def test_what_cannot_be_answered_is_refused(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    network, record = load_network(run)
+    assert isinstance(network, QCN)
+    with pytest.raises(MissingError, match="qcn datasets fetch mnist"):
+        make_golden(network, record, tmp_path)
+    with pytest.raises(UsageError, match="classes"):
+        make_golden(network, replace(record, classes=list("abcdefghij")), data_dir)
+    with torch.no_grad():
+        network.class_capsules.rotors.beta_a[3] = torch.nan
+    with pytest.raises(CheckFailed, match=r"'test .*' is not finite"):
+        make_golden(network, record, data_dir)
+
+
+def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    path = bundle.path(bundle.find(GOLDEN))
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    arrays = load_file(path)
+    other = tmp_path / "other"
+
+    def refused(says: str, changed: dict[str, Any], **entries: str) -> None:
+        save_file({name: array for name, array in {**arrays, **changed}.items() if array is not None}, other, entries)
+        with pytest.raises(UsageError, match=f"is not a golden file: {says}"):
+            golden.read(other)
+
+    refused("it has schema None", {})
+    refused("its rows must be named", {}, schema="1")
+    refused("its rows must be named", {}, schema="1", rows=json.dumps([1] * 21))
+    refused("'image' must be uint8 of 4 axes and 2 rows", {}, schema="1", rows='["a", "b"]')
+    refused("it has no 'label'", {"label": None}, **metadata)
+    refused("it has no 'capsules1.activation'", {"capsules1.activation": None}, **metadata)
+    refused("'label' must be int64", {"label": arrays["label"].astype(np.int32)}, **metadata)
+    refused("'float64 pose' must be float64", {"pose": arrays["pose"].astype(np.float32)}, **metadata)
+    refused("the poses of 'float64'", {"pose": arrays["pose"][:, :-1].copy()}, **metadata)
+    refused(
+        "the activations of 'capsules1'", {"capsules1.activation": arrays["capsules1.activation"] * np.inf}, **metadata
+    )
+    for content in (b"", b"\xff" * 64, path.read_bytes()[:-1]):
+        other.write_bytes(content)
+        with pytest.raises(UsageError, match="is not a golden file"):
+            golden.read(other)
