@@ -1,0 +1,70 @@
+"""Routing as one node a capsule layer: `EMRouting` of the domain `qcn`, for the fused kernels of `deploy/`.
+
+    inputs      pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …] where all
+                places of a window share their rotations), beta_u [J], beta_a [J]; the last three in float32
+    outputs     pose [B, J, 3, H', W'], activation [B, J, H', W'], in the type of the first two inputs
+    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit"), variance_floor, mass_floor
+
+A TensorRT plugin or a custom operator of ONNX Runtime stands behind the node. Where there is neither, the file still
+runs: each node is also a function of the model, whose body is the unrolled form.
+"""
+
+from onnx import FunctionProto, helper
+
+from qcn.export import unrolled
+from qcn.export.graph import Graph, Value
+from qcn.export.network import Network, Site
+
+DOMAIN, VERSION = "qcn", 1
+OPERATOR = "EMRouting"
+INPUTS = ("pose", "activation", "rotation", "beta_u", "beta_a")
+OUTPUTS = ("pose_out", "activation_out")
+
+
+def route(g: Graph, network: Network, site: Site, pose: Value, activation: Value, type: int) -> tuple[Value, Value]:
+    """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] -> those of its parents."""
+    structure = network.structure
+    weights = [g.weight(name, network.arrays[f"{site.name}.{name}"]) for name in INPUTS[2:]]
+    inputs = [g.cast("pose.cast", pose, type), g.cast("activation.cast", activation, type), *weights]
+    attributes = {
+        "window": list(site.window),
+        "stride": site.stride,
+        "iterations": structure.iterations,
+        "mode": structure.mode,
+        "variance_floor": structure.variance_floor,
+        "mass_floor": structure.mass_floor,
+    }
+    outputs = [Value(g.name(name), type) for name in ("pose", "activation")]
+    node = helper.make_node(
+        OPERATOR,
+        [value.name for value in inputs],
+        [value.name for value in outputs],
+        g.name("routing"),
+        domain=DOMAIN,
+        overload=site.name,
+        **attributes,
+    )
+    g.nodes.append(node)
+    g.functions.append(_body(g.opset, network, site, type, list(attributes)))
+    return outputs[0], outputs[1]
+
+
+def _body(opset: int, network: Network, site: Site, type: int, attributes: list[str]) -> FunctionProto:
+    """The node as a function: the unrolled form, with its weights as constants inside."""
+    g = Graph(opset)
+    with g.scope("unrolled"):
+        pose, activation = unrolled.route(g, network, site, Value("pose", type), Value("activation", type), type)
+    given = zip(OUTPUTS, (pose, activation), strict=True)
+    casts = [helper.make_node("Cast", [value.name], [name], name, to=type) for name, value in given]
+    constants = [helper.make_node("Constant", [], [name], name, value=value) for name, value in g.weights.items()]
+    return helper.make_function(
+        DOMAIN,
+        OPERATOR,
+        list(INPUTS),
+        list(OUTPUTS),
+        [*constants, *g.nodes, *casts],
+        [helper.make_opsetid("", opset)],
+        attributes,
+        overload=site.name,
+        doc_string=f"EM routing of {site.name}",
+    )

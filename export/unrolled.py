@@ -1,0 +1,176 @@
+"""Routing in standard ONNX operators: the formula of `qcn/routing.py`, its iterations written out one after the other.
+
+How it is arranged decides its speed, since every operator is a pass over memory. Votes lie as [B, I, 3, J·n]: n
+positions innermost, then parents, so that whatever belongs to a parent is broadcast over the children in long runs. No
+loops, no slices:
+
+    children    the I = C·k·k children of the windows at n positions        one gather
+    votes       R_i u_i for all parents of a child                          one product of matrices
+    iteration1  r is uniform, so Σ a·v and Σ a·v² are convolutions of the maps with R and with products of R's elements
+    iteration2… d = v − μ of the iteration before; with it the distances of the E-step, and Σ r·d and Σ r·d², from which
+                the new mean and variance follow without cancellation; sums over children are products with ones
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from qcn.export.graph import Graph, Value
+from qcn.export.network import Array, Network, Site
+
+# The products u_p·u_q of a pose's components, and how often each stands in (Σ_p R_p·u_p)².
+PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
+
+
+@dataclass(frozen=True)
+class Parents:
+    """A layer's parents after an M-step: mean and variance [B, 3, J, n], ½ Σ ln σ² and the score z [B, 1, J, n]."""
+
+    mean: Value
+    variance: Value
+    log_spread: Value
+    z: Value
+
+
+def route(g: Graph, network: Network, site: Site, pose: Value, activation: Value, type: int) -> tuple[Value, Value]:
+    """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] -> those of its parents.
+
+    Votes are made in `type`; statistics, and what comes out, are float32.
+    """
+    layer = _CapsuleLayer(g, network, site)
+    poses = g.cast("pose.float", pose, TensorProto.FLOAT)
+    activations = g.cast("activation.float", activation, TensorProto.FLOAT)
+    with g.scope("iteration1"):
+        parents = layer.first_m_step(poses, activations)
+    if network.structure.iterations > 1:
+        votes = layer.votes(g.cast("pose.votes", pose, type))
+        active = layer.children("active", activations)
+    for t in range(2, network.structure.iterations + 1):
+        with g.scope(f"iteration{t}"):
+            apart = g.node("Sub", "apart", votes, g.reshape("mean.row", parents.mean, 0, 1, 3, -1))  # d = v − μ
+            squared = g.node("Mul", "squared", apart, apart)
+            r = layer.e_step(parents, squared, active)
+            parents = layer.m_step(parents, apart, squared, r)
+    mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
+    z = g.reshape("z", parents.z, 0, site.parents, site.rows, site.columns)
+    return g.reshape("parents.pose", mean, 0, 0, 0, site.rows, site.columns), g.node("Sigmoid", "parents.activation", z)
+
+
+class _CapsuleLayer:
+    """The steps of one capsule layer. C, I, J and n as at the top of this file."""
+
+    def __init__(self, g: Graph, network: Network, site: Site) -> None:
+        self.g, self.site, self.structure = g, site, network.structure
+        rotation = network.arrays[f"{site.name}.rotation"]
+        self.rotation = np.broadcast_to(rotation, (*site.window, *rotation.shape[2:]))  # [k, k, C, J, 3, 3]
+        self.beta_u, self.beta_a = network.arrays[f"{site.name}.beta_u"], network.arrays[f"{site.name}.beta_a"]
+        self.C, self.I, self.J, self.n = site.children, site.window_children, site.parents, site.rows * site.columns
+
+    def first_m_step(self, pose: Value, activation: Value) -> Parents:
+        """Where each child is shared out evenly."""
+        g, C, area = self.g, self.C, self.site.height * self.site.width
+        axes = g.reshape("axes", pose, 0, C, 3, area)
+        weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
+        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in PRODUCTS)), axis=2)
+        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in PRODUCTS)), axis=2)
+        elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
+        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
+        mass = self._convolution("mass", activation, np.ones((1, 1, C, 1, *self.site.window)))  # [B, 1, 1, n]
+        sums = self._convolution("sums", weighted, elements)
+        squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
+        floor = g.number("floor", self.structure.mass_floor)
+        safe = g.node("Add", "mass.safe", mass, floor)
+        mean = g.node("Div", "mean", sums, safe)
+        # Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor.
+        mean_mass = g.node("Mul", "mean_mass", mean, g.node("Add", "mass.safer", safe, floor))
+        spread = g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
+        return self._parents(mass, safe, mean, spread)
+
+    def _convolution(self, name: str, maps: Value, weight: Array) -> Value:
+        """Of maps [B, C, x, H·W] with weights [3, J, C, x, k, k] (or [1, 1, …]), shared out evenly -> [B, 3, J, n]."""
+        axes, parents, planes = *weight.shape[:2], weight.shape[2] * weight.shape[3]
+        maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.site.height, self.site.width)
+        kernel = (weight / self.J).reshape(axes * parents, planes, *self.site.window).astype(np.float32)
+        weights = self.g.weight(f"{name}.weight", kernel)
+        out = self.g.node("Conv", f"{name}.conv", maps, weights, strides=[self.site.stride] * 2)
+        return self.g.reshape(name, out, 0, axes, parents, self.n)
+
+    def children(self, name: str, maps: Value) -> Value:
+        """Maps [B, C, (x,) H, W] -> the windows' children [B, I, x, n]."""
+        g, site = self.g, self.site
+        rows, columns = (
+            np.arange(side)[:, None] + site.stride * np.arange(out)  # [k, H']
+            for side, out in zip(site.window, (site.rows, site.columns), strict=True)
+        )
+        places = (rows[:, None, :, None] * site.width + columns[:, None, :]).reshape(-1, self.n)  # [k·k, n]
+        flat = g.reshape(f"{name}.maps", maps, 0, self.C, -1, site.height * site.width)
+        found = g.node("Gather", f"{name}.windows", flat, g.weight(f"{name}.places", places), axis=3)
+        found = g.node("Transpose", f"{name}.first", found, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
+        return g.reshape(name, found, 0, self.I, -1, self.n)
+
+    def votes(self, pose: Value) -> Value:
+        """[B, I, 3, J·n], made in the poses' type."""
+        g = self.g
+        rotation = self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3 * self.J, 3)  # [C·k·k, 3·J, 3]
+        turned = g.node("MatMul", "turned", g.weight("rotation", rotation, pose.type), self.children("child", pose))
+        return g.cast("votes.float", g.reshape("votes", turned, 0, self.I, 3, self.J * self.n), TensorProto.FLOAT)
+
+    def e_step(self, parents: Parents, squared: Value, active: Value) -> Value:
+        """r [B, I, J, n]: how much of each child goes to each parent."""
+        g, J, n = self.g, self.J, self.n
+        prior = g.node("Sub", "prior", self._log_sigmoid(parents.z), parents.log_spread)
+        weight = g.node("Div", "weight", g.number("half", 0.5), parents.variance)
+        weighted = g.node("Mul", "weighted", squared, g.reshape("weight.row", weight, 0, 1, 3, J * n))
+        distance = g.node("MatMul", "distance.sum", g.weight("axes", np.ones((1, 3), np.float32)), weighted)
+        logit = g.node("Sub", "logit", prior, g.reshape("distance", distance, 0, self.I, J, n))
+        # A softmax over parents, which are not innermost: by hand it is three times as fast in ONNX Runtime.
+        power = g.node("Exp", "power", g.node("Sub", "below", logit, g.reduce("ReduceMax", "largest", logit, 2)))
+        share = g.node("Div", "share", active, g.reduce("ReduceSum", "total", power, 2))
+        return g.node("Mul", "r", power, share)
+
+    def m_step(self, old: Parents, apart: Value, squared: Value, r: Value) -> Parents:
+        """The parents by sums about the means that they had before."""
+        g = self.g
+        row = g.reshape("r.row", r, 0, self.I, 1, -1)
+        mass = self._over_children("mass", row)  # S [B, 1, J, n]
+        first = self._over_children("first", g.node("Mul", "r_apart", apart, row))  # Σ r·d [B, 3, J, n]
+        second = self._over_children("second", g.node("Mul", "r_squared", squared, row))  # Σ r·d²
+        safe = g.node("Add", "mass.safe", mass, g.number("floor", self.structure.mass_floor))
+        # Σ r·v = Σ r·d + μ·S; and with δ = new μ − μ, Σ r·(d − δ)² = Σ r·d² + δ·(δ·S − 2·Σ r·d).
+        sums = g.node("Add", "sums", first, g.node("Mul", "old_sums", old.mean, mass))
+        mean = g.node("Div", "mean", sums, safe)
+        moved = g.node("Sub", "moved", mean, old.mean)
+        pull = g.node("Sub", "pull", g.node("Mul", "moved_mass", moved, mass), g.node("Add", "twice", first, first))
+        spread = g.node("Add", "spread", second, g.node("Mul", "correction", moved, pull))
+        return self._parents(mass, safe, mean, spread)
+
+    def _over_children(self, name: str, value: Value) -> Value:
+        """The sum over children: [B, I, x, J·n] -> [B, x, J, n]."""
+        flat = self.g.reshape(f"{name}.flat", value, 0, self.I, -1)
+        ones = self.g.weight(f"{name}.ones", np.ones((1, self.I), np.float32))
+        return self.g.reshape(name, self.g.node("MatMul", f"{name}.sum", ones, flat), 0, -1, self.J, self.n)
+
+    def _parents(self, mass: Value, safe: Value, mean: Value, spread: Value) -> Parents:
+        """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
+        g, J = self.g, self.J
+        spread = g.node("Relu", "spread.positive", spread)  # rounding may leave a little less than nothing
+        spread = g.node("Div", "spread.mean", spread, safe)
+        variance = g.node("Add", "variance", spread, g.number("epsilon", self.structure.variance_floor))
+        logs = g.reduce("ReduceSum", "log_variance.sum", g.node("Log", "log_variance", variance), 1)
+        log_spread = g.node("Mul", "log_spread", logs, g.number("half", 0.5))  # [B, 1, J, n]
+        cost = g.node("Add", "cost", log_spread, g.weight("beta_u", 3 * self.beta_u[:, None]))
+        expected = g.node("Mul", "mass.expected", mass, g.number("per_expected", 2 * J / self.I))
+        beta_a = g.weight("beta_a", self.beta_a[:, None])
+        z = g.node("Sub", "score", beta_a, g.node("Mul", "cost.mass", cost, expected))
+        if self.structure.mode == "unit":
+            norm = g.node("Max", "norm.safe", g.reduce("ReduceL2", "norm", z, 2), g.number("least", 1e-12))
+            z = g.node("Div", "score.unit", z, norm)
+        return Parents(mean, variance, log_spread, z)
+
+    def _log_sigmoid(self, z: Value) -> Value:
+        """min(z, 0) − ln(1 + exp(−|z|)), which no engine can make overflow."""
+        g = self.g
+        power = g.node("Exp", "z.power", g.node("Neg", "z.below", g.node("Abs", "z.abs", z)))
+        tail = g.node("Log", "z.tail", g.node("Add", "z.one_more", power, g.number("one", 1.0)))
+        return g.node("Sub", "log_active", g.node("Min", "z.negative", z, g.number("zero", 0.0)), tail)
