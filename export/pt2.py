@@ -1,0 +1,41 @@
+"""pt2: the network as torch.export writes it, the successor of TorchScript; torch runs and compiles it by itself.
+
+Unlike TorchScript it does not say whether a GPU may compute its float32 convolutions in TF32: that is for whoever runs
+it, by torch.backends.cudnn.allow_tf32.
+"""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qcn.export.lower import Deployed
+from qcn.export.network import Network
+from qcn.export.torchscript import METADATA
+
+
+def write_pt2(
+    network: Network,
+    path: Path,
+    *,
+    precision: str = "fp32",
+    every_layer: bool = False,
+    metadata: dict[str, str],
+) -> dict[str, Any]:
+    """Write the network for any batch size to `path`; returns its facts, which are in the file beside `metadata`.
+
+    It takes images [B, channels, height, width] and returns a tuple of the facts' outputs, in their order.
+    """
+    deployed = Deployed(network, every_layer, precision)
+    facts = deployed.facts()
+    structure = network.structure
+    example = torch.zeros(2, structure.channels, structure.height, structure.width)
+    batch = torch.export.Dim("batch", min=1)
+    with torch.no_grad():
+        program = torch.export.export(deployed, (example,), dynamic_shapes={"image": {0: batch}})
+    file = io.BytesIO()  # given a path, torch would insist on its ending
+    torch.export.save(program, file, extra_files={METADATA: json.dumps(metadata | facts)})
+    path.write_bytes(file.getvalue())
+    return facts

@@ -1,0 +1,277 @@
+"""TorchScript and pt2: the trained network's answers at any batch size, from a file that needs no `qcn`."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from qcn.checkpoint import load_network
+from qcn.errors import BuildError, UsageError
+from qcn.export import reference
+from qcn.export.lower import lower
+from qcn.export.network import Network
+from qcn.export.pt2 import write_pt2
+from qcn.export.torchscript import write_torchscript
+from qcn.model import QCN, qcn_tiny, qcn_unbranched
+
+WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"ts": write_torchscript, "pt2": write_pt2}
+Answers = dict[str, Tensor]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
+every_format = pytest.mark.parametrize("ending", WRITERS)
+
+
+def images(network: Network, batch: int = 6) -> Tensor:
+    """Noise, and one image of zeros."""
+    structure = network.structure
+    generator = torch.Generator().manual_seed(0)
+    out = torch.randn(batch, structure.channels, structure.height, structure.width, generator=generator)
+    out[-1] = 0
+    return out
+
+
+def answers(trained: QCN, image: Tensor) -> Answers:
+    """All outputs of a trained network in the precision of `image`, by name."""
+    classes, layers = reference.answers(trained, image)
+    out = {"activation": classes.activation, "pose": classes.pose}
+    for name, layer in layers.items():
+        out |= {f"{name}.pose": layer.pose, f"{name}.activation": layer.activation}
+    return {name: torch.from_numpy(array) for name, array in out.items()}
+
+
+def tolerances(exact: Answers, rounded: Answers) -> dict[str, float]:
+    """Four times what rounding did to the trained network itself, output by output.
+
+    The same arithmetic in another order, on another processor, errs as much; the largest of some hundred such errors
+    is hardly ever four times the largest of as many others. Where one was lucky: four units in the last place.
+    """
+    unit = torch.finfo(torch.float32).eps
+    return {
+        name: 4 * max((rounded[name] - x).abs().max().item(), unit * x.abs().max().item()) for name, x in exact.items()
+    }
+
+
+def assert_agree(found: Answers, exact: Answers, tolerance: dict[str, float]) -> None:
+    for name, x in found.items():
+        assert x.dtype == torch.float32
+        assert x.shape == exact[name].shape, name
+        assert (x - exact[name]).abs().max() <= tolerance[name], name
+
+
+def run_model(path: Path, image: Tensor, names: list[str]) -> Answers:
+    with torch.no_grad():
+        out = load_model(path)(image)
+    assert isinstance(out, tuple)
+    return dict(zip(names, out, strict=True))
+
+
+def load_model(path: Path) -> Any:
+    return torch.jit.load(path) if path.suffix == ".ts" else torch.export.load(path).module()
+
+
+@pytest.fixture(scope="module")
+def trained(run: Path) -> QCN:
+    network, _ = load_network(run)
+    assert isinstance(network, QCN)
+    return network
+
+
+@pytest.fixture(scope="module")
+def written(network: Network, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The network in both formats."""
+    folder = tmp_path_factory.mktemp("written")
+    for ending, write in WRITERS.items():
+        write(network, folder / f"model.{ending}", metadata={"name": "a name"})
+    return {ending: folder / f"model.{ending}" for ending in WRITERS}
+
+
+@every_format
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_any_batch_is_answered_as_the_trained_network_does(
+    trained: QCN, network: Network, written: dict[str, Path], ending: str, batch: int
+) -> None:
+    image = images(network, batch)
+    exact = answers(trained, image.double())
+    tolerance = tolerances(exact, answers(trained, image))
+    found = run_model(written[ending], image, ["activation", "pose"])
+    assert_agree(found, exact, tolerance)
+
+
+@every_format
+@pytest.mark.parametrize("make", [qcn_tiny, qcn_unbranched])
+def test_every_layer_in_order_in_the_other_shapes_of_the_network(
+    make: Callable[..., QCN], ending: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    trained = make(2, 5, mode="unit", iterations=3)
+    with torch.no_grad():
+        trained(torch.randn(8, 2, 30, 28))  # gives the batch norms their statistics
+        for parameter in trained.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    network = lower(trained, 30, 28)
+    path = tmp_path / f"model.{ending}"
+    facts = WRITERS[ending](network, path, every_layer=True, metadata={})
+    image = images(network, 3)
+    exact = answers(trained, image.double())
+    found = run_model(path, image, list(facts["outputs"]))
+    assert list(found) == list(exact)
+    assert {name: ["batch", *x.shape[1:]] for name, x in found.items()} == facts["outputs"]
+    assert_agree(found, exact, tolerances(exact, answers(trained, image)))
+
+
+@every_format
+@pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_half_precision_is_for_the_convolutions_alone(
+    trained: QCN, network: Network, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any
+) -> None:
+    path = tmp_path / f"model.{ending}"
+    facts = WRITERS[ending](network, path, precision=precision, every_layer=True, metadata={})
+    assert (facts["convolutions"], facts["routing"]) == (str(dtype).removeprefix("torch."), "float32")
+    assert path.stat().st_size < 0.9 * written[ending].stat().st_size
+
+    image = images(network)
+    exact = answers(trained, image.double())
+    with torch.autocast("cpu", dtype=dtype):  # what training does for such a precision
+        half = answers(trained, image)
+    found = run_model(path, image, list(facts["outputs"]))
+    assert_agree(found, exact, tolerances(exact, half))
+    single = tolerances(exact, answers(trained, image))
+    with pytest.raises(AssertionError):
+        assert_agree(found, exact, single)
+
+
+@every_format
+def test_weights_too_large_for_half_precision_are_refused(network: Network, tmp_path: Path, ending: str) -> None:
+    name = "pose.0.conv1.weight"
+    large = replace(network, arrays={**network.arrays, name: network.arrays[name] + np.float32(1e5)})
+    with pytest.raises(BuildError, match=rf"'{name}' does not fit fp16: its largest is 1000\d\d"):
+        WRITERS[ending](large, tmp_path / "model", precision="fp16", metadata={})
+    with pytest.raises(UsageError, match="no precision named 'fp61'; did you mean 'fp16'"):
+        WRITERS[ending](network, tmp_path / "model", precision="fp61", metadata={})
+    assert not list(tmp_path.iterdir())
+
+
+WITHOUT_QCN = """
+import json, sys
+sys.modules["qcn"] = None
+import torch
+path, names = sys.argv[1], {"metadata.json": ""}
+if path.endswith(".ts"):
+    model = torch.jit.load(path, _extra_files=names)
+else:
+    model = torch.export.load(path, extra_files=names).module()
+metadata = json.loads(names["metadata.json"])
+activation, pose = model(torch.zeros(metadata["inputs"]["image"][1:])[None])
+print(json.dumps({"metadata": metadata, "activation": activation.tolist()}))
+"""
+
+
+@every_format
+def test_it_runs_where_there_is_no_qcn_and_says_what_it_is(written: dict[str, Path], ending: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_QCN, str(written[ending])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    metadata = report["metadata"]
+    assert (metadata["name"], metadata["precision"]) == ("a name", "fp32")
+    assert list(metadata["outputs"]) == ["activation", "pose"]
+    zeros = torch.zeros(1, *metadata["inputs"]["image"][1:])
+    found = run_model(written[ending], zeros, list(metadata["outputs"]))
+    torch.testing.assert_close(torch.tensor(report["activation"]), found["activation"])
+
+
+def test_torchscript_is_one_frozen_graph_in_true_single_precision(written: dict[str, Path]) -> None:
+    model = torch.jit.load(written["ts"])
+    assert not model.state_dict()
+    assert not list(model.children())
+    kinds = {node.kind() for node in model.graph.nodes()}
+    assert not kinds & {"prim::GetAttr", "prim::CallMethod", "prim::CallFunction", "prim::PythonOp", "prim::Loop"}
+    convolutions = model.graph.findAllNodes("aten::_convolution")
+    assert len(convolutions) == 3 * 3 + 2
+    assert not any(list(node.inputs())[-1].toIValue() for node in convolutions)  # allow_tf32
+
+
+@every_format
+@pytest.mark.parametrize("shape", [(1, 1, 40, 40), (1, 3, 28, 28), (1, 28, 28)])
+def test_images_of_another_size_are_refused(written: dict[str, Path], ending: str, shape: tuple[int, ...]) -> None:
+    message = r"takes images \[B, 1, 28, 28\], not" if ending == "ts" else "Guard failed"
+    with pytest.raises((torch.jit.Error, AssertionError), match=message):
+        load_model(written[ending])(torch.zeros(shape))
+
+
+def test_what_tracing_would_freeze_is_an_error(network: Network, tmp_path: Path, monkeypatch: Any) -> None:
+    def forward(_self: Any, image: Tensor) -> tuple[Tensor, ...]:
+        return (image * float(image.sum()), image)
+
+    monkeypatch.setattr("qcn.export.lower.Deployed.forward", forward)
+    with pytest.raises(SystemError) as caught:  # the tracer warns from C++, where the error comes out as this
+        write_torchscript(network, tmp_path / "model.ts", metadata={})
+    assert isinstance(caught.value.__cause__, torch.jit.TracerWarning)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def run_golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C++ program of tests/export/libtorch, built with the LibTorch inside the torch package."""
+    for tool in ("cmake", "c++"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool}")
+    if torch.version.cuda and shutil.which("nvcc") is None:
+        pytest.skip("this torch is built for CUDA: its LibTorch needs nvcc to be linked")
+    build = tmp_path_factory.mktemp("libtorch")
+    source = Path(__file__).parent / "libtorch"
+    for command in (
+        ["cmake", "-S", str(source), "-B", str(build), f"-DPython_EXECUTABLE={sys.executable}"],
+        ["cmake", "--build", str(build)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return build / "run_golden"
+
+
+def write_golden(path: Path, image: Tensor, exact: Answers, tolerance: dict[str, float]) -> None:
+    """As tests/export/libtorch/main.cpp reads it."""
+    parts = [np.array([*image.shape, len(exact)], "<i8"), image.numpy().astype("<f4")]
+    for name, x in exact.items():
+        parts.append(np.array([x[0].numel()], "<i8"))
+        parts.append(np.array([tolerance[name]], "<f4"))
+        parts.append(x.numpy().astype("<f4"))
+    path.write_bytes(b"".join(part.tobytes() for part in parts))
+
+
+def test_libtorch_answers_as_the_trained_network_does(
+    trained: QCN, network: Network, run_golden: Path, tmp_path: Path
+) -> None:
+    image = images(network)
+    exact = answers(trained, image.double())
+    write_golden(tmp_path / "golden", image, exact, tolerances(exact, answers(trained, image)))
+
+    def run(network: Network) -> tuple[int, str]:
+        write_torchscript(network, tmp_path / "model.ts", every_layer=True, metadata={"name": "a name"})
+        command = [str(run_golden), str(tmp_path / "model.ts"), str(tmp_path / "golden")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    status, out = run(network)
+    assert status == 0, out
+    assert json.loads(out.splitlines()[0])["name"] == "a name"
+    assert out.count("ok: output") == (1 + len(image)) * len(exact)
+
+    rotation = network.arrays["classes.rotation"].copy()
+    rotation.flat[0] += 0.01
+    status, out = run(replace(network, arrays={**network.arrays, "classes.rotation": rotation}))
+    assert status == 1, out
+    assert "FAILED: output 1, images 0 to 5: error" in out
+    assert "FAILED: output 2" not in out  # the layers before the altered one
+
+    (tmp_path / "golden").write_bytes((tmp_path / "golden").read_bytes()[:-1])
+    assert run(network) == (2, out.splitlines()[0] + f"\n{tmp_path / 'golden'} cannot be read, or is too short\n")
