@@ -3,12 +3,15 @@
 A manifest may come from anywhere: reading one accepts exactly what writing one makes. No torch here.
 """
 
+import importlib.metadata
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import qcn
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.network import Structure
@@ -200,6 +203,15 @@ def manifest_of(run: "Run", which: str, structure: Structure, name: str, tools: 
         source=Source(weights.sha256, run.model["name"], best, weights.epoch, run.data.name, run.data.sha256),
         tools=tools,
     )
+
+
+def tools(*packages: str) -> dict[str, str]:
+    """The versions of qcn and of these packages, for the manifest; those that are not installed are left out."""
+    found = {"qcn": qcn.__version__}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def ports(structure: Structure) -> tuple[Port, tuple[Port, ...]]:

@@ -17,8 +17,8 @@ from qcn.errors import UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.manifest import Artefact, Format
 from qcn.export.targets import Gpu, install_hint, this_gpu
+from qcn.export.tensorrt_find import FLAVOURS
 
-TENSORRT = {"tensorrt": ("tensorrt",), "rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}  # modules by flavour
 RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,6 +80,10 @@ def _torch(artefact: Artefact, bundle: Bundle) -> Verdict:
 def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
     if not _installed("onnxruntime"):
         return Verdict("cannot", "onnxruntime is not installed", "pip install onnxruntime")
+    if artefact.precision == "bf16" and not (this_gpu() and _distribution("onnxruntime") == "onnxruntime-gpu"):
+        return Verdict(
+            "cannot", "ONNX Runtime has no bf16 convolutions on a CPU", "pip install onnxruntime-gpu, by a GPU"
+        )
     return Verdict("runs", f"by ONNX Runtime {_version('onnxruntime')}")
 
 
@@ -105,10 +109,10 @@ def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
     """An engine runs with the TensorRT and on the kind of GPU that it was built with."""
     facts, rebuild = artefact.facts, artefact.command(bundle.folder)
     flavour = facts.get("flavour")
-    if flavour not in TENSORRT:
+    if flavour not in FLAVOURS:
         return Verdict("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
     name = "TensorRT-RTX" if flavour == "rtx" else "TensorRT"
-    module = next(filter(_installed, TENSORRT[flavour]), None)
+    module = next(filter(_installed, FLAVOURS[flavour]), None)
     if module is None:
         return Verdict("cannot", f"{name} is not installed", install_hint(flavour))
     here, built = _version(module), str(facts.get("version"))
@@ -163,10 +167,14 @@ def _installed(module: str) -> bool:
         return False
 
 
+def _distribution(module: str) -> str:
+    """The package that a module came with; empty where none is recorded."""
+    return next(iter(importlib.metadata.packages_distributions().get(module, [])), "")
+
+
 def _version(module: str) -> str:
-    """The version of the package that a module came with; empty where none is recorded."""
-    names = importlib.metadata.packages_distributions().get(module, [])
-    return importlib.metadata.version(names[0]) if names else ""
+    name = _distribution(module)
+    return importlib.metadata.version(name) if name else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from qcn.data import load
 from qcn.export import golden, native
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.lower import lower
-from qcn.export.manifest import Manifest, manifest_of
+from qcn.export.manifest import Manifest, manifest_of, tools
 from qcn.export.network import Network
 from qcn.export.reference import make_golden
 from qcn.model import QCN
@@ -41,7 +41,7 @@ def network(run: Path) -> Network:
 @pytest.fixture(scope="session")
 def manifest(run: Path, network: Network) -> Manifest:
     """The manifest of a bundle of `run`, of no files yet."""
-    return manifest_of(load_run(run), "best", network.structure, "tiny", {"qcn": "0.1.0"})
+    return manifest_of(load_run(run), "best", network.structure, "tiny", tools("torch"))
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,17 @@ import pytest
 from qcn import doctor
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import Artefact, Batch, Format
+from qcn.export.manifest import Artefact, Batch, Format, Precision
 from qcn.export.targets import Gpu
 from qcn.kernels import native
 
 ORIN = Gpu("Orin", 87)
 
 
-def add(bundle: Bundle, file: str, format: Format, **facts: Any) -> Artefact:
-    with bundle.adding(file, format, "fp16", Batch(1, 8, 64)) as draft:
+def add(bundle: Bundle, file: str, format: Format, precision: Precision = "fp16", **facts: Any) -> Artefact:
+    with bundle.adding(file, format, precision, Batch(1, 8, 64)) as draft:
         draft.path.write_bytes(b"content")
-        draft.found, draft.facts = "fp16", facts
+        draft.found, draft.facts = precision, facts
     return bundle.find(file)
 
 
@@ -33,6 +33,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     has: dict[str, Any] = {"packages": {}, "gpu": None}
     monkeypatch.setattr(doctor, "_installed", lambda module: module in has["packages"])
     monkeypatch.setattr(doctor, "_version", lambda module: has["packages"][module])
+    monkeypatch.setattr(doctor, "_distribution", lambda module: module + ("-gpu" if has["gpu"] else ""))
     monkeypatch.setattr(doctor, "this_gpu", lambda: has["gpu"])
     return has
 
@@ -54,6 +55,14 @@ def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> 
     assert row(bundle, "model.onnx").mend == "pip install onnxruntime"
     machine["packages"]["onnxruntime"] = "1.31.1"
     assert (row(bundle, "model.onnx").state, row(bundle, "model.onnx").reason) == ("runs", "by ONNX Runtime 1.31.1")
+
+
+def test_bf16_graphs_need_a_gpu(bundle: Bundle, machine: dict[str, Any]) -> None:
+    add(bundle, "model.bf16.onnx", "onnx", "bf16")
+    machine["packages"]["onnxruntime"] = "1.31.1"
+    assert row(bundle, "model.bf16.onnx").state == "cannot"
+    machine["gpu"] = ORIN
+    assert row(bundle, "model.bf16.onnx").state == "runs"
 
 
 def test_a_fused_graph_waits_for_its_operators(bundle: Bundle) -> None:
