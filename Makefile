@@ -23,6 +23,7 @@ test: $(BIN)/.installed-dev build/libqcn.so lint
 lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
 	$(BIN)/mypy
 
 # constraints.txt names the versions that the tests were seen passing with.

@@ -9,6 +9,8 @@ A TensorRT plugin or a custom operator of ONNX Runtime stands behind the node. W
 runs: each node is also a function of the model, whose body is the unrolled form.
 """
 
+from typing import Any
+
 from onnx import FunctionProto, helper
 
 from qcn.export import unrolled
@@ -26,7 +28,7 @@ def route(g: Graph, network: Network, site: Site, pose: Value, activation: Value
     structure = network.structure
     weights = [g.weight(name, network.arrays[f"{site.name}.{name}"]) for name in INPUTS[2:]]
     inputs = [g.cast("pose.cast", pose, type), g.cast("activation.cast", activation, type), *weights]
-    attributes = {
+    attributes: dict[str, Any] = {
         "window": list(site.window),
         "stride": site.stride,
         "iterations": structure.iterations,

@@ -28,26 +28,23 @@ from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, route
 CLASSES = "classes"  # the name of the last capsule layer; those before it are capsules1, capsules2, …
 
 
-def lower(network: nn.Module, height: int, width: int) -> Network:
+def lower(network: QCN, height: int, width: int) -> Network:
     """The deployment form of a trained QCN for images of this size."""
-    if not isinstance(network, QCN):
-        raise UsageError(f"export carries Quaternion Capsule Networks (qcn, qcn-…), not {type(network).__name__}")
     if min(height, width) < network.smallest_input:
         side = network.smallest_input
         raise UsageError(f"images of {height}×{width} are too small for this network: at least {side}×{side}")
-    stacks: dict[str, nn.Sequential] = {}
-    extractor = network.extractor
-    if isinstance(extractor, BranchedExtractor):
-        stacks = {"pose": extractor.pose[:-1], "activation": extractor.activation[:-1]}
+    extractor: Any = network.extractor
+    if isinstance(network.extractor, BranchedExtractor):
+        stacks = {"pose": list(extractor.pose[:-1]), "activation": list(extractor.activation[:-1])}
         projections = {"pose": extractor.pose[-1], "activation": extractor.activation[-1]}
-    elif isinstance(extractor, UnbranchedExtractor):
-        stacks = {"stem": extractor.stem}
+    elif isinstance(network.extractor, UnbranchedExtractor):
+        stacks = {"stem": list(extractor.stem)}
         projections = {"pose": extractor.pose, "activation": extractor.activation}
     else:
         raise UsageError(f"export does not know the extractor {type(extractor).__name__}")
     tensors: dict[str, Tensor] = {}
     for name, blocks in stacks.items():
-        tensors |= _folded_stack(name, list(blocks))
+        tensors |= _folded_stack(name, blocks)
     for name, projection in projections.items():
         tensors |= _folded_projection(name, projection)
     names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
@@ -64,7 +61,7 @@ def lower(network: nn.Module, height: int, width: int) -> Network:
         pose=strides.get("pose", ()),
         activation=strides.get("activation", ()),
         capsules=(
-            *(Capsules(name, layer.kernel, layer.stride) for name, layer in zip(names, network.layers, strict=False)),
+            *(Capsules(f"capsules{i + 1}", size.kernel, size.stride) for i, size in enumerate(network.config.layers)),
             Capsules(CLASSES, None),
         ),
         iterations=network.config.iterations,
@@ -96,7 +93,8 @@ def _folded_stack(name: str, blocks: list[ResidualBlock]) -> dict[str, Tensor]:
 
 
 def _folded_projection(name: str, projection: Projection) -> dict[str, Tensor]:
-    conv, norm = projection[1], projection[2]
+    conv: Any = projection[1]
+    norm = projection[2]
     scale, shift = _affine(norm)
     return {
         f"{name}.projection.weight": _double(conv.weight) * scale[:, None, None, None],

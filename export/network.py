@@ -20,6 +20,7 @@ From this form everything on the device is made: the ONNX graphs, and what libqc
 Between capsule layers poses are divided by a running RMS: a constant by now, folded into the next layer's rotations.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -30,6 +31,8 @@ from numpy.typing import NDArray
 from qcn.errors import UsageError
 
 Array = NDArray[Any]
+
+MAX_ITERATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Structure:
             and all(type(layer.name) is str for layer in self.capsules)
             and all(type(kernel) is int and kernel > 0 for kernel in kernels[:-1])
             and kernels[-1:] == [None]
+            and self.iterations <= MAX_ITERATIONS
+            and math.prod(self.pose) == math.prod(self.activation)  # both branches end on the same map
             and self.mode in ("logistic", "unit")
             and all(type(floor) is float and floor > 0 for floor in (self.variance_floor, self.mass_floor))
         )
@@ -126,6 +131,9 @@ class Network:
             if self.arrays[name].shape != shape or self.arrays[name].dtype != np.float32:
                 found = f"{self.arrays[name].dtype} {list(self.arrays[name].shape)}"
                 raise UsageError(f"the weights do not fit: '{name}' must be float32 {list(shape)}, not {found}")
+        if any(site.rows < 1 or site.columns < 1 for site in self.sites()):
+            size = f"{self.structure.height}×{self.structure.width}"
+            raise UsageError(f"images of {size} are too small for this network: a capsule layer is left no place")
 
     def sites(self) -> Iterator[Site]:
         """The capsule layers, first to last."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import qcn
-from qcn.errors import MissingError, QcnError, UsageError
+from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 
 app = typer.Typer(
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
@@ -163,6 +163,86 @@ def evaluate(
     console.print(table)
     for path in sorted(folder.glob("*")):
         console.print(path, highlight=False)
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="Folder of a training run, or a bundle made earlier.")],
+    format: Annotated[
+        list[str] | None,
+        typer.Option(help="onnx (if not given), trt, torchscript, pt2, native or all; may be given several times."),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16; routing's statistics stay fp32.")] = "fp32",
+    batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",
+    routing: Annotated[
+        str, typer.Option(help="unrolled (standard operators) or fused (one custom node a capsule layer).")
+    ] = "unrolled",
+    opset: Annotated[int | None, typer.Option(help="ONNX opset; 17 if not given, which TensorRT 8.6 reads.")] = None,
+    every_layer: Annotated[
+        bool, typer.Option("--every-layer", help="Also give out every capsule layer's pose and activation.")
+    ] = False,
+    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
+    target: Annotated[
+        str, typer.Option(help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.")
+    ] = "this",
+    tensorrt: Annotated[str | None, typer.Option(help="tensorrt or rtx, where both are installed.")] = None,
+    tf32: Annotated[bool, typer.Option("--tf32", help="Let an engine round fp32 products' inputs to TF32.")] = False,
+    optimization: Annotated[int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5.")] = None,
+    workspace: Annotated[int | None, typer.Option(help="MiB of GPU memory that an engine may use.")] = None,
+    data_dir: DataDir = DATA,
+    out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
+) -> None:
+    """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, and libqcn's weights, with golden answers."""
+    from qcn.export import pipeline
+    from qcn.export.manifest import Batch
+
+    request = pipeline.Request(
+        formats=tuple(format or ("onnx",)),
+        precision=precision,  # type: ignore[arg-type]  # checked by Request
+        batch=Batch.parse(batch),
+        routing=routing,
+        opset=opset,
+        every_layer=every_layer,
+        checkpoint=checkpoint,
+        target=target,
+        tensorrt=tensorrt,
+        tf32=tf32,
+        optimization=optimization,
+        workspace=workspace,
+    )
+    console = Console()
+    bundle, made = pipeline.export(source, out, request, data_dir, console)
+    table = Table(title=str(bundle.folder))
+    for heading in ("file", "format", "precision", "batch", "size"):
+        table.add_column(heading, justify="right" if heading == "size" else "left")
+    for artefact in bundle.manifest.files:
+        size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
+        table.add_row(artefact.file, artefact.format, artefact.precision, batch, size)
+    console.print(table)
+    for one in made:
+        if one.receipt:
+            console.print(one.receipt.table())
+        if one.reason:
+            console.print(f"{one.format} was not made: {one.reason}", highlight=False, soft_wrap=True)
+        for command in one.commands:
+            console.print(f"  {command}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def doctor(bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")]) -> None:
+    """Check every file of a bundle, and say which can run on this machine and what the others need."""
+    from qcn.doctor import diagnose
+
+    rows = diagnose(bundle)
+    table = Table(title=str(bundle))
+    for heading in ("file", "", "why", "what to do"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
+        table.add_row(row.file, f"[{colour}]{row.state}[/]", row.reason, row.mend)
+    Console().print(table)
+    if faulty := [row.file for row in rows if row.faulty]:
+        raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")
 
 
 @datasets.command("list")

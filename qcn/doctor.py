@@ -9,7 +9,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,8 +88,12 @@ def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
 
 
 def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
-    plain = f"use {bundle.folder / 'model.onnx'}, made by: qcn export RUN --format onnx --out {bundle.folder}"
-    return Verdict("cannot", "it needs a library of custom operators, which this version of qcn does not have", plain)
+    plain = _onnx(artefact, bundle)
+    return (
+        replace(plain, reason=f"{plain.reason}, unrolled: its fused kernels come with a later libqcn")
+        if plain.state == "runs"
+        else plain
+    )
 
 
 def _native(artefact: Artefact, bundle: Bundle) -> Verdict:

@@ -1,0 +1,304 @@
+"""`qcn export`: from a training run, or from a bundle made earlier, to the artefacts asked for, all in one bundle.
+
+A run needs torch. A bundle has the network in deployment form, so that ONNX graphs and TensorRT engines can be made
+from it on a device without torch.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+import qcn
+from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.export import golden, native
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
+from qcn.export.manifest import MANIFEST, Artefact, Batch, Precision, manifest_of
+
+if TYPE_CHECKING:
+    from qcn.export.receipt import Receipt
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
+ROUTINGS = ("unrolled", "fused")
+OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first whose convolutions know bfloat16
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make; the fields are the options of `qcn export`."""
+
+    formats: tuple[str, ...] = ("onnx",)
+    precision: Precision = "fp32"
+    batch: Batch = Batch(1, 8, 64)  # noqa: RUF009 (frozen)
+    routing: str = "unrolled"
+    opset: int | None = None
+    every_layer: bool = False
+    checkpoint: str = "best"
+    target: str = "this"
+    tensorrt: str | None = None
+    tf32: bool = False
+    optimization: int | None = None
+    workspace: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.formats:
+            if name not in (*FORMATS, "all"):
+                raise unknown_name("format", name, (*FORMATS, "all"))
+        for kind, name, known in (("precision", self.precision, PRECISIONS), ("routing", self.routing, ROUTINGS)):
+            if name not in known:
+                raise unknown_name(kind, name, known)
+        if self.opset is not None and self.opset < OLDEST_OPSET:
+            raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
+        if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
+            raise UsageError(f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older convolutions lack it")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of one format: the artefact, or why there is none here and what to type to get it elsewhere."""
+
+    format: str
+    artefact: Artefact | None = None
+    reason: str = ""
+    commands: tuple[str, ...] = ()
+    receipt: "Receipt | None" = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One format being made."""
+
+    bundle: Bundle
+    request: Request
+    console: Console
+
+
+def export(
+    source: Path, out: Path | None, request: Request, data_dir: Path, console: Console
+) -> tuple[Bundle, list[Made]]:
+    """Make what is asked for, from the run or bundle in `source`; the bundle takes in each artefact when it is done.
+
+    The console shows how the building of an engine goes.
+    """
+    bundle = open_source(source, out, request, data_dir)
+    everything = "all" in request.formats
+    wanted = [(name, request) for name in dict.fromkeys(request.formats)]
+    if everything:
+        unrolled, fused = replace(request, routing="unrolled"), replace(request, routing="fused")
+        wanted = [("onnx", fused), *((name, unrolled) for name in FORMATS)]
+    made = []
+    for name, asked in wanted:
+        try:
+            made.append(FORMATS[name](Job(bundle, asked, console)))
+        except MissingError as error:
+            if not everything:
+                raise
+            made.append(Made(name, reason=str(error)))
+    return bundle, made
+
+
+def open_source(source: Path, out: Path | None, request: Request, data_dir: Path) -> Bundle:
+    """The bundle to add to, with weights and golden answers in it."""
+    if (source / MANIFEST).exists():
+        if out is not None and out.resolve() != source.resolve():
+            raise UsageError(f"{source} is a bundle, and what is made from it goes into it: leave out --out")
+        return Bundle.open(source)
+    if not (source / "run.json").exists():
+        raise UsageError(f"{source} is neither a training run (no run.json) nor a bundle (no {MANIFEST})")
+    if importlib.util.find_spec("torch") is None:
+        raise MissingError("exporting from a run needs torch: pip install 'qcn[train]'; from a bundle it does not")
+    return _from_run(source, out or Path("runs/export") / source.resolve().name, request, data_dir)
+
+
+def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bundle:
+    from qcn.checkpoint import load_network
+    from qcn.export.lower import lower
+    from qcn.export.reference import make_golden
+    from qcn.model import QCN
+
+    trained, run = load_network(source, request.checkpoint)
+    if not isinstance(trained, QCN):
+        raise UsageError(f"export carries Quaternion Capsule Networks, not a run of '{run.model['name']}'")
+    network = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
+    name = f"{run.data.name}-{run.model['name']}"
+    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, network.structure, name, tools()))
+    whole = {finding.file for finding in bundle.check() if finding.state == "whole"}
+    if GOLDEN not in whole:
+        answers = make_golden(trained, run, data_dir)
+        with bundle.adding(GOLDEN, "golden", "fp64") as draft:
+            golden.write(draft.path, answers)
+    if WEIGHTS not in whole:
+        with bundle.adding(WEIGHTS, "native", "fp32") as draft:
+            native.write(draft.path, network)
+    return bundle
+
+
+def tools() -> dict[str, str]:
+    """The versions of what takes part in an export, where it is installed."""
+    names = ("torch", "onnx", "numpy", "safetensors")
+    there = {name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name)}
+    return {"qcn": qcn.__version__, **there}
+
+
+def _native(job: Job) -> Made:
+    """Every bundle has it already."""
+    artefact = job.bundle.find(WEIGHTS)
+    job.bundle.path(artefact)
+    return Made("native", artefact)
+
+
+def _torchscript(job: Job) -> Made:
+    from qcn.export.torchscript import write_torchscript
+
+    return _torch_file(job, "torchscript", ".ts", write_torchscript)
+
+
+def _pt2(job: Job) -> Made:
+    from qcn.export.pt2 import write_pt2
+
+    return _torch_file(job, "pt2", ".pt2", write_pt2)
+
+
+def _torch_file(job: Job, format: Any, suffix: str, write: Callable[..., dict[str, Any]]) -> Made:
+    request = job.request
+    file = f"model{'' if request.precision == 'fp32' else '.' + request.precision}{suffix}"
+    with job.bundle.adding(file, format, request.precision) as draft:
+        draft.facts = write(
+            job.bundle.network(),
+            draft.path,
+            precision=request.precision,
+            every_layer=request.every_layer,
+            metadata=metadata(job.bundle),
+        )
+        draft.found = request.precision
+    return Made(format, job.bundle.find(file))
+
+
+def metadata(bundle: Bundle) -> dict[str, str]:
+    """What a model file says of itself, for whoever meets it without its bundle."""
+    manifest = bundle.manifest
+    return {
+        "name": manifest.name,
+        "classes": json.dumps(manifest.classes, ensure_ascii=False),
+        "preprocessing": json.dumps(manifest.preprocessing.__dict__),
+        "source_sha256": manifest.source.sha256,
+        "qcn": qcn.__version__,
+    }
+
+
+def _onnx(job: Job) -> Made:
+    return Made("onnx", onnx_graph(job))
+
+
+def onnx_graph(job: Job) -> Artefact:
+    """Write the ONNX graph that the request asks for."""
+    if importlib.util.find_spec("onnx") is None:
+        raise MissingError("writing ONNX needs the onnx package: pip install onnx")
+    import onnx
+
+    from qcn.export.onnx import build
+
+    request, bundle = job.request, job.bundle
+    opset = request.opset or (BF16_OPSET if request.precision == "bf16" else OLDEST_OPSET)
+    if opset > (newest := onnx.defs.onnx_opset_version()):
+        raise UsageError(f"opset {opset} is newer than onnx {onnx.__version__} knows: at most {newest}")
+    file, batch = onnx_file(request), request.batch
+    with bundle.adding(file, "onnx-fused" if request.routing == "fused" else "onnx", request.precision, batch) as draft:
+        model = build(
+            bundle.network(),
+            routing=request.routing,
+            precision=request.precision,
+            batch=batch.min if batch.min == batch.max else None,
+            opset=opset,
+            every_layer=request.every_layer,
+            metadata=metadata(bundle),
+        )
+        onnx.save(model, draft.path)
+        draft.found = request.precision
+        draft.facts = {
+            "opset": opset,
+            "nodes": len(model.graph.node),
+            "outputs": [output.name for output in model.graph.output],
+        }
+    return bundle.find(file)
+
+
+def onnx_file(request: Request) -> str:
+    """The graph's name in the bundle: model.onnx, model.fused.onnx, model.fp16.onnx, …"""
+    routing = ".fused" if request.routing == "fused" else ""
+    precision = "" if request.precision == "fp32" else f".{request.precision}"
+    return f"model{routing}{precision}.onnx"
+
+
+def _trt(job: Job) -> Made:
+    """An engine, or what to type on the device where it cannot be built here."""
+    from qcn.export import targets, tensorrt
+
+    request, bundle = job.request, job.bundle
+    if request.routing == "fused":
+        raise MissingError(
+            "an engine with fused routing needs the TensorRT plugin of libqcn, which this version does not have yet; "
+            "build one without it by --routing unrolled"
+        )
+    target = targets.target(request.target)
+    try:
+        installed = tensorrt.find(request.tensorrt)
+        site = targets.site(target, installed.flavour, installed.version, installed.known_sms, targets.this_gpu())
+        obstacle = site.why
+    except MissingError as error:
+        obstacle = str(error)
+    if obstacle and target.name == "this":
+        raise MissingError(obstacle)
+    graph = bundle.path(graph_for_engine(job))
+    if obstacle:
+        commands = tuple(targets.device_commands(bundle.folder, request.precision, request.batch))
+        return Made("trt", reason=obstacle, commands=commands)
+    build = tensorrt.BuildRequest(
+        request.precision,
+        request.batch,
+        tf32=request.tf32,
+        optimization=request.optimization,
+        workspace=request.workspace,
+        timing_cache=cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache",
+        sm=site.sm,
+    )
+    with tensorrt.shown(job.console, f"building an engine by {installed}") as report:
+        engine = tensorrt.build(graph, build, installed, report)
+    file = f"engines/{engine.file_name}"
+    with bundle.adding(file, "trt", request.precision, request.batch) as draft:
+        draft.path.write_bytes(engine.plan)
+        draft.found, draft.facts = engine.facts["precision_found"], engine.facts
+    return Made("trt", bundle.find(file), receipt=engine.receipt)
+
+
+def graph_for_engine(job: Job) -> Artefact:
+    """The bundle's ONNX graph if it will do, else a new one."""
+    request = job.request
+    for artefact in job.bundle.manifest.files:
+        if artefact.file == onnx_file(request) and artefact.batch is not None:
+            open_batch = artefact.batch.min < artefact.batch.max
+            layers_shown = len(artefact.facts.get("outputs", ())) > 2
+            if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer:
+                return artefact
+    return onnx_graph(job)
+
+
+def cache_folder() -> Path:
+    """Where this user's programs keep what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qcn"
+
+
+# A new format is a function and a line here.
+FORMATS: dict[str, Callable[[Job], Made]] = {
+    "native": _native,
+    "torchscript": _torchscript,
+    "pt2": _pt2,
+    "onnx": _onnx,
+    "trt": _trt,
+}
