@@ -1,0 +1,165 @@
+"""The machines an engine is built for: what they are, whether their engine can be built here, and what to type if not.
+
+A TensorRT engine runs on GPUs of the compute capability (SM) it was built on, with the TensorRT version it was built
+with. TensorRT-RTX is different: its builder needs no GPU, and a plan holds kernels for a named SM or, if none is
+named, for every GPU from SM 8.0 on that TensorRT-RTX knows.
+"""
+
+import ctypes
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from qcn.errors import MissingError, unknown_name
+from qcn.export.manifest import Batch
+
+# CUdevice_attribute of cuda.h
+_MAJOR, _MINOR = 75, 76
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine: its name and its compute capability as one number (9.0 is 90, 12.1 is 121)."""
+
+    name: str
+    sm: int
+
+
+def this_gpu() -> Gpu | None:
+    """The first GPU that CUDA shows, asked of the driver itself so that no package is needed; None without one."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    name = ctypes.create_string_buffer(128)
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(name, 128, device):
+        return None
+    if cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device):
+        return None
+    if cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device):
+        return None
+    return Gpu(name.value.decode(errors="replace"), 10 * major.value + minor.value)
+
+
+def on_jetson() -> bool:
+    """Whether this is a Jetson: its system says so."""
+    return Path("/etc/nv_tegra_release").exists()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to build for.
+
+    sm         compute capability as one number; None: that of this machine
+    tensorrt   (major, minor) of the TensorRT versions its system brings, newest last; empty: any
+    note       what to know before building there
+    """
+
+    name: str
+    sm: int | None
+    tensorrt: tuple[tuple[int, int], ...] = ()
+    note: str = ""
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("this", None, note="the GPU and the TensorRT of this machine"),
+        Target(
+            "jetson-orin",
+            87,
+            ((8, 6), (10, 3)),
+            "JetPack 6.0 brings TensorRT 8.6, 6.1 and 6.2 bring 10.3; their Python module is for Python 3.10",
+        ),
+        Target(
+            "jetson-thor",
+            110,
+            ((10, 13),),
+            "JetPack 7.0 brings TensorRT 10.13; its Python module is for Python 3.12",
+        ),
+    )
+}
+
+
+def target(name: str) -> Target:
+    """A target by name: one of TARGETS, or any GPU as smXY (sm89, sm120)."""
+    if match := re.fullmatch(r"sm_?(\d{2,3})", name):
+        return Target(name.replace("_", ""), int(match[1]))
+    if name not in TARGETS:
+        raise unknown_name("target", name, (*TARGETS, "sm89"))
+    return TARGETS[name]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a target's engine can be built: `here`, and for which SM if the builder is to be told; else `why` not."""
+
+    here: bool
+    sm: int | None = None
+    why: str = ""
+
+
+def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: frozenset[int], gpu: Gpu | None) -> Site:
+    """Whether the engine of `wanted` can be built here.
+
+    flavour, version   of the TensorRT found here ("tensorrt" or "rtx")
+    known_sms          the SMs that its builder can be told to build for, whatever GPU is here (TensorRT-RTX only)
+    gpu                this machine's, if any
+    """
+    words = f"TensorRT{'-RTX' if flavour == 'rtx' else ''} {'.'.join(map(str, version))}"
+    why = ""
+    if flavour == "rtx":
+        if wanted.sm is not None and wanted.sm not in known_sms:
+            known = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
+            why = f"{words} builds for {known}; {wanted.name} is sm{wanted.sm}"
+    elif gpu is None:
+        why = f"{words} builds only on a machine with an NVIDIA GPU; there is none here"
+    elif wanted.sm not in (None, gpu.sm):
+        why = f"{wanted.name} is sm{wanted.sm}; this machine's {gpu.name} is sm{gpu.sm}"
+    elif wanted.tensorrt and version[:2] not in wanted.tensorrt:
+        brings = " or ".join(f"{major}.{minor}" for major, minor in wanted.tensorrt)
+        why = f"{wanted.name} has TensorRT {brings}; this machine has {words}"
+    return Site(not why, wanted.sm if flavour == "rtx" and not why else None, why)
+
+
+def export_command(bundle: str, precision: str, batch: Batch) -> str:
+    """The command that builds an engine from a bundle."""
+    return f"qcn export {shlex.quote(bundle)} --format trt --precision {precision} --batch {batch}"
+
+
+def device_commands(bundle: Path, precision: str, batch: Batch, host: str = "device") -> list[str]:
+    """What to type to build the engine on the device itself; `host` is what ssh knows it by."""
+    name = bundle.resolve().name
+    return [
+        f"scp -r {shlex.quote(str(bundle))} {host}:",
+        f"ssh {host} {export_command(name, precision, batch)}",
+    ]
+
+
+def install_hint(flavour: str | None) -> str:
+    """How to get TensorRT on this platform, in one line."""
+    rtx = "pip install --no-deps tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings"
+    if flavour == "rtx":
+        return f"install TensorRT-RTX with `{rtx}`"
+    if on_jetson():
+        return (
+            "on a Jetson it comes with JetPack: `sudo apt install nvidia-jetpack` (its Python module alone: "
+            "`sudo apt install python3-libnvinfer`), seen by a virtual environment made with --system-site-packages"
+        )
+    return (
+        "install it with `pip install tensorrt` (CUDA 13) or `pip install tensorrt-cu12` (CUDA 12), "
+        f"or TensorRT-RTX, for GeForce and RTX GPUs, with `{rtx}`"
+    )
+
+
+def need_gpu(words: str) -> Gpu:
+    """This machine's GPU, or the error that says what needed it."""
+    gpu = this_gpu()
+    if gpu is None:
+        raise MissingError(
+            f"{words} needs an NVIDIA GPU and its driver, and libcuda.so.1 shows none here; "
+            "run this on the device, or build with TensorRT-RTX, whose builder needs no GPU"
+        )
+    return gpu

@@ -1,0 +1,82 @@
+"""An ONNX file in ONNX Runtime, with the execution provider that was asked for or none at all."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.verify import Runner
+
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_INSTALL = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
+
+
+class OnnxRuntimeRunner(Runner):
+    """Runs an ONNX file.
+
+    device    cpu or cuda. ONNX Runtime falls back to the CPU without a word when CUDA's libraries do not load; here
+              that is an error.
+    threads   CPU threads for one operator; None: ONNX Runtime's choice
+    """
+
+    def __init__(self, path: Path, device: str = "cpu", threads: int | None = None) -> None:
+        if device not in PROVIDERS:
+            raise unknown_name("device for ONNX Runtime", device, PROVIDERS)
+        self.path = path
+        self.device = device
+        self.threads = threads
+        self.name = f"onnxruntime ({device})"
+        self._session: Any = None
+
+    def open(self) -> None:
+        provider = PROVIDERS[self.device]
+        if self.device == "cuda" and importlib.util.find_spec("torch"):
+            importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[self.device]}") from error
+        available = onnxruntime.get_available_providers()
+        if provider not in available:
+            raise MissingError(
+                f"onnxruntime {onnxruntime.__version__} here has no {provider}, only {', '.join(available)}: "
+                f"{_INSTALL[self.device]}"
+            )
+        options = onnxruntime.SessionOptions()
+        if self.threads is not None:
+            options.intra_op_num_threads = self.threads
+        try:
+            # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
+            settings = {"use_tf32": "0"} if self.device == "cuda" else {}
+            session = onnxruntime.InferenceSession(str(self.path), options, providers=[(provider, settings)])
+        except Exception as error:  # its errors have no common base but Exception
+            raise UsageError(f"ONNX Runtime cannot load {self.path}: {error}") from error
+        got = session.get_providers()
+        if got[0] != provider:
+            raise MissingError(
+                f"{provider} was asked, and ONNX Runtime {onnxruntime.__version__} fell back to {got[0]}: CUDA's or "
+                "cuDNN's libraries did not load (its own message is above); see `qcn doctor`"
+            )
+        session.disable_fallback()
+        if len(session.get_inputs()) != 1:
+            names = ", ".join(value.name for value in session.get_inputs())
+            raise UsageError(f"{self.path} has inputs {names}; a runner gives one, the images")
+        self._session = session
+        self.name = f"onnxruntime {onnxruntime.__version__} ({self.device})"
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        if self._session is None:
+            raise UsageError(f"the runner of {self.path} is not open")
+        wanted = self._session.get_inputs()[0]
+        if len(wanted.shape) != images.ndim or any(
+            isinstance(size, int) and size != got for size, got in zip(wanted.shape, images.shape, strict=True)
+        ):
+            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {wanted.shape}")
+        values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+        return {output.name: value for output, value in zip(self._session.get_outputs(), values, strict=True)}
+
+    def close(self) -> None:
+        self._session = None

@@ -1,0 +1,216 @@
+"""A stand-in for TensorRT's Python module, version by version.
+
+It has the names that the public headers of each version have and no others, so that using one that a version lacks
+fails; it records what it is told; and its engines hold what the network says, unless told to disobey. It shows that
+we call what a version has. That the version then does as its documentation says, only the real one can show.
+"""
+
+import enum
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+
+_ONNX_TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.FLOAT16: "HALF", onnx.TensorProto.BFLOAT16: "BF16"}
+_LAYERS = {
+    "Conv": "CONVOLUTION",
+    "Cast": "CAST",
+    "GlobalAveragePool": "POOLING",
+    "Flatten": "SHUFFLE",
+    "Sigmoid": "ACTIVATION",
+}
+
+
+def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = False, logs: tuple[str, ...] = ()) -> Any:
+    """The module of a version ("8.6.1", "10.3.0", "11.1.0").
+
+    disobey         the type in which its engines hold every convolution, whatever was asked
+    foreign_cache   whether it refuses to attach a timing cache that was loaded
+    logs            errors that it logs while building; the build then fails
+    """
+    major = int(version.split(".", maxsplit=1)[0])
+    typed = major >= 10
+    told: dict[str, Any] = {"flags": set(), "cleared": set(), "profiles": [], "network_flags": None, "config": {}}
+
+    kinds = enum.IntEnum("DataType", ["FLOAT", "HALF", "INT32"] + (["BF16"] if typed else []), start=0)
+    creation = {8: ["EXPLICIT_BATCH"], 10: ["EXPLICIT_BATCH", "STRONGLY_TYPED"], 11: ["STRONGLY_TYPED"]}[major]
+    builder_flags = ["TF32"] + ([] if major == 11 else ["FP16", "OBEY_PRECISION_CONSTRAINTS"])
+    sources = ([] if major == 11 else ["CUBLAS", "CUBLAS_LT", "CUDNN"]) + ["EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
+    tactics = enum.IntEnum("TacticSource", sources, start=0)
+    layer_types = enum.IntEnum("LayerType", [*_LAYERS.values()], start=0)
+
+    class Tensor:
+        is_shape_tensor = False
+
+        def __init__(self, name: str, dtype: Any, shape: tuple[int, ...] = ()) -> None:
+            self.name, self.dtype, self.shape = name, dtype, shape
+
+    class Layer:
+        num_outputs = 1
+
+        def __init__(self, node: Any, inputs: list[Tensor], output: Tensor) -> None:
+            self.name, self.type, self._inputs, self._output = (
+                node.name,
+                layer_types[_LAYERS[node.op_type]],
+                inputs,
+                output,
+            )
+            self.num_inputs = len(inputs)
+            if not typed:
+                self.precision, self.told = kinds.FLOAT, False
+
+        def get_input(self, index: int) -> Tensor:
+            return self._inputs[index]
+
+        def get_output(self, index: int) -> Tensor:
+            return self._output
+
+        if not typed:
+
+            def __setattr__(self, name: str, value: Any) -> None:
+                object.__setattr__(self, name, value)
+                if name == "precision":
+                    object.__setattr__(self, "told", True)
+
+            @property
+            def precision_is_set(self) -> bool:
+                return self.told
+
+            def set_output_type(self, index: int, kind: Any) -> None:
+                self._output.dtype = kind
+
+    class Network:
+        def __init__(self) -> None:
+            self.layers: list[Layer] = []
+            self.inputs: list[Tensor] = []
+            self.outputs: list[Tensor] = []
+
+        num_layers = property(lambda self: len(self.layers))
+        num_inputs = property(lambda self: len(self.inputs))
+        num_outputs = property(lambda self: len(self.outputs))
+
+        def get_layer(self, index: int) -> Layer:
+            return self.layers[index]
+
+        def get_input(self, index: int) -> Tensor:
+            return self.inputs[index]
+
+        def get_output(self, index: int) -> Tensor:
+            return self.outputs[index]
+
+    class Parser:
+        num_errors = 0
+
+        def __init__(self, network: Network, voice: Any) -> None:
+            self.network = network
+
+        def parse_from_file(self, path: str) -> bool:
+            graph = onnx.shape_inference.infer_shapes(onnx.load(path)).graph
+            types = {t.name: t.data_type for t in graph.initializer}
+            types |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+            tensors = {}
+            for name, element in types.items():  # without strong typing, only a cast says that it is half
+                kind = _ONNX_TYPES[element] if typed or name.endswith("image16") else "FLOAT"
+                tensors[name] = Tensor(name, kinds[kind])
+            for value in graph.input:
+                tensors[value.name].shape = tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
+            self.network.inputs = [tensors[value.name] for value in graph.input]
+            self.network.outputs = [tensors[value.name] for value in graph.output]
+            for node in graph.node:
+                inputs = [tensors[name] for name in node.input]
+                self.network.layers.append(Layer(node, inputs, tensors[node.output[0]]))
+            return True
+
+    class Profile:
+        def set_shape(self, *shape: Any) -> None:
+            told["profiles"].append(shape)
+
+    class Cache:
+        def __init__(self, content: bytes) -> None:
+            self.content = content
+
+        def serialize(self) -> bytes:
+            return b"timings"
+
+    class Config:
+        # What an attribute of pybind's classes is: fixed. Setting another fails.
+        __slots__ = ("builder_optimization_level", "profiling_verbosity", *(("progress_monitor",) if typed else ()))
+
+        def __init__(self) -> None:
+            self.builder_optimization_level = 3
+
+        def set_flag(self, flag: Any) -> None:
+            told["flags"].add(flag.name)
+
+        def clear_flag(self, flag: Any) -> None:
+            told["cleared"].add(flag.name)
+
+        def set_memory_pool_limit(self, pool: Any, size: int) -> None:
+            told["config"][pool] = size
+
+        def add_optimization_profile(self, profile: Profile) -> None:
+            told["config"]["profile"] = True
+
+        def get_tactic_sources(self) -> int:
+            return (1 << len(sources)) - 1
+
+        def set_tactic_sources(self, mask: int) -> None:
+            told["tactics"] = [source.name for source in tactics if mask >> source & 1]
+
+        def create_timing_cache(self, content: bytes) -> Cache:
+            return Cache(content)
+
+        def set_timing_cache(self, cache: Cache, ignore_mismatch: bool) -> bool:
+            told["cache"] = cache.content
+            return not (foreign_cache and cache.content)
+
+    class Builder:
+        def __init__(self, voice: Any) -> None:
+            self.voice = voice
+
+        def create_network(self, flags: int) -> Network:
+            told["network_flags"] = [name for bit, name in enumerate(creation) if flags >> bit & 1]
+            return Network()
+
+        create_builder_config = staticmethod(Config)
+        create_optimization_profile = staticmethod(Profile)
+
+        def build_serialized_network(self, network: Network, config: Config) -> bytes | None:
+            told["network"], told["level"] = network, config.builder_optimization_level
+            for message in logs:
+                self.voice.log(SimpleNamespace(name="ERROR"), message)
+            return None if logs else json.dumps({"Layers": [described(layer) for layer in network.layers]}).encode()
+
+    def described(layer: Layer) -> dict[str, Any]:
+        kind = disobey if disobey and layer.type.name == "CONVOLUTION" else layer.get_output(0).dtype.name
+        words = {"FLOAT": "Row major linear FP32", "HALF": "Channel major FP16 format where channel % 8 == 0"}
+        tensor = {"Name": "x", "Dimensions": [1], "Format/Datatype": words.get(kind, kind)}
+        return {"Name": layer.name, "LayerType": layer.type.name, "Inputs": [tensor], "Outputs": [tensor]}
+
+    class Runtime:
+        def __init__(self, voice: Any) -> None:
+            pass
+
+        def deserialize_cuda_engine(self, plan: bytes) -> Any:
+            inspector = SimpleNamespace(get_engine_information=lambda form: plan.decode())
+            return SimpleNamespace(create_engine_inspector=lambda: inspector)
+
+    module = SimpleNamespace(
+        __version__=version,
+        told=told,
+        DataType=kinds,
+        NetworkDefinitionCreationFlag=enum.IntEnum("NetworkDefinitionCreationFlag", creation, start=0),
+        BuilderFlag=enum.IntEnum("BuilderFlag", builder_flags, start=0),
+        TacticSource=tactics,
+        MemoryPoolType=enum.IntEnum("MemoryPoolType", ["WORKSPACE"], start=0),
+        ProfilingVerbosity=enum.IntEnum("ProfilingVerbosity", ["DETAILED"], start=0),
+        LayerInformationFormat=enum.IntEnum("LayerInformationFormat", ["JSON"], start=0),
+        ILogger=type("ILogger", (), {}),
+        Builder=Builder,
+        OnnxParser=Parser,
+        Runtime=Runtime,
+    )
+    if typed:
+        module.IProgressMonitor = type("IProgressMonitor", (), {})
+    return module

@@ -1,0 +1,321 @@
+"""Engines from ONNX: built for real by TensorRT-RTX where its wheel is installed, and what each TensorRT is told."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from fake_tensorrt import fake
+from onnx import TensorProto, helper
+from rich.console import Console
+from small_graphs import write_graph
+
+from qcn.errors import BuildError, MissingError, UsageError
+from qcn.export import targets, tensorrt_config
+from qcn.export.manifest import Batch
+from qcn.export.targets import Gpu
+from qcn.export.tensorrt import BuildProgress, BuildRequest, TensorRT, build, find, shown
+from qcn.export.tensorrt_find import library_version
+from qcn.export.tensorrt_watch import Watch
+
+OPEN = Batch(1, 8, 64)
+
+
+@pytest.fixture(scope="module")
+def rtx() -> TensorRT:
+    pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
+    return find("rtx")
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "this_gpu", lambda: Gpu("NVIDIA H200", 90))
+
+
+def faked(version: str, **habits: object) -> TensorRT:
+    module = fake(version, **habits)  # type: ignore[arg-type]
+    return TensorRT("tensorrt", tuple(int(part) for part in version.split(".")), module)
+
+
+# TensorRT-RTX, for real
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_real_engine_holds_the_precision_asked_for(tmp_path: Path, rtx: TensorRT, precision: str) -> None:
+    path = write_graph(tmp_path / "model.onnx", precision, island=True)
+    engine = build(path, BuildRequest(precision, OPEN), rtx)
+    assert len(engine.plan) > 1000
+    assert engine.receipt.met is True
+    assert engine.receipt.unseen == []
+    kinds = " ".join(kind for _, kind, _ in engine.receipt.layers)
+    assert {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[precision] in kinds
+    facts = json.loads(json.dumps(engine.facts))
+    assert facts["precision_found"] == precision
+    assert facts["inputs"] == [{"name": "image", "dtype": "float32", "shape": [-1, 2, 16, 16]}]
+    assert facts["outputs"] == [{"name": "activation", "dtype": "float32", "shape": [-1, 8]}]
+    assert engine.file_name == f"{precision}-b1-8-64-rtx{rtx.version_text}.engine"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_without_a_gpu_the_receipt_says_that_it_is_the_builders(tmp_path: Path, rtx: TensorRT) -> None:
+    if targets.this_gpu():
+        pytest.skip("a GPU is here: the engine itself is read")
+    engine = build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), rtx)
+    assert engine.receipt.source == "builder log"
+    assert "fp32 met, by the builder log" in engine.receipt.summary()
+
+
+def test_a_fixed_batch(tmp_path: Path, rtx: TensorRT) -> None:
+    path = write_graph(tmp_path / "model.onnx", batch=4)
+    assert build(path, BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
+    with pytest.raises(BuildError, match="fixed at 4, asked was 1:8:64; export it with --batch 1:8:64"):
+        build(path, BuildRequest("fp32", OPEN), rtx)
+
+
+def test_an_engine_for_another_gpu(tmp_path: Path, rtx: TensorRT) -> None:
+    path = write_graph(tmp_path / "model.onnx")
+    assert "-sm89-" in build(path, BuildRequest("fp32", OPEN, sm=89), rtx).file_name
+    with pytest.raises(UsageError, match="cannot be told to build for sm87"):
+        build(path, BuildRequest("fp32", OPEN, sm=87), rtx)
+
+
+def test_a_graph_in_another_precision_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
+    full, half = write_graph(tmp_path / "full.onnx"), write_graph(tmp_path / "half.onnx", "fp16")
+    with pytest.raises(BuildError, match=r"no convolution of .* is float16; export it again with --precision fp16"):
+        build(full, BuildRequest("fp16", OPEN), rtx)
+    with pytest.raises(BuildError, match=r"half precision at .*/stem/conv"):
+        build(half, BuildRequest("fp32", OPEN), rtx)
+
+
+def test_a_node_that_tensorrt_lacks_is_named(tmp_path: Path, rtx: TensorRT) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Route", ["image"], ["activation"], name="/capsule/route", domain="qcn")],
+        "custom",
+        [value("image", TensorProto.FLOAT, [1, 2])],
+        [value("activation", TensorProto.FLOAT, [1, 2])],
+    )
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("qcn", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), str(tmp_path / "model.onnx"))
+    with pytest.raises(BuildError, match=r"node '/capsule/route' \(Route\)"):
+        build(tmp_path / "model.onnx", BuildRequest("fp32", Batch(1, 1, 1)), rtx)
+
+
+def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(BuildError, match="refuses"):
+        build(tmp_path / "model.onnx", BuildRequest("fp32", OPEN), rtx)
+    with pytest.raises(UsageError, match="there is no ONNX file"):
+        build(tmp_path / "other.onnx", BuildRequest("fp32", OPEN), rtx)
+
+
+def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(tmp_path: Path, rtx: TensorRT) -> None:
+    path, seen = write_graph(tmp_path / "model.onnx"), []
+    build(path, BuildRequest("fp32", OPEN), rtx, seen.append)
+    fractions = [progress.fraction for progress in seen if progress.fraction is not None]
+    assert fractions == sorted(fractions)
+    assert fractions[-1] > 0.5
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(path, BuildRequest("fp32", OPEN), rtx, interrupt)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
+    """TensorRT 8 cannot be told to stop: the process cleans up and ends all the same."""
+    script = (
+        "import time\n"
+        "from qcn.export.tensorrt_watch import Watch, attend\n"
+        "def interrupt(progress): raise KeyboardInterrupt\n"
+        "try:\n    attend(lambda: time.sleep(60), Watch(), interrupt, can_cancel=False)\n"
+        "except KeyboardInterrupt:\n    print('cleaned up')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (130, "cleaned up\n")
+
+
+def test_a_build_says_nothing_where_there_is_no_terminal() -> None:
+    page = io.StringIO()
+    with shown(Console(file=page), "building") as report:
+        for elapsed in range(65):
+            report(BuildProgress(elapsed / 100, "timing kernels", elapsed, None))
+    assert page.getvalue().splitlines() == [
+        "building: 30%, timing kernels, 30 s",
+        "building: 60%, timing kernels, 60 s",
+    ]
+
+
+# What each version is told
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "network_flags"),
+    [
+        ("8.6.1", {"FP16", "OBEY_PRECISION_CONSTRAINTS"}, ["EXPLICIT_BATCH"]),
+        ("10.3.0", set(), ["STRONGLY_TYPED"]),
+        ("11.1.0", set(), []),
+    ],
+)
+@pytest.mark.usefixtures("h200")
+def test_half_precision_is_asked_as_the_version_takes_it(
+    tmp_path: Path, version: str, flags: set[str], network_flags: list[str]
+) -> None:
+    tensorrt = faked(version)
+    path = write_graph(tmp_path / "model.onnx", "fp16", island=True)
+    engine = build(path, BuildRequest("fp16", OPEN, optimization=2, workspace=256), tensorrt)
+    told = tensorrt.module.told
+    assert told["flags"] == flags
+    assert told["cleared"] == {"TF32"}
+    assert told["network_flags"] == network_flags
+    assert told["profiles"] == [("image", (1, 2, 16, 16), (8, 2, 16, 16), (64, 2, 16, 16))]
+    assert (told["level"], told["config"][tensorrt.module.MemoryPoolType.WORKSPACE]) == (2, 256 << 20)
+    assert engine.receipt.source == "engine inspector"
+    assert engine.file_name == f"fp16-b1-8-64-sm90-trt{version}.engine"
+
+
+@pytest.mark.usefixtures("h200")
+def test_each_layer_of_8_6_is_told_its_type(tmp_path: Path) -> None:
+    tensorrt = faked("8.6.1")
+    build(write_graph(tmp_path / "model.onnx", "fp16", island=True), BuildRequest("fp16", OPEN), tensorrt)
+    layers = {layer.name: layer for layer in tensorrt.module.told["network"].layers}
+    assert layers["/stem/conv"].precision.name == layers["/stem/conv"].get_output(0).dtype.name == "HALF"
+    for name in ("/stem/sigmoid", "/capsule/conv", "/head/mean"):
+        assert (layers[name].precision.name, layers[name].precision_is_set) == ("FLOAT", True)
+    assert not layers["/stem/narrow"].precision_is_set
+
+
+@pytest.mark.usefixtures("h200")
+def test_8_6_has_no_bfloat16(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "model.onnx", "bf16")
+    with pytest.raises(MissingError, match=r"bf16 needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
+        build(path, BuildRequest("bf16", OPEN), faked("8.6.1"))
+
+
+@pytest.mark.parametrize(
+    ("precision", "built", "layer"),
+    [("fp16", "FLOAT", "/stem/conv"), ("fp16", "HALF", "/capsule/conv"), ("fp32", "HALF", "/stem/conv")],
+)
+@pytest.mark.usefixtures("h200")
+def test_an_engine_in_another_precision_is_an_error_that_names_the_layer(
+    tmp_path: Path, precision: str, built: str, layer: str
+) -> None:
+    path = write_graph(tmp_path / "model.onnx", precision, island=True)
+    with pytest.raises(BuildError, match=f"{precision} was asked, .* built otherwise:\n  {layer}") as caught:
+        build(path, BuildRequest(precision, OPEN), faked("10.3.0", disobey=built))
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.usefixtures("h200")
+def test_a_failed_build_says_what_tensorrt_said(tmp_path: Path) -> None:
+    path = write_graph(tmp_path / "model.onnx")
+    with pytest.raises(BuildError, match="error: Could not find any implementation for node /stem/conv"):
+        broken = faked("10.3.0", logs=("Could not find any implementation for node /stem/conv",))
+        build(path, BuildRequest("fp32", OPEN, timing_cache=tmp_path / "timings"), broken)
+    assert not (tmp_path / "timings").exists()
+
+
+@pytest.mark.usefixtures("h200")
+def test_timings_are_kept_and_foreign_ones_begun_anew(tmp_path: Path) -> None:
+    path, cache = write_graph(tmp_path / "model.onnx"), tmp_path / "timings"
+    request = BuildRequest("fp32", OPEN, timing_cache=cache)
+    tensorrt = faked("8.6.1")
+    build(path, request, tensorrt)
+    assert (tensorrt.module.told["cache"], cache.read_bytes()) == (b"", b"timings")
+    build(path, request, tensorrt)
+    assert tensorrt.module.told["cache"] == b"timings"
+    tensorrt = faked("8.6.1", foreign_cache=True)
+    engine = build(path, request, tensorrt)
+    assert tensorrt.module.told["cache"] == b""
+    assert any("begun anew" in warning for warning in engine.facts["warnings"])
+
+
+@pytest.mark.usefixtures("h200")
+def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, request = write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN)
+    monkeypatch.setattr("qcn.export.tensorrt_config._loads", lambda library, function: "cudnn" in library)
+    tensorrt = faked("8.6.1")
+    assert build(path, request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
+    assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
+    assert build(path, request, faked("11.1.0")).facts["tactics_left_out"] == []
+
+
+def test_a_library_without_the_function_does_not_count() -> None:
+    assert tensorrt_config._loads("libm.so.6", "cos")
+    assert not tensorrt_config._loads("libm.so.6", "cudnnCreate")
+    assert not tensorrt_config._loads("libnone.so.1", "cos")
+
+
+def test_tensorrt_without_a_gpu_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "this_gpu", lambda: None)
+    with pytest.raises(MissingError, match=r"TensorRT 10\.3\.0 needs an NVIDIA GPU"):
+        build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), faked("10.3.0"))
+
+
+# Requests, versions, targets
+
+
+def test_requests_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'fp16'"):
+        BuildRequest("fp17", OPEN)
+    with pytest.raises(UsageError, match="not one of 0 to 5"):
+        BuildRequest("fp32", OPEN, optimization=6)
+
+
+def test_library_versions() -> None:
+    assert [library_version(number) for number in (8601, 100300, 101303, 10701)] == [
+        (8, 6, 1),
+        (10, 3, 0),
+        (10, 13, 3),
+        (1, 7, 1),
+    ]
+
+
+def test_importing_needs_none_of_the_packages() -> None:
+    """The device half must import where there is no torch, onnx, tensorrt or cuda-bindings, and say how to get one."""
+    script = (
+        "import sys\n"
+        "for name in ('torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings', 'cuda'):\n"
+        "    sys.modules[name] = None\n"
+        "import qcn.verify.onnxruntime, qcn.verify.tensorrt\n"
+        "from qcn.errors import MissingError\n"
+        "from qcn.export.tensorrt import find\n"
+        "try:\n    find()\nexcept MissingError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "TensorRT is not installed; " in done.stdout
+    assert "install" in done.stdout.split(";", 1)[1]
+
+
+def test_targets() -> None:
+    orin, rtx_sms = targets.target("jetson-orin"), frozenset({75, 80, 86, 89, 120})
+    there = targets.site(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("NVIDIA H200", 90))
+    assert (there.here, there.why) == (False, "jetson-orin is sm87; this machine's NVIDIA H200 is sm90")
+    assert targets.site(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("Orin", 87)).here
+    assert "has TensorRT 8.6 or 10.3" in targets.site(orin, "tensorrt", (10, 9, 0), frozenset(), Gpu("Orin", 87)).why
+    assert "sm75, sm80" in targets.site(orin, "rtx", (1, 7, 1), rtx_sms, None).why
+    assert targets.site(targets.target("sm89"), "rtx", (1, 7, 1), rtx_sms, None) == targets.Site(True, 89)
+    assert targets.site(targets.target("this"), "rtx", (1, 7, 1), rtx_sms, None) == targets.Site(True)
+    with pytest.raises(UsageError, match="did you mean 'jetson-orin'"):
+        targets.target("jetson-orinn")
+
+
+def test_the_commands_for_a_device() -> None:
+    assert targets.device_commands(Path("/runs/export/demo"), "fp16", OPEN) == [
+        "scp -r /runs/export/demo device:",
+        "ssh device qcn export demo --format trt --precision fp16 --batch 1:8:64",
+    ]
+
+
+def test_progress_from_the_log_of_a_version_that_reports_none() -> None:
+    watch = Watch()
+    assert watch.now().fraction is None
+    watch.say("VERBOSE", "After final dead-layer removal: 4 layers")
+    watch.say("VERBOSE", "=============== Computing costs for /stem/conv")
+    watch.say("VERBOSE", "=============== Computing costs for /head/mean")
+    assert (watch.now().fraction, watch.now().phase) == (0.25, "timing kernels")

@@ -1,0 +1,82 @@
+"""The ONNX Runtime runner: right answers, and the provider that was asked for or an error."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_graphs import write_graph
+
+from qcn.errors import MissingError, UsageError
+from qcn.verify import create
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+
+
+def images(count: int) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, 2, 16, 16)).astype(np.float32)
+
+
+def test_any_batch_gives_each_image_its_own_answer(tmp_path: Path) -> None:
+    batch = images(5)
+    with create("onnxruntime", write_graph(tmp_path / "model.onnx"), threads=1) as runner:
+        together = runner.infer(batch)
+        alone = [runner.infer(image[None]) for image in batch]
+        assert runner.name == f"onnxruntime {onnxruntime.__version__} (cpu)"
+    assert together["activation"].shape == (5, 8)
+    np.testing.assert_allclose(together["activation"], np.concatenate([a["activation"] for a in alone]), atol=1e-6)
+
+
+def test_images_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with create("onnxruntime", write_graph(tmp_path / "model.onnx", batch=4)) as runner:
+        with pytest.raises(UsageError, match=r"images are \[2, 2, 16, 16\], .* takes \[4, 2, 16, 16\]"):
+            runner.infer(images(2))
+        with pytest.raises(UsageError, match="images are"):
+            runner.infer(images(4)[0])
+
+
+def test_cuda_where_there_is_none_is_an_error(tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has CUDA")
+    runner = create("onnxruntime", write_graph(tmp_path / "model.onnx"), device="cuda")
+    with pytest.raises(MissingError, match=r"has no CUDAExecutionProvider, only .*: pip install onnxruntime-gpu"):
+        runner.open()
+
+
+def test_a_silent_fall_back_to_the_cpu_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ONNX Runtime GPU does where CUDA's libraries do not load: it goes on, on the CPU."""
+
+    class FellBack:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", FellBack)
+    runner = create("onnxruntime", write_graph(tmp_path / "model.onnx"), device="cuda")
+    with pytest.raises(MissingError, match=r"CUDAExecutionProvider was asked, .* fell back to CPUExecutionProvider"):
+        runner.open()
+
+
+def test_wrong_names_and_files(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"not a graph")
+    with pytest.raises(UsageError, match="cannot load"):
+        create("onnxruntime", tmp_path / "model.onnx").open()
+    with pytest.raises(UsageError, match="did you mean 'onnxruntime'"):
+        create("onnxruntim", tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match="there is no model file"):
+        create("onnxruntime", tmp_path / "other.onnx")
+    with pytest.raises(UsageError, match="no device for ONNX Runtime named 'gpu9'"):
+        create("onnxruntime", tmp_path / "model.onnx", device="gpu9")
+
+
+@pytest.mark.gpu
+def test_cuda_answers_as_the_cpu_does(tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA")
+    path, batch = write_graph(tmp_path / "model.onnx"), images(3)
+    with create("onnxruntime", path) as cpu, create("onnxruntime", path, device="cuda") as cuda:
+        np.testing.assert_allclose(
+            cuda.infer(batch)["activation"], cpu.infer(batch)["activation"], rtol=1e-5, atol=1e-6
+        )

@@ -1,0 +1,154 @@
+"""The TensorRT runner: foreign engines refused, memory given back, and on a GPU the answers of ONNX Runtime."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_engine import SHAPE, FakeContext, FakeCuda, fake_runtime
+from small_graphs import write_graph
+
+from qcn.errors import MissingError, UsageError
+from qcn.export import targets
+from qcn.export.manifest import Batch
+from qcn.export.targets import Gpu
+from qcn.export.tensorrt import BuildRequest, TensorRT, build, find
+from qcn.verify import create
+from qcn.verify import tensorrt as runner_module
+from qcn.verify.cuda_memory import Cuda
+from qcn.verify.tensorrt import TensorRTRunner
+
+FACTS = {
+    "flavour": "tensorrt",
+    "version": "8.6.1",
+    "gpu": "NVIDIA H200",
+    "sm": 90,
+    "precision": "fp16",
+    "batch": [1, 4, 8],
+}
+
+
+def write_engine(folder: Path, **changes: object) -> Path:
+    path = folder / "bundle" / "engines" / "fp16-b1-4-8-sm90-trt8.6.1.engine"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"plan")
+    path.with_suffix(".json").write_text(json.dumps(FACTS | changes))
+    return path
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeCuda, FakeContext]:
+    """An H200 with TensorRT 8.6.1, in main memory."""
+    cuda, context = FakeCuda(), FakeContext()
+    monkeypatch.setattr(targets, "this_gpu", lambda: Gpu("NVIDIA H200", 90))
+    monkeypatch.setattr(runner_module, "Cuda", lambda: cuda)
+    found = TensorRT("tensorrt", (8, 6, 1), fake_runtime(context))
+    monkeypatch.setattr(runner_module, "find", lambda flavour=None: found)
+    return cuda, context
+
+
+def images(count: int) -> np.ndarray:
+    return np.random.default_rng(count).normal(size=(count, *SHAPE)).astype(np.float32)
+
+
+def test_any_batch_of_the_profile_runs_and_all_memory_is_given_back(
+    tmp_path: Path, machine: tuple[FakeCuda, FakeContext]
+) -> None:
+    cuda, _ = machine
+    with create("tensorrt", write_engine(tmp_path)) as runner:
+        for count in (8, 1, 3):
+            answer = runner.infer(images(count))["activation"]
+            assert answer.dtype == np.float16
+            np.testing.assert_allclose(answer[:, 0], images(count).sum((1, 2, 3)), rtol=1e-2, atol=1e-2)
+        with pytest.raises(UsageError, match=r"batches of 1 to 8: qcn export .*/bundle --format trt --precision fp16"):
+            runner.infer(images(9))
+        with pytest.raises(UsageError, match=r"images are \[1, 2, 4, 5\]"):
+            runner.infer(np.zeros((1, 2, 4, 5), np.float32))
+    runner.close()
+    assert cuda.live == {}
+    with pytest.raises(UsageError, match="is not open"):
+        runner.infer(images(1))
+
+
+def test_a_cuda_graph_is_captured_once_for_each_batch(tmp_path: Path, machine: tuple[FakeCuda, FakeContext]) -> None:
+    cuda, context = machine
+    with TensorRTRunner(write_engine(tmp_path), graph=True) as runner:
+        runner.upload(images(4))
+        for _ in range(3):
+            runner.enqueue()
+        runner.synchronize()
+        assert (context.runs, cuda.calls.count("cudaGraphLaunch")) == (2, 2)  # once for itself, once captured
+        runner.upload(images(4))
+        runner.enqueue()
+        assert cuda.calls.count("cudaStreamBeginCapture") == 1
+        runner.infer(images(2))
+        assert cuda.calls.count("cudaStreamBeginCapture") == 2
+    assert cuda.live == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "10.3.0"}, r"was built with TensorRT 10\.3\.0; here is TensorRT 8\.6\.1"),
+        ({"sm": 87, "gpu": "Orin"}, "was built for Orin, sm87; here is NVIDIA H200, sm90"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_an_engine_of_another_machine_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = write_engine(tmp_path, **changes)
+    command = f"qcn export {tmp_path}/bundle --format trt --precision fp16 --batch 1:4:8"
+    with pytest.raises(MissingError, match=message) as caught:
+        create("tensorrt", path).open()
+    assert command in str(caught.value)
+
+
+def test_a_plan_that_tensorrt_refuses(
+    tmp_path: Path, machine: tuple[FakeCuda, FakeContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = TensorRT("tensorrt", (8, 6, 1), fake_runtime(machine[1], readable=False))
+    monkeypatch.setattr(runner_module, "find", lambda flavour=None: found)
+    with pytest.raises(MissingError, match=r"error: The engine plan file is not compatible\nbuild it here: qcn export"):
+        create("tensorrt", write_engine(tmp_path)).open()
+
+
+@pytest.mark.usefixtures("machine")
+def test_facts_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = write_engine(tmp_path)
+    for text, message in (("{", "is no JSON"), ("[]", "a JSON list")):
+        path.with_suffix(".json").write_text(text)
+        with pytest.raises(UsageError, match=message):
+            create("tensorrt", path).open()
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
+    monkeypatch.setattr(targets, "this_gpu", lambda: None)
+    with pytest.raises(MissingError, match="needs an NVIDIA GPU"):
+        create("tensorrt", write_engine(tmp_path, flavour="rtx")).open()
+
+
+def test_a_cuda_error_carries_its_name() -> None:
+    pytest.importorskip("cuda.bindings.runtime", reason="cuda-bindings is not installed")
+    from qcn.errors import QcnError
+
+    with pytest.raises(QcnError, match=r"cudaMalloc failed: .* \(cudaError"):
+        Cuda().call("cudaMalloc", 1 << 60)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, True])
+def test_an_engine_answers_as_onnx_runtime_does(tmp_path: Path, graph: bool) -> None:
+    pytest.importorskip("tensorrt", reason="TensorRT is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    path = write_graph(tmp_path / "model.onnx")
+    engine = build(path, BuildRequest("fp32", Batch(1, 4, 8)), find("tensorrt"))
+    plan = tmp_path / engine.file_name
+    plan.write_bytes(engine.plan)
+    plan.with_suffix(".json").write_text(json.dumps(engine.facts))
+    with TensorRTRunner(plan, graph=graph) as runner, create("onnxruntime", path) as reference:
+        for count in (1, 8, 3):
+            batch = np.random.default_rng(count).normal(size=(count, 2, 16, 16)).astype(np.float32)
+            for _ in range(2):
+                np.testing.assert_allclose(
+                    runner.infer(batch)["activation"], reference.infer(batch)["activation"], rtol=1e-5, atol=1e-6
+                )
