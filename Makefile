@@ -4,6 +4,9 @@ BIN := .venv/bin
 DEMO := runs/demo
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
+# TensorRT-RTX, whose builder needs no GPU. Without --no-deps its packages would fetch the rest from elsewhere.
+RTX := tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings
+
 # Byte code is made when a module is first imported (making all of it at once would take longer than all the rest), and
 # must then be kept: without it each command takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,11 +33,12 @@ lint: $(BIN)/.installed-dev
 $(BIN)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[train,onnx]'
 	touch $@
 
 $(BIN)/.installed-dev: $(BIN)/.installed
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[train,onnx,dev]'
+	$(INSTALL) --no-deps $(RTX) || echo 'TensorRT-RTX has no wheels for this machine: its tests will be skipped'
 	touch $@
 
 # The CPU kernels. Without them everything still works, by plain torch, and slowly.

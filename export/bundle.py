@@ -9,7 +9,6 @@ A file is handed out after its hash was checked. A new one is written aside and 
 not at all (`qcn.export.transaction`). Several processes may add to one bundle at once.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from qcn.export.golden import Golden
 from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Manifest, Precision, Source, check_place
 from qcn.export.network import Network
 from qcn.export.transaction import LOCK, aside_of, locked, take_places
-from qcn.files import write_text
+from qcn.files import file_sha256, write_text
 
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 
@@ -124,7 +123,7 @@ class Bundle:
             draft = Draft(aside / file)
             draft.path.parent.mkdir(parents=True, exist_ok=True)
             yield draft
-            size, digest = draft.path.stat().st_size, _sha256(draft.path)
+            size, digest = draft.path.stat().st_size, file_sha256(draft.path)
             artefact = Artefact(file, format, digest, size, precision, draft.found, batch, draft.facts)
             files = [file]
             if format == "trt":
@@ -160,7 +159,7 @@ class Bundle:
         if (size := path.stat().st_size) != artefact.bytes:
             reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
             return Finding(artefact.file, "altered", reason, mend)
-        if (found := _sha256(path)) != artefact.sha256:
+        if (found := file_sha256(path)) != artefact.sha256:
             reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
             return Finding(artefact.file, "altered", reason, mend)
         if artefact.format == "trt":
@@ -208,8 +207,3 @@ def _facts_text(artefact: Artefact) -> str:
 
 def _ours(file: str, named: set[str]) -> bool:
     return file in named or re.match(r"\..*\.part(/|$)", file) is not None  # aside: see `qcn.export.transaction`
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

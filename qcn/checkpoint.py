@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import qcn
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError, unknown_name
-from qcn.files import atomic_write, write_text
+from qcn.files import atomic_write, file_sha256, write_text
 from qcn.zoo import create
 
 SCHEMA = 1
@@ -185,11 +185,6 @@ def restore(network: nn.Module, tensors: dict[str, Tensor], folder: Path) -> Non
         if tensor.shape != tensors[name].shape:
             raise UsageError(f"the weights in {folder} do not fit: '{name}' is {list(tensors[name].shape)}")
     network.load_state_dict(tensors)
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor], epoch: int) -> TensorFile:

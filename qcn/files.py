@@ -1,5 +1,6 @@
-"""Writing files so that a crash, a kill or a full disk never leaves half of one behind."""
+"""Writing files so that a crash, a kill or a full disk never leaves half of one behind, and telling them by their hash."""
 
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -31,3 +32,19 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def write_text(path: Path, text: str) -> None:
     with atomic_write(path) as aside:
         aside.write_text(text, encoding="utf-8")
+
+
+def file_sha256(path: Path) -> str:
+    return _digest(path, hashlib.sha256())
+
+
+def file_md5(path: Path) -> str:
+    """For comparing with what an official server says; it proves nothing against ill will."""
+    return _digest(path, hashlib.md5(usedforsecurity=False))
+
+
+def _digest(path: Path, digest: "hashlib._Hash") -> str:
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -35,7 +35,7 @@ class Logbook:
         self.task = self.bar.add_task(f"epoch {run.progress.epoch + 1}", total=total, completed=step, rate="")
         self.step = step
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Logbook":
         self.bar.start()
         if self.active:
             from torch.utils.tensorboard import SummaryWriter

@@ -4,7 +4,6 @@ A file grows as NAME.part, which outlives a failed try and is continued by the n
 whole and its checksum is right, so a file in place is a file to trust.
 """
 
-import hashlib
 import http.client
 import shutil
 import tarfile
@@ -18,7 +17,7 @@ from typing import Any
 
 from qcn.data.spec import Dataset, RemoteArchive, RemoteFile
 from qcn.errors import MissingError, UsageError
-from qcn.files import atomic_write
+from qcn.files import atomic_write, file_md5
 
 TRIES = 3  # for a connection that breaks midway; a server that refuses is not asked again
 TIMEOUT = 30.0  # seconds without a byte
@@ -69,7 +68,7 @@ def download(file: RemoteFile, folder: Path, report: Report) -> Path:
         except _Interrupted as error:
             if not left:
                 raise _unreachable(file, folder, f"{error}; the next try continues {part.name}") from None
-    seen = _md5(part)
+    seen = file_md5(part)
     if seen != file.md5:
         part.unlink()
         raise UsageError(f"{file.url} has md5 {seen}, expected {file.md5}; the download was removed, try again")
@@ -155,12 +154,7 @@ def _unpack(archive: RemoteArchive, path: Path, folder: Path) -> list[Path]:
 
 def _whole(file: RemoteFile, folder: Path) -> bool:
     path = folder / file.name
-    return path.is_file() and _md5(path) == file.md5
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    return path.is_file() and file_md5(path) == file.md5
 
 
 @contextmanager

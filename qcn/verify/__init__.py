@@ -10,7 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ RUNNERS = {
     "onnxruntime": "qcn.verify.onnxruntime:OnnxRuntimeRunner",
     "tensorrt": "qcn.verify.tensorrt:TensorRTRunner",
 }
+
+Opened = TypeVar("Opened", bound="Runner")
 
 
 class Runner(ABC):
@@ -40,7 +42,7 @@ class Runner(ABC):
     def close(self) -> None:
         """Free what `open` took. Closing twice is allowed."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Opened) -> Opened:
         try:
             self.open()
         except BaseException:
