@@ -1,23 +1,29 @@
 """What every benchmark records beside its numbers: the date, the commit, the machine, the versions."""
 
 import datetime
+import importlib.util
 import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
+from qcn.export.targets import this_gpu
 
 
 def facts() -> dict[str, Any]:
-    """The circumstances of a measurement. QCN_COMMIT names the commit where there is no git to ask."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    """The circumstances of a measurement, with or without torch. QCN_COMMIT names the commit where git cannot."""
+    gpu = this_gpu()
+    versions = {"python": platform.python_version()}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        versions["torch"] = torch.__version__
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "commit": os.environ.get("QCN_COMMIT") or _commit(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores" + (f", {gpu}" if gpu else ""),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores" + (f", {gpu.name}" if gpu else ""),
+        "versions": versions,
     }
 
 

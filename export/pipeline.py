@@ -4,7 +4,6 @@ A run needs torch. A bundle has the network in deployment form, so that ONNX gra
 from it on a device without torch.
 """
 
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -17,9 +16,11 @@ from rich.console import Console
 
 import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
-from qcn.export import golden, native
+from qcn.export import golden, native, targets
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Precision, manifest_of
+from qcn.export.manifest import MANIFEST, Artefact, Batch, Precision, manifest_of, tools
+from qcn.export.tensorrt_config import BuildRequest
+from qcn.export.tensorrt_find import FLAVOURS
 
 if TYPE_CHECKING:
     from qcn.export.receipt import Receipt
@@ -57,6 +58,16 @@ class Request:
             raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
         if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
             raise UsageError(f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older convolutions lack it")
+        targets.target(self.target)
+        if self.tensorrt is not None and self.tensorrt not in FLAVOURS:
+            raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
+        self.engine()
+
+    def engine(self, timing_cache: Path | None = None, sm: int | None = None) -> BuildRequest:
+        """The engine that this asks for."""
+        return BuildRequest(
+            self.precision, self.batch, self.tf32, self.optimization, self.workspace, timing_cache=timing_cache, sm=sm
+        )
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,7 @@ def export(
 
     The console shows how the building of an engine goes.
     """
+    check_opset(request)
     bundle = open_source(source, out, request, data_dir)
     everything = "all" in request.formats
     wanted = [(name, request) for name in dict.fromkeys(request.formats)]
@@ -103,6 +115,15 @@ def export(
     return bundle, made
 
 
+def check_opset(request: Request) -> None:
+    """Refuse an opset that the onnx package here does not know, before anything is made."""
+    if request.opset is not None and importlib.util.find_spec("onnx"):
+        import onnx
+
+        if request.opset > (newest := onnx.defs.onnx_opset_version()):
+            raise UsageError(f"opset {request.opset} is newer than onnx {onnx.__version__} knows: at most {newest}")
+
+
 def open_source(source: Path, out: Path | None, request: Request, data_dir: Path) -> Bundle:
     """The bundle to add to, with weights and golden answers in it."""
     if (source / MANIFEST).exists():
@@ -111,8 +132,7 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
         return Bundle.open(source)
     if not (source / "run.json").exists():
         raise UsageError(f"{source} is neither a training run (no run.json) nor a bundle (no {MANIFEST})")
-    if importlib.util.find_spec("torch") is None:
-        raise MissingError("exporting from a run needs torch: pip install 'qcn[train]'; from a bundle it does not")
+    _need_torch("exporting from a run, unlike from a bundle,")
     return _from_run(source, out or Path("runs/export") / source.resolve().name, request, data_dir)
 
 
@@ -126,8 +146,8 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     if not isinstance(trained, QCN):
         raise UsageError(f"export carries Quaternion Capsule Networks, not a run of '{run.model['name']}'")
     network = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
-    name = f"{run.data.name}-{run.model['name']}"
-    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, network.structure, name, tools()))
+    name, versions = f"{run.data.name}-{run.model['name']}", tools("torch", "onnx", "numpy", "safetensors")
+    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, network.structure, name, versions))
     whole = {finding.file for finding in bundle.check() if finding.state == "whole"}
     if GOLDEN not in whole:
         answers = make_golden(trained, run, data_dir)
@@ -139,13 +159,6 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     return bundle
 
 
-def tools() -> dict[str, str]:
-    """The versions of what takes part in an export, where it is installed."""
-    names = ("torch", "onnx", "numpy", "safetensors")
-    there = {name: importlib.metadata.version(name) for name in names if importlib.util.find_spec(name)}
-    return {"qcn": qcn.__version__, **there}
-
-
 def _native(job: Job) -> Made:
     """Every bundle has it already."""
     artefact = job.bundle.find(WEIGHTS)
@@ -154,15 +167,22 @@ def _native(job: Job) -> Made:
 
 
 def _torchscript(job: Job) -> Made:
+    _need_torch("TorchScript")
     from qcn.export.torchscript import write_torchscript
 
     return _torch_file(job, "torchscript", ".ts", write_torchscript)
 
 
 def _pt2(job: Job) -> Made:
+    _need_torch("pt2")
     from qcn.export.pt2 import write_pt2
 
     return _torch_file(job, "pt2", ".pt2", write_pt2)
+
+
+def _need_torch(what: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingError(f"{what} needs torch: pip install torch")
 
 
 def _torch_file(job: Job, format: Any, suffix: str, write: Callable[..., dict[str, Any]]) -> Made:
@@ -206,8 +226,6 @@ def onnx_graph(job: Job) -> Artefact:
 
     request, bundle = job.request, job.bundle
     opset = request.opset or (BF16_OPSET if request.precision == "bf16" else OLDEST_OPSET)
-    if opset > (newest := onnx.defs.onnx_opset_version()):
-        raise UsageError(f"opset {opset} is newer than onnx {onnx.__version__} knows: at most {newest}")
     file, batch = onnx_file(request), request.batch
     with bundle.adding(file, "onnx-fused" if request.routing == "fused" else "onnx", request.precision, batch) as draft:
         model = build(
@@ -238,7 +256,7 @@ def onnx_file(request: Request) -> str:
 
 def _trt(job: Job) -> Made:
     """An engine, or what to type on the device where it cannot be built here."""
-    from qcn.export import targets, tensorrt
+    from qcn.export import tensorrt
 
     request, bundle = job.request, job.bundle
     if request.routing == "fused":
@@ -259,17 +277,9 @@ def _trt(job: Job) -> Made:
     if obstacle:
         commands = tuple(targets.device_commands(bundle.folder, request.precision, request.batch))
         return Made("trt", reason=obstacle, commands=commands)
-    build = tensorrt.BuildRequest(
-        request.precision,
-        request.batch,
-        tf32=request.tf32,
-        optimization=request.optimization,
-        workspace=request.workspace,
-        timing_cache=cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache",
-        sm=site.sm,
-    )
+    timings = cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache"
     with tensorrt.shown(job.console, f"building an engine by {installed}") as report:
-        engine = tensorrt.build(graph, build, installed, report)
+        engine = tensorrt.build(graph, request.engine(timings, site.sm), installed, report)
     file = f"engines/{engine.file_name}"
     with bundle.adding(file, "trt", request.precision, request.batch) as draft:
         draft.path.write_bytes(engine.plan)
@@ -284,7 +294,8 @@ def graph_for_engine(job: Job) -> Artefact:
         if artefact.file == onnx_file(request) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
             layers_shown = len(artefact.facts.get("outputs", ())) > 2
-            if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer:
+            opset_fits = request.opset in (None, artefact.facts.get("opset"))
+            if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer and opset_fits:
                 return artefact
     return onnx_graph(job)
 

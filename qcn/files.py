@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a kill or a full disk never leaves half of one behind, and telling them by their hash."""
+"""Writing files so that a crash, a kill or a full disk leaves no half of one behind; and their hashes."""
 
 import hashlib
 import os
