@@ -212,20 +212,24 @@ def export(
     )
     console = Console()
     bundle, made = pipeline.export(source, out, request, data_dir, console)
-    table = Table(title=str(bundle.folder))
-    for heading in ("file", "format", "precision", "batch", "size"):
-        table.add_column(heading, justify="right" if heading == "size" else "left")
+    table = Table(box=None)
+    for heading in ("file", "precision", "batch", "size"):  # folded where it must be: a name cut short is of no use
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
     for artefact in bundle.manifest.files:
         size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
-        table.add_row(artefact.file, artefact.format, artefact.precision, batch, size)
+        table.add_row(artefact.file, artefact.precision, batch, size)
+    print(bundle.folder)
     console.print(table)
     for one in made:
-        if one.receipt:
-            console.print(one.receipt.table())
+        if one.receipt and one.artefact:
+            print(f"\n{one.artefact.file}: {one.receipt.summary()}")
+            layers = one.receipt.table()
+            layers.title, layers.box = None, None
+            console.print(layers)
         if one.reason:
-            console.print(f"{one.format} was not made: {one.reason}", highlight=False, soft_wrap=True)
+            print(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:
-            console.print(f"  {command}", highlight=False, soft_wrap=True)
+            print(f"  {command}")
 
 
 @app.command()
@@ -234,13 +238,11 @@ def doctor(bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn expor
     from qcn.doctor import diagnose
 
     rows = diagnose(bundle)
-    table = Table(title=str(bundle))
-    for heading in ("file", "", "why", "what to do"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
+    for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
         colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
-        table.add_row(row.file, f"[{colour}]{row.state}[/]", row.reason, row.mend)
-    Console().print(table)
+        typer.echo(f"{typer.style(f'{row.state:8}', fg=colour)} {row.file}: {row.reason}")
+        if row.mend:
+            typer.echo(f"{'':8} → {row.mend}")
     if faulty := [row.file for row in rows if row.faulty]:
         raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")
 
