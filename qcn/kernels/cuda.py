@@ -30,9 +30,11 @@ from qcn.kernels.triton_routing import (
 
 __all__ = ["backward", "forward", "rotation", "rotation_backward"]
 
-# Warps for each multiprocessor, run together or in turn, from measurements on an H200: fewer leave it idle; with the
-# larger number the last ones end at about the same time, worth having while a thread still has enough steps to take.
-BUSY, BALANCED, FEWEST_STEPS = 16, 64, 100
+# Programs that a multiprocessor runs at a time: what the registers of 4 warps allow.
+RESIDENT = 2
+# What a step over the children costs by how many lanes of a warp, with a window each, share the rotors that it loads:
+# measured on an H200. With more lanes 1; with one, and the children over several warps, 1.6.
+STEP_COST = {2: 1.12, 1: 1.45}
 # By children: programs for each multiprocessor, and windows that one has at least.
 PROGRAMS, FEWEST_WINDOWS = 48, 16
 # Multiply and add in one instruction: the default of today's Triton, but not of its next version.
@@ -62,7 +64,10 @@ def forward(
     statistics = torch.empty(kept, dtype=torch.float32, device=pose.device)
     if windows == 0:
         return out_pose, out_activation, statistics
-    split = _child_split(geometry, windows, pose.device)
+    split = _child_split(geometry, windows, 2, pose.device)
+    one_each = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
+    # Two windows a thread halve the loads; but not where the GPU has room for all windows at once.
+    windows_per_thread = 1 if one_each <= RESIDENT * _multiprocessors(pose.device) else 2
     tensors = (
         pose.contiguous(),
         activation.contiguous(),
@@ -75,15 +80,12 @@ def forward(
         torch.empty(windows, dtype=torch.int32, device=pose.device),
     )
     constants = {"G": geometry, "SAVE": save, "K": split}
-
-    def programs(windows_per_thread: int) -> tuple[int]:
-        return (triton.cdiv(windows, tile_windows(windows_per_thread, split, geometry.padded_parents)),)
-
     with torch.cuda.device_of(pose):
-        forward_kernel[lambda tile: programs(tile["WINDOWS_PER_THREAD"])](
-            *tensors, windows, **constants, PROBLEM=f"{geometry} {split} {windows.bit_length()} {save}", **FUSED
+        forward_kernel[(triton.cdiv(one_each, windows_per_thread),)](
+            *tensors, windows, **constants, WINDOWS_PER_THREAD=windows_per_thread, num_warps=WARPS, **FUSED
         )
-        repair_kernel[programs(1)](*tensors, windows, **constants, num_warps=WARPS, **FUSED)
+        # Most of its programs only look whether a window is marked: with fewer registers, more of them at a time.
+        repair_kernel[(one_each,)](*tensors, windows, **constants, num_warps=WARPS, maxnreg=128, **FUSED)
     return out_pose, out_activation, statistics
 
 
@@ -119,7 +121,7 @@ def backward(
 
     coefficients = scratch(windows, iterations * COEFFICIENTS.value, parents)
     grad_beta = scratch(2, windows, parents)
-    split = _child_split(geometry, windows, pose.device)
+    split = _child_split(geometry, windows, 1, pose.device)
     window_tiles = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
     child_tiles = triton.cdiv(children, tile_children(geometry.padded_parents))
     chunks = PROGRAMS * _multiprocessors(pose.device) / child_tiles
@@ -208,16 +210,21 @@ def _multiprocessors(device: torch.device) -> int:
     return 4 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def _child_split(geometry: Geometry, windows: int, device: torch.device) -> int:
-    """Over how many threads the children of a window are split: as few as keep the GPU busy.
+def _child_split(geometry: Geometry, windows: int, windows_per_thread: int, device: torch.device) -> int:
+    """Over how many threads the children of a window are split: the fewest steps, weighed by what a step costs.
 
-    It decides the order of the sums and so the last bits of the result: it follows from the shape and the GPU alone,
-    where everything that the autotuner chooses leaves the bits as they are.
+    It decides the order of the sums and so the last bits of the result: it follows from the shape and the GPU alone.
     """
-    warps_unsplit = windows / tile_windows(1, 1, geometry.padded_parents) * WARPS / _multiprocessors(device)
-    needed, better = _power_of_2(BUSY / warps_unsplit), _power_of_2(BALANCED / warps_unsplit)
-    split = max(needed, min(better, _power_of_2(geometry.children / FEWEST_STEPS)))
-    return min(split, tile_windows(1, 1, geometry.padded_parents), triton.next_power_of_2(geometry.children))
+    parents = geometry.padded_parents
+    at_a_time = RESIDENT * _multiprocessors(device)
+
+    def cost(split: int) -> float:
+        rounds = triton.cdiv(triton.cdiv(windows, tile_windows(windows_per_thread, split, parents)), at_a_time)
+        sharing = tile_windows(1, split, parents) // WARPS
+        return rounds * triton.cdiv(geometry.children, split) * STEP_COST.get(sharing, 1.0 if sharing else 1.6)
+
+    most = min(tile_windows(1, 1, parents), triton.next_power_of_2(geometry.children))
+    return min((2**i for i in range(most.bit_length())), key=cost)
 
 
 def _power_of_2(x: float) -> int:

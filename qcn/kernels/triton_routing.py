@@ -138,12 +138,12 @@ def load_children(pose, activation, image, corner, i, G: constexpr):
     """Poses and activations of children `i` of the windows at `corner`. Past the last: the last, without weight."""
     AREA: constexpr = G.height * G.width
     child = gl.minimum(i, G.children - 1)
-    place = child // G.channels
-    at = corner + place // G.window_width * G.width + place % G.window_width
-    channel = image * G.channels + child % G.channels
-    p = pose + channel * (3 * AREA) + at
+    place, channel = child // G.channels, child % G.channels
+    at = place // G.window_width * G.width + place % G.window_width
+    # First what is the same for all children, so that it is added once.
+    p = (pose + (image * (3 * G.channels * AREA) + corner)) + (channel * (3 * AREA) + at)
     x, y, z = gl.load(p).to(gl.float32), gl.load(p + AREA).to(gl.float32), gl.load(p + 2 * AREA).to(gl.float32)
-    a = gl.load(activation + channel * AREA + at).to(gl.float32)
+    a = gl.load((activation + (image * (G.channels * AREA) + corner)) + (channel * AREA + at)).to(gl.float32)
     return x, y, z, gl.where(i < G.children, a, 0.0)
 
 
@@ -172,12 +172,15 @@ def load_rotation(rotation, i, j, G: constexpr):
 
 @jit
 def votes_around(R, x, y, z, mx, my, mz):
-    """R u − m, [N, K, P]: starting the sums at −m makes the shift free."""
+    """R u − m, [N, K, P]: starting the sums at −m makes the shift free.
+
+    The multiply-adds are spelt out: left to itself LLVM makes some of them twice over, added in two orders.
+    """
     xx, xy, xz, yx, yy, yz, zx, zy, zz = R
     x, y, z = x[:, :, None], y[:, :, None], z[:, :, None]
-    dx = xz[None, :, :] * z + (xy[None, :, :] * y + (xx[None, :, :] * x - mx))
-    dy = yz[None, :, :] * z + (yy[None, :, :] * y + (yx[None, :, :] * x - my))
-    dz = zz[None, :, :] * z + (zy[None, :, :] * y + (zx[None, :, :] * x - mz))
+    dx = gl.fma(xz[None, :, :], z, gl.fma(xy[None, :, :], y, xx[None, :, :] * x - mx))
+    dy = gl.fma(yz[None, :, :], z, gl.fma(yy[None, :, :], y, yx[None, :, :] * x - my))
+    dz = gl.fma(zz[None, :, :], z, gl.fma(zy[None, :, :], y, zx[None, :, :] * x - mz))
     return dx, dy, dz
 
 
@@ -201,7 +204,6 @@ def sweep(
     N: constexpr,
     K: constexpr,
     L: constexpr,
-    AHEAD: constexpr,
 ):
     """One pass over the children: Σ r, Σ r d, Σ r d² with d = v − shift, each [N, P]."""
     P: constexpr = G.padded_parents
@@ -219,46 +221,44 @@ def sweep(
     total = zeros([N, K], without(L, 2))
     u = load_children(pose, activation, image, place, lane, G)
     R = load_rotation(rotation, lane_of_rotor, j, G)
-    for first in range(0, G.children, K):
-        if not AHEAD:
-            u = load_children(pose, activation, image, place, first + lane, G)
-            R = load_rotation(rotation, first + lane_of_rotor, j, G)
-        x, y, z, a = u
-        if UNIFORM and not SAFE:
-            # Around 0 the root of the weight can go into the pose: Σ r d² is then a sum of squares.
-            total += a
-            a = gl.sqrt(a)
-            x, y, z = a * x, a * y, a * z
-        vx, vy, vz = votes_around(R, x, y, z, mx, my, mz)
-        if AHEAD:  # the next children are under way while these are weighed
-            u = load_children(pose, activation, image, place, first + K + lane, G)
-            R = load_rotation(rotation, first + K + lane_of_rotor, j, G)
-        if UNIFORM and not SAFE:
-            r = a[:, :, None]
-            qx += vx * vx
-            qy += vy * vy
-            qz += vz * vz
-        else:
-            ax, ay, az = vx * vx, vy * vy, vz * vz
-            if UNIFORM:
-                r = a[:, :, None]
+    for first in range(0, G.children, 2 * K):
+        for half in gl.static_range(2):  # by twos, so that the next children need not be copied over these
+            x, y, z, a = u
+            if UNIFORM and not SAFE:
+                # Around 0 the root of the weight can go into the pose: Σ r d² is then a sum of squares.
                 total += a
+                a = gl.sqrt(a)
+                x, y, z = a * x, a * y, a * z
+            vx, vy, vz = votes_around(R, x, y, z, mx, my, mz)
+            # The next children are under way while these are weighed.
+            u = load_children(pose, activation, image, place, first + (half + 1) * K + lane, G)
+            R = load_rotation(rotation, first + (half + 1) * K + lane_of_rotor, j, G)
+            if UNIFORM and not SAFE:
+                r = a[:, :, None]
+                qx += vx * vx
+                qy += vy * vy
+                qz += vz * vz
             else:
-                if SAFE:
-                    fx, fy, fz = vx + ex, vy + ey, vz + ez
-                    logit = prior - fx * fx * wx - fy * fy * wy - fz * fz * wz
-                    p = gl.exp2(logit - gl.max(logit, 2)[:, :, None])
+                ax, ay, az = vx * vx, vy * vy, vz * vz
+                if UNIFORM:
+                    r = a[:, :, None]
+                    total += a
                 else:
-                    p = gl.exp2(prior - ax * wx - ay * wy - az * wz)
-                norm = gl.sum(p, 2)
-                r = p * gl.where(norm < LOWEST, float("nan"), a * reciprocal(norm))[:, :, None]
-                s += r
-            qx += r * ax
-            qy += r * ay
-            qz += r * az
-        dx += r * vx
-        dy += r * vy
-        dz += r * vz
+                    if SAFE:
+                        fx, fy, fz = vx + ex, vy + ey, vz + ez
+                        logit = prior - fx * fx * wx - fy * fy * wy - fz * fz * wz
+                        p = gl.exp2(logit - gl.max(logit, 2)[:, :, None])
+                    else:
+                        p = gl.exp2(prior - ax * wx - ay * wy - az * wz)
+                    norm = gl.sum(p, 2)
+                    r = p * gl.where(norm < LOWEST, float("nan"), a * reciprocal(norm))[:, :, None]
+                    s += r
+                qx += r * ax
+                qy += r * ay
+                qz += r * az
+            dx += r * vx
+            dy += r * vy
+            dz += r * vz
     if UNIFORM:
         s = s + total[:, :, None]
     return (
@@ -306,19 +306,16 @@ def fit(
     N: constexpr,
     K: constexpr,
     L: constexpr,
-    AHEAD: constexpr,
 ):
     """The parents' mass, mean and variance from those of the iteration before: E-step and M-step in one sweep.
 
     TWICE sweeps again around the new mean, where nothing can cancel. Without it, says which windows need that, [N].
     """
     SCALE: constexpr = 1.0 / G.parents if UNIFORM else 1.0
-    sums = sweep(pose, activation, rotation, image, place, mean, mean, weight, prior, G, UNIFORM, TWICE, N, K, L, AHEAD)
+    sums = sweep(pose, activation, rotation, image, place, mean, mean, weight, prior, G, UNIFORM, TWICE, N, K, L)
     mass, new, variance, bad = m_step(sums, mean, SCALE)
     if TWICE:
-        sums = sweep(
-            pose, activation, rotation, image, place, new, mean, weight, prior, G, UNIFORM, True, N, K, L, AHEAD
-        )
+        sums = sweep(pose, activation, rotation, image, place, new, mean, weight, prior, G, UNIFORM, True, N, K, L)
         mass, new, variance, bad = m_step(sums, new, SCALE)
     return mass, new, variance, gl.max(bad.to(gl.int32), 1)
 
@@ -373,7 +370,6 @@ def route_tile(
     N: constexpr,
     K: constexpr,
     L: constexpr,
-    AHEAD: constexpr,
 ):
     """All iterations for a tile of windows. Marks those it cannot do well; REPAIR does only these, sweeping twice."""
     P: constexpr = G.padded_parents
@@ -396,7 +392,7 @@ def route_tile(
     marks = gl.max(zero, 1).to(gl.int32)
     for t in gl.static_range(ITERATIONS):
         mass, mean, variance, new_marks = fit(
-            pose, activation, rotation, image, place, mean, weight, prior, G, t == 0, REPAIR, N, K, L, AHEAD
+            pose, activation, rotation, image, place, mean, weight, prior, G, t == 0, REPAIR, N, K, L
         )
         marks = marks | new_marks
         z, log_spread, _ = score(mass, variance, bu, ba, live, G)
@@ -417,20 +413,6 @@ def route_tile(
         gl.store(cancelled + n, marks[:, None], mask=n < windows)
 
 
-def worth_trying(tiles: list[triton.Config], arguments: dict[str, Any], **constants: Any) -> list[triton.Config]:
-    """Where the children of a window are split over a warp there are too few windows for two to a thread."""
-    return tiles[:1] if constants["K"] > 8 else tiles
-
-
-@triton.autotune(
-    [
-        triton.Config({"WINDOWS_PER_THREAD": 1, "AHEAD": True}, num_warps=WARPS, maxnreg=128),
-        triton.Config({"WINDOWS_PER_THREAD": 2, "AHEAD": False}, num_warps=WARPS, maxnreg=168),
-    ][: 1 if INTERPRETED else 2],
-    key=["PROBLEM"],
-    prune_configs_by={"early_config_prune": worth_trying},
-    cache_results=True,
-)
 @jit
 def forward_kernel(
     pose,
@@ -446,15 +428,13 @@ def forward_kernel(
     G: constexpr,
     SAVE: constexpr,
     K: constexpr,
-    PROBLEM: constexpr,  # in words, for the autotuner
     WINDOWS_PER_THREAD: constexpr,
-    AHEAD: constexpr,
 ):
     N: constexpr = tile_windows(WINDOWS_PER_THREAD, K, G.padded_parents)
     L: constexpr = tile_layout(WINDOWS_PER_THREAD, K, G.padded_parents)
     route_tile(
         pose, activation, rotation, beta_u, beta_a, out_pose, out_activation, statistics, cancelled, windows,
-        G, SAVE, False, N, K, L, AHEAD,
+        G, SAVE, False, N, K, L,
     )  # fmt: skip
 
 
@@ -481,5 +461,5 @@ def repair_kernel(
     if gl.max(gl.load(cancelled + n, mask=n < windows, other=0), 0) > 0:
         route_tile(
             pose, activation, rotation, beta_u, beta_a, out_pose, out_activation, statistics, cancelled, windows,
-            G, SAVE, True, N, K, L, False,
+            G, SAVE, True, N, K, L,
         )  # fmt: skip

@@ -63,6 +63,8 @@ def test_an_empty_batch() -> None:
 
 def test_rotations() -> None:
     check_rotations(cuda.rotation, cuda.rotation_backward)
+    parents_last = (36, 1, 12, 4)  # what torch.compile is told, see test_operator.py
+    assert cuda.rotation(torch.randn(5, 4), torch.randn(5, 4, 3)).stride() == parents_last
 
 
 def test_wrong_shapes_are_refused() -> None:
