@@ -45,11 +45,15 @@ def main() -> None:
     torch.manual_seed(0)
     network = qcn(2, 5).to(device).eval()
     record: dict[str, Any] = {**facts(), "device": device.type}
+    trained = None
+    if arguments.run:
+        trained, run = checkpoint.load_network(arguments.run)
+        record["trained"] = {"dataset": run.settings["dataset"], "epochs": (run.best or run.last).epoch}
     parts = {
         "inference": lambda: inference(network, device, not arguments.no_compile),
         "training": lambda: training(network, device, not arguments.no_compile),
         "layers": lambda: layers(network, device),
-        "errors": lambda: errors(network, arguments.run, device),
+        "errors": lambda: errors({"random": network, "trained": trained}, device),
     }
     for name, measure in parts.items():
         rows = []
@@ -219,13 +223,13 @@ def layers(network: QCN, device: torch.device) -> Iterator[dict[str, Any]]:
             }
 
 
-def errors(network: QCN, run: Path | None, device: torch.device) -> Iterator[dict[str, Any]]:
+def errors(networks: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
     """Largest error against the float64 reference, forward and gradients, beside the float32 reference's own."""
-    networks = {"random": network}
-    if run:
-        networks["trained"] = checkpoint.load_network(run)[0].to(device)  # type: ignore[assignment]
-    for weights, chosen in networks.items():
-        for name, inputs, options in problems(chosen, torch.randn(2, chosen.in_channels, 32, 32, device=device)):
+    for weights, network in networks.items():
+        if network is None:
+            continue
+        image = torch.randn(2, network.in_channels, 32, 32, device=device)
+        for name, inputs, options in problems(network.to(device), image):
             wide = [x.double().requires_grad_() for x in inputs]
             exact = route(*wide, **options, body="reference")
             ask = [torch.randn_like(x) for x in exact]
