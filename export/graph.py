@@ -10,6 +10,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from qcn.errors import BuildError
+
 
 @dataclass(frozen=True)
 class Value:
@@ -52,7 +54,12 @@ class Graph:
         """A constant in the graph's file, rounded to `type` where one is given."""
         full = self.name(name)
         if type is not None:
-            array = array.astype(helper.tensor_dtype_to_np_dtype(type))
+            with np.errstate(over="ignore"):
+                rounded = array.astype(helper.tensor_dtype_to_np_dtype(type))
+            if not np.isfinite(rounded.astype(np.float32)).all():
+                largest = f"{abs(array).max():g}"
+                raise BuildError(f"the weight '{full}' does not fit {rounded.dtype}: its largest is {largest}")
+            array = rounded
         self.weights[full] = numpy_helper.from_array(np.ascontiguousarray(array), full)
         return Value(full, self.weights[full].data_type)
 

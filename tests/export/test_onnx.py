@@ -1,0 +1,494 @@
+"""ONNX graphs answer as the trained network does, in standard operators, with named nodes and known shapes."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor
+
+from qcn import create
+from qcn.checkpoint import load_network
+from qcn.errors import BuildError
+from qcn.export import reference, unrolled
+from qcn.export.bundle import Bundle
+from qcn.export.graph import Graph, Value
+from qcn.export.lower import Deployed, lower
+from qcn.export.network import Array, Network, Site
+from qcn.export.onnx import build
+from qcn.export.pipeline import metadata
+from qcn.model import QCN
+from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, route
+
+SIZE = (29, 26)  # odd, and not square: rows and columns must not be mixed up
+NEWEST = onnx.defs.onnx_opset_version()
+EPSILON = float(np.finfo(np.float32).eps)
+Answers = dict[str, Array]
+both_routings = pytest.mark.parametrize("routing", ["unrolled", "fused"])
+
+
+def made(name: str, mode: str, iterations: int) -> QCN:
+    """A network in which no statistic and no bias is where it began."""
+    torch.manual_seed(0)
+    network = create(name, in_channels=2, classes=4, mode=mode, iterations=iterations)
+    assert isinstance(network, QCN)
+    with torch.no_grad():
+        network.train()(torch.randn(8, 2, *SIZE) * 1.5 + 0.5)
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return network.eval()
+
+
+def answers(trained: QCN, image: Tensor) -> Answers:
+    """All outputs of a trained network in the precision of `image`, by name."""
+    classes, layers = reference.answers(trained, image)
+    named = {"": classes, **{f"{name}.": layer for name, layer in layers.items()}}
+    return {f"{name}{part}": getattr(layer, part) for name, layer in named.items() for part in ("activation", "pose")}
+
+
+def tolerances(exact: Answers, rounded: Answers, times: float = 8) -> dict[str, float]:
+    """Output by output, eight times what rounding to float32 did to the trained network itself.
+
+    Twice, since the graph has the first variance as E[v²] − μ², where μ² is about σ² in a network whose poses are
+    scaled; four times, since the largest of some hundred errors is hardly ever four times the largest of as many
+    others. Where the network was lucky: as many units in the last place.
+    """
+    return {name: times * max(abs(rounded[name] - x).max(), EPSILON * abs(x).max()) for name, x in exact.items()}
+
+
+def assert_agree(found: Answers, exact: Answers, tolerance: dict[str, float]) -> None:
+    for name, x in found.items():
+        assert (x.dtype, x.shape) == (np.float32, exact[name].shape), name
+        assert abs(x - exact[name]).max() <= tolerance[name], name
+
+
+def run_graph(model: onnx.ModelProto, **inputs: Array) -> Answers:
+    """By ONNX Runtime, with nothing registered in it."""
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return dict(zip([output.name for output in session.get_outputs()], session.run(None, inputs), strict=True))
+
+
+def evaluate(model: onnx.ModelProto, **inputs: Array) -> Answers:
+    """By ONNX's own evaluator, in numpy."""
+    names = [output.name for output in model.graph.output]
+    return dict(zip(names, ReferenceEvaluator(model).run(None, inputs), strict=True))
+
+
+def noise(batch: int) -> Tensor:
+    return torch.randn(batch, 2, *SIZE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def trained(run: Path) -> QCN:
+    network, _ = load_network(run)
+    assert isinstance(network, QCN)
+    return network
+
+
+# The answers
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "iterations"),
+    [
+        *(("qcn-tiny", mode, iterations) for mode in ("logistic", "unit") for iterations in (1, 2, 3, 4)),
+        *((name, mode, 2) for name in ("qcn", "qcn-unbranched") for mode in ("logistic", "unit")),
+        ("qcn-unbranched", "logistic", 3),
+    ],
+)
+def test_a_graph_answers_as_the_trained_network_does(name: str, mode: str, iterations: int) -> None:
+    """Every layer, either way of writing routing; the layers of qcn-tiny have stride 2, the others stride 1."""
+    trained, image = made(name, mode, iterations), noise(3)
+    exact = answers(trained, image.double())
+    tolerance = tolerances(exact, answers(trained, image))
+    network = lower(trained, *SIZE)
+    found = {
+        routing: run_graph(build(network, routing=routing, every_layer=True), image=image.numpy())
+        for routing in ("unrolled", "fused")
+    }
+    for outputs in found.values():
+        assert outputs.keys() == exact.keys()
+        assert_agree(outputs, exact, tolerance)
+    for output, x in found["fused"].items():
+        np.testing.assert_allclose(x, found["unrolled"][output], rtol=0, atol=4 * EPSILON * abs(x).max())
+
+
+@both_routings
+def test_golden_answers(bundle: Bundle, trained: QCN, routing: str) -> None:
+    """Real images and edge cases (zeros, grey, saturated, noise, one pixel), layer by layer."""
+    golden = bundle.golden()
+    exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
+    for name, layer in golden.layers.items():
+        exact |= {f"{name}.activation": layer.activation, f"{name}.pose": layer.pose}
+    rounded = answers(trained, torch.from_numpy(golden.input))
+    assert np.array_equal(rounded["activation"], golden.float32.activation)
+    found = run_graph(build(bundle.network(), routing=routing, every_layer=True), image=golden.input)
+    assert list(found)[:2] == ["activation", "pose"] and found.keys() == exact.keys()
+    assert_agree(found, exact, tolerances(exact, rounded))
+
+
+FAULTS: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "one rotor turns the other way": ("capsules1.rotation", lambda x: _changed(x, (0, 2, 1, 3), -x[0, 2, 1, 3])),
+    "one rotor is transposed": ("classes.rotation", lambda x: _changed(x, (0, 0, 5, 2), x[0, 0, 5, 2].T)),
+    "the running RMS is left out": ("capsules2.rotation", lambda x: x / np.linalg.norm(x[..., :1], axis=-2).mean()),
+    "rows and columns are swapped": ("capsules2.rotation", lambda x: x.swapaxes(0, 1)),
+    "a bias is a thousandth off": ("classes.beta_u", lambda x: x + np.float32(1e-3)),
+    "a convolution is upside down": ("pose.1.conv1.weight", lambda x: x[:, :, ::-1]),
+}
+
+
+def _changed(array: Array, place: tuple[int, ...], value: Array) -> Array:
+    array = array.copy()
+    array[place] = value
+    return array
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_tolerance_notices(bundle: Bundle, fault: str) -> None:
+    golden, network = bundle.golden(), bundle.network()
+    name, change = FAULTS[fault]
+    faulty = replace(network, arrays={**network.arrays, name: change(network.arrays[name]).astype(np.float32)})
+    exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
+    tolerance = tolerances(exact, {"activation": golden.float32.activation, "pose": golden.float32.pose})
+    with pytest.raises(AssertionError):
+        assert_agree(run_graph(build(faulty), image=golden.input), exact, tolerance)
+
+
+@both_routings
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_whatever_is_seen_the_answers_are_finite(network: Network, routing: str, precision: str) -> None:
+    """Black, blinding, constant, alternating, tiny; in float32 also far beyond what pre-processing lets through."""
+    structure = network.structure
+    shape = (structure.channels, structure.height, structure.width)
+    board = np.indices(shape).sum(0) % 2 * 2.0 - 1
+    largest = 1e6 if precision == "fp32" else 100.0
+    images = [np.full(shape, value) for value in (0.0, -0.5, 3.0, 1e-30, largest, -largest)]
+    seen = np.stack([*images, board, board * largest]).astype(np.float32)
+    for output, x in run_graph(build(network, routing=routing, precision=precision), image=seen).items():
+        assert np.isfinite(x).all(), output
+        if output == "activation":
+            assert (x >= 0).all() and (x <= 1).all()
+
+
+@pytest.mark.parametrize("size", [(13, 13), (17, 31), (40, 23)])
+def test_odd_sizes(size: tuple[int, int]) -> None:
+    trained = made("qcn-tiny", "logistic", 2)
+    image = torch.randn(2, 2, *size, generator=torch.Generator().manual_seed(0))
+    exact = answers(trained, image.double())
+    found = run_graph(build(lower(trained, *size), every_layer=True), image=image.numpy())
+    assert_agree(found, exact, tolerances(exact, answers(trained, image)))
+
+
+# The batch
+
+
+@both_routings
+def test_an_open_batch_takes_any_number_of_images(network: Network, bundle: Bundle, routing: str) -> None:
+    model = build(network, routing=routing)
+    golden = bundle.golden()
+    rows = np.arange(64) % len(golden.input)
+    whole = run_graph(model, image=golden.input[rows])
+    for batch in (1, 3):
+        for name, x in run_graph(model, image=golden.input[rows[:batch]]).items():
+            np.testing.assert_allclose(x, whole[name][:batch], rtol=0, atol=16 * EPSILON * abs(x).max())
+
+
+@both_routings
+def test_a_fixed_batch_takes_no_other(network: Network, bundle: Bundle, routing: str) -> None:
+    image = bundle.golden().input[:4]
+    model = build(network, routing=routing, batch=4)
+    whole = run_graph(build(network, routing=routing), image=image)
+    for name, x in run_graph(model, image=image).items():
+        np.testing.assert_allclose(x, whole[name], rtol=0, atol=16 * EPSILON * abs(x).max())
+    with pytest.raises(Exception, match="Got: 3 Expected: 4"):
+        run_graph(model, image=image[:3])
+
+
+# Half precision
+
+
+class Halved(Deployed):
+    """The deployment form in exact arithmetic, on values rounded to half where the fp16 graph keeps them in half.
+
+    What is left of its error is what half precision costs, whoever does the sums.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network, every_layer=True)
+        self.double()
+        for name, array in self.named_buffers():
+            if "beta" not in name:
+                array.copy_(array.half())
+
+    def _convolution(self, name: str, x: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+        return super()._convolution(name, x.half().double(), stride, padding).half().double()
+
+
+@pytest.fixture(scope="module")
+def halved(trained: QCN, network: Network) -> tuple[Tensor, Answers, Answers]:
+    """Images, and the answers to them: exact, and with what half precision costs."""
+    structure = network.structure
+    generator = torch.Generator().manual_seed(0)
+    image = torch.randn(4, structure.channels, structure.height, structure.width, generator=generator)
+    image[-1] = 0
+    model = Halved(network)
+    with torch.inference_mode():
+        found = dict(zip(model.facts()["outputs"], (x.numpy() for x in model(image.double())), strict=True))
+    return image, answers(trained, image.double()), found
+
+
+def test_half_precision_errs_as_much_as_rounding_to_half_does(
+    trained: QCN, network: Network, halved: tuple[Tensor, Answers, Answers]
+) -> None:
+    """By ONNX's own evaluator, which sums in float32 as GPUs do."""
+    image, exact, rounded = halved
+    model = build(network, precision="fp16", every_layer=True)
+    found = evaluate(model, image=image.numpy())
+    assert_agree(found, exact, tolerances(exact, rounded, times=4))
+    with pytest.raises(AssertionError):  # and it is half precision: float32 would do better
+        assert_agree(found, exact, tolerances(exact, answers(trained, image)))
+
+
+@both_routings
+def test_half_precision_in_onnx_runtime(
+    network: Network, halved: tuple[Tensor, Answers, Answers], routing: str
+) -> None:
+    """On ARM it sums in half, too: one rounding for each of n terms, which add up to √n of them.
+
+    And what comes out of a fused node is in half itself.
+    """
+    image, exact, rounded = halved
+    terms = max(array[0].size for name, array in network.arrays.items() if name.endswith("conv2.weight"))
+    found = run_graph(build(network, routing=routing, precision="fp16", every_layer=True), image=image.numpy())
+    tolerance = tolerances(exact, rounded, times=terms**0.5)
+    if routing == "fused":
+        unit = float(np.finfo(np.float16).eps)
+        tolerance = {name: allowed + unit * abs(exact[name]).max() for name, allowed in tolerance.items()}
+    assert_agree(found, exact, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("precision", "type"), [("fp16", TensorProto.FLOAT16), ("bf16", TensorProto.BFLOAT16)], ids=["fp16", "bf16"]
+)
+def test_convolutions_and_votes_are_in_half_and_statistics_are_not(network: Network, precision: str, type: int) -> None:
+    """For bf16 this is all that can be seen here: ONNX Runtime has no such convolutions on a CPU."""
+    model = build(network, precision=precision, opset=22)
+    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+    types |= {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    statistics = ("/iteration", "/parents.", "/mean", "/z", "/active", "/votes.float", "/pose.float", "output/")
+    for node in model.graph.node:
+        expected = TensorProto.FLOAT if any(part in node.name for part in statistics) else type
+        if node.name.endswith("activation.float"):
+            expected = TensorProto.FLOAT
+        assert types[node.output[0]] == expected, node.name
+    kinds = Counter((node.op_type, types[node.output[0]]) for node in model.graph.node)
+    assert kinds["Conv", type] == 3 * 3 + 2  # blocks and projections
+    assert kinds["Conv", TensorProto.FLOAT] == 3 * 3  # three a first M-step
+    assert len(model.SerializeToString()) < 0.9 * len(build(network, opset=22).SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["pose.0.conv1.weight", "capsules1.rotation"])
+def test_weights_too_large_for_half_precision_are_refused(network: Network, name: str) -> None:
+    large = replace(network, arrays={**network.arrays, name: network.arrays[name] + np.float32(1e5)})
+    with pytest.raises(BuildError, match=r"does not fit float16: its largest is 1000\d\d"):
+        build(large, precision="fp16")
+    build(large, precision="bf16", opset=22)
+
+
+# The graph
+
+
+@pytest.mark.parametrize("opset", sorted({17, 18, 22, 26, NEWEST}))
+@both_routings
+def test_opsets(network: Network, bundle: Bundle, opset: int, routing: str) -> None:
+    """The same answers; of the newest by ONNX's own evaluator, since runtimes follow later.
+
+    That one takes all functions of one name for the same, whatever their overload: it cannot run the fused graph.
+    """
+    golden = bundle.golden()
+    image, exact = golden.input[:2], {"activation": golden.reference.activation[:2], "pose": golden.reference.pose[:2]}
+    rounded = {"activation": golden.float32.activation[:2], "pose": golden.float32.pose[:2]}
+    model = build(network, routing=routing, opset=opset)
+    assert [(one.domain, one.version) for one in model.opset_import][:1] == [("", opset)]
+    if opset < NEWEST or routing == "unrolled":
+        found = (evaluate if opset == NEWEST else run_graph)(model, image=image)
+        assert_agree(found, exact, tolerances(exact, rounded))
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_every_shape_is_known_but_the_batch(network: Network, batch: int | None, precision: str) -> None:
+    model = build(network, batch=batch, precision=precision, every_layer=True)
+    onnx.checker.check_model(model, full_check=True)
+    known = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
+    for node in model.graph.node:
+        first, *others = known[node.output[0]]
+        assert (first.dim_value or first.dim_param) == (batch or "batch"), node.name
+        assert all(side.dim_value > 0 for side in others), node.name
+    classes = network.structure.classes
+    assert [[side.dim_value for side in known[name]][1:] for name in ("activation", "pose")] == [
+        [classes],
+        [classes, 3],
+    ]
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_an_unrolled_graph_is_of_standard_operators_and_says_where_each_belongs(
+    network: Network, iterations: int
+) -> None:
+    model = build(replace(network, structure=replace(network.structure, iterations=iterations)))
+    assert {node.domain for node in model.graph.node} == {""} and not model.functions
+    assert [one.domain for one in model.opset_import] == [""]
+    assert not {node.op_type for node in model.graph.node} & {"Loop", "Scan", "If", "Slice", "Split", "Unsqueeze"}
+    names = [node.name for node in model.graph.node]
+    assert len(set(names)) == len(names) and all(names)
+    assert {name.split("/")[0] for name in names} == {
+        "pose",
+        "activation",
+        "capsules1",
+        "capsules2",
+        "classes",
+        "output",
+    }
+    for layer in ("capsules1", "capsules2", "classes"):
+        steps = {name.split("/")[1] for name in names if name.startswith(f"{layer}/iteration")}
+        assert steps == {f"iteration{t}" for t in range(1, iterations + 1)}
+        assert f"{layer}/iteration{iterations}/variance" in names
+
+
+def test_an_iteration_more_costs_few_nodes(network: Network) -> None:
+    """Whole tensors at once: the number of nodes depends on neither children, parents nor positions."""
+
+    def nodes(iterations: int) -> int:
+        return len(build(replace(network, structure=replace(network.structure, iterations=iterations))).graph.node)
+
+    layers = len(network.structure.capsules)
+    assert nodes(4) - nodes(3) == nodes(3) - nodes(2) < 60 * layers
+    large = lower(made("qcn", "logistic", 2), *SIZE)
+    assert len(build(large).graph.node) - nodes(2) < 110  # one layer more
+
+
+@both_routings
+def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: str) -> None:
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    onnx.save(build(bundle.network(), routing=routing, metadata=metadata(bundle)), alone / "model.onnx")
+    assert [path.name for path in alone.iterdir()] == ["model.onnx"]
+    again = onnx.load(alone / "model.onnx", load_external_data=False)
+    assert again.graph.initializer and not any(weight.external_data for weight in again.graph.initializer)
+    says = {entry.key: entry.value for entry in again.metadata_props}
+    assert (says["name"], json.loads(says["classes"])) == (bundle.manifest.name, list(bundle.manifest.classes))
+    assert says["source_sha256"] == bundle.manifest.source.sha256
+    assert set(json.loads(says["preprocessing"])) == {"resize", "crop", "standardise", "mean", "std"}
+    assert again.producer_name == "qcn"
+
+
+@pytest.mark.parametrize("mode", ["logistic", "unit"])
+def test_a_fused_graph_is_one_node_a_capsule_layer(network: Network, mode: Any) -> None:
+    network = replace(network, structure=replace(network.structure, mode=mode))
+    model = build(network, routing="fused")
+    assert [(one.domain, one.version) for one in model.opset_import] == [("", 17), ("qcn", 1)]
+    nodes = [node for node in model.graph.node if node.domain]
+    weights = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer}
+    for node, site in zip(nodes, network.sites(), strict=True):
+        assert (node.domain, node.op_type, node.name) == ("qcn", "EMRouting", f"{site.name}/routing")
+        attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        assert attributes == {
+            "window": list(site.window),
+            "stride": site.stride,
+            "iterations": network.structure.iterations,
+            "mode": mode.encode(),
+            "variance_floor": pytest.approx(VARIANCE_FLOOR),
+            "mass_floor": pytest.approx(MASS_FLOOR),
+        }
+        for name, given_name in zip(("rotation", "beta_u", "beta_a"), node.input[2:], strict=True):
+            assert np.array_equal(weights[given_name], network.arrays[f"{site.name}.{name}"])
+    assert [function.overload for function in model.functions] == [site.name for site in network.sites()]
+
+
+# One capsule layer alone
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[Site, int, str, bool, int]:
+    """A capsule layer's place, its iterations, its mode, whether all places share their rotors, and a seed."""
+    small = st.integers(1, 3)
+    window, stride = (draw(small), draw(small)), draw(st.integers(1, 2))
+    height, width = window[0] + draw(st.integers(0, 3)), window[1] + draw(st.integers(0, 3))
+    rows, columns = (height - window[0]) // stride + 1, (width - window[1]) // stride + 1
+    children, parents = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    site = Site("layer", children, height, width, window, stride, parents, rows, columns)
+    mode = draw(st.sampled_from(["logistic", "unit"]))
+    return site, draw(st.integers(1, 4)), mode, draw(st.booleans()), draw(st.integers(0, 2**32 - 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(layers())
+def test_any_capsule_layer_is_routed_as_the_reference_routes_it(layer: tuple[Site, int, str, bool, int]) -> None:
+    """Within eight times the graph's own rounding.
+
+    Windows of one to three children have next to no variance, of which E[v²] − μ² leaves few digits. So the rounding is
+    measured: it is how far the answers move when the poses move in their last place.
+    """
+    site, iterations, mode, shared, seed = layer
+    generator = np.random.default_rng(seed)
+    places = (1, 1) if shared else site.window
+    rotation = np.linalg.qr(generator.standard_normal((*places, site.children, site.parents, 3, 3)))[0]
+    beta_u, beta_a = generator.standard_normal((2, site.parents))
+    weights = {"rotation": rotation, "beta_u": beta_u, "beta_a": beta_a}
+    arrays = {f"layer.{name}": array.astype(np.float32) for name, array in weights.items()}
+    pose = generator.standard_normal((1, site.children, 3, site.height, site.width)).astype(np.float32)
+    activation = generator.uniform(0, 1, (1, site.children, site.height, site.width)).astype(np.float32)
+
+    truth = route(
+        *(torch.from_numpy(array).double() for array in (pose, activation, *arrays.values())),
+        window=site.window,
+        stride=site.stride,
+        iterations=iterations,
+        mode=mode,  # type: ignore[arg-type]
+        body="reference",
+    )
+    nudges = 1 + EPSILON * generator.integers(-1, 2, (16, *pose.shape[1:]))
+    nudges[0] = 1
+    model = layer_graph(site, iterations, mode, arrays)
+    nudged = (pose * nudges).astype(np.float32)
+    found = run_graph(model, pose=nudged, activation=activation.repeat(len(nudged), 0))
+    for x, exact in zip(found.values(), (tensor.numpy()[0] for tensor in truth), strict=True):
+        rounding = max(np.ptp(x, axis=0).max(), EPSILON * max(1.0, abs(exact).max()))
+        assert x[0].shape == exact.shape
+        assert abs(x[0] - exact).max() <= 8 * rounding
+
+
+def layer_graph(site: Site, iterations: int, mode: str, arrays: dict[str, Array]) -> onnx.ModelProto:
+    """A graph of one capsule layer: pose, activation -> those of its parents."""
+    structure = SimpleNamespace(iterations=iterations, mode=mode, variance_floor=VARIANCE_FLOOR, mass_floor=MASS_FLOOR)
+    network: Any = SimpleNamespace(structure=structure, arrays=arrays)
+    shapes = {
+        "pose": ["batch", site.children, 3, site.height, site.width],
+        "activation": ["batch", site.children, site.height, site.width],
+    }
+    g = Graph(17)
+    with g.scope(site.name):
+        given = (Value(name, TensorProto.FLOAT) for name in shapes)
+        outputs = unrolled.route(g, network, site, *given, TensorProto.FLOAT)
+    graph = helper.make_graph(
+        g.nodes,
+        "layer",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        [helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None) for output in outputs],
+        list(g.weights.values()),
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
