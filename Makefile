@@ -19,6 +19,8 @@ demo: $(BIN)/.installed build/libqcn.so
 		--batch-size 27 --epochs 18 --out $(DEMO)/train
 	$(BIN)/qcn datasets show viewpoints-demo --out $(DEMO)/contact-sheet.png
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
+	$(BIN)/qcn export $(DEMO)/train --format all --out $(DEMO)/bundle
+	$(BIN)/qcn doctor $(DEMO)/bundle
 
 test: $(BIN)/.installed-dev build/libqcn.so lint
 	$(BIN)/python -m pytest

@@ -87,6 +87,8 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, progress: 
 
     warnings = list(watch.warnings)  # before reading the plan back, which complains where there is no GPU
     found = read_receipt(plan, request.precision, layers, watch, trt, voice)
+    if gpu and tensorrt.flavour == "tensorrt" and found.source != "engine inspector":
+        raise BuildError(f"{tensorrt} built an engine from {onnx_path} that it cannot read back:{watch.said()}")
     if found.met is False:
         named = "".join(f"\n  {line}" for line in found.unmet[:8])
         raise BuildError(f"{request.precision} was asked, and {tensorrt} built otherwise:{named}")

@@ -102,7 +102,8 @@ def _leave_out_borrowed(config: Any, tensorrt: TensorRT) -> list[str]:
         source = getattr(tensorrt.module.TacticSource, name, None)  # TensorRT 11 and TensorRT-RTX have none of them
         if source is None or not sources >> int(source) & 1:
             continue
-        majors = (8,) if name == "CUDNN" and tensorrt.version < (10,) else (13, 12, 11, 9, 8)
+        # TensorRT 8.6 was linked for CUDA 12 or 11 and cuDNN 8: what a newer CUDA brings is of no use to it.
+        majors = ((8,) if name == "CUDNN" else (12, 11)) if tensorrt.version < (10,) else (13, 12, 11, 9, 8)
         if not any(_loads(f"{library}.{major}", function) for major in majors):
             sources &= ~(1 << int(source))
             left_out.append(name)

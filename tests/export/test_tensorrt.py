@@ -245,6 +245,21 @@ def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monk
     assert build(path, request, faked("11.1.0")).facts["tactics_left_out"] == []
 
 
+@pytest.mark.usefixtures("h200")
+def test_a_newer_cublas_is_of_no_use_to_tensorrt_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qcn.export.tensorrt_config._loads", lambda library, function: library.endswith(".13"))
+    facts = build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
+    assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
+
+
+@pytest.mark.usefixtures("h200")
+def test_an_engine_that_cannot_be_read_back_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensorrt = faked("8.6.0")
+    monkeypatch.setattr(tensorrt.module.Runtime, "deserialize_cuda_engine", lambda self, plan: None)
+    with pytest.raises(BuildError, match="cannot read back"):
+        build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), tensorrt)
+
+
 def test_a_library_without_the_function_does_not_count() -> None:
     assert tensorrt_config._loads("libm.so.6", "cos")
     assert not tensorrt_config._loads("libm.so.6", "cudnnCreate")
