@@ -7,10 +7,18 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import qcn
+from qcn.cli import app
+from qcn.data.spec import Preprocessing
+from qcn.export import native, targets
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.lower import lower
+from qcn.export.manifest import Format, Manifest, Source, ports
 
 ROOT = Path(__file__).parent.parent
 # A device often has none of these: every command must at least explain itself without them.
@@ -18,7 +26,8 @@ BARE = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"torch", "triton", "onnx", "onnxruntime", "tensorrt", "matplotlib", "scipy", "PIL"}:
+        if name.split(".")[0] in {"torch", "triton", "onnx", "onnxruntime", "matplotlib", "scipy", "PIL",
+                                  "tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "cuda"}:
             raise ModuleNotFoundError(f"No module named {name!r} (hidden by the test)", name=name)
 sys.meta_path.insert(0, Absent())
 """
@@ -26,6 +35,8 @@ COMMANDS = [
     [],
     ["train"],
     ["evaluate"],
+    ["export"],
+    ["doctor"],
     ["datasets"],
     ["datasets", "list"],
     ["datasets", "fetch"],
@@ -48,6 +59,59 @@ def test_help_needs_no_heavy_package(command: list[str]) -> None:
     result = run_bare(f"sys.argv = {['qcn', *command, '--help']!r}\nfrom qcn.cli import main\nmain()")
     assert result.returncode == 0, result.stderr
     assert "Usage" in result.stdout
+
+
+def test_no_command_is_forgotten_here() -> None:
+    groups: list[tuple[list[str], Any]] = [([], get_command(app))]
+    for path, command in groups:
+        assert path in COMMANDS
+        groups += [([*path, name], sub) for name, sub in getattr(command, "commands", {}).items()]
+    assert len(groups) == len(COMMANDS)
+
+
+def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
+    """On a bare device it still checks every file, and says what to install for each that cannot run."""
+    bundle = write_bundle(tmp_path / "bundle")
+    code = f"sys.argv = {['qcn', 'doctor', str(bundle.folder)]!r}\nfrom qcn.cli import main\nmain()"
+    result = run_bare(code)
+    assert result.returncode == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("whole")]
+    assert lines == [
+        "cannot   model.ts: torch is not installed",
+        "         → pip install torch",
+        "cannot   model.onnx: onnxruntime is not installed",
+        "         → pip install onnxruntime",
+        "cannot   engines/fp32.engine: TensorRT is not installed",
+        f"         → {targets.install_hint('tensorrt')}",
+    ]
+    (bundle.folder / "model.ts").write_bytes(b"another")
+    result = run_bare(code)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert f"{bundle.folder} is not as it was written: model.ts" in result.stderr
+
+
+def write_bundle(folder: Path) -> Bundle:
+    """A bundle of an untrained network, with stand-ins for artefacts."""
+    network = lower(qcn.create("qcn-tiny", in_channels=1, classes=2), 28, 28)
+    manifest = Manifest(
+        "tiny",
+        ("cat", "dog"),
+        (1, 28, 28),
+        Preprocessing(standardise="image"),
+        *ports(network.structure),
+        network.structure,
+        Source("0" * 64, "qcn-tiny", "best", 1, "mnist", "0" * 64),
+        {},
+    )
+    bundle = Bundle.create(folder, manifest)
+    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
+        native.write(draft.path, network)
+    others: dict[str, Format] = {"model.ts": "torchscript", "model.onnx": "onnx", "engines/fp32.engine": "trt"}
+    for file, kind in others.items():
+        with bundle.adding(file, kind, "fp32") as draft:
+            draft.path.write_bytes(b"content")
+            draft.facts = {"flavour": "tensorrt", "version": "10.3.0", "sm": 87} if kind == "trt" else {}
+    return bundle
 
 
 def test_the_package_imports_and_lists_data_sets_without_torch() -> None:
@@ -92,6 +156,8 @@ def test_version() -> None:
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
         (["evaluate", "nowhere"], 2, "nowhere is not a training run"),
         (["evaluate", "nowhere", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
+        (["export", "nowhere"], 2, "nowhere is neither a training run (no run.json) nor a bundle"),
+        (["doctor", "nowhere"], 2, "nowhere is not a bundle"),
         (["datasets", "show", "cifar"], 2, "did you mean 'cifar10'?"),
         (["no-such-command"], 2, "no-such-command"),
     ],
