@@ -66,7 +66,13 @@ class Request:
     def engine(self, timing_cache: Path | None = None, sm: int | None = None) -> BuildRequest:
         """The engine that this asks for."""
         return BuildRequest(
-            self.precision, self.batch, self.tf32, self.optimization, self.workspace, timing_cache=timing_cache, sm=sm
+            self.precision,
+            self.batch,
+            tf32=self.tf32,
+            optimization=self.optimization,
+            workspace=self.workspace,
+            timing_cache=timing_cache,
+            sm=sm,
         )
 
 
