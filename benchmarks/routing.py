@@ -12,7 +12,7 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from qcn.routing import Body, route
 # Arithmetic instructions a vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep
 # also has 3 for the distance, 1 for r and 1 for its sum.
 PER_VOTE = (9 + 3 + 6) + (9 + 3 + 6 + 3 + 1 + 1)
+Row = dict[str, Any]
 BODIES: tuple[Body, ...] = ("reference", "fused")
 BUDGET_S = 0.5  # spent on each figure, after warming up
 
@@ -121,38 +122,43 @@ def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
 
 
 @torch.inference_mode()
-def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
+def inference(network: QCN, device: torch.device, compile: bool, batches: Iterable[int] = ()) -> Iterator[Row]:
     """One image batch to class capsules."""
     networks = {body: with_routing(network, body) for body in BODIES}
-    for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
+    for batch in batches or ((1, 64, 256) if device.type == "cuda" else (1, 16)):
         image = torch.randn(batch, 2, 32, 32, device=device)
         modules: dict[str, Any] = dict(networks)
         if compile and batch > 1:
-            torch.compiler.reset()  # else the second batch size would be compiled for any
-            modules |= {f"{name}, torch.compile": torch.compile(own, fullgraph=True) for name, own in networks.items()}
+            modules |= {
+                f"{name}, torch.compile": torch.compile(own, fullgraph=True, dynamic=False)
+                for name, own in networks.items()
+            }
+        runs: dict[str, Callable[[], Any]] = {}
         for name, module in modules.items():
 
             def run(module: Any = module, image: Tensor = image) -> Any:
                 return module(image)
 
             run()
-            yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
+            runs[name] = run
             if device.type == "cuda":
-                replay = graph_of(run)
-                yield {"batch": batch, "variant": f"{name}, CUDA graph", "ms": milliseconds(replay, device)}
+                runs[f"{name}, CUDA graph"] = graph_of(run)
+        for name, run in runs.items():
+            yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
 
 
-def training(network: QCN, device: torch.device, compile: bool) -> Iterator[dict[str, Any]]:
+def training(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]:
     """A whole step: forward, cross-entropy, backward, AdamW."""
     batch = 64 if device.type == "cuda" else 8
     image, label = torch.randn(batch, 2, 32, 32, device=device), torch.randint(5, (batch,), device=device)
+    # As `qcn train --compile` does: on a GPU the step's launches become CUDA graphs.
+    mode = "reduce-overhead" if device.type == "cuda" else "default"
     for body in BODIES:
+        steps: dict[str, tuple[Callable[[], None], float | None]] = {}
+        torch.compiler.reset()
         for compiled in (False, True) if compile else (False,):
-            torch.compiler.reset()
             own = with_routing(network, body).train()
             optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3, fused=True)
-            # As `qcn train --compile` does: on a GPU the step's launches become CUDA graphs.
-            mode = "reduce-overhead" if device.type == "cuda" else "default"
             module = torch.compile(own, fullgraph=True, mode=mode) if compiled else own
 
             def step(module: Any = module, optimizer: Any = optimizer) -> None:
@@ -161,8 +167,9 @@ def training(network: QCN, device: torch.device, compile: bool) -> Iterator[dict
                 optimizer.step()
 
             step()
-            name = body + (", torch.compile" if compiled else "")
-            peak = _peak(device, step)
+            peak = _peak(device, step)  # now: a graph that is replayed allocates nothing
+            steps[body + (", torch.compile" if compiled else "")] = step, peak
+        for name, (step, peak) in steps.items():
             yield {"batch": batch, "variant": name, "ms": milliseconds(step, device), "peak_gib": peak}
 
 
@@ -195,7 +202,7 @@ def capsule_layers(network: QCN) -> list[tuple[str, Any]]:
 
 
 @torch.no_grad()
-def layers(network: QCN, device: torch.device) -> Iterator[dict[str, Any]]:
+def layers(network: QCN, device: torch.device) -> Iterator[Row]:
     """Where the time of the fused operator goes, and how near it comes to what a matrix product reaches here."""
     size = 4096 if device.type == "cuda" else 1024
     a = torch.randn(size, size, device=device)
@@ -223,7 +230,7 @@ def layers(network: QCN, device: torch.device) -> Iterator[dict[str, Any]]:
             }
 
 
-def errors(networks: dict[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
+def errors(networks: dict[str, Any], device: torch.device) -> Iterator[Row]:
     """Largest error against the float64 reference, forward and gradients, beside the float32 reference's own."""
     for weights, network in networks.items():
         if network is None:
