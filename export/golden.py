@@ -8,7 +8,8 @@
     LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
                                                             float64, before poses are divided by their running RMS
 
-The metadata has `schema`, and `rows`: a JSON list of what each row is. `qcn.export.reference` makes it; no torch here.
+With them (`qcn.export.arrays`) goes a text `rows`: a JSON list of what each row is. `qcn.export.reference` makes it; no
+torch here.
 """
 
 import json

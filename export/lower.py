@@ -28,8 +28,10 @@ from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, route
 CLASSES = "classes"  # the name of the last capsule layer; those before it are capsules1, capsules2, …
 
 
-def lower(network: QCN, height: int, width: int) -> Network:
+def lower(network: nn.Module, height: int, width: int) -> Network:
     """The deployment form of a trained QCN for images of this size."""
+    if not isinstance(network, QCN):
+        raise UsageError(f"export carries Quaternion Capsule Networks (qcn, qcn-…), not {type(network).__name__}")
     if min(height, width) < network.smallest_input:
         side = network.smallest_input
         raise UsageError(f"images of {height}×{width} are too small for this network: at least {side}×{side}")

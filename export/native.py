@@ -1,9 +1,7 @@
 """weights.safetensors: the deployment form on disk, for libqcn and for making ONNX where there is no torch.
 
-The arrays under the names of `qcn.export.network`, and in the file's metadata how they make a network:
-
-    schema      the version of this layout
-    structure   `Structure.to_json()`
+The arrays under the names of `qcn.export.network`, and with them (`qcn.export.arrays`) a text `structure`, which is
+`Structure.to_json()`: how they make a network.
 """
 
 import json

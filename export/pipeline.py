@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
@@ -74,6 +74,13 @@ class Request:
             timing_cache=timing_cache,
             sm=sm,
         )
+
+    def engine_options(self) -> list[str]:
+        """The options of the command that asks another machine for the same engine, beside precision and batch."""
+        valued = {"--opset": self.opset, "--optimization": self.optimization, "--workspace": self.workspace}
+        switches = {"--every-layer": self.every_layer, "--tf32": self.tf32}
+        given = [f"{option} {value}" for option, value in valued.items() if value is not None]
+        return [*given, *(option for option, on in switches.items() if on)]
 
 
 @dataclass(frozen=True)
@@ -149,14 +156,12 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     from qcn.model import QCN
 
     trained, run = load_network(source, request.checkpoint)
-    if not isinstance(trained, QCN):
-        raise UsageError(f"export carries Quaternion Capsule Networks, not a run of '{run.model['name']}'")
     network = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
     name, versions = f"{run.data.name}-{run.model['name']}", tools("torch", "onnx", "numpy", "safetensors")
     bundle = Bundle.create(out, manifest_of(run, request.checkpoint, network.structure, name, versions))
     whole = {finding.file for finding in bundle.check() if finding.state == "whole"}
     if GOLDEN not in whole:
-        answers = make_golden(trained, run, data_dir)
+        answers = make_golden(cast(QCN, trained), run, data_dir)  # else `lower` had refused it
         with bundle.adding(GOLDEN, "golden", "fp64") as draft:
             golden.write(draft.path, answers)
     if WEIGHTS not in whole:
@@ -281,8 +286,8 @@ def _trt(job: Job) -> Made:
         raise MissingError(obstacle)
     graph = bundle.path(graph_for_engine(job))
     if obstacle:
-        commands = tuple(targets.device_commands(bundle.folder, request.precision, request.batch))
-        return Made("trt", reason=obstacle, commands=commands)
+        commands = targets.device_commands(bundle.folder, request.precision, request.batch, *request.engine_options())
+        return Made("trt", reason=obstacle, commands=tuple(commands))
     timings = cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache"
     with tensorrt.shown(job.console, f"building an engine by {installed}") as report:
         engine = tensorrt.build(graph, request.engine(timings, site.sm), installed, report)

@@ -124,17 +124,18 @@ def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: froz
     return Site(not why, wanted.sm if flavour == "rtx" and not why else None, why)
 
 
-def export_command(bundle: str, precision: str, batch: Batch) -> str:
+def export_command(bundle: str, precision: str, batch: Batch, *options: str) -> str:
     """The command that builds an engine from a bundle."""
-    return f"qcn export {shlex.quote(bundle)} --format trt --precision {precision} --batch {batch}"
+    command = f"qcn export {shlex.quote(bundle)} --format trt --precision {precision} --batch {batch}"
+    return " ".join((command, *options))
 
 
-def device_commands(bundle: Path, precision: str, batch: Batch, host: str = "device") -> list[str]:
+def device_commands(bundle: Path, precision: str, batch: Batch, *options: str, host: str = "device") -> list[str]:
     """What to type to build the engine on the device itself; `host` is what ssh knows it by."""
     name = bundle.resolve().name
     return [
         f"scp -r {shlex.quote(str(bundle))} {host}:",
-        f"ssh {host} {export_command(name, precision, batch)}",
+        f"ssh {host} {export_command(name, precision, batch, *options)}",
     ]
 
 

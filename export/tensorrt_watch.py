@@ -161,24 +161,26 @@ def attend(work: Callable[[], T], watch: Watch, report: Report | None, *, can_ca
     """
     outcome: list[T] = []
     failure: list[BaseException] = []
+    done = threading.Event()  # not Thread.join: where that is interrupted, Python 3.11 takes the thread for ended
 
     def run() -> None:
         try:
             outcome.append(work())
         except BaseException as error:  # handed to the caller's thread, which raises it
             failure.append(error)
+        finally:
+            done.set()
 
-    worker = threading.Thread(target=run, name="tensorrt-build", daemon=True)
-    worker.start()
+    threading.Thread(target=run, name="tensorrt-build", daemon=True).start()
     try:
-        while worker.is_alive():
-            worker.join(0.1)
+        ended = False
+        while not ended:
+            ended = done.wait(0.1)
             if report is not None:
                 report(watch.now())
     except BaseException:
         watch.cancelled = True
-        worker.join(30 if can_cancel else 0.2)
-        if worker.is_alive():
+        if not done.wait(30 if can_cancel else 0.2):
             atexit.register(_leave)
         raise
     if failure:

@@ -35,5 +35,5 @@ def test_every_option_in_the_documentation_exists() -> None:
 
     known = options(get_command(app)) | {"--nproc-per-node", "--help", "--recipe"}
     for page in PAGES:
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", page.read_text(encoding="utf-8")):
             assert option in known, f"{option} in {page.name}"

@@ -164,23 +164,33 @@ def test_a_broken_weights_file_is_refused(tmp_path: Path, content: bytes) -> Non
         native.read(tmp_path / "weights")
 
 
+def test_the_same_weights_make_the_same_bytes(tmp_path: Path, network: Network) -> None:
+    files = [tmp_path / str(i) for i in range(8)]
+    for file in files:
+        native.write(file, network)
+    assert len({file.read_bytes() for file in files}) == 1
+
+
 def test_weights_that_make_no_network_are_refused(tmp_path: Path, network: Network) -> None:
     path = tmp_path / "weights"
     structure = json.dumps(network.structure.to_json())
 
     def refused(says: str, arrays: dict[str, Any], metadata: dict[str, str] | None) -> None:
-        save_file(arrays, path, metadata)
+        save_file(arrays, path, {"qcn": json.dumps(metadata)} if metadata else None)
         with pytest.raises(UsageError, match=says):
             native.read(path)
 
     refused("schema None", network.arrays, None)
+    refused("object of texts", network.arrays, {"schema": 1})  # type: ignore[dict-item]
     refused("schema '2'", network.arrays, {"schema": "2", "structure": structure})
     refused("not the structure", network.arrays, {"schema": "1"})
     refused("deployment form", network.arrays, {"schema": "1", "structure": "{"})
     refused("another network", {}, {"schema": "1", "structure": structure})
     halves = {name: array.astype(np.float16) for name, array in network.arrays.items()}
     refused("must be float32", halves, {"schema": "1", "structure": structure})
-    torch_save_file({"x": torch.ones(2, dtype=torch.bfloat16)}, path, {"schema": "1", "structure": structure})
+    torch_save_file(
+        {"x": torch.ones(2, dtype=torch.bfloat16)}, path, {"qcn": json.dumps({"schema": "1", "structure": structure})}
+    )
     with pytest.raises(UsageError, match="is not a network in deployment form"):
         native.read(path)
 

@@ -154,12 +154,13 @@ def test_what_cannot_be_answered_is_refused(run: Path, data_dir: Path, tmp_path:
 def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     path = bundle.path(bundle.find(GOLDEN))
     with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata()
+        metadata = json.loads(file.metadata()["qcn"])
     arrays = load_file(path)
     other = tmp_path / "other"
 
     def refused(says: str, changed: dict[str, Any], **entries: str) -> None:
-        save_file({name: array for name, array in {**arrays, **changed}.items() if array is not None}, other, entries)
+        whole = {name: array for name, array in {**arrays, **changed}.items() if array is not None}
+        save_file(whole, other, {"qcn": json.dumps(entries)})
         with pytest.raises(UsageError, match=f"is not a golden file: {says}"):
             golden.read(other)
 
