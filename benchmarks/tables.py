@@ -23,7 +23,14 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
 
 def source(record: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    return f"{record['date']}, {record['machine']}, {versions}, commit {record['commit']}"
+    how = f"; {record['how']}" if "how" in record else ""
+    return f"{record['date']}, {record['machine']}, {versions}, commit {record['commit']}{how}"
+
+
+def other_commits(rows: list[dict[str, Any]]) -> str:
+    """Which rows of a table were not measured with the rest of it."""
+    found = [f'"{row["variant"]}" is of commit {row["commit"]}' for row in rows if "commit" in row]
+    return f"Measured before, on another machine of the same kind: {'; '.join(found)}." if found else ""
 
 
 def parameters() -> str:
@@ -177,18 +184,29 @@ torch.compile fuses what it can of it.
 A whole training step (forward, cross-entropy, backward, AdamW); torch.compile as `qcn train --compile` uses it, with
 CUDA graphs:
 
-{times(cuda["training"], "reference")}
+{times(cuda["training"], "reference, torch.compile")}
+
+{other_commits(cuda["training"])}
 
 Without CUDA graphs the time of "fused" is that of Python launching some hundred kernels, not the GPU's.
 
-The CUDA C++ kernel for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`, by `deploy/tests/cuda_routing.cu`,
-which first compares it with a loop in double precision; {source(cpp)}). "Arithmetic" counts {PER_VOTE} instructions a
-vote, the exponential not among them; the last column is against what a float32 matrix product of torch reached:
-{cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds a second.
+Where the fused operator's time goes, layer by layer, each in a CUDA graph of its own. "Arithmetic" counts {PER_VOTE}
+instructions a vote, the exponential not among them; the last column is against what a float32 matrix product of torch
+reached: {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds a second.
+
+{layers(cuda["layers"][1:], cuda["layers"][0]["gfma_per_s"])}
+
+The same for the CUDA C++ kernel for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), by
+`deploy/tests/cuda_routing.cu`, which first compares it with a loop in double precision. {source(cpp)}:
 
 {layers(of_cpp(cpp, cuda["layers"]), cuda["layers"][0]["gfma_per_s"])}
 
-What the compiler makes of its kernels (`python benchmarks/ptxas.py`, nvcc {ptxas["versions"]["nvcc"]}):
+Largest error against the float64 reference, the fused operator's / the float32 reference's own, on two random images.
+"Trained" is a QCN after {cuda["trained"]["epochs"]} epochs of `{cuda["trained"]["dataset"]}`:
+
+{errors(cuda["errors"])}
+
+What the compiler makes of the CUDA C++ kernels (`python benchmarks/ptxas.py`, nvcc {ptxas["versions"]["nvcc"]}):
 
 {registers(ptxas)}
 
