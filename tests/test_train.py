@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from official import idx, write
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -248,9 +250,9 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     train(replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu")
     with pytest.raises(UsageError, match="holds a run already"):
         train(SHORT, data_dir, tmp_path / "run", "cpu")
-    from conftest import write_bars
-
-    write_bars(tmp_path / "other" / "mnist", train=100)
+    shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
+    pictures = np.zeros((200, 28, 28))
+    write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))
     with pytest.raises(UsageError, match="are not those that"):
         resume(tmp_path / "run", tmp_path / "other", "cpu")
 
