@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 SCHEMA = 1
 MANIFEST = "manifest.json"
 
-Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "trt"]
+Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-trt", "trt"]
 Precision = Literal["fp64", "fp32", "fp16", "bf16", "int8"]
 # What to ask of `qcn export` for an artefact; golden answers and weights come with every export of a run.
-FLAGS: dict[Format, str] = {"golden": "native", "onnx-fused": "onnx --routing fused"}
+FLAGS: dict[Format, str] = {"golden": "native", "onnx-fused": "onnx --routing fused", "onnx-trt": "trt"}
 FIXED = ("native", "golden")  # of one precision
 
 

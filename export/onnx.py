@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto, helper
 
-from qcn.export import fused, unrolled
+from qcn.export import fused, pointwise, unrolled
 from qcn.export.graph import Graph, Value
 from qcn.export.network import Array, Network
 
@@ -25,7 +25,7 @@ def build(
     """The graph, checked. `batch` None leaves the batch open."""
     structure = network.structure
     g, type = Graph(opset), TYPES[precision]
-    route = {"unrolled": unrolled.route, "fused": fused.route}[routing]
+    route = {"unrolled": unrolled.route, "pointwise": pointwise.route, "fused": fused.route}[routing]
     image = Value("image", TensorProto.FLOAT)
     pose, activation = _extractor(g, network, g.cast("image.cast", image, type))
     layers: dict[str, Value] = {}

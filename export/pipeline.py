@@ -18,7 +18,7 @@ import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export import golden, native, targets
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Precision, manifest_of, tools
+from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Precision, manifest_of, tools
 from qcn.export.tensorrt_config import BuildRequest
 from qcn.export.tensorrt_find import FLAVOURS
 
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ROUTINGS = ("unrolled", "fused")
+ENGINE_ROUTING = "pointwise"  # how the graph is arranged that TensorRT is given
+# By arrangement of routing: the name of the graph's file, and its format in the manifest.
+GRAPHS: dict[str, tuple[str, Format]] = {
+    "unrolled": ("model", "onnx"),
+    "fused": ("model.fused", "onnx-fused"),
+    "pointwise": ("model.trt", "onnx-trt"),
+}
 OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first whose convolutions know bfloat16
 
 
@@ -224,11 +231,11 @@ def metadata(bundle: Bundle) -> dict[str, str]:
 
 
 def _onnx(job: Job) -> Made:
-    return Made("onnx", onnx_graph(job))
+    return Made("onnx", onnx_graph(job, job.request.routing))
 
 
-def onnx_graph(job: Job) -> Artefact:
-    """Write the ONNX graph that the request asks for."""
+def onnx_graph(job: Job, routing: str) -> Artefact:
+    """Write the ONNX graph with its routing arranged this way."""
     if importlib.util.find_spec("onnx") is None:
         raise MissingError("writing ONNX needs the onnx package: pip install onnx")
     import onnx
@@ -237,11 +244,11 @@ def onnx_graph(job: Job) -> Artefact:
 
     request, bundle = job.request, job.bundle
     opset = request.opset or (BF16_OPSET if request.precision == "bf16" else OLDEST_OPSET)
-    file, batch = onnx_file(request), request.batch
-    with bundle.adding(file, "onnx-fused" if request.routing == "fused" else "onnx", request.precision, batch) as draft:
+    file, batch = onnx_file(request, routing), request.batch
+    with bundle.adding(file, GRAPHS[routing][1], request.precision, batch) as draft:
         model = build(
             bundle.network(),
-            routing=request.routing,
+            routing=routing,
             precision=request.precision,
             batch=batch.min if batch.min == batch.max else None,
             opset=opset,
@@ -258,11 +265,10 @@ def onnx_graph(job: Job) -> Artefact:
     return bundle.find(file)
 
 
-def onnx_file(request: Request) -> str:
-    """The graph's name in the bundle: model.onnx, model.fused.onnx, model.fp16.onnx, …"""
-    routing = ".fused" if request.routing == "fused" else ""
+def onnx_file(request: Request, routing: str) -> str:
+    """The graph's name in the bundle: model.onnx, model.fused.onnx, model.trt.fp16.onnx, …"""
     precision = "" if request.precision == "fp32" else f".{request.precision}"
-    return f"model{routing}{precision}.onnx"
+    return f"{GRAPHS[routing][0]}{precision}.onnx"
 
 
 def _trt(job: Job) -> Made:
@@ -299,16 +305,16 @@ def _trt(job: Job) -> Made:
 
 
 def graph_for_engine(job: Job) -> Artefact:
-    """The bundle's ONNX graph if it will do, else a new one."""
+    """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
     request = job.request
     for artefact in job.bundle.manifest.files:
-        if artefact.file == onnx_file(request) and artefact.batch is not None:
+        if artefact.file == onnx_file(request, ENGINE_ROUTING) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
             layers_shown = len(artefact.facts.get("outputs", ())) > 2
             opset_fits = request.opset in (None, artefact.facts.get("opset"))
             if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer and opset_fits:
                 return artefact
-    return onnx_graph(job)
+    return onnx_graph(job, ENGINE_ROUTING)
 
 
 def cache_folder() -> Path:

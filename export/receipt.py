@@ -141,7 +141,7 @@ def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: di
 def from_inspector(text: str) -> list[EngineLayer]:
     """The layers of the engine inspector's JSON (profiling verbosity DETAILED); none if it is not such."""
     try:
-        records = json.loads(text)["Layers"]
+        records = json.loads(text, strict=False)["Layers"]  # TensorRT 8.6 puts control characters into texts
     except (ValueError, KeyError):
         return []
     layers = []

@@ -12,8 +12,9 @@ from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export.receipt import HALVES, PRECISIONS, EngineLayer, type_name
 from qcn.export.tensorrt_find import TensorRT
 
-# Layers that have their type from elsewhere: a cast from its target, a constant from its weights.
-_TYPED_ALREADY = ("CAST", "CONSTANT", "SHAPE")
+# Layers that have their type from elsewhere: a cast from its target, a constant from its weights, and what only moves
+# values about from its input. Told it once more, TensorRT 8.6 finds no kernel for the region that they are fused into.
+_TYPED_ALREADY = ("CAST", "CONSTANT", "SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
 
 
 def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: str) -> tuple[Any, Any]:

@@ -9,9 +9,13 @@ loops, no slices:
     iteration1  r is uniform, so Σ a·v and Σ a·v² are convolutions of the maps with R and with products of R's elements
     iteration2… d = v − μ of the iteration before; with it the distances of the E-step, and Σ r·d and Σ r·d², from which
                 the new mean and variance follow without cancellation; sums over children are products with ones
+
+That is for ONNX Runtime, which runs one operator after the other. TensorRT makes one kernel of a whole region of
+pointwise operators and keeps nothing of it in memory, votes included: `qcn.export.pointwise` is arranged for that.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -38,26 +42,28 @@ def route(g: Graph, network: Network, site: Site, pose: Value, activation: Value
 
     Votes are made in `type`; statistics, and what comes out, are float32.
     """
-    layer = _CapsuleLayer(g, network, site)
+    return write(CapsuleLayer(g, network, site), pose, activation, type)
+
+
+def write(layer: "CapsuleLayer", pose: Value, activation: Value, type: int) -> tuple[Value, Value]:
+    """Add a capsule layer, arranged as the class of `layer` has it."""
+    g, site, iterations = layer.g, layer.site, layer.structure.iterations
     poses = g.cast("pose.float", pose, TensorProto.FLOAT)
     activations = g.cast("activation.float", activation, TensorProto.FLOAT)
     with g.scope("iteration1"):
         parents = layer.first_m_step(poses, activations)
-    if network.structure.iterations > 1:
+    if iterations > 1:
         votes = layer.votes(g.cast("pose.votes", pose, type))
         active = layer.children("active", activations)
-    for t in range(2, network.structure.iterations + 1):
+    for t in range(2, iterations + 1):
         with g.scope(f"iteration{t}"):
-            apart = g.node("Sub", "apart", votes, g.reshape("mean.row", parents.mean, 0, 1, 3, -1))  # d = v − μ
-            squared = g.node("Mul", "squared", apart, apart)
-            r = layer.e_step(parents, squared, active)
-            parents = layer.m_step(parents, apart, squared, r)
+            parents = layer.iteration(parents, votes, active)
     mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
     z = g.reshape("z", parents.z, 0, site.parents, site.rows, site.columns)
     return g.reshape("parents.pose", mean, 0, 0, 0, site.rows, site.columns), g.node("Sigmoid", "parents.activation", z)
 
 
-class _CapsuleLayer:
+class CapsuleLayer:
     """The steps of one capsule layer. C, I, J and n as at the top of this file."""
 
     def __init__(self, g: Graph, network: Network, site: Site) -> None:
@@ -109,33 +115,48 @@ class _CapsuleLayer:
         found = g.node("Transpose", f"{name}.first", found, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
         return g.reshape(name, found, 0, self.I, -1, self.n)
 
-    def votes(self, pose: Value) -> Value:
+    def rotations(self) -> Array:
+        """[I, 3, J, 3]: R by child, axis of the vote, parent, axis of the pose."""
+        return self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3, self.J, 3)
+
+    def votes(self, pose: Value) -> Any:
         """[B, I, 3, J·n], made in the poses' type."""
         g = self.g
-        rotation = self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3 * self.J, 3)  # [C·k·k, 3·J, 3]
-        turned = g.node("MatMul", "turned", g.weight("rotation", rotation, pose.type), self.children("child", pose))
+        rotation = g.weight("rotation", self.rotations().reshape(self.I, 3 * self.J, 3), pose.type)
+        turned = g.node("MatMul", "turned", rotation, self.children("child", pose))
         return g.cast("votes.float", g.reshape("votes", turned, 0, self.I, 3, self.J * self.n), TensorProto.FLOAT)
 
-    def e_step(self, parents: Parents, squared: Value, active: Value) -> Value:
-        """r [B, I, J, n]: how much of each child goes to each parent."""
+    def iteration(self, old: Parents, votes: Any, active: Value) -> Parents:
+        """An E-step with the parents as they were, and an M-step by sums about the means that they had."""
         g, J, n = self.g, self.J, self.n
-        prior = g.node("Sub", "prior", self._log_sigmoid(parents.z), parents.log_spread)
-        weight = g.node("Div", "weight", g.number("half", 0.5), parents.variance)
-        weighted = g.node("Mul", "weighted", squared, g.reshape("weight.row", weight, 0, 1, 3, J * n))
-        distance = g.node("MatMul", "distance.sum", g.weight("axes", np.ones((1, 3), np.float32)), weighted)
-        logit = g.node("Sub", "logit", prior, g.reshape("distance", distance, 0, self.I, J, n))
+        apart = g.node("Sub", "apart", votes, g.reshape("mean.row", old.mean, 0, 1, 3, J * n))  # d = v − μ
+        squared = g.node("Mul", "squared", apart, apart)
+        weight = g.reshape("weight.row", self.weight(old), 0, 1, 3, J * n)
+        axes = g.weight("axes", np.ones((1, 3), np.float32))
+        distance = g.node("MatMul", "distance.sum", axes, g.node("Mul", "weighted", squared, weight))
+        logit = g.node("Sub", "logit", self.prior(old), g.reshape("distance", distance, 0, self.I, J, n))
         # A softmax over parents, which are not innermost: by hand it is three times as fast in ONNX Runtime.
         power = g.node("Exp", "power", g.node("Sub", "below", logit, g.reduce("ReduceMax", "largest", logit, 2)))
         share = g.node("Div", "share", active, g.reduce("ReduceSum", "total", power, 2))
-        return g.node("Mul", "r", power, share)
+        r = g.reshape("r", g.node("Mul", "r.parents", power, share), 0, self.I, 1, J * n)
+        return self.m_step(
+            old,
+            self._over_children("mass", r),
+            self._over_children("first", g.node("Mul", "r_apart", apart, r)),
+            self._over_children("second", g.node("Mul", "r_squared", squared, r)),
+        )
 
-    def m_step(self, old: Parents, apart: Value, squared: Value, r: Value) -> Parents:
-        """The parents by sums about the means that they had before."""
+    def weight(self, parents: Parents) -> Value:
+        """1 / 2σ², [B, 3, J, n]."""
+        return self.g.node("Div", "weight", self.g.number("half", 0.5), parents.variance)
+
+    def prior(self, parents: Parents) -> Value:
+        """ln a − ½ Σ ln σ², [B, 1, J, n]."""
+        return self.g.node("Sub", "prior", self._log_sigmoid(parents.z), parents.log_spread)
+
+    def m_step(self, old: Parents, mass: Value, first: Value, second: Value) -> Parents:
+        """The parents from S [B, 1, J, n] and from Σ r·d and Σ r·d² [B, 3, J, n]."""
         g = self.g
-        row = g.reshape("r.row", r, 0, self.I, 1, -1)
-        mass = self._over_children("mass", row)  # S [B, 1, J, n]
-        first = self._over_children("first", g.node("Mul", "r_apart", apart, row))  # Σ r·d [B, 3, J, n]
-        second = self._over_children("second", g.node("Mul", "r_squared", squared, row))  # Σ r·d²
         safe = g.node("Add", "mass.safe", mass, g.number("floor", self.structure.mass_floor))
         # Σ r·v = Σ r·d + μ·S; and with δ = new μ − μ, Σ r·(d − δ)² = Σ r·d² + δ·(δ·S − 2·Σ r·d).
         sums = g.node("Add", "sums", first, g.node("Mul", "old_sums", old.mean, mass))

@@ -146,6 +146,7 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
     "pt2": _torch,
     "onnx": _onnx,
     "onnx-fused": _fused_onnx,
+    "onnx-trt": _onnx,
     "trt": _tensorrt,
 }
 

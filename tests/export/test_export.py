@@ -199,7 +199,9 @@ def test_engines_are_built_from_a_bundle_where_there_is_no_torch(qcn: Command, b
         assert (beside["precision"], beside["found"], beside["facts"]["receipt"]["met"]) == (precision, precision, True)
         assert (
             beside["facts"]["onnx_sha256"]
-            == Bundle.open(bundle.folder).find("model.onnx" if precision == "fp32" else "model.fp16.onnx").sha256
+            == Bundle.open(bundle.folder)
+            .find("model.trt.onnx" if precision == "fp32" else "model.trt.fp16.onnx")
+            .sha256
         )
     result = qcn("doctor", bundle.folder)
     assert ended(result, 0)
@@ -209,14 +211,15 @@ def test_engines_are_built_from_a_bundle_where_there_is_no_torch(qcn: Command, b
 @pytest.mark.usefixtures("rtx")
 def test_an_engine_is_of_the_graph_that_was_asked_for(qcn: Command, bundle: Bundle) -> None:
     """The bundle's own where it will do; else a new one."""
-    assert ended(qcn("export", bundle.folder, "--batch", 2), 0)
-    fixed = Bundle.open(bundle.folder).find("model.onnx")
+    orin = ("--target", "jetson-orin")  # only its graph is made here
+    assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, *orin), 0)
+    fixed = Bundle.open(bundle.folder).find("model.trt.onnx")
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, "--optimization", 0), 0)
-    assert Bundle.open(bundle.folder).find("model.onnx") == fixed
+    assert Bundle.open(bundle.folder).find("model.trt.onnx") == fixed
     options = ("--batch", "1:2:4", "--every-layer", "--opset", 18, "--target", "sm89", "--workspace", 64)
     result = qcn("export", bundle.folder, "--format", "trt", "--optimization", 0, *options)
     assert ended(result, 0)
-    graph = Bundle.open(bundle.folder).find("model.onnx")
+    graph = Bundle.open(bundle.folder).find("model.trt.onnx")
     assert (graph.batch, graph.facts["opset"]) == (Batch(1, 2, 4), 18)
     (engine,) = (one for one in Bundle.open(bundle.folder).manifest.files if "sm89" in one.file)
     assert [output["name"] for output in engine.facts["outputs"]] == graph.facts["outputs"]
@@ -237,15 +240,15 @@ def test_without_tensorrt_the_command_to_get_it_is_said(qcn: Command, bundle: Bu
 
 @pytest.mark.parametrize("without", [(), TENSORRT], ids=["with TensorRT", "without TensorRT"])
 def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundle, without: tuple[str, ...]) -> None:
-    options = ("--format", "trt", "--precision", "fp16", "--batch", "1:2:4", "--target", "jetson-orin")
+    options = ("--format", "trt", "--precision", "fp16", "--batch", "1:2:4", "--tf32", "--target", "jetson-orin")
     result = qcn("export", bundle.folder, *options, without=without, columns=40)
     assert ended(result, 0)
     assert result.stdout.splitlines()[-2:] == [
         f"  scp -r {bundle.folder} device:",
-        "  ssh device qcn export bundle --format trt --precision fp16 --batch 1:2:4",
+        "  ssh device qcn export bundle --format trt --precision fp16 --batch 1:2:4 --tf32",
     ]
     assert "trt was not made: " in result.stdout
-    assert formats(bundle.folder)["model.fp16.onnx"] == "onnx" and "trt" not in formats(bundle.folder).values()
+    assert formats(bundle.folder)["model.trt.fp16.onnx"] == "onnx-trt" and "trt" not in formats(bundle.folder).values()
 
 
 # What goes wrong
@@ -395,7 +398,8 @@ def interrupted(bundle: Bundle) -> int:
 
 @pytest.mark.usefixtures("rtx")
 def test_ctrl_c_leaves_nothing_half_built(qcn: Command, bundle: Bundle) -> None:
-    assert ended(qcn("export", bundle.folder, "--precision", "fp16"), 0)
+    graph = ("--format", "trt", "--precision", "fp16", "--target", "jetson-orin")  # an engine for it is built there
+    assert ended(qcn("export", bundle.folder, *graph), 0)
     before = contents(bundle.folder)
     assert interrupted(bundle)
     assert contents(bundle.folder) == before
