@@ -1,11 +1,11 @@
-"""What `qcn export` makes of a network, and how fast and how exact it is: the unrolled ONNX graph beside a naive one.
+"""How fast and how exact the ONNX graphs of `qcn export` are, beside a naive one.
 
     python benchmarks/export.py make RUN FOLDER            with torch: a bundle and the naive graph in FOLDER
     python benchmarks/export.py run FOLDER --backend onnxruntime-cpu|onnxruntime-cuda|tensorrt --json FILE
 
-"Naive" is the operator as the paper's code arranges it, by torch's own exporter: windows outermost, every vote
-[windows, I, J, 3] in memory. `run` needs no torch, and adds its rows to FILE. Times are medians; errors are the largest
-against the golden float64 answers.
+"naive" is the operator as its formula stands, by torch's own exporter: windows outermost, every vote [windows, I, J, 3]
+in memory. "unrolled" is model.onnx, "pointwise" model.trt.onnx. `run` needs no torch, and adds its rows to FILE. Times
+are medians; errors are the largest against the golden float64 answers.
 """
 
 import argparse
@@ -37,8 +37,9 @@ def main() -> None:
     running.add_argument("folder", type=Path)
     running.add_argument("--backend", choices=["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt"], required=True)
     running.add_argument("--json", type=Path, required=True)
+    running.add_argument("--graphs", nargs="+", help="only these, such as naive or 'pointwise, fp16'")
+    running.add_argument("--batches", nargs="+", type=int, default=[1])
     running.add_argument("--level", type=int, help="TensorRT's optimisation level")
-    running.add_argument("--naive-level", type=int, default=0, help="the same for the naive graph")
     arguments = parser.parse_args()
     if arguments.command == "make":
         make(arguments.run, arguments.folder)
@@ -50,11 +51,13 @@ def make(run_folder: Path, folder: Path) -> None:
     """The bundle's graphs and the naive one."""
     from rich.console import Console
 
-    from qcn.export.pipeline import Request, export
+    from qcn.export.pipeline import Job, Request, onnx_graph, open_source
 
     for precision in ("fp32", "fp16"):
-        request = Request(formats=("onnx",), precision=precision)
-        bundle, _ = export(run_folder, folder / "bundle", request, Path("data"), Console())
+        request = Request(precision=precision)
+        bundle = open_source(run_folder, folder / "bundle", request, Path("data"))
+        for routing in ("unrolled", "pointwise"):
+            onnx_graph(Job(bundle, request, Console()), routing)
     write_naive(bundle, folder / "naive.onnx")
 
 
@@ -120,18 +123,20 @@ def run(arguments: argparse.Namespace) -> None:
     bundle = Bundle.open(arguments.folder / "bundle")
     golden = bundle.golden()
     paths = {"naive": arguments.folder / "naive.onnx"}
-    paths |= {f"unrolled, {a.precision}": bundle.path(a) for a in bundle.manifest.files if a.format == "onnx"}
+    names = {"onnx": "unrolled", "onnx-trt": "pointwise"}
+    graphs = [artefact for artefact in bundle.manifest.files if artefact.format in names]
+    paths |= {f"{names[graph.format]}, {graph.precision}": bundle.path(graph) for graph in graphs}
     record = facts()
     if arguments.json.exists():
         record = json.loads(arguments.json.read_text())
     record["graphs"] = {name: graph_facts(path) for name, path in paths.items()}
     record["noise_floor"] = errors(golden, {"activation": golden.float32.activation, "pose": golden.float32.pose})
-    kept = [row for row in record.get("results", []) if row["backend"] != arguments.backend]
+    kept = record.get("results", [])
     rows: list[dict[str, Any]] = []
-    for batch in (1,) if arguments.backend == "onnxruntime-cpu" else (1, 64):
+    for batch in arguments.batches:
         for name, path in paths.items():
-            if batch > 1 and name == "naive" and arguments.backend == "tensorrt":
-                continue  # its build takes minutes
+            if name not in (arguments.graphs or paths):
+                continue
             measure = tensorrt if arguments.backend == "tensorrt" else onnxruntime
             for row in measure(name, path, batch, golden, arguments):
                 rows.append({"backend": arguments.backend, "graph": name, "batch": batch, **row})
@@ -199,9 +204,8 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     from qcn.verify.tensorrt import TensorRTRunner
 
     precision = "fp16" if name.endswith("fp16") else "fp32"
-    level = arguments.naive_level if name == "naive" else arguments.level
     cache = arguments.folder / "timings.cache"
-    request = BuildRequest(precision, Batch(batch, batch, batch), optimization=level, timing_cache=cache)
+    request = BuildRequest(precision, Batch(batch, batch, batch), optimization=arguments.level, timing_cache=cache)
     engine = build(path, request, find())
     plan = arguments.folder / f"{name.replace(', ', '-')}-{engine.file_name}"
     plan.write_bytes(engine.plan)

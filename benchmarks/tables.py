@@ -140,6 +140,39 @@ def registers(record: dict[str, Any]) -> str:
     return table(["compute capability", "kernels", "registers a thread", "bytes spilled"], rows)
 
 
+def graphs(record: dict[str, Any]) -> str:
+    """What the exported graphs consist of."""
+    rows = [
+        [
+            name,
+            f"{graph['nodes']:,}",
+            f"{graph['bytes'] / 1e6:.2f} MB",
+            ", ".join(f"{count} {operator}" for operator, count in list(graph["operators"].items())[:8]),
+        ]
+        for name, graph in record["graphs"].items()
+    ]
+    return table(["graph", "nodes", "size", "most frequent operators"], rows)
+
+
+def engines(record: dict[str, Any]) -> str:
+    """Exported graphs in the runtimes: time, against the naive graph, and error."""
+    naive = {(row["backend"], row["batch"]): row["ms"] for row in record["results"] if row["graph"] == "naive"}
+    rows = [
+        [
+            row["graph"],
+            row["variant"],
+            str(row["batch"]),
+            f"{three_digits(row['ms'])} ms",
+            f"{naive[row['backend'], row['batch']] / row['ms']:.1f}" if (row["backend"], row["batch"]) in naive else "",
+            f"{row['errors']['activation']:.1e} / {row['errors']['pose']:.1e}",
+        ]
+        for row in record["results"]
+    ]
+    floor = record["noise_floor"]
+    rows.append(["trained network in float32", "torch", "", "", "", f"{floor['activation']:.1e} / {floor['pose']:.1e}"])
+    return table(["graph", "in", "batch", "time", "times faster than naive", "error of activation / pose"], rows)
+
+
 def page() -> str:
     """docs/results.md."""
     speed = json.loads((RESULTS / "training-h200.json").read_text())
@@ -149,6 +182,7 @@ def page() -> str:
     cpp = json.loads((RESULTS / "routing-cuda-cpp.json").read_text())
     cpu = json.loads((RESULTS / "routing-cpu.json").read_text())
     ptxas = json.loads((RESULTS / "ptxas.json").read_text())
+    exported = json.loads((RESULTS / "export-cpu.json").read_text())
     return f"""# Results
 
 Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand.
@@ -231,6 +265,19 @@ Largest error against the float64 reference, the fused operator's / the float32 
 after four epochs of `viewpoints-demo`:
 
 {errors(cpu["errors"])}
+
+## Exported graphs
+
+A full-size QCN after four epochs of `viewpoints-demo`, as `qcn export` writes it, beside the operator as its formula
+stands, written by torch's own exporter ("naive"): `python benchmarks/export.py`. "unrolled" is model.onnx, arranged for
+ONNX Runtime; "pointwise" is model.trt.onnx, arranged for TensorRT.
+
+{graphs(exported)}
+
+{source(exported)}. The largest errors against the float64 reference are over the bundle's golden images, edge cases
+among them:
+
+{engines(exported)}
 
 ## Novel viewpoints
 

@@ -16,6 +16,7 @@ from small_graphs import write_graph
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import targets, tensorrt_config
 from qcn.export.manifest import Batch
+from qcn.export.receipt import from_inspector
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import BuildProgress, BuildRequest, TensorRT, build, find, shown
 from qcn.export.tensorrt_find import library_version
@@ -243,6 +244,14 @@ def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monk
     assert build(path, request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
     assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     assert build(path, request, faked("11.1.0")).facts["tactics_left_out"] == []
+
+
+def test_the_inspectors_control_characters_are_read() -> None:
+    """TensorRT 8.6 parts the ONNX nodes of a layer by U+001E, which JSON does not allow in a text."""
+    convolution = {"Name": "c + r", "LayerType": "CaskConvolution", "Inputs": [], "Outputs": []}
+    text = json.dumps({"Layers": [{**convolution, "Metadata": "[ONNX Layer: c]?[ONNX Layer: r]"}]}).replace("?", "\x1e")
+    (layer,) = from_inspector(text)
+    assert layer.nodes == ("c", "r")
 
 
 @pytest.mark.usefixtures("h200")
