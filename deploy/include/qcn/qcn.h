@@ -1,0 +1,163 @@
+// libqcn: a Quaternion Capsule Network inside a C or C++ program.
+//
+//     #include <qcn/qcn.h>
+//     #include <stdio.h>
+//
+//     int classify(const unsigned char* rgb, int width, int height) {
+//       qcn_model* model = NULL;
+//       qcn_session* session = NULL;
+//       float activation[10];  // one a class: qcn_model_info says how many
+//       if (qcn_model_load("bundle", NULL, &model) || qcn_session_create(model, NULL, &session)) {
+//         fprintf(stderr, "%s\n", qcn_last_error());
+//         qcn_model_free(model);
+//         return -1;
+//       }
+//       qcn_image image = qcn_image_default(rgb, width, height, 3);
+//       int best = qcn_classify(session, &image, 1, activation, NULL) ? -1 : qcn_best(activation, 10);
+//       qcn_session_free(session);
+//       qcn_model_free(model);
+//       return best;  // its name: qcn_model_class(model, best)
+//     }
+//
+// Threads: a model may be used by any number of threads at once; a session by one at a time. Make one session a thread,
+// from one model. A model lives until it and all its sessions are freed, in any order. The first call of a session with
+// a batch of a new size allocates; calls after that do not.
+//
+// Errors: every function that can fail returns a qcn_status, and results go through pointers, which are left as they
+// were when it fails. qcn_last_error says in words what was wrong, what was found, and what mends it; it belongs to the
+// calling thread and holds until that thread's next failing call. No input aborts the program.
+//
+// Structures that may grow begin with their size: take them from the function that fills in defaults.
+#ifndef QCN_QCN_H
+#define QCN_QCN_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef QCN_API
+#define QCN_API __attribute__((visibility("default")))
+#endif
+
+#define QCN_VERSION_MAJOR 0
+#define QCN_VERSION_MINOR 1
+#define QCN_VERSION_PATCH 0
+
+QCN_API const char* qcn_version(void);  // of the library that is loaded, "0.1.0"
+
+typedef enum {
+  QCN_OK = 0,
+  QCN_BAD_ARGUMENT,  // NULL, a size that does not fit, a parameter that is none
+  QCN_NO_FILE,       // a file or folder that is not there or cannot be read
+  QCN_BAD_BUNDLE,    // not a bundle, altered, or made by a newer version
+  QCN_BAD_ENGINE,    // an engine for another GPU or TensorRT version
+  QCN_WRONG_ANSWER,  // the self-test: the backend disagrees with the bundle's golden answers
+  QCN_NO_BACKEND,    // the backend asked for is not in this library or not on this machine
+  QCN_NO_MEMORY,
+  QCN_DEVICE_ERROR,  // the GPU or its driver
+  QCN_INTERNAL_ERROR
+} qcn_status;
+
+QCN_API const char* qcn_status_name(qcn_status status);  // "QCN_BAD_BUNDLE"
+QCN_API const char* qcn_last_error(void);                // never NULL
+
+// ---- models ---------------------------------------------------------------------------------------------------------
+
+typedef struct qcn_model qcn_model;
+typedef struct qcn_session qcn_session;
+
+typedef enum {
+  QCN_BACKEND_AUTO = 0,  // TensorRT where the bundle has an engine for this machine, else native
+  QCN_BACKEND_NATIVE,    // this library's own kernels, on the CPU
+  QCN_BACKEND_TENSORRT
+} qcn_backend;
+
+typedef enum { QCN_LOG_INFO = 0, QCN_LOG_WARNING, QCN_LOG_ERROR } qcn_log_level;
+
+// Called from the thread that calls the library. `message` holds during the call.
+typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
+
+typedef struct {
+  size_t size;            // of this structure
+  qcn_backend backend;    // which one was chosen, and why, is logged
+  const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest there is
+  int self_test;          // run the golden images, and refuse a backend that disagrees; 1
+  int threads;            // of the native backend, all models together; 0: one a core
+  int device;             // CUDA device; 0
+  qcn_log log;            // NULL: silence
+  void* log_user;
+} qcn_model_params;
+
+QCN_API qcn_model_params qcn_model_default_params(void);
+
+// Loads the bundle in the folder `path`: every file it uses is checked against its hash. params may be NULL.
+QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
+QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
+
+// What a model is. The texts belong to the model.
+typedef struct {
+  size_t size;                  // of this structure: set it before the call
+  const char* name;             // of the bundle
+  int classes;                  // how many
+  int channels, height, width;  // of what the network sees, after pre-processing
+  qcn_backend backend;
+  const char* backend_name;     // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
+  const char* precision;        // "fp32", …
+  int max_batch;                // images at once; 0: any number
+} qcn_model_info;
+
+QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
+QCN_API const char* qcn_model_class(const qcn_model* model, int index);  // its name; NULL for an index out of range
+
+// ---- sessions -------------------------------------------------------------------------------------------------------
+
+typedef struct {
+  size_t size;   // of this structure
+  void* stream;  // a cudaStream_t for the work on a GPU; NULL: one of the session's own
+} qcn_session_params;
+
+QCN_API qcn_session_params qcn_session_default_params(void);
+QCN_API qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* params, qcn_session** session);
+QCN_API void qcn_session_free(qcn_session* session);  // NULL is allowed
+
+// ---- images ---------------------------------------------------------------------------------------------------------
+
+typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 to 1.0
+
+// An image of any size in memory. Strides are in bytes and may be negative.
+typedef struct {
+  size_t size;                                           // of this structure
+  const void* data;                                      // of the first channel of the upper left pixel
+  int width, height, channels;                           // as many channels as the network was trained on
+  qcn_pixel pixel;
+  ptrdiff_t column_stride, row_stride, channel_stride;   // from one pixel to the next
+  int reverse_channels;                                  // 1: the last channel first, as BGR is for a network of RGB
+  int on_device;                                         // 1: data is CUDA device memory
+} qcn_image;
+
+// Packed uint8 pixels with their channels together (HWC, as cameras and decoders give them).
+QCN_API qcn_image qcn_image_default(const void* data, int width, int height, int channels);
+// Packed uint8 pixels channel by channel (CHW).
+QCN_API qcn_image qcn_image_planar(const void* data, int width, int height, int channels);
+
+// ---- answers --------------------------------------------------------------------------------------------------------
+
+// Classifies `count` images, which may differ in size. activation is [count, classes], from 0 to 1; pose is
+// [count, classes, 3], the imaginary parts of pure quaternions, or NULL.
+QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation,
+                                float* pose);
+
+// The index of the largest; -1 if there is none (no numbers, or all NaN).
+QCN_API int qcn_best(const float* activation, int classes);
+
+// The two halves of qcn_classify. input is [count, channels, height, width] of qcn_model_info, in host memory.
+QCN_API qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float* input);
+QCN_API qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* activation, float* pose);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,42 @@
+// What runs a network: one Backend a loaded model, which any thread may ask for Runners, one a session.
+#ifndef QCN_SRC_BACKEND_H
+#define QCN_SRC_BACKEND_H
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "manifest.h"
+#include "qcn/qcn.h"
+#include "tensors.h"
+
+namespace qcn {
+
+using Log = std::function<void(qcn_log_level, const std::string&)>;
+
+class Runner {
+ public:
+  virtual ~Runner() = default;
+
+  // input [count, channels, height, width] -> activation [count, classes] and, unless it is null, pose
+  // [count, classes, 3]. All in host memory.
+  virtual void run(const float* input, int count, float* activation, float* pose) = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::unique_ptr<Runner> runner(void* stream) const = 0;
+  virtual std::string name() const = 0;       // "native, neon, 2 threads"
+  virtual std::string precision() const = 0;  // "fp32"
+  virtual int max_batch() const = 0;          // 0: any
+};
+
+// The library's own kernels on the CPU (native/). Throws Error(QCN_BAD_BUNDLE) when the weights do not make the
+// structure. `weights` must stay while the backend lives.
+std::unique_ptr<Backend> native_backend(const Structure& structure, std::shared_ptr<const TensorFile> weights);
+
+}  // namespace qcn
+
+#endif

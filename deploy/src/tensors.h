@@ -1,0 +1,36 @@
+// Tensors of a safetensors file, which is kept in memory as a whole.
+#ifndef QCN_SRC_TENSORS_H
+#define QCN_SRC_TENSORS_H
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace qcn {
+
+struct Tensor {
+  std::string type;                 // "F32", "F64", "U8", "I64", as safetensors names them
+  std::vector<std::int64_t> shape;
+  const std::byte* data = nullptr;  // aligned for its type
+
+  std::size_t count() const;  // of elements
+};
+
+class TensorFile {
+ public:
+  explicit TensorFile(std::vector<std::byte> bytes);  // throws Error(QCN_BAD_BUNDLE)
+
+  const Tensor& at(const std::string& name) const;  // throws Error(QCN_BAD_BUNDLE)
+  // The same, refused unless it is float32 of this shape.
+  const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const std::map<std::string, Tensor>& all() const { return tensors_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace qcn
+
+#endif
