@@ -1,0 +1,44 @@
+// Engines of a bundle, run by TensorRT. The backend is a library of its own, libqcn_tensorrt.so, which is loaded when a
+// model asks for it: one libqcn runs with and without TensorRT and CUDA.
+#ifndef QCN_SRC_TENSORRT_TENSORRT_BACKEND_H
+#define QCN_SRC_TENSORRT_TENSORRT_BACKEND_H
+
+#include <memory>
+#include <string>
+
+#include "backend.h"
+
+namespace qcn {
+
+// What is asked of TensorRT. Everything is copied.
+struct TensorrtRequest {
+  std::string folder;     // of the bundle
+  std::string precision;  // "fp32", "fp16", …; empty: the fastest there is
+  int device = 0;         // CUDA's number of it
+  Log log;                // may be empty
+};
+
+// Always there, in load.cpp; libqcn needs nothing of TensorRT to link. Chooses an engine of the manifest for this GPU,
+// TensorRT version and precision, checks its hash, and loads it. Throws Error:
+//   QCN_NO_BACKEND    no libqcn_tensorrt.so beside libqcn, or it does not load; no GPU; the bundle has no engine
+//   QCN_BAD_ENGINE    engines only for another GPU, TensorRT version or precision, with the command that makes one
+//   QCN_BAD_BUNDLE    an engine that was altered        QCN_NO_FILE  one that is gone
+//   QCN_DEVICE_ERROR  what CUDA or TensorRT complained of
+// For QCN_BACKEND_AUTO, the first two are the cases in which native is taken instead.
+std::unique_ptr<Backend> tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request);
+
+// What a Runner of this backend can do beside Runner::run, for input that lies on the device: dynamic_cast to it.
+class DeviceRunner : public Runner {
+ public:
+  // Where input [count, channels, height, width] of float32 is taken from by run_on_device: device memory of the
+  // runner, for as many images as the engine takes at once, the same in every call.
+  virtual float* device_input() = 0;
+  // The stream to write it on: the caller's of the session, or the runner's own. A cudaStream_t.
+  virtual void* stream() const = 0;
+  // As run, of what lies in device_input(): nothing is copied to the device.
+  virtual void run_on_device(int count, float* activation, float* pose) = 0;
+};
+
+}  // namespace qcn
+
+#endif
