@@ -26,6 +26,15 @@ DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that hold
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
 ROUTING = "auto (fused kernels where there are any), fused, or reference (plain torch, slow)."
 DATA = Path("data")
+# The packages of the extras in pyproject.toml that a command may find missing.
+EXTRAS = {
+    "torch": "train",
+    "matplotlib": "train",
+    "scipy": "train",
+    "PIL": "train",
+    "tensorboard": "train",
+    "onnx": "onnx",
+}
 
 
 def main() -> None:
@@ -36,6 +45,14 @@ def main() -> None:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("stopped", 130)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        _end(
+            f"this needs {package}, which is not installed: pip install 'qcn[{EXTRAS[package]}]'",
+            MissingError.exit_code,
+        )
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _end(f"no room left on the disk: {error}; nothing half-written was kept", MissingError.exit_code)

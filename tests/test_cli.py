@@ -61,6 +61,13 @@ def test_help_needs_no_heavy_package(command: list[str]) -> None:
     assert "Usage" in result.stdout
 
 
+@pytest.mark.parametrize("command", [["train", "--dataset", "mnist"], ["evaluate", "run"]], ids=" ".join)
+def test_what_needs_a_heavy_package_says_how_to_get_it(command: list[str]) -> None:
+    result = run_bare(f"sys.argv = {['qcn', *command]!r}\nfrom qcn.cli import main\nmain()")
+    assert result.returncode == 3
+    assert result.stderr == "qcn: this needs torch, which is not installed: pip install 'qcn[train]'\n"
+
+
 def test_no_command_is_forgotten_here() -> None:
     groups: list[tuple[list[str], Any]] = [([], get_command(app))]
     for path, command in groups:
