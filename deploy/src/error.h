@@ -11,7 +11,7 @@ namespace qcn {
 
 class Error : public std::runtime_error {
  public:
-  Error(qcn_status status, const std::string& message) : std::runtime_error(message), status(status) {}
+  Error(qcn_status code, const std::string& message) : std::runtime_error(message), status(code) {}
   const qcn_status status;
 };
 

@@ -10,6 +10,8 @@
 
 namespace qcn {
 
+class Json;
+
 // Resize, centre crop, standardise, in this order, on pixels scaled to [0, 1]: qcn/data/preprocess.py.
 struct Preprocessing {
   std::optional<int> resize, crop;  // sides in pixels
@@ -50,7 +52,11 @@ struct Manifest {
   std::vector<Artefact> files;
 };
 
-Manifest parse_manifest(const std::string& text);  // throws Error(QCN_BAD_BUNDLE) with what is wrong
+// Refuse what qcn/export/manifest.py would refuse. Both throw Error(QCN_BAD_BUNDLE) with what is wrong.
+Manifest parse_manifest(const std::string& text);
+Structure parse_structure(const Json& json);
+
+bool operator==(const Structure& a, const Structure& b);
 
 }  // namespace qcn
 

@@ -2,6 +2,7 @@
 #ifndef QCN_SRC_TENSORS_H
 #define QCN_SRC_TENSORS_H
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -10,7 +11,7 @@
 namespace qcn {
 
 struct Tensor {
-  std::string type;                 // "F32", "F64", "U8", "I64", as safetensors names them
+  std::string type;  // "F32", "F64", "U8", "I64", as safetensors names them
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;  // aligned for its type
 
@@ -20,15 +21,21 @@ struct Tensor {
 class TensorFile {
  public:
   explicit TensorFile(std::vector<std::byte> bytes);  // throws Error(QCN_BAD_BUNDLE)
+  TensorFile(const TensorFile&) = delete;             // tensors point into the bytes
+  TensorFile& operator=(const TensorFile&) = delete;
 
   const Tensor& at(const std::string& name) const;  // throws Error(QCN_BAD_BUNDLE)
-  // The same, refused unless it is float32 of this shape.
+  // The same, refused unless it is float32, or float64, of this shape.
   const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::map<std::string, Tensor>& all() const { return tensors_; }
+  // One of the texts that qcn/export/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
+  const std::string& text(const std::string& name) const;
 
  private:
   std::vector<std::byte> bytes_;
   std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> texts_;
 };
 
 }  // namespace qcn

@@ -27,7 +27,8 @@
 // were when it fails. qcn_last_error says in words what was wrong, what was found, and what mends it; it belongs to the
 // calling thread and holds until that thread's next failing call. No input aborts the program.
 //
-// Structures that may grow begin with their size: take them from the function that fills in defaults.
+// Structures that may grow begin with their size: take them from the function that fills in defaults. Those functions
+// are in this header, so that a program and a library of different versions agree on how large a structure is.
 #ifndef QCN_QCN_H
 #define QCN_QCN_H
 
@@ -83,16 +84,31 @@ typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
   const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest there is
-  int self_test;          // run the golden images, and refuse a backend that disagrees; 1
-  int threads;            // of the native backend, all models together; 0: one a core
+  int self_test;          // run golden images, and refuse a backend that disagrees; 0: none, 1: three, 2: all; 1
+  int threads;            // of the native backend, all models together; 0: as before, one a core at the start
   int device;             // CUDA device; 0
   qcn_log log;            // NULL: silence
   void* log_user;
 } qcn_model_params;
 
-QCN_API qcn_model_params qcn_model_default_params(void);
+static inline qcn_model_params qcn_model_default_params(void) {
+  qcn_model_params params;
+  params.size = sizeof params;
+  params.backend = QCN_BACKEND_AUTO;
+  params.precision = NULL;
+  params.self_test = 1;
+  params.threads = 0;
+  params.device = 0;
+  params.log = NULL;
+  params.log_user = NULL;
+  return params;
+}
 
 // Loads the bundle in the folder `path`: every file it uses is checked against its hash. params may be NULL.
+//
+// The self-test is for a library built wrongly, a machine that computes wrongly, an engine that is another network's:
+// such are wrong on every image, so three are run (two photographs and an edge case) and loading stays a matter of
+// milliseconds. self_test = 2 runs every one, once after installation perhaps. The log says what it found and took.
 QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
 QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
 
@@ -103,9 +119,9 @@ typedef struct {
   int classes;                  // how many
   int channels, height, width;  // of what the network sees, after pre-processing
   qcn_backend backend;
-  const char* backend_name;     // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
-  const char* precision;        // "fp32", …
-  int max_batch;                // images at once; 0: any number
+  const char* backend_name;  // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
+  const char* precision;     // "fp32", …
+  int max_batch;             // images in one go, more are taken in several; 0: any number
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
@@ -118,7 +134,13 @@ typedef struct {
   void* stream;  // a cudaStream_t for the work on a GPU; NULL: one of the session's own
 } qcn_session_params;
 
-QCN_API qcn_session_params qcn_session_default_params(void);
+static inline qcn_session_params qcn_session_default_params(void) {
+  qcn_session_params params;
+  params.size = sizeof params;
+  params.stream = NULL;
+  return params;
+}
+
 QCN_API qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* params, qcn_session** session);
 QCN_API void qcn_session_free(qcn_session* session);  // NULL is allowed
 
@@ -128,19 +150,39 @@ typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 
 
 // An image of any size in memory. Strides are in bytes and may be negative.
 typedef struct {
-  size_t size;                                           // of this structure
-  const void* data;                                      // of the first channel of the upper left pixel
-  int width, height, channels;                           // as many channels as the network was trained on
+  size_t size;                  // of this structure, the same for all images of a call
+  const void* data;             // of the first channel of the upper left pixel
+  int width, height, channels;  // as many channels as the network was trained on
   qcn_pixel pixel;
-  ptrdiff_t column_stride, row_stride, channel_stride;   // from one pixel to the next
-  int reverse_channels;                                  // 1: the last channel first, as BGR is for a network of RGB
-  int on_device;                                         // 1: data is CUDA device memory
+  ptrdiff_t column_stride, row_stride, channel_stride;  // from one pixel to the next
+  int reverse_channels;                                 // 1: the last channel first, as BGR is for a network of RGB
+  int on_device;                                        // 1: data is CUDA device memory
 } qcn_image;
 
 // Packed uint8 pixels with their channels together (HWC, as cameras and decoders give them).
-QCN_API qcn_image qcn_image_default(const void* data, int width, int height, int channels);
+static inline qcn_image qcn_image_default(const void* data, int width, int height, int channels) {
+  qcn_image image;
+  image.size = sizeof image;
+  image.data = data;
+  image.width = width;
+  image.height = height;
+  image.channels = channels;
+  image.pixel = QCN_UINT8;
+  image.column_stride = channels;
+  image.row_stride = (ptrdiff_t)channels * width;
+  image.channel_stride = 1;
+  image.reverse_channels = 0;
+  image.on_device = 0;
+  return image;
+}
 // Packed uint8 pixels channel by channel (CHW).
-QCN_API qcn_image qcn_image_planar(const void* data, int width, int height, int channels);
+static inline qcn_image qcn_image_planar(const void* data, int width, int height, int channels) {
+  qcn_image image = qcn_image_default(data, width, height, channels);
+  image.column_stride = 1;
+  image.row_stride = width;
+  image.channel_stride = (ptrdiff_t)width * height;
+  return image;
+}
 
 // ---- answers --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,219 @@
+// The functions of qcn.h: arguments are checked, and exceptions end here.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "error.h"
+#include "model.h"
+#include "qcn/qcn.h"
+#include "session.h"
+#include "structures.h"
+
+struct qcn_model {
+  std::shared_ptr<const qcn::Model> model;
+};
+
+struct qcn_session {
+  qcn::Session session;
+};
+
+namespace qcn {
+namespace {
+
+// Of a fixed size: a message must be possible where there is no memory.
+thread_local char last_error[2048] = "";
+
+void set_last_error(const char* message) noexcept {
+  std::size_t length = std::min(std::strlen(message), sizeof last_error - 1);
+  while (length > 0 && message[length] != '\0' && (message[length] & 0xC0) == 0x80) --length;  // no half character
+  std::memcpy(last_error, message, length);
+  last_error[length] = '\0';
+}
+
+template <typename Body>
+qcn_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return QCN_OK;
+  } catch (const Error& error) {
+    set_last_error(error.what());
+    return error.status;
+  } catch (const std::bad_alloc&) {
+    set_last_error("there is not enough memory");
+    return QCN_NO_MEMORY;
+  } catch (const std::length_error&) {  // a size beyond what a container can have
+    set_last_error("there is not enough memory");
+    return QCN_NO_MEMORY;
+  } catch (const std::exception& error) {
+    set_last_error(error.what());
+    return QCN_INTERNAL_ERROR;
+  } catch (...) {
+    set_last_error("an exception of an unknown kind");
+    return QCN_INTERNAL_ERROR;
+  }
+}
+
+void require(const void* argument, const char* what) {
+  if (!argument) throw Error(QCN_BAD_ARGUMENT, std::string(what) + " is NULL");
+}
+
+void require_count(int count) {
+  if (count < 1) throw Error(QCN_BAD_ARGUMENT, "the number of images must be 1 or more, not " + std::to_string(count));
+}
+
+LoadRequest load_request(const char* path, const qcn_model_params* given) {
+  const qcn_model_params defaults = qcn_model_default_params();
+  const qcn_model_params params = given ? read_structure(given, defaults, 2 * sizeof(std::size_t), "qcn_model_params",
+                                                         "take it from qcn_model_default_params")
+                                        : defaults;
+  const auto refuse = [](const std::string& what, int found, const char* expected) {
+    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: " + what + " is " + std::to_string(found) + ", not " + expected);
+  };
+  LoadRequest request;
+  request.folder = path;
+  const int backend = number_of(params.backend);
+  if (backend < QCN_BACKEND_AUTO || backend > QCN_BACKEND_TENSORRT) refuse("backend", backend, "a qcn_backend");
+  request.backend = static_cast<qcn_backend>(backend);
+  if (params.precision) request.precision = params.precision;
+  const auto known = {"", "fp32", "fp16", "bf16", "int8"};
+  if (std::find(known.begin(), known.end(), request.precision) == known.end()) {
+    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: precision must be fp32, fp16, bf16, int8 or NULL");
+  }
+  request.self_test = params.self_test;
+  request.threads = params.threads;
+  request.device = params.device;
+  if (request.self_test < 0 || request.self_test > 2) refuse("self_test", request.self_test, "0, 1 or 2");
+  if (request.threads < 0) refuse("threads", request.threads, "0 or more");
+  if (request.device < 0) refuse("device", request.device, "0 or more");
+  if (params.log) {
+    request.log = [log = params.log, user = params.log_user](qcn_log_level level, const std::string& message) {
+      log(level, message.c_str(), user);
+    };
+  }
+  return request;
+}
+
+}  // namespace
+}  // namespace qcn
+
+using qcn::guarded;
+using qcn::require;
+
+const char* qcn_version(void) {
+#define QCN_TEXT_(x) #x
+#define QCN_TEXT(x) QCN_TEXT_(x)
+  return QCN_TEXT(QCN_VERSION_MAJOR) "." QCN_TEXT(QCN_VERSION_MINOR) "." QCN_TEXT(QCN_VERSION_PATCH);
+}
+
+const char* qcn_status_name(qcn_status status) {
+  constexpr const char* kNames[] = {"QCN_OK",           "QCN_BAD_ARGUMENT",  "QCN_NO_FILE",    "QCN_BAD_BUNDLE",
+                                    "QCN_BAD_ENGINE",   "QCN_WRONG_ANSWER",  "QCN_NO_BACKEND", "QCN_NO_MEMORY",
+                                    "QCN_DEVICE_ERROR", "QCN_INTERNAL_ERROR"};
+  static_assert(sizeof kNames / sizeof *kNames == QCN_INTERNAL_ERROR + 1);
+  const int number = qcn::number_of(status);
+  return number >= QCN_OK && number <= QCN_INTERNAL_ERROR ? kNames[number] : "no qcn_status";
+}
+
+const char* qcn_last_error(void) { return qcn::last_error; }
+
+qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model) {
+  return guarded([&] {
+    require(path, "path");
+    require(model, "model");
+    const qcn::LoadRequest request = qcn::load_request(path, params);
+    try {
+      *model = new qcn_model{qcn::load_model(request)};
+    } catch (const qcn::Error& error) {
+      if (request.log) request.log(QCN_LOG_ERROR, error.what());
+      throw;
+    }
+  });
+}
+
+void qcn_model_free(qcn_model* model) { delete model; }
+
+qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
+  return guarded([&] {
+    require(model, "model");
+    require(info, "info");
+    qcn::check_size<qcn_model_info>(info->size, 2 * sizeof(std::size_t), "qcn_model_info",
+                                    "set info.size = sizeof info before the call");
+    const qcn::Structure& structure = model->model->manifest.structure;
+    qcn_model_info ours;
+    std::memset(&ours, 0, sizeof ours);
+    ours.size = info->size;
+    ours.name = model->model->manifest.name.c_str();
+    ours.classes = structure.classes;
+    ours.channels = structure.channels;
+    ours.height = structure.height;
+    ours.width = structure.width;
+    ours.backend = model->model->kind;
+    ours.backend_name = model->model->backend_name.c_str();
+    ours.precision = model->model->precision.c_str();
+    ours.max_batch = model->model->backend->max_batch();
+    const std::size_t known = std::min(info->size, sizeof ours);
+    std::memset(reinterpret_cast<char*>(info) + known, 0, info->size - known);  // facts that only a newer library has
+    std::memcpy(info, &ours, known);
+  });
+}
+
+const char* qcn_model_class(const qcn_model* model, int index) {
+  if (!model || index < 0 || index >= model->model->manifest.structure.classes) return nullptr;
+  return model->model->manifest.classes[static_cast<std::size_t>(index)].c_str();
+}
+
+qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* params, qcn_session** session) {
+  return guarded([&] {
+    require(model, "model");
+    require(session, "session");
+    const qcn_session_params defaults = qcn_session_default_params();
+    const qcn_session_params ours =
+        params ? qcn::read_structure(params, defaults, 2 * sizeof(std::size_t), "qcn_session_params",
+                                     "take it from qcn_session_default_params")
+               : defaults;
+    *session = new qcn_session{{model->model, ours.stream}};
+  });
+}
+
+void qcn_session_free(qcn_session* session) { delete session; }
+
+qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation, float* pose) {
+  return guarded([&] {
+    require(session, "session");
+    require(images, "images");
+    require(activation, "activation");
+    qcn::require_count(count);
+    session->session.classify(images, count, activation, pose);
+  });
+}
+
+int qcn_best(const float* activation, int classes) {
+  int best = -1;
+  for (int i = 0; activation && i < classes; ++i) {
+    if (!std::isnan(activation[i]) && (best < 0 || activation[i] > activation[best])) best = i;
+  }
+  return best;
+}
+
+qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float* input) {
+  return guarded([&] {
+    require(model, "model");
+    require(image, "image");
+    require(input, "input");
+    qcn::preprocess_for(*model->model, qcn::image_at(image, 0), input);
+  });
+}
+
+qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* activation, float* pose) {
+  return guarded([&] {
+    require(session, "session");
+    require(input, "input");
+    require(activation, "activation");
+    qcn::require_count(count);
+    session->session.infer(input, count, activation, pose);
+  });
+}

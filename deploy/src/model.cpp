@@ -1,0 +1,108 @@
+#include "model.h"
+
+#include <chrono>
+#include <cstdio>
+#include <tuple>
+#include <utility>
+
+#include "bundle.h"
+#include "error.h"
+#include "json.h"
+#include "self_test.h"
+#include "tensorrt/tensorrt_backend.h"
+#include "threads.h"
+
+namespace qcn {
+namespace {
+
+std::shared_ptr<const TensorFile> read_tensors(const std::string& folder, const Artefact& artefact) {
+  std::vector<std::byte> bytes = read_artefact(folder, artefact);
+  try {
+    return std::make_shared<const TensorFile>(std::move(bytes));
+  } catch (const Error& error) {
+    throw Error(error.status, folder + "/" + artefact.file + " cannot be read: " + error.what());
+  }
+}
+
+const Artefact& wanted(const Manifest& manifest, const LoadRequest& request, const char* format, const char* what) {
+  if (const Artefact* artefact = find_artefact(manifest, format)) return *artefact;
+  throw Error(QCN_BAD_BUNDLE, request.folder + " has no " + what + ": `qcn export RUN --format native --out " +
+                                  request.folder + "` adds them");
+}
+
+std::unique_ptr<Backend> load_native(const Manifest& manifest, const LoadRequest& request) {
+  if (!request.precision.empty() && request.precision != "fp32") {
+    throw Error(QCN_NO_BACKEND, "the native backend computes in fp32, not in " + request.precision);
+  }
+  const Artefact& artefact = wanted(manifest, request, "native", "weights");
+  const std::shared_ptr<const TensorFile> weights = read_tensors(request.folder, artefact);
+  try {
+    if (!(parse_structure(Json::parse(weights->text("structure"))) == manifest.structure)) {
+      throw Error(QCN_BAD_BUNDLE, "it is another network than manifest.json describes");
+    }
+    if (request.threads > 0) set_threads(request.threads);
+    return native_backend(manifest.structure, weights);
+  } catch (const Error& error) {
+    throw Error(error.status, request.folder + "/" + artefact.file + ": " + error.what());
+  }
+}
+
+std::unique_ptr<Backend> load_tensorrt(const Manifest& manifest, const LoadRequest& request) {
+  return tensorrt_backend(manifest, {request.folder, request.precision, request.device, request.log});
+}
+
+// The backend asked for, or the best there is, and which that is.
+std::pair<std::unique_ptr<Backend>, qcn_backend> load_backend(const Manifest& manifest, const LoadRequest& request) {
+  if (request.backend == QCN_BACKEND_NATIVE) return {load_native(manifest, request), QCN_BACKEND_NATIVE};
+  if (request.backend == QCN_BACKEND_TENSORRT) return {load_tensorrt(manifest, request), QCN_BACKEND_TENSORRT};
+  try {
+    return {load_tensorrt(manifest, request), QCN_BACKEND_TENSORRT};
+  } catch (const Error& error) {
+    // An altered engine, or a GPU that fails, is no reason to go on in silence at another speed.
+    if (error.status != QCN_NO_BACKEND && error.status != QCN_BAD_ENGINE) throw;
+    // Engines that do not fit are worth a warning; that there is no GPU is not.
+    const qcn_log_level level = error.status == QCN_BAD_ENGINE ? QCN_LOG_WARNING : QCN_LOG_INFO;
+    if (request.log) request.log(level, std::string("native is taken, not TensorRT: ") + error.what());
+    return {load_native(manifest, request), QCN_BACKEND_NATIVE};
+  }
+}
+
+void run_self_test(const Model& model, const LoadRequest& request) {
+  const Artefact& artefact = wanted(model.manifest, request, "golden", "golden answers for the self-test");
+  const std::shared_ptr<const TensorFile> file = read_tensors(request.folder, artefact);
+  Golden golden;
+  try {
+    golden = read_golden(*file, model.manifest.structure);
+  } catch (const Error& error) {
+    throw Error(error.status, request.folder + "/" + artefact.file + " is not a golden file: " + error.what());
+  }
+  const std::string passed = self_test(*model.backend, golden, model.manifest.structure, request.self_test > 1);
+  if (request.log) request.log(QCN_LOG_INFO, passed);
+}
+
+}  // namespace
+
+std::size_t Model::pixels() const {
+  const Structure& structure = manifest.structure;
+  return static_cast<std::size_t>(structure.channels) * static_cast<std::size_t>(structure.height) *
+         static_cast<std::size_t>(structure.width);
+}
+
+std::shared_ptr<const Model> load_model(const LoadRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  auto model = std::make_shared<Model>();
+  model->manifest = read_manifest(request.folder);
+  std::tie(model->backend, model->kind) = load_backend(model->manifest, request);
+  model->backend_name = model->backend->name();
+  model->precision = model->backend->precision();
+  if (request.log) {
+    const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    char text[64];
+    std::snprintf(text, sizeof text, " in %.1f ms", elapsed.count());
+    request.log(QCN_LOG_INFO, request.folder + ": " + model->backend_name + ", " + model->precision + text);
+  }
+  if (request.self_test > 0) run_self_test(*model, request);
+  return model;
+}
+
+}  // namespace qcn

@@ -1,0 +1,37 @@
+// A loaded bundle with the backend that runs it: what qcn_model and its sessions share.
+#ifndef QCN_SRC_MODEL_H
+#define QCN_SRC_MODEL_H
+
+#include <memory>
+#include <string>
+
+#include "backend.h"
+#include "manifest.h"
+
+namespace qcn {
+
+// As qcn_model_params, checked.
+struct LoadRequest {
+  std::string folder;
+  qcn_backend backend = QCN_BACKEND_AUTO;
+  std::string precision;  // empty: any
+  int self_test = 1;
+  int threads = 0;
+  int device = 0;
+  Log log;  // may be empty
+};
+
+struct Model {
+  Manifest manifest;
+  std::unique_ptr<Backend> backend;
+  qcn_backend kind = QCN_BACKEND_NATIVE;
+  std::string backend_name, precision;  // as the backend says, kept for qcn_model_describe
+
+  std::size_t pixels() const;  // numbers of an input image
+};
+
+std::shared_ptr<const Model> load_model(const LoadRequest& request);  // throws Error
+
+}  // namespace qcn
+
+#endif
