@@ -20,7 +20,7 @@ struct Seen {
 Seen check_image(const Preprocessing& spec, const qcn_image& image);
 
 // Writes [channels, height, width] of check_image, which it calls first: compare that with the network's input before.
-// Reads only the pixels that take part. The image must be in host memory. Allocates nothing.
+// Reads only the pixels that take part. The image must be in host memory. Allocates in a thread's first call of a size.
 void preprocess(const Preprocessing& spec, const qcn_image& image, float* out);
 
 }  // namespace qcn

@@ -1,7 +1,22 @@
-"""From a stored uint8 image to what the network sees, and the random variations of it that training draws.
+"""From a stored image to what the network sees, and the random variations of it that training draws.
 
-Both run on the tensor, on whatever device it lives.
+Both run on the tensor, on whatever device it lives. What a network sees is part of it, and libqcn
+(deploy/src/preprocess.cpp) must repeat it, so the arithmetic is defined to the last bit:
+
+1. Resize. Pixel i of `side` lies at x = ((2i + 1)·size - side) / 2·side among `size` pixels, at least at 0. With the
+   fraction reduced, x = (d·n + w) / d, it becomes (d - w)·pixel[n] + w·pixel[n + 1], the last pixel repeating: d times
+   the interpolated value; downwards first, then across. Nothing is smoothed before: an image made much smaller is
+   sampled.
+2. Crop: (size - crop) // 2 pixels go above and to the left.
+3. Standardise, q being the pixel so far and `one` what white has become. By data set: (q / one - mean) / std. By image,
+   with N pixels a channel and S = Σq: D = N·q - S, D / max(√(ΣD² / N), N·one·STD_FLOOR).
+
+All in float64, rounded to float32 at the end. For uint8 images all numbers before the first division or root are whole,
+and exact (for sides up to 1700; only ΣD² may be rounded), so they are the same in any order of summation, fused or not,
+on any machine. Float images, 0 to 1, follow the same steps, and may differ in a last bit.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +27,12 @@ from qcn.errors import UsageError
 
 
 def preprocess(images: Tensor, spec: Preprocessing) -> Tensor:
-    """uint8 [B, C, H, W] to the float32 [B, C, h, w] that the network sees."""
-    pixels = _resize(images, spec)
+    """uint8 [B, C, H, W], or floats from 0 to 1, to the float32 [B, C, h, w] that the network sees."""
+    pixels, one = _resize(images, spec)
     if spec.crop:
         margins = (pixels.shape[-2] - spec.crop) // 2, (pixels.shape[-1] - spec.crop) // 2
         pixels = pixels[..., margins[0] : margins[0] + spec.crop, margins[1] : margins[1] + spec.crop]
-    return _standardise(pixels, spec)
+    return _standardise(pixels, one, spec)
 
 
 def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, draws: Tensor) -> Tensor:
@@ -25,7 +40,7 @@ def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, d
 
     The draws come from the caller, so that they do not depend on the device or on how a batch is shared out.
     """
-    pixels = _resize(images, spec)
+    pixels, one = _resize(images, spec)
     pixels = F.pad(pixels, [augmentation.shift] * 4)
     height, width = spec.output_size(*images.shape[-2:])
     slack_y, slack_x = pixels.shape[-2] - height, pixels.shape[-1] - width
@@ -43,24 +58,46 @@ def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, d
     batch = torch.arange(len(images), device=images.device)
     # Two advanced indices around a slice put the channel last: [B, h, w, C].
     pixels = pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-    return _standardise(pixels.contiguous(), spec)
+    return _standardise(pixels.contiguous(), one, spec)
 
 
-def _resize(images: Tensor, spec: Preprocessing) -> Tensor:
-    pixels = images.float() / 255
-    if spec.resize:
-        pixels = F.interpolate(pixels, size=(spec.resize, spec.resize), mode="bilinear", align_corners=False)
+def _resize(images: Tensor, spec: Preprocessing) -> tuple[Tensor, float]:
+    """Pixels, whole numbers if the images' are, in a type that holds them exactly; and what white is among them."""
+    pixels, one = images, 1.0 if images.is_floating_point() else 255.0
+    for dim in (-2, -1):
+        size, side = images.shape[dim], spec.resize or images.shape[dim]
+        if size == side:
+            continue
+        common = math.gcd(2 * size, 2 * side, size - side)
+        parts = 2 * side // common  # what a place is counted in: parts of a pixel
+        one *= parts
+        place = torch.arange(size, 2 * size * side, 2 * size, device=images.device)
+        place = ((place - side) // common).clamp_min(0)
+        weight = (place % parts).to(torch.float64 if images.is_floating_point() or one >= 2**24 else torch.float32)
+        lower: slice | Tensor = place // parts
+        upper: slice | Tensor = (place // parts + 1).clamp_max(size - 1)
+        step, rest = divmod(size, side)
+        if not rest:  # the same pixels, and seven times as fast
+            lower, upper = slice((step - 1) // 2, None, step), slice((step - 1) // 2 + 1, None, step)
+        if dim == -2:
+            pixels = pixels[..., lower, :] * (parts - weight)[:, None] + pixels[..., upper, :] * weight[:, None]
+        else:
+            pixels = pixels[..., lower] * (parts - weight) + pixels[..., upper] * weight
     if spec.crop and spec.crop > min(pixels.shape[-2:]):
         raise UsageError(f"cannot crop {spec.crop} pixels out of images of {pixels.shape[-2]}×{pixels.shape[-1]}")
-    return pixels
+    return pixels, one
 
 
-def _standardise(pixels: Tensor, spec: Preprocessing) -> Tensor:
+def _standardise(pixels: Tensor, one: float, spec: Preprocessing) -> Tensor:
     if spec.standardise == "image":
-        std, mean = torch.std_mean(pixels, dim=(2, 3), keepdim=True, correction=0)
-        return (pixels - mean) / std.clamp_min(STD_FLOOR)
+        count = pixels[0, 0].numel()
+        pixels = pixels.double()
+        deviation = pixels * count - pixels.sum((2, 3), keepdim=True)
+        std = (deviation.square().sum((2, 3), keepdim=True) / count).sqrt()  # of the deviations: `count` times that
+        return (deviation / std.clamp_min(count * one * STD_FLOOR)).float()
     if len(spec.mean) != pixels.shape[1]:
         raise UsageError(f"images have {pixels.shape[1]} channels, but the network was trained on {len(spec.mean)}")
-    mean = pixels.new_tensor(spec.mean)[:, None, None]
-    std = pixels.new_tensor(spec.std)[:, None, None]
-    return (pixels - mean) / std
+    # Tensors, since on a GPU torch divides by a number by multiplying with its rounded inverse.
+    white = pixels.new_full((1, 1, 1), one, dtype=torch.float64)
+    mean, std = (pixels.new_tensor(of, dtype=torch.float64)[:, None, None] for of in (spec.mean, spec.std))
+    return ((pixels / white - mean) / std).float()

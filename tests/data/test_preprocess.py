@@ -1,12 +1,16 @@
 """What the network sees of an image."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import augmented, preprocess
-from qcn.data.spec import Augmentation, Preprocessing
+from qcn.data.spec import STD_FLOOR, Augmentation, Preprocessing
 from qcn.errors import UsageError
 
 IMAGES = torch.randint(0, 256, (6, 2, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -21,10 +25,45 @@ def test_halving_is_the_mean_of_four_pixels_and_the_crop_is_central() -> None:
     torch.testing.assert_close(seen.double(), (halved - mean) / std, rtol=0, atol=2e-6)
 
 
-def test_a_constant_image_stays_finite() -> None:
+def test_a_constant_image_becomes_exactly_zero() -> None:
     for value in (0, 7, 255):
-        seen = preprocess(torch.full((1, 2, 96, 96), value, dtype=torch.uint8), NORB)
-        torch.testing.assert_close(seen, torch.zeros_like(seen), rtol=0, atol=1e-4)
+        for size in ((96, 96), (67, 41), (1, 1)):
+            seen = preprocess(torch.full((1, 2, *size), value, dtype=torch.uint8), NORB)
+            assert (seen == 0).all()
+
+
+@pytest.mark.parametrize("size", [(96, 96), (144, 48), (37, 53), (480, 641), (1, 1), (2, 7), (300, 1)])
+@pytest.mark.parametrize("standardise", ["image", "dataset"])
+def test_a_resize_is_torchs_in_double_precision_whatever_the_batch(size: tuple[int, int], standardise: str) -> None:
+    pixels = torch.randint(0, 256, (3, 2, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    numbers = {"mean": (0.4, 0.5), "std": (0.2, 0.3)} if standardise == "dataset" else {}
+    spec = Preprocessing(resize=48, crop=31, standardise=standardise, **numbers)  # type: ignore[arg-type]
+    seen = preprocess(pixels, spec)
+    resized = F.interpolate(pixels.double() / 255, size=(48, 48), mode="bilinear", align_corners=False)[..., 8:39, 8:39]
+    if standardise == "dataset":
+        mean, std = (torch.tensor(numbers[name]).double()[:, None, None] for name in ("mean", "std"))
+    else:
+        std, mean = torch.std_mean(resized, dim=(2, 3), keepdim=True, correction=0)
+        std = std.clamp_min(STD_FLOOR)
+    torch.testing.assert_close(seen, ((resized - mean) / std).float(), rtol=1e-6, atol=1e-7)
+    for i in range(3):
+        torch.testing.assert_close(preprocess(pixels[i : i + 1], spec)[0], seen[i], rtol=2e-7, atol=0)
+    torch.testing.assert_close(preprocess(pixels / 255, spec), seen, rtol=0, atol=1e-6)
+
+
+def test_wide_numbers_stay_exact() -> None:
+    """Whole numbers that float32 cannot hold: the same as by rational arithmetic."""
+    pixels = torch.randint(0, 256, (1, 1, 5, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    seen = preprocess(pixels, Preprocessing(resize=300, mean=(0.0,), std=(1.0,)))
+    for y, x in ((0, 0), (150, 151), (17, 293), (299, 299)):
+        v, u = (max(Fraction((2 * i + 1) * size, 600) - Fraction(1, 2), Fraction(0)) for i, size in ((y, 5), (x, 7)))
+        top, left = math.floor(v), math.floor(u)
+        value = sum(
+            (1 - abs(v - row)) * (1 - abs(u - column)) * int(pixels[0, 0, min(row, 4), min(column, 6)])
+            for row in (top, top + 1)
+            for column in (left, left + 1)
+        )
+        assert float(seen[0, 0, y, x]) == np.float32(float(value / 255))
 
 
 def test_mean_and_std_come_from_the_training_images() -> None:

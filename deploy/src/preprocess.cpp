@@ -1,0 +1,139 @@
+// Pre-processing on the CPU.
+#include "preprocess.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "resampling.h"
+
+namespace qcn {
+namespace {
+
+// Grows to the largest size seen, then stays: a camera's frames allocate once.
+struct Scratch {
+  std::vector<Between> columns;
+  std::vector<double> pixels;  // of one channel
+};
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(QCN_BAD_ARGUMENT, message); }
+
+std::string by(std::int64_t width, std::int64_t height) { return std::to_string(width) + "x" + std::to_string(height); }
+
+// Refuses an image whose last pixel's address would wrap around: computing it would be undefined.
+void check_strides(const qcn_image& image) {
+  std::ptrdiff_t below = 0, above = 0;  // how far the image reaches on either side of `data`
+  const std::ptrdiff_t strides[] = {image.column_stride, image.row_stride, image.channel_stride};
+  const int counts[] = {image.width, image.height, image.channels};
+  for (int i = 0; i < 3; ++i) {
+    std::ptrdiff_t length;
+    std::ptrdiff_t& reach = strides[i] < 0 ? below : above;
+    if (__builtin_mul_overflow(strides[i], static_cast<std::ptrdiff_t>(counts[i] - 1), &length) ||
+        __builtin_add_overflow(reach, length, &reach)) {
+      refuse("strides of " + std::to_string(strides[i]) + " bytes for " + std::to_string(counts[i]) +
+             " pixels are more than there is memory");
+    }
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(image.data);
+  if (address < 0 - static_cast<std::uintptr_t>(below) ||
+      UINTPTR_MAX - sizeof(float) - address < static_cast<std::uintptr_t>(above)) {
+    refuse("the image's strides lead out of memory: are they in bytes, and does data point to the upper left pixel?");
+  }
+}
+
+// One channel, resized and cropped, into scratch.pixels.
+template <typename Pixel>
+void sample(const Pixels<Pixel>& image, std::int64_t channel, const Axis& rows, const Axis& columns, Scratch& scratch) {
+  double* out = scratch.pixels.data();
+  const bool resized = rows.resized() || columns.resized();
+  for (std::int64_t y = 0; y < rows.seen; ++y) {
+    const Between row = rows.at(y);
+    for (std::int64_t x = 0; x < columns.seen; ++x) {
+      const Between& column = scratch.columns[static_cast<std::size_t>(x)];
+      *out++ = resized ? image.between(channel, row, column) : image.at(channel, row.lower, column.lower);
+    }
+  }
+}
+
+void standardise_by_image(const std::vector<double>& pixels, std::size_t count, double one, float* out) {
+  const double number = static_cast<double>(count);
+  double total = 0, squares = 0;
+  for (std::size_t i = 0; i < count; ++i) total += pixels[i];
+  for (std::size_t i = 0; i < count; ++i) {
+    const double deviation = pixels[i] * number - total;
+    squares += deviation * deviation;
+  }
+  const double least = number * one * kStdFloor;
+  double std = std::sqrt(squares / number);
+  if (std < least) std = least;  // a NaN stays one
+  for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>((pixels[i] * number - total) / std);
+}
+
+template <typename Pixel>
+void preprocess_as(const Preprocessing& spec, const qcn_image& image, float* out) {
+  thread_local Scratch scratch;
+  const Axis rows(image.height, spec.resize, spec.crop), columns(image.width, spec.resize, spec.crop);
+  const auto count = static_cast<std::size_t>(rows.seen * columns.seen);
+  if (scratch.pixels.size() < count) scratch.pixels.resize(count);
+  if (scratch.columns.size() < static_cast<std::size_t>(columns.seen)) {
+    scratch.columns.resize(static_cast<std::size_t>(columns.seen));
+  }
+  for (std::int64_t x = 0; x < columns.seen; ++x) scratch.columns[static_cast<std::size_t>(x)] = columns.at(x);
+  const Pixels<Pixel> pixels(image);
+  const double one = pixels.one(rows, columns);
+  for (int channel = 0; channel < image.channels; ++channel, out += count) {
+    sample(pixels, channel, rows, columns, scratch);
+    if (spec.by_image) {
+      standardise_by_image(scratch.pixels, count, one, out);
+      continue;
+    }
+    const double mean = spec.mean[static_cast<std::size_t>(channel)], std = spec.std[static_cast<std::size_t>(channel)];
+    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>((scratch.pixels[i] / one - mean) / std);
+  }
+}
+
+}  // namespace
+
+Seen check_image(const Preprocessing& spec, const qcn_image& image) {
+  if (!image.data) refuse("the image has no data: data is NULL");
+  if (image.width < 1 || image.height < 1 || image.channels < 1) {
+    refuse("an image of " + by(image.width, image.height) + " pixels with " + std::to_string(image.channels) +
+           " channels is none");
+  }
+  unsigned int pixel = 0;  // C may have written any number there, which is more than a C++ enum may hold
+  static_assert(sizeof pixel == sizeof image.pixel);
+  std::memcpy(&pixel, &image.pixel, sizeof pixel);
+  if (pixel != QCN_UINT8 && pixel != QCN_FLOAT32) {
+    refuse("pixel must be QCN_UINT8 or QCN_FLOAT32, not " + std::to_string(pixel));
+  }
+  if (!spec.by_image && (spec.mean.size() != static_cast<std::size_t>(image.channels) ||
+                         spec.std.size() != static_cast<std::size_t>(image.channels))) {
+    refuse("the image has " + std::to_string(image.channels) + " channels, but the network was trained on " +
+           std::to_string(spec.mean.size()));
+  }
+  if (spec.resize.value_or(1) < 1 || spec.crop.value_or(1) < 1) refuse("a resize or crop to no pixels");
+  const Axis rows(image.height, spec.resize, spec.crop), columns(image.width, spec.resize, spec.crop);
+  if (rows.margin < 0 || columns.margin < 0 || rows.seen > rows.side || columns.seen > columns.side) {
+    refuse("cannot crop " + std::to_string(rows.seen) + " pixels out of an image of " + by(columns.side, rows.side));
+  }
+  if (rows.seen > kMaxSide || columns.seen > kMaxSide || (spec.resize && *spec.resize > kMaxSide)) {
+    refuse("the network would see " + by(columns.seen, rows.seen) + " pixels; at most " + by(kMaxSide, kMaxSide) +
+           " are possible");
+  }
+  check_strides(image);
+  return {image.channels, static_cast<int>(rows.seen), static_cast<int>(columns.seen)};
+}
+
+void preprocess(const Preprocessing& spec, const qcn_image& image, float* out) {
+  check_image(spec, image);
+  if (image.pixel == QCN_UINT8) {
+    preprocess_as<unsigned char>(spec, image, out);
+  } else {
+    preprocess_as<float>(spec, image, out);
+  }
+}
+
+}  // namespace qcn
