@@ -21,6 +21,7 @@ demo: $(BIN)/.installed build/libqcn.so
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
 	$(BIN)/qcn export $(DEMO)/train --format all --out $(DEMO)/bundle
 	$(BIN)/qcn doctor $(DEMO)/bundle
+	$(BIN)/qcn verify-parity $(DEMO)/bundle
 
 test: $(BIN)/.installed-dev build/libqcn.so lint
 	$(BIN)/python -m pytest

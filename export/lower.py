@@ -23,7 +23,7 @@ from qcn.model import (
     at_least_single,
 )
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, route
+from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, Body, route
 
 CLASSES = "classes"  # the name of the last capsule layer; those before it are capsules1, capsules2, …
 
@@ -140,6 +140,8 @@ class Deployed(nn.Module):
     in training; routing takes logarithms of variances, and stays float32.
     """
 
+    routing: Body = "reference"
+
     def __init__(self, network: Network, every_layer: bool = False, precision: str = "fp32") -> None:
         super().__init__()
         if precision not in PRECISIONS:
@@ -190,7 +192,7 @@ class Deployed(nn.Module):
                 stride=site.stride,
                 iterations=structure.iterations,
                 mode=structure.mode,
-                body="reference",
+                body=self.routing,
             )
             layers += [pose, activation]
         out = (activation.flatten(1), pose.flatten(2))

@@ -264,6 +264,34 @@ def doctor(bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn expor
         raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")
 
 
+@app.command("verify-parity")
+def verify_parity(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    backends: Annotated[
+        list[str] | None,
+        typer.Option(help="torch, torch-fused, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; else all."),
+    ] = None,
+    atol: Annotated[
+        list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Folder to write report.json to.")] = None,
+) -> None:
+    """Compare each backend of a bundle with the trained network's float64 answers, in units of float32's noise."""
+    from qcn.export.bundle import Bundle
+    from qcn.verify import parity
+
+    opened = Bundle.open(bundle)
+    verdicts = parity.verify(opened, backends, parity.tolerances(atol or ()))
+    if report:
+        parity.write_report(report / "report.json", opened, verdicts)
+    for verdict in sorted(verdicts, key=lambda verdict: ("failed", "missing", "passed").index(verdict.status)):
+        colour = {"passed": "green", "failed": "red", "missing": "yellow"}[verdict.status]
+        typer.echo(f"{typer.style(f'{verdict.status:8}', fg=colour)} {verdict.backend}: {verdict.file}")
+        for line in verdict.lines():
+            typer.echo(f"{'':8} {line}")
+    parity.conclude(verdicts, asked=bool(backends))
+
+
 @datasets.command("list")
 def list_datasets(data_dir: DataDir = DATA) -> None:
     """Name every data set, and say which are on this machine."""

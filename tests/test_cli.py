@@ -37,6 +37,7 @@ COMMANDS = [
     ["evaluate"],
     ["export"],
     ["doctor"],
+    ["verify-parity"],
     ["datasets"],
     ["datasets", "list"],
     ["datasets", "fetch"],

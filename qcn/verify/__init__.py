@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from qcn.errors import UsageError, unknown_name
 
 RUNNERS = {
+    "torch": "qcn.verify.torch:DeployedRunner",
+    "torchscript": "qcn.verify.torch:TorchScriptRunner",
+    "pt2": "qcn.verify.torch:Pt2Runner",
     "onnxruntime": "qcn.verify.onnxruntime:OnnxRuntimeRunner",
     "tensorrt": "qcn.verify.tensorrt:TensorRTRunner",
 }

@@ -1,0 +1,159 @@
+"""`qcn verify-parity`: honest artefacts pass in every backend, planted faults are found, and the exit code says so."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qcn.errors import UsageError
+from qcn.export import native
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.network import Network
+from qcn.verify import parity
+from qcn.verify.compare import FLOORS, compare
+
+
+def verify(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "qcn", "verify-parity", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def export(bundle: Bundle, *options: object) -> None:
+    command = [sys.executable, "-m", "qcn", "export", str(bundle.folder), *map(str, options)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def test_honest_artefacts_pass_in_every_backend(bundle: Bundle, tmp_path: Path) -> None:
+    export(bundle, "--format", "torchscript", "--format", "pt2", "--format", "onnx", "--batch", 4)
+    export(bundle, "--precision", "fp16", "--routing", "fused")
+    result = verify(bundle.folder, "--report", tmp_path)
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / "report.json").read_text())["backends"]
+    passed = [name for name, verdict in found.items() if verdict["status"] == "passed"]
+    assert {name.split(":")[0] for name in passed} >= {"torch", "torchscript", "pt2", "onnxruntime"}
+    for name in passed:
+        assert found[name]["deterministic"] and all(flip["tie"] for flip in found[name]["flips"])
+        for output in ("activation", "pose"):
+            errors = found[name]["outputs"][output]
+            assert errors["max_abs"] <= errors["tolerance"]
+            assert errors["max_abs"] == pytest.approx(errors["noise_floor_multiple"] * errors["noise_floor"])
+    assert "same class for 21 of 21 images" in result.stdout
+
+
+def changed(array: str, change: Callable[[Any], Any]) -> Callable[[Network], Network]:
+    return lambda network: Network(
+        network.structure, {**network.arrays, array: change(network.arrays[array].copy()).astype(np.float32)}
+    )
+
+
+def one_rotor_backwards(rotation: Any) -> Any:
+    rotation[1, 1, 2, 3] = rotation[1, 1, 2, 3].T
+    return rotation
+
+
+FAULTS: dict[str, Callable[[Network], Network]] = {
+    "one rotor turns backwards": changed("capsules2.rotation", one_rotor_backwards),
+    "a routing iteration is dropped": lambda network: replace(
+        network, structure=replace(network.structure, iterations=1)
+    ),
+    "another floor under the variance": lambda network: replace(
+        network, structure=replace(network.structure, variance_floor=1e-3)
+    ),
+    "a batch norm was not folded": changed("pose.0.conv1.bias", np.zeros_like),
+    "the RMS between layers was not folded": changed("capsules2.rotation", lambda rotation: rotation * 1.1),
+    "the poses' axes are exchanged": changed("classes.rotation", lambda rotation: rotation.swapaxes(-1, -2)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(bundle: Bundle, fault: str) -> None:
+    """In a graph that was made from altered weights, while the golden answers are the trained network's."""
+    altered = FAULTS[fault](bundle.network())
+    manifest = replace(bundle.manifest, structure=altered.structure)
+    (bundle.folder / "manifest.json").write_text(manifest.to_json())
+    bundle = Bundle.open(bundle.folder)
+    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
+        native.write(draft.path, altered)
+    export(bundle)
+    result = verify(bundle.folder, "--backends", "onnxruntime")
+    assert result.returncode == 1
+    assert result.stdout.startswith("failed   onnxruntime: model.onnx")
+    assert "qcn: not as the trained network answers: onnxruntime (model.onnx)" in result.stderr
+
+
+def test_what_is_not_a_number_fails(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    found = {"activation": golden.float32.activation.copy(), "pose": golden.float32.pose}
+    assert all(errors.passed for errors in compare(found, golden, "fp32", {}).values())
+    for bad in (np.nan, np.inf):
+        found["activation"][3, 1] = bad
+        errors = compare(found, golden, "fp32", {})
+        assert not errors["activation"].passed and errors["pose"].passed
+
+
+def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    found = {"activation": golden.float32.activation, "pose": golden.float32.pose}
+    for precision, floors in FLOORS.items():
+        for errors in compare(found, golden, precision, {}).values():
+            assert errors.tolerance == floors * errors.noise_floor
+            assert errors.noise_floor_multiple <= 1
+    given = parity.tolerances(["1e-3", "pose:0"])
+    errors = compare(found, golden, "fp32", given)
+    assert (errors["activation"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
+    assert errors["activation"].passed and not errors["pose"].passed
+    for text in ("much", "1e-3:pose", "logit:1e-3", "-1", "inf", "nan", "pose:"):
+        with pytest.raises(UsageError, match="--atol takes a number"):
+            parity.tolerances([text])
+
+
+def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    activation = golden.float32.activation.copy()
+    best, worst = golden.reference.activation[5].argmax(), golden.reference.activation[5].argmin()
+    activation[5, [best, worst]] = activation[5, [worst, best]]
+    (flip,) = (flip for flip in parity.flips(activation, golden) if not flip.tie)
+    assert (flip.row, flip.expected, flip.found) == (golden.rows[5], best, worst)
+    assert flip.margin == np.ptp(golden.reference.activation[5])
+
+
+def test_a_tie_is_no_flip(bundle: Bundle) -> None:
+    """An image that the network has no opinion of, such as a black one, may fall to either side."""
+    golden = bundle.golden()
+    exact = golden.reference.activation.copy()
+    exact[3] = 0.5
+    exact[3, 1] += 1e-12
+    tied = replace(golden, reference=replace(golden.reference, activation=exact))
+    activation = exact.astype(np.float32)
+    assert [(flip.row, flip.expected, flip.found, flip.tie) for flip in parity.flips(activation, tied)][:1] == [
+        (golden.rows[3], 1, 0, True)
+    ]
+
+
+def test_the_angle_between_poses(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    turn = np.radians(0.01)
+    rotation = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
+    flat = golden.reference.pose * [1, 1, 0]
+    poses = replace(golden, reference=replace(golden.reference, pose=flat))
+    assert parity.pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_exit_codes(bundle: Bundle, tmp_path: Path) -> None:
+    assert verify(tmp_path).returncode == 2
+    assert verify(bundle.folder, "--backends", "onnxruntme").returncode == 2
+    result = verify(bundle.folder, "--backends", "onnxruntime")
+    assert result.returncode == 2 and "has nothing for the backend onnxruntime" in result.stderr
+    export(bundle)
+    result = verify(bundle.folder, "--backends", "onnxruntime-cuda")
+    assert result.returncode == 3 and result.stdout.startswith("missing  onnxruntime-cuda: model.onnx")
+    with (bundle.folder / "model.onnx").open("ab") as file:
+        file.write(b"x")
+    result = verify(bundle.folder, "--backends", "onnxruntime")
+    assert result.returncode == 2 and "was altered" in result.stderr
