@@ -28,7 +28,8 @@ Answers read_answers(const TensorFile& file, const std::string& name, const std:
 
 Golden read_golden(const TensorFile& file, const Structure& structure) {
   Golden golden;
-  for (const Json& row : Json::parse(file.text("rows")).list("'rows'")) golden.rows.push_back(row.text("a row's name"));
+  const Json names = Json::parse(file.text("rows"));
+  for (const Json& row : names.list("'rows'")) golden.rows.push_back(row.text("a row's name"));
   const auto rows = static_cast<std::int64_t>(golden.rows.size());
   if (rows == 0) throw Error(QCN_BAD_BUNDLE, "it has no rows");
   golden.input = file.floats("input", {rows, structure.channels, structure.height, structure.width});

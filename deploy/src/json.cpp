@@ -241,9 +241,9 @@ void Json::check_entries(std::initializer_list<std::string_view> names, const st
   }
 }
 
-const JsonList& Json::list(const std::string& what) const { return as<JsonList>(*this, what, "a list"); }
-const JsonObject& Json::object(const std::string& what) const { return as<JsonObject>(*this, what, "an object"); }
-const std::string& Json::text(const std::string& what) const { return as<std::string>(*this, what, "a text"); }
+const JsonList& Json::list(const std::string& what) const& { return as<JsonList>(*this, what, "a list"); }
+const JsonObject& Json::object(const std::string& what) const& { return as<JsonObject>(*this, what, "an object"); }
+const std::string& Json::text(const std::string& what) const& { return as<std::string>(*this, what, "a text"); }
 double Json::real(const std::string& what) const { return as<double>(*this, what, "a number such as 1.0"); }
 
 std::int64_t Json::integer(const std::string& what, std::int64_t least, std::int64_t most) const {

@@ -36,9 +36,13 @@ class Json {
   // Refuse what is not an object of exactly these entries.
   void check_entries(std::initializer_list<std::string_view> names, const std::string& what) const;
 
-  const JsonList& list(const std::string& what) const;
-  const JsonObject& object(const std::string& what) const;
-  const std::string& text(const std::string& what) const;
+  const JsonList& list(const std::string& what) const&;
+  const JsonObject& object(const std::string& what) const&;
+  const std::string& text(const std::string& what) const&;
+  // What they return is part of the value: not to be taken from one that is gone at the end of the line.
+  const JsonList& list(const std::string& what) && = delete;
+  const JsonObject& object(const std::string& what) && = delete;
+  const std::string& text(const std::string& what) && = delete;
   double real(const std::string& what) const;  // one that is written as no whole number
   // A whole number from `least` to `most`.
   std::int64_t integer(const std::string& what, std::int64_t least, std::int64_t most) const;

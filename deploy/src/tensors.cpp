@@ -116,7 +116,8 @@ TensorFile::TensorFile(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) 
   const Json* metadata = header.find("__metadata__");
   const Json* ours = metadata ? metadata->find("qcn") : nullptr;
   if (!ours) refuse("it was not written by qcn: its metadata has no 'qcn'");
-  for (const JsonEntry& entry : Json::parse(ours->text("its metadata 'qcn'")).object("its metadata 'qcn'")) {
+  const Json texts = Json::parse(ours->text("its metadata 'qcn'"));
+  for (const JsonEntry& entry : texts.object("its metadata 'qcn'")) {
     texts_.emplace(entry.name, entry.value.text("an entry of its metadata"));
   }
   if (const std::string& schema = text("schema"); schema != kSchema) {
