@@ -151,8 +151,8 @@ int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile) {
 
 int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                   const void* activation, const float* rotors, const float* beta_u, const float* beta_a,
-                                  float pose_scale, void* out_pose, void* out_activation, int tile, void* stream) {
-  if (!valid(shape) || (type != QCN_CUDA_FLOAT32 && type != QCN_CUDA_FLOAT16) || tile < 0 || tile >= kTiles || !pose ||
+                                  float pose_scale, float* out_pose, float* out_activation, int tile, void* stream) {
+  if (!valid(shape) || type < QCN_CUDA_FLOAT32 || type > QCN_CUDA_BFLOAT16 || tile < 0 || tile >= kTiles || !pose ||
       !activation || !rotors || !beta_u || !beta_a || !out_pose || !out_activation) {
     return cudaErrorInvalidValue;
   }
@@ -168,7 +168,7 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type 
   Routing r{};
   r.pose = pose, r.activation = activation, r.rotors = rotors, r.beta_u = beta_u, r.beta_a = beta_a;
   r.out_pose = out_pose, r.out_activation = out_activation, r.pose_scale = pose_scale;
-  r.half = type == QCN_CUDA_FLOAT16, r.unit = shape->unit;
+  r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
   r.parents = shape->parents, r.children = r.places * shape->channels, r.iterations = shape->iterations;
   r.windows = windows(*shape), r.rows = rows(*shape), r.columns = columns(*shape);
@@ -182,7 +182,7 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type 
 
 int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                              const void* activation, const float* rotors, const float* beta_u, const float* beta_a,
-                             float pose_scale, void* out_pose, void* out_activation, void* stream) {
+                             float pose_scale, float* out_pose, float* out_activation, void* stream) {
   int tile;
   const int error = qcn_cuda_routing_choose(shape, &tile);
   if (error != cudaSuccess) return error;

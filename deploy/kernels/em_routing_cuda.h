@@ -20,8 +20,8 @@
 extern "C" {
 #endif
 
-// Of poses and activations, in and out. Rotations and betas are float32, and so is all arithmetic.
-typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1 } qcn_cuda_type;
+// Of the poses and activations given. Those that come out, rotations and betas are float32, and so is all arithmetic.
+typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1, QCN_CUDA_BFLOAT16 = 2 } qcn_cuda_type;
 
 // Bytes of the prepared rotors, or 0 for a shape that is no shape. Does not depend on the batch or the map's size,
 // unless the rotors are shared.
@@ -34,7 +34,7 @@ QCN_API int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, const float
 // `pose_scale` multiplies out_pose: the running scale between two capsule layers, or 1.
 QCN_API int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                      const void* activation, const float* rotors, const float* beta_u,
-                                     const float* beta_a, float pose_scale, void* out_pose, void* out_activation,
+                                     const float* beta_a, float pose_scale, float* out_pose, float* out_activation,
                                      void* stream);
 
 // For tuning. A tile says how a thread block is laid over windows and children; tiles are numbered from 0.
@@ -54,7 +54,7 @@ QCN_API int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile);
 
 QCN_API int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                           const void* activation, const float* rotors, const float* beta_u,
-                                          const float* beta_a, float pose_scale, void* out_pose, void* out_activation,
+                                          const float* beta_a, float pose_scale, float* out_pose, float* out_activation,
                                           int tile, void* stream);
 
 #ifdef __cplusplus

@@ -104,8 +104,8 @@ struct Block {
     const auto copy_child = [&](int k) {
       float* child = to + k * 4 * T::kWindows;
 #pragma unroll
-      for (int h = 0; h < 3; ++h) copy<Element>(child + h, pose + uint64_t{plane} * (3 * k + h));
-      copy<Element>(child + 3, activation + uint64_t{plane} * k);
+      for (int h = 0; h < 3; ++h) copy<Element>(child + h, pose + uint64_t{plane} * (3 * k + h), r.brain);
+      copy<Element>(child + 3, activation + uint64_t{plane} * k, r.brain);
     };
     if (channels >= kGroup) {
 #pragma unroll
@@ -369,7 +369,6 @@ struct Block {
     }
   }
 
-  template <class Element>
   __device__ void write(const Gaussian (&parent)[kV][kParents]) const {
     if (split != 0) return;
     const int positions = r.rows * r.columns;
@@ -383,10 +382,9 @@ struct Block {
         if (j >= r.parents) continue;
         const int64_t row = static_cast<int64_t>(n / positions) * r.parents + j;
         const int position = n % positions;
-        Element* pose = static_cast<Element*>(r.out_pose) + 3 * row * positions + position;
+        float* pose = r.out_pose + 3 * row * positions + position;
         for (int h = 0; h < 3; ++h) pose[h * positions] = r.pose_scale * parent[v][p].mean[h];
-        static_cast<Element*>(r.out_activation)[row * positions + position] =
-            1.0f / (1.0f + exp2f(-kLog2E * parent[v][p].prior));
+        r.out_activation[row * positions + position] = 1.0f / (1.0f + exp2f(-kLog2E * parent[v][p].prior));
       }
     }
   }
@@ -415,7 +413,7 @@ struct Block {
         continue;
       }
       if (++iteration == r.iterations) {
-        r.half ? write<__half>(next) : write<float>(next);
+        write(next);
         return;
       }
       shifted = false;

@@ -28,9 +28,9 @@ constexpr unsigned kWarp = 0xffffffffu;
 struct Routing {
   const void *pose, *activation;
   const float *rotors, *beta_u, *beta_a;
-  void *out_pose, *out_activation;
+  float *out_pose, *out_activation;
   float pose_scale;
-  bool half, unit;
+  bool half, brain, unit;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
   int parents, children, iterations;
   int windows, rows, columns;                        // windows: of the batch
   int channels, width, plane, window_width, stride;  // plane: height * width
@@ -110,11 +110,12 @@ __device__ void store(float* to, float a, float b, float c, float d) {
 __device__ int divide(int n, uint32_t inverse) { return inverse ? __umulhi(n, inverse) : n; }
 
 template <class Element>
-__device__ void copy(float* to, const char* from) {
+__device__ void copy(float* to, const char* from, [[maybe_unused]] bool brain) {
   if constexpr (sizeof(Element) == sizeof(float)) {
     __pipeline_memcpy_async(to, from, sizeof(float));
   } else {
-    *to = __half2float(*reinterpret_cast<const Element*>(from));
+    const uint16_t bits = *reinterpret_cast<const uint16_t*>(from);
+    *to = brain ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
   }
 }
 
