@@ -6,21 +6,15 @@
 #include <initializer_list>
 
 #include "em_routing_cpu.h"
+#include "for_this_cpu.h"
 #include "threads.h"
 
 namespace qcn {
 namespace {
 
 const RoutingKernels& kernels() {
-#if defined(__aarch64__)
-  return neon::kernels;
-#else
-  static const RoutingKernels& chosen = __builtin_cpu_supports("avx512f") ? avx512::kernels
-                                        : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-                                            ? avx2::kernels
-                                            : sse2::kernels;
+  static const RoutingKernels& chosen = QCN_FOR_THIS_CPU(kernels);
   return chosen;
-#endif
 }
 
 // No array, nor any product of sizes here, may have more elements than this: so none overflows.

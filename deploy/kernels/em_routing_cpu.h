@@ -6,6 +6,8 @@
 
 namespace qcn {
 
+constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;  // as in qcn/routing.py
+
 // A shape that has been checked, what follows from it, and the arrays of em_routing.h.
 struct Routing {
   size_t batch, channels, height, width, window_height, window_width, stride, parents, iterations;

@@ -9,7 +9,6 @@
 
 namespace qcn::QCN_INSTRUCTION_SET {
 
-constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;
 constexpr size_t kGroup = 4;  // children (or tiles) worked at together: so many independent chains of multiply-adds
 
 struct Child {

@@ -139,14 +139,19 @@ Pool* pool() {
 
 void set_threads(int threads) { wanted_threads = threads; }
 
+int thread_count() {
+  int threads = wanted_threads;
+  if (threads < 1) threads = static_cast<int>(std::thread::hardware_concurrency());
+  return threads < 1 ? 1 : threads;
+}
+
 bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const void* context) {
   Job job;
   job.count = count;
   job.scratch_floats = scratch_floats;
   job.task = task;
   job.context = context;
-  int threads = wanted_threads;
-  if (threads < 1) threads = static_cast<int>(std::thread::hardware_concurrency());
+  int threads = thread_count();
   if (threads > 1 && count > 1) {
     Pool* shared = pool();
     if (shared && shared->busy.try_lock()) {

@@ -24,6 +24,7 @@ class Memory {
 };
 
 void set_threads(int threads);  // less than 1: one a core
+int thread_count();             // of the next job
 
 using Task = void (*)(const void* context, std::size_t item, float* scratch);
 

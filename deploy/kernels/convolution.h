@@ -1,0 +1,82 @@
+// Convolutions of the feature extractor on CPUs: 3x3 (padded by one) and 1x1, any stride, with what follows them fused.
+//
+// A map of features has the channels of a pixel together and a border of zeros, one pixel wide:
+//     [batch][height + 2][width + 2][channels]
+// So a row of a 3x3 window is one run of 3 * channels numbers, nothing asks where the image ends, and a convolution is
+// a sum over runs: three for a 3x3 kernel, one for a 1x1. A residual block's second convolution and its skip are one
+// sum over four runs, of two maps. The lanes of a vector are output channels.
+#ifndef QCN_KERNELS_CONVOLUTION_H
+#define QCN_KERNELS_CONVOLUTION_H
+
+#include <stddef.h>
+
+namespace qcn {
+
+struct Map {
+  size_t height, width, channels;
+};
+
+// Numbers from one row, and from one image, to the next. All functions here are static: the linker might else give the
+// driver the copy of one that was compiled for another instruction set.
+static inline size_t row_floats(const Map& map) { return (map.width + 2) * map.channels; }
+static inline size_t image_floats(const Map& map) { return (map.height + 2) * row_floats(map); }
+
+enum class Ending { kNone, kRelu, kSigmoid };
+
+struct Convolution {
+  struct Source {
+    Map map;
+    size_t kernel, stride;  // kernel: 1 or 3, and so many runs
+  };
+
+  Source sources[2];
+  size_t source_count;
+  Map out;      // height = ceil(source height / stride), and width likewise
+  bool planar;  // what is written is [batch][channels][height][width], as routing reads it, not a map with a border
+  Ending ending;
+  const float* weight;  // as pack_weights lays it out: biases first
+};
+
+size_t packed_floats(const Convolution& convolution);
+// weights: of each source, [channels out, channels in, kernel, kernel]; bias: [channels out]
+void pack_weights(const Convolution& convolution, const float* const* weights, const float* bias, float* packed);
+
+// in: of each source, its map. The border of `out` is left as it is. Whatever the number of threads or of images, a
+// pixel's sum is in the same order, so its bits are the same.
+void convolve(const Convolution& convolution, size_t batch, const float* const* in, float* out);
+
+// What the driver (convolution.cpp) and the kernels, one copy an instruction set, know of each other: a block is the
+// output channels that one sum works at, a tile so many pixels.
+struct ConvolutionCall {
+  const Convolution* convolution;
+  size_t batch;
+  const float* in[2];
+  float* out;
+};
+
+struct ConvolutionKernels {
+  size_t lanes, block_vectors, tile_pixels;
+  // Pixels are numbered through all images. `weight`: of the block.
+  void (*convolve_block)(const ConvolutionCall& call, size_t block, const float* weight, size_t first_pixel,
+                         size_t pixels);
+};
+
+#if defined(__aarch64__)
+namespace neon {
+extern const ConvolutionKernels convolution_kernels;
+}
+#else
+namespace sse2 {
+extern const ConvolutionKernels convolution_kernels;
+}
+namespace avx2 {
+extern const ConvolutionKernels convolution_kernels;
+}
+namespace avx512 {
+extern const ConvolutionKernels convolution_kernels;
+}
+#endif
+
+}  // namespace qcn
+
+#endif

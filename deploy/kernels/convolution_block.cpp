@@ -1,0 +1,149 @@
+// Convolution of some pixels to a block of channels. See convolution.h for the layouts.
+//
+// A tile of pixels times the vectors of a block are as many sums as the registers hold: a vector of weights, once
+// loaded, serves all pixels of the tile, and a number of the map, once loaded, all vectors of the block.
+#include "convolution.h"
+#include "vector.h"
+
+namespace qcn::QCN_INSTRUCTION_SET {
+namespace {
+
+#if defined(__aarch64__)
+constexpr size_t kVectors = 2, kPixels = 8;  // 16 sums, 8 quadruples of the map, 2 weights: 26 of 32 registers
+#elif QCN_LANES == 16
+constexpr size_t kVectors = 2, kPixels = 12;  // 24 sums, 2 weights, a number of the map: 27 of 32
+#elif QCN_LANES == 8
+constexpr size_t kVectors = 2, kPixels = 6;  // 12 sums, 2 weights, a number of the map: 15 of 16
+#else
+constexpr size_t kVectors = 2, kPixels = 4;  // without fused multiply-adds a product needs a register of its own
+#endif
+
+// Four numbers of the map. NEON multiplies by a lane of a register, so that one load brings four; x86 broadcasts each
+// from memory.
+#if defined(__aarch64__)
+typedef float32x4_t Four;
+inline Four four(const float* from) {
+  typedef float Anywhere __attribute__((vector_size(16), aligned(4)));
+  return *reinterpret_cast<const volatile Anywhere*>(from);  // volatile: not four loads
+}
+#else
+typedef const float* Four;
+inline Four four(const float* from) { return from; }
+#endif
+
+// Where the pixels of a tile lie: in each source, and in what is written. Pixels beyond the last repeat it, and are
+// never written.
+struct Place {
+  size_t image, y, x;
+
+  Place(const Map& map, size_t pixel)
+      : image(pixel / (map.height * map.width)), y(pixel / map.width % map.height), x(pixel % map.width) {}
+
+  void advance(const Map& map) {
+    if (++x < map.width) return;
+    x = 0;
+    if (++y < map.height) return;
+    y = 0;
+    ++image;
+  }
+};
+
+size_t offset_in(const Convolution::Source& s, const Place& place) {
+  size_t border = s.kernel == 1 ? 1 : 0;  // a 3x3 window begins on it, a 1x1 window inside
+  return place.image * image_floats(s.map) + (place.y * s.stride + border) * row_floats(s.map) +
+         (place.x * s.stride + border) * s.map.channels;
+}
+
+size_t offset_out(const Convolution& c, const Place& place) {
+  if (c.planar) return (place.image * c.out.channels * c.out.height + place.y) * c.out.width + place.x;
+  return place.image * image_floats(c.out) + (place.y + 1) * row_floats(c.out) + (place.x + 1) * c.out.channels;
+}
+
+// Adds `length` products to each sum. `weight` is at the run's first, and moves on to the next run's.
+template <size_t vectors>
+inline void add_run(const float* const (&from)[kPixels], size_t length, const float*& weight,
+                    Vec (&sum)[kPixels][vectors]) {
+  size_t k = 0;
+  for (; k + 4 <= length; k += 4) {
+    Four x[kPixels];
+    for (size_t p = 0; p < kPixels; ++p) x[p] = four(from[p] + k);
+    for (size_t i = 0; i < 4; ++i) {
+      for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
+        Vec w = load(weight);
+        for (size_t p = 0; p < kPixels; ++p) sum[p][v] += x[p][i] * w;
+      }
+    }
+  }
+  for (; k < length; ++k) {
+    for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
+      Vec w = load(weight);
+      for (size_t p = 0; p < kPixels; ++p) sum[p][v] += from[p][k] * w;
+    }
+  }
+}
+
+inline Vec ended(Ending ending, Vec x) {
+  if (ending == Ending::kRelu) return max(Vec{}, x);
+  return ending == Ending::kSigmoid ? sigmoid(x) : x;
+}
+
+// `to`: the first of `channels` channels of a pixel, which are `step` apart.
+template <size_t vectors>
+void write(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
+  if (step == 1) return static_cast<void>(memcpy(to, x, channels * sizeof(float)));
+  float values[vectors * kLanes];
+  memcpy(values, x, sizeof values);
+  for (size_t i = 0; i < channels; ++i) to[i * step] = values[i];
+}
+
+template <size_t vectors>
+void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const float* weight, size_t first_pixel,
+                     size_t pixels) {
+  const Convolution& c = *call.convolution;
+  size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
+  size_t step = c.planar ? c.out.height * c.out.width : 1;
+  Place place(c.out, first_pixel);
+  for (size_t done = 0; done < pixels; done += kPixels) {
+    size_t valid = pixels - done < kPixels ? pixels - done : kPixels;
+    const float* from[2][kPixels];
+    float* to[kPixels];
+    for (size_t p = 0; p < kPixels; ++p) {
+      for (size_t s = 0; s < c.source_count; ++s) from[s][p] = call.in[s] + offset_in(c.sources[s], place);
+      to[p] = call.out + offset_out(c, place) + first_channel * step;
+      if (p + 1 < valid || valid == kPixels) place.advance(c.out);
+    }
+
+    Vec sum[kPixels][vectors];
+    const float* w = weight;
+    for (size_t v = 0; v < vectors; ++v, w += kLanes) {
+      for (size_t p = 0; p < kPixels; ++p) sum[p][v] = load(w);
+    }
+    for (size_t s = 0; s < c.source_count; ++s) {
+      const Convolution::Source& source = c.sources[s];
+      for (size_t run = 0; run < source.kernel; ++run) {
+        add_run(from[s], source.kernel * source.map.channels, w, sum);
+        for (size_t p = 0; p < kPixels; ++p) from[s][p] += row_floats(source.map);
+      }
+    }
+    for (size_t p = 0; p < valid; ++p) {
+      for (size_t v = 0; v < vectors; ++v) sum[p][v] = ended(c.ending, sum[p][v]);
+      write(sum[p], channels, step, to[p]);
+    }
+  }
+}
+
+void convolve_block(const ConvolutionCall& call, size_t block, const float* weight, size_t first_pixel, size_t pixels) {
+  static_assert(kVectors == 2, "the last block has one vector, or as many as the others");
+  size_t first_channel = block * kVectors * kLanes;
+  if (call.convolution->out.channels - first_channel > kLanes) {
+    convolve_pixels<2>(call, first_channel, weight, first_pixel, pixels);
+  } else {
+    convolve_pixels<1>(call, first_channel, weight, first_pixel, pixels);
+  }
+}
+
+}  // namespace
+
+const ConvolutionKernels convolution_kernels = {kLanes, kVectors, kPixels, convolve_block};
+
+}  // namespace qcn::QCN_INSTRUCTION_SET
