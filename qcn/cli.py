@@ -292,6 +292,48 @@ def verify_parity(
     parity.conclude(verdicts, asked=bool(backends))
 
 
+@app.command()
+def benchmark(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    backends: Annotated[list[str] | None, typer.Option(help="As for verify-parity; else all that run here.")] = None,
+    batch: Annotated[int, typer.Option(help="Images at once.")] = 1,
+    warmup: Annotated[float, typer.Option(help="Milliseconds before measuring.")] = 200.0,
+    duration: Annotated[float, typer.Option(help="Seconds to measure each for, at least.")] = 3.0,
+    iterations: Annotated[int, typer.Option(help="Runs of each, at least.")] = 10,
+    fps: Annotated[float | None, typer.Option(help="Pace the runs, as a camera does, instead of back to back.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="JSON of an earlier benchmark to compare with.")] = None,
+    max_regression: Annotated[float, typer.Option(help="How much slower it may be than that; 0.1 is 10 %.")] = 0.1,
+) -> None:
+    """Time each backend of a bundle, in turn, with trtexec's definitions."""
+    from qcn.export.bundle import Bundle
+    from qcn.verify import latency
+
+    plan = latency.Plan(batch, warmup, duration, iterations, fps)
+    opened = Bundle.open(bundle)
+    speeds = latency.benchmark(opened, backends, plan)
+    table = Table(box=None)
+    for heading in ("backend", "file", "cold", "p50", "p90", "p95", "p99", "images/s", ""):
+        table.add_column(heading, justify="left" if heading in ("backend", "file", "") else "right", overflow="fold")
+    for speed in (speed for speed in speeds if not speed.missing):
+        percentiles = (f"{speed.latency_ms[name]:.3g}" for name in ("p50", "p90", "p95", "p99"))
+        note = "unstable" if speed.unstable else ""
+        row = (speed.backend, speed.file, f"{speed.cold_ms:.0f}", *percentiles, f"{speed.images_per_second:.3g}", note)
+        table.add_row(*row)
+    Console(width=max(110, Console().width)).print(table)  # names whole, even if lines wrap
+    pace = f"at {fps:g} a second" if fps else "back to back"
+    print(f"milliseconds for {batch} image(s), transfers to and from a GPU included, {pace}")
+    for speed in (speed for speed in speeds if speed.missing):
+        print(f"not measured: {speed.key}: {speed.missing}")
+    if json:
+        latency.write_json(json, opened, plan, speeds)
+    measured = [speed for speed in speeds if not speed.missing]
+    if missing := [speed for speed in speeds if speed.missing and (backends or not measured)]:
+        raise MissingError(f"{missing[0].key}: {missing[0].missing}")
+    if baseline:
+        latency.check_regression(baseline, speeds, max_regression)
+
+
 @datasets.command("list")
 def list_datasets(data_dir: DataDir = DATA) -> None:
     """Name every data set, and say which are on this machine."""

@@ -38,6 +38,7 @@ COMMANDS = [
     ["export"],
     ["doctor"],
     ["verify-parity"],
+    ["benchmark"],
     ["datasets"],
     ["datasets", "list"],
     ["datasets", "fetch"],
