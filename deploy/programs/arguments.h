@@ -1,0 +1,50 @@
+// The command line of the programs: options with two dashes, the rest in order, a --help that is made of them.
+#ifndef QCN_PROGRAMS_ARGUMENTS_H
+#define QCN_PROGRAMS_ARGUMENTS_H
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace qcn_programs {
+
+// As of the Python commands: done; a file or a check failed; wrong usage; something is missing on this machine.
+enum Exit { kDone = 0, kFailed = 1, kUsage = 2, kMissing = 3 };
+
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Arguments {
+ public:
+  Arguments(std::string usage, std::string about) : usage_(std::move(usage)), about_(std::move(about)) {}
+
+  void flag(const std::string& name, const std::string& help, bool& value);
+  void text(const std::string& name, const std::string& help, std::string& value);
+  void choice(const std::string& name, const std::string& help, const std::vector<std::string>& of, std::string& value);
+  void number(const std::string& name, const std::string& help, int least, int most, int& value);
+  void number(const std::string& name, const std::string& help, double least, double most, double& value);
+
+  // The arguments without dashes. Throws UsageError. Ends the program for --help and --version.
+  std::vector<std::string> parse(int argc, char** argv) const;
+
+ private:
+  struct Option {
+    std::string name, help;
+    bool takes_value;
+    std::function<void(const std::string&)> set;
+  };
+  std::string usage_, about_;
+  std::vector<Option> options_;
+};
+
+// Text between quotes, as JSON has it. Bytes that are no UTF-8 become U+FFFD.
+std::string quoted(const std::string& text);
+// A number as JSON has it: null for NaN and infinity.
+std::string json_number(double value);
+
+}  // namespace qcn_programs
+
+#endif

@@ -1,0 +1,98 @@
+#include "image.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+namespace qcn_programs {
+
+Picture parse_picture(const unsigned char* bytes, std::size_t size) {
+  if (size >= 8 && std::memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0) return parse_png(bytes, size);
+  if (size >= 3 && std::memcmp(bytes, "\xff\xd8\xff", 3) == 0) return parse_jpeg(bytes, size);
+  if (size >= 2 && bytes[0] == 'P') return parse_netpbm(bytes, size);
+  throw std::runtime_error("it is not a PGM, PPM, PAM, PNG or JPEG file");
+}
+
+Picture read_picture(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) throw std::runtime_error(std::strerror(errno));
+  std::vector<unsigned char> bytes;
+  std::array<unsigned char, 1 << 16> part;
+  while (const std::size_t read = std::fread(part.data(), 1, part.size(), file.get())) {
+    bytes.insert(bytes.end(), part.data(), part.data() + read);
+    if (bytes.size() > kMaxBytes) throw std::runtime_error("it is larger than 256 MiB");
+  }
+  if (std::ferror(file.get())) throw std::runtime_error(std::strerror(errno));
+  return parse_picture(bytes.data(), bytes.size());
+}
+
+bool is_picture_name(const std::string& path) {
+  std::string ending = path.substr(std::min(path.rfind('.'), path.size()));
+  for (char& c : ending) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  const auto known = {".pgm", ".ppm", ".pnm", ".pam", ".png", ".jpg", ".jpeg"};
+  return std::find(known.begin(), known.end(), ending) != known.end();
+}
+
+Picture with_channels(Picture picture, int channels) {
+  if (picture.channels == channels) return picture;
+  if (channels != 1 && channels != 3) {
+    throw std::runtime_error("it has " + std::to_string(picture.channels) + " channels, but the network takes " +
+                             std::to_string(channels));
+  }
+  Picture out{picture.width, picture.height, channels, {}};
+  const bool grey = picture.channels < 3;
+  const std::size_t step = static_cast<std::size_t>(picture.channels);
+  out.pixels.reserve(picture.pixels.size() / step * static_cast<std::size_t>(channels));
+  for (std::size_t i = 0; i + step <= picture.pixels.size(); i += step) {
+    const unsigned char* pixel = &picture.pixels[i];
+    if (channels == 3) {
+      for (int c = 0; c < 3; ++c) out.pixels.push_back(pixel[grey ? 0 : c]);
+    } else {  // ITU-R 601, rounded as Pillow does
+      out.pixels.push_back(static_cast<unsigned char>(
+          grey ? pixel[0] : (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16));
+    }
+  }
+  return out;
+}
+
+Picture stacked(const std::vector<Picture>& views) {
+  const std::size_t channels = views.size(), count = views.at(0).pixels.size();
+  Picture out{views[0].width, views[0].height, static_cast<int>(channels),
+              std::vector<unsigned char>(count * channels)};
+  for (std::size_t c = 0; c < channels; ++c) {
+    const Picture& view = views[c];
+    if (view.channels != 1) throw std::logic_error("a view of several channels");
+    if (view.width != out.width || view.height != out.height) {
+      throw std::runtime_error("the views differ in size: " + std::to_string(out.width) + "x" +
+                               std::to_string(out.height) + " and " + std::to_string(view.width) + "x" +
+                               std::to_string(view.height));
+    }
+    for (std::size_t i = 0; i < count; ++i) out.pixels[i * channels + c] = view.pixels[i];
+  }
+  return out;
+}
+
+Picture split_beside(const Picture& picture, int views) {
+  if (picture.width % views) {
+    throw std::runtime_error("its width of " + std::to_string(picture.width) + " pixels is not " +
+                             std::to_string(views) + " views beside each other");
+  }
+  const int width = picture.width / views;
+  std::vector<Picture> parts;
+  for (int view = 0; view < views; ++view) {
+    Picture part{width, picture.height, picture.channels, {}};
+    for (int y = 0; y < picture.height; ++y) {
+      const auto from =
+          picture.pixels.begin() + (static_cast<std::ptrdiff_t>(y) * picture.width + view * width) * picture.channels;
+      part.pixels.insert(part.pixels.end(), from, from + width * picture.channels);
+    }
+    parts.push_back(with_channels(std::move(part), 1));
+  }
+  return stacked(parts);
+}
+
+}  // namespace qcn_programs

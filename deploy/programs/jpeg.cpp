@@ -1,0 +1,99 @@
+// JPEG by libjpeg. A build without it says so when it meets a JPEG.
+#include <stdexcept>
+
+#include "image.h"
+
+#ifdef QCN_HAS_JPEG
+#include <csetjmp>
+#include <cstdio>
+
+// After <cstdio>, which it takes for granted.
+#include <jpeglib.h>
+#endif
+
+namespace qcn_programs {
+
+#ifdef QCN_HAS_JPEG
+
+namespace {
+
+struct Failure {
+  jpeg_error_mgr manager;
+  std::jmp_buf back;
+  char message[JMSG_LENGTH_MAX];
+};
+
+void on_error(j_common_ptr jpeg) {
+  auto* failure = reinterpret_cast<Failure*>(jpeg->err);  // whose first member it is
+  failure->manager.format_message(jpeg, failure->message);
+  std::longjmp(failure->back, 1);
+}
+
+void on_message(j_common_ptr jpeg, int level) {
+  if (level < 0) on_error(jpeg);  // a warning: the file is damaged, and the rest would be grey
+}
+
+// What is jumped over must have no destructors, hence two functions. False: see failure.message.
+bool begin(jpeg_decompress_struct& jpeg, Failure& failure, const unsigned char* bytes, std::size_t size) {
+  jpeg.err = jpeg_std_error(&failure.manager);
+  failure.manager.error_exit = on_error;
+  failure.manager.emit_message = on_message;
+  if (setjmp(failure.back)) return false;
+  jpeg_create_decompress(&jpeg);
+  jpeg_mem_src(&jpeg, bytes, static_cast<unsigned long>(size));
+  jpeg_read_header(&jpeg, TRUE);
+  jpeg.out_color_space = jpeg.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  jpeg_calc_output_dimensions(&jpeg);
+  return true;
+}
+
+bool finish(jpeg_decompress_struct& jpeg, Failure& failure, unsigned char* pixels, std::size_t row) {
+  if (setjmp(failure.back)) return false;
+  jpeg_start_decompress(&jpeg);
+  while (jpeg.output_scanline < jpeg.output_height) {
+    JSAMPROW to = pixels + jpeg.output_scanline * row;
+    jpeg_read_scanlines(&jpeg, &to, 1);
+  }
+  jpeg_finish_decompress(&jpeg);
+  return true;
+}
+
+}  // namespace
+
+Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
+  jpeg_decompress_struct jpeg{};
+  Failure failure{};
+  Picture picture;
+  bool good = begin(jpeg, failure, bytes, size);
+  bool small = false;
+  if (good) {
+    picture.width = static_cast<int>(jpeg.output_width);
+    picture.height = static_cast<int>(jpeg.output_height);
+    picture.channels = jpeg.output_components;
+    const std::size_t row = std::size_t{jpeg.output_width} * static_cast<std::size_t>(jpeg.output_components);
+    small = jpeg.output_width <= kMaxSide && jpeg.output_height <= kMaxSide && row * jpeg.output_height <= kMaxBytes;
+    if (small) {
+      picture.pixels.resize(row * jpeg.output_height);
+      good = finish(jpeg, failure, picture.pixels.data(), row);
+    }
+  }
+  jpeg_destroy_decompress(&jpeg);
+  if (!good) throw std::runtime_error(std::string("a JPEG that cannot be read: ") + failure.message);
+  if (!small) {
+    throw std::runtime_error("a JPEG of " + std::to_string(picture.width) + "x" + std::to_string(picture.height) +
+                             " pixels is too large");
+  }
+  return picture;
+}
+
+#else
+
+Picture parse_jpeg(const unsigned char*, std::size_t) {
+  throw std::runtime_error(
+      "it is a JPEG, which this program was built without: apt install libjpeg-dev and build again, or convert it "
+      "(djpeg in.jpg > out.ppm)");
+}
+
+#endif
+
+}  // namespace qcn_programs
