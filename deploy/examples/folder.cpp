@@ -1,0 +1,49 @@
+// A folder of pictures in place of a camera: for tests, and for a recording.
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <vector>
+
+#include "frames.h"
+#include "image.h"
+
+namespace {
+
+using qcn_programs::Picture;
+
+class Folder : public Frames {
+ public:
+  Folder(const std::string& folder, bool grey) : grey_(grey) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+      if (qcn_programs::is_picture_name(entry.path().string())) files_.push_back(entry.path().string());
+    }
+    if (error) throw std::runtime_error(folder + ": " + error.message());
+    if (files_.empty()) throw std::runtime_error(folder + ": there are no pictures in it");
+    std::sort(files_.begin(), files_.end());
+  }
+
+  std::optional<Frame> next(const volatile std::sig_atomic_t& stop) override {
+    if (stop || at_ == files_.size()) return std::nullopt;
+    const std::string& file = files_[at_++];
+    try {
+      picture_ = qcn_programs::with_channels(qcn_programs::read_picture(file), grey_ ? 1 : 3);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(file + ": " + error.what());
+    }
+    const Frame::Format format = grey_ ? Frame::kGrey : Frame::kRgb;
+    return Frame{format, picture_.pixels.data(), picture_.width, picture_.height, picture_.width * picture_.channels};
+  }
+
+ private:
+  bool grey_;
+  std::vector<std::string> files_;
+  std::size_t at_ = 0;
+  Picture picture_;
+};
+
+}  // namespace
+
+std::unique_ptr<Frames> open_folder(const std::string& folder, bool grey) {
+  return std::make_unique<Folder>(folder, grey);
+}
