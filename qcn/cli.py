@@ -269,7 +269,9 @@ def verify_parity(
     bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
     backends: Annotated[
         list[str] | None,
-        typer.Option(help="torch, torch-fused, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; else all."),
+        typer.Option(
+            help="native, torch, torch-fused, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; else all."
+        ),
     ] = None,
     atol: Annotated[
         list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")

@@ -3,24 +3,22 @@
 Packages are looked for, not imported: a look must be quick and must work where they are broken.
 """
 
-import ctypes
 import importlib.metadata
 import importlib.util
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.manifest import Artefact, Format
 from qcn.export.targets import Gpu, install_hint, this_gpu
 from qcn.export.tensorrt_find import FLAVOURS
+from qcn.libqcn import BUILD, find_library, load_library
 
 RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,11 @@ def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
 
 def _native(artefact: Artefact, bundle: Bundle) -> Verdict:
     bundle.network()
-    library, missing = find_library()
-    if library is None:
-        return Verdict("whole", f"libqcn cannot read it here: {missing}", "make build/libqcn.so")
-    return Verdict("whole", f"libqcn reads these weights; this version's ({library}) has the routing kernels only")
+    try:
+        load_library("qcn_model_load")
+    except MissingError as error:
+        return Verdict("cannot", str(error), BUILD)
+    return Verdict("runs", f"by libqcn, {find_library()}")
 
 
 def _golden(artefact: Artefact, bundle: Bundle) -> Verdict:
@@ -149,20 +148,6 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
     "onnx-trt": _onnx,
     "trt": _tensorrt,
 }
-
-
-def find_library() -> tuple[Path | None, str]:
-    """libqcn if it can be loaded, else why not. The places are those of `qcn.kernels.native`, which needs torch."""
-    chosen = os.environ.get("QCN_LIBRARY")
-    places = [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
-        return None, f"it is not at {' nor '.join(map(str, places))}"
-    try:
-        _ = ctypes.CDLL(str(path)).qcn_routing_forward
-    except (OSError, AttributeError) as error:  # for another machine, or of another version
-        return None, f"{path} cannot be used ({error})"
-    return path, ""
 
 
 def _installed(module: str) -> bool:

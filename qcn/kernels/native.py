@@ -2,17 +2,14 @@
 
 import ctypes
 import functools
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import STATISTICS, check_map, check_rotors, check_upstream
+from qcn.libqcn import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ROOT = Path(__file__).resolve().parents[2]
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
@@ -126,40 +123,28 @@ def _rotors(name: str, theta: "Tensor", *tensors: "Tensor") -> None:
             raise UsageError(f"rotation: {library.qcn_routing_status(status).decode()}")
 
 
-def _candidates() -> list[Path]:
-    chosen = os.environ.get("QCN_LIBRARY")
-    if chosen:
-        return [Path(chosen)]
-    return [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
-
-
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
     """The library, or why there is none."""
-    candidates = _candidates()
-    path = next((p for p in candidates if p.is_file()), None)
-    if path is None:
-        looked = " nor ".join(str(p) for p in candidates)
-        return None, f"libqcn is not at {looked}; `make build/libqcn.so` builds it"
+    size: dict[str, tuple[Any, int]] = {
+        "qcn_routing_forward": (ctypes.POINTER(_Shape), 8),
+        "qcn_routing_backward": (ctypes.POINTER(_Shape), 13),
+        "qcn_rotation_forward": (ctypes.c_size_t, 3),
+        "qcn_rotation_backward": (ctypes.c_size_t, 5),
+    }
     try:
-        library = ctypes.CDLL(str(path))
-        size: dict[str, tuple[Any, int]] = {
-            "qcn_routing_forward": (ctypes.POINTER(_Shape), 8),
-            "qcn_routing_backward": (ctypes.POINTER(_Shape), 13),
-            "qcn_rotation_forward": (ctypes.c_size_t, 3),
-            "qcn_rotation_backward": (ctypes.c_size_t, 5),
-        }
-        for name, (first, arrays) in size.items():
-            function = getattr(library, name)
-            function.argtypes = [first, *([ctypes.c_void_p] * arrays)]
-            function.restype = ctypes.c_int
-        library.qcn_routing_status.argtypes = [ctypes.c_int]
-        library.qcn_routing_status.restype = ctypes.c_char_p
-        library.qcn_instruction_set.restype = ctypes.c_char_p
-        library.qcn_set_threads.argtypes = [ctypes.c_int]
-        library.qcn_set_threads.restype = None
-    except (OSError, AttributeError) as error:  # for another machine, or of another version
-        return None, f"{path} cannot be used ({error}); `make build/libqcn.so` builds one for this machine"
+        library = load_library(*size, "qcn_routing_status", "qcn_instruction_set", "qcn_set_threads")
+    except MissingError as error:
+        return None, str(error)
+    for name, (first, arrays) in size.items():
+        function = getattr(library, name)
+        function.argtypes = [first, *([ctypes.c_void_p] * arrays)]
+        function.restype = ctypes.c_int
+    library.qcn_routing_status.argtypes = [ctypes.c_int]
+    library.qcn_routing_status.restype = ctypes.c_char_p
+    library.qcn_instruction_set.restype = ctypes.c_char_p
+    library.qcn_set_threads.argtypes = [ctypes.c_int]
+    library.qcn_set_threads.restype = None
     return library, ""
 
 

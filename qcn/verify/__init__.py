@@ -21,6 +21,7 @@ RUNNERS = {
     "torch": "qcn.verify.torch:DeployedRunner",
     "torchscript": "qcn.verify.torch:TorchScriptRunner",
     "pt2": "qcn.verify.torch:Pt2Runner",
+    "native": "qcn.verify.native:NativeRunner",
     "onnxruntime": "qcn.verify.onnxruntime:OnnxRuntimeRunner",
     "tensorrt": "qcn.verify.tensorrt:TensorRTRunner",
 }

@@ -21,6 +21,7 @@ class Backend:
 
 ONNX: tuple[Format, ...] = ("onnx", "onnx-trt", "onnx-fused")
 BACKENDS = {
+    "native": Backend(("native",), "native"),
     "torch": Backend(("native",), "torch"),
     "torch-fused": Backend(("native",), "torch", {"routing": "fused"}),
     "torchscript": Backend(("torchscript",), "torchscript"),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.export import targets
+from qcn.export import plugin, targets
 from qcn.export.manifest import Batch
 from qcn.export.tensorrt_find import TensorRT, find
 from qcn.export.tensorrt_watch import Watch, logger
@@ -48,6 +48,8 @@ class TensorRTRunner(Runner):
         tensorrt = find(facts.get("flavour"))
         gpu = targets.need_gpu(str(tensorrt))
         refuse_foreign(self.path, facts, tensorrt, gpu)
+        if facts.get("plugin"):
+            plugin.load(tensorrt)
         self._cuda = cuda = Cuda()
         self._watch = Watch()
         self._voice = logger(tensorrt.module, self._watch)
@@ -197,7 +199,8 @@ def read_facts(path: Path) -> dict[str, Any]:
 def rebuild_command(path: Path, facts: dict[str, Any]) -> str:
     """The command that builds this engine again, in the bundle it lies in (BUNDLE/engines/X.engine)."""
     batch = Batch(*facts.get("batch", (1, 1, 1)))
-    return targets.export_command(str(path.parent.parent), facts.get("precision", "fp32"), batch)
+    options = ["--routing fused"] if facts.get("plugin") else []
+    return targets.export_command(str(path.parent.parent), facts.get("precision", "fp32"), batch, *options)
 
 
 def refuse_foreign(path: Path, facts: dict[str, Any], tensorrt: TensorRT, gpu: targets.Gpu) -> None:

@@ -1,6 +1,5 @@
 """`qcn doctor BUNDLE`: the right word for every file on every kind of machine, and the command that helps."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -130,18 +129,12 @@ def test_weights_say_what_libqcn_can_do_with_them(
 ) -> None:
     if native.available():
         monkeypatch.delenv("QCN_LIBRARY", raising=False)
-        assert "has the routing kernels only" in row(bundle, WEIGHTS).reason
+        assert row(bundle, WEIGHTS).state == "runs"
     monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "nowhere.so"))
     seen = row(bundle, WEIGHTS)
-    assert seen.state == "whole" and "nowhere.so" in seen.reason and seen.mend == "make build/libqcn.so"
+    assert seen.state == "cannot" and "nowhere.so" in seen.reason and seen.mend == "make build/libqcn.so"
     (tmp_path / "nowhere.so").write_bytes(b"not a library")
     assert "cannot be used" in row(bundle, WEIGHTS).reason
-
-
-def test_libqcn_is_looked_for_where_the_kernels_look() -> None:
-    found, missing = doctor.find_library()
-    if "QCN_LIBRARY" not in os.environ:
-        assert [found or missing] == [next((p for p in native._candidates() if p.is_file()), missing)]
 
 
 def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from qcn.errors import UsageError
 from qcn.export import native
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.network import Network
-from qcn.verify import parity
+from qcn.kernels import native as native_kernels
+from qcn.verify import create, parity
 from qcn.verify.compare import FLOORS, compare
 
 
@@ -157,3 +158,32 @@ def test_exit_codes(bundle: Bundle, tmp_path: Path) -> None:
         file.write(b"x")
     result = verify(bundle.folder, "--backends", "onnxruntime")
     assert result.returncode == 2 and "was altered" in result.stderr
+
+
+def test_libqcn_answers_as_the_network_does(bundle: Bundle) -> None:
+    """By the C interface, the batch as a whole and image by image: the same bits."""
+    if not native_kernels.available():
+        pytest.skip("libqcn is not built")
+    (verdict,) = parity.verify(bundle, ["native"], {})
+    assert verdict.status == "passed" and verdict.deterministic and verdict.runner.startswith("libqcn (native")
+    images = bundle.golden().input
+    with create("native", bundle.folder / WEIGHTS) as runner:
+        whole = runner.infer(images)
+        for i in range(len(images)):
+            one = runner.infer(images[i : i + 1])
+            assert all(np.array_equal(one[name][0], whole[name][i]) for name in whole)
+        with pytest.raises(UsageError, match="the network takes"):
+            runner.infer(images[:, :, 1:])
+    with pytest.raises(UsageError, match="not open"):
+        runner.infer(images)
+
+
+def test_libqcn_refuses_an_altered_bundle(bundle: Bundle) -> None:
+    if not native_kernels.available():
+        pytest.skip("libqcn is not built")
+    path = bundle.folder / WEIGHTS
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"libqcn: .*sha256"), create("native", path):
+        pass

@@ -1,0 +1,32 @@
+"""Where libqcn (deploy/) is on this machine. No torch here."""
+
+import ctypes
+import os
+from pathlib import Path
+
+from qcn.errors import MissingError
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = "make build/libqcn.so"
+
+
+def find_library() -> Path:
+    """The file that QCN_LIBRARY names, or the one beside the package, or the one that `make` builds."""
+    chosen = os.environ.get("QCN_LIBRARY")
+    places = [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
+    for place in places:
+        if place.is_file():
+            return place
+    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places))}; `{BUILD}` builds it")
+
+
+def load_library(*functions: str) -> ctypes.CDLL:
+    """The library, which must have these functions: it may be for another machine, or of another version."""
+    path = find_library()
+    try:
+        library = ctypes.CDLL(str(path))
+        for function in functions:
+            getattr(library, function)
+    except (OSError, AttributeError) as error:
+        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` builds one for this machine") from error
+    return library

@@ -1,0 +1,90 @@
+"""libqcn by its C interface (deploy/include/qcn/qcn.h): the code that a C++ program on a device runs. No torch."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.libqcn import load_library
+from qcn.verify import Runner
+
+NATIVE, NO_BACKEND = 1, 6  # QCN_BACKEND_NATIVE and QCN_NO_BACKEND of qcn.h
+
+
+class _ModelParams(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("backend", ctypes.c_int),
+        ("precision", ctypes.c_char_p),
+        ("self_test", ctypes.c_int),
+        ("threads", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("log", ctypes.c_void_p),
+        ("log_user", ctypes.c_void_p),
+    )
+
+
+class _ModelInfo(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("classes", ctypes.c_int),
+        ("channels", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("width", ctypes.c_int),
+        ("backend", ctypes.c_int),
+        ("backend_name", ctypes.c_char_p),
+        ("precision", ctypes.c_char_p),
+        ("max_batch", ctypes.c_int),
+    )
+
+
+class NativeRunner(Runner):
+    """The bundle that weights.safetensors lies in, by libqcn's own kernels. Its self-test is left to the comparator."""
+
+    def __init__(self, path: Path, threads: int = 0) -> None:
+        self.folder, self.threads = path.parent, threads
+        self.name = "libqcn"
+        self._library: Any = None
+        self._model, self._session = ctypes.c_void_p(), ctypes.c_void_p()
+
+    def open(self) -> None:
+        self._library = library = load_library("qcn_model_load", "qcn_session_create", "qcn_infer")
+        library.qcn_last_error.restype = ctypes.c_char_p
+        library.qcn_model_free.argtypes = library.qcn_session_free.argtypes = (ctypes.c_void_p,)
+        library.qcn_model_free.restype = library.qcn_session_free.restype = None
+        params = _ModelParams(size=ctypes.sizeof(_ModelParams), backend=NATIVE, threads=self.threads)
+        folder = str(self.folder).encode()
+        self._check(library.qcn_model_load(folder, ctypes.byref(params), ctypes.byref(self._model)))
+        self._check(library.qcn_session_create(self._model, None, ctypes.byref(self._session)))
+        info = _ModelInfo(ctypes.sizeof(_ModelInfo))
+        self._check(library.qcn_model_describe(self._model, ctypes.byref(info)))
+        self._image = (info.channels, info.height, info.width)
+        self._classes = info.classes
+        self.name = f"libqcn ({info.backend_name.decode()})"
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        if self._library is None:
+            raise UsageError(f"the runner of {self.folder} is not open")
+        if images.shape[1:] != self._image:
+            raise UsageError(f"images are {list(images.shape)}, the network takes {list(self._image)}")
+        given = np.ascontiguousarray(images, np.float32)
+        activation = np.empty((len(given), self._classes), np.float32)
+        pose = np.empty((len(given), self._classes, 3), np.float32)
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (given, activation, pose)]
+        self._check(self._library.qcn_infer(self._session, pointers[0], len(given), pointers[1], pointers[2]))
+        return {"activation": activation, "pose": pose}
+
+    def close(self) -> None:
+        if self._library is not None:
+            self._library.qcn_session_free(self._session)
+            self._library.qcn_model_free(self._model)
+        self._library, self._model, self._session = None, ctypes.c_void_p(), ctypes.c_void_p()
+
+    def _check(self, status: int) -> None:
+        if status:
+            kind = MissingError if status == NO_BACKEND else UsageError
+            raise kind(f"libqcn: {self._library.qcn_last_error().decode(errors='replace')}")
