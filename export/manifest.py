@@ -96,7 +96,8 @@ class Artefact:
         source, out = ("RUN", f" --out {bundle}") if self.format != "trt" else (bundle, "")
         precision = f" --precision {self.precision}" if self.format not in FIXED else ""
         batch = f" --batch {self.batch}" if self.batch else ""
-        return f"qcn export {source} --format {FLAGS.get(self.format, self.format)}{precision}{batch}{out}"
+        routing = " --routing fused" if self.format == "trt" and self.facts.get("plugin") else ""
+        return f"qcn export {source} --format {FLAGS.get(self.format, self.format)}{precision}{batch}{routing}{out}"
 
 
 @dataclass(frozen=True)

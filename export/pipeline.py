@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ROUTINGS = ("unrolled", "fused")
-ENGINE_ROUTING = "pointwise"  # how the graph is arranged that TensorRT is given
+# How the graph is arranged that TensorRT is given, by --routing.
+ENGINE_ROUTINGS = {"unrolled": "pointwise", "fused": "fused"}
 # By arrangement of routing: the name of the graph's file, and its format in the manifest.
 GRAPHS: dict[str, tuple[str, Format]] = {
     "unrolled": ("model", "onnx"),
@@ -84,8 +85,14 @@ class Request:
 
     def engine_options(self) -> list[str]:
         """The options of the command that asks another machine for the same engine, beside precision and batch."""
-        valued = {"--opset": self.opset, "--optimization": self.optimization, "--workspace": self.workspace}
+        valued: dict[str, object] = {
+            "--opset": self.opset,
+            "--optimization": self.optimization,
+            "--workspace": self.workspace,
+        }
         switches = {"--every-layer": self.every_layer, "--tf32": self.tf32}
+        if self.routing != "unrolled":
+            valued["--routing"] = self.routing
         given = [f"{option} {value}" for option, value in valued.items() if value is not None]
         return [*given, *(option for option, on in switches.items() if on)]
 
@@ -273,19 +280,17 @@ def onnx_file(request: Request, routing: str) -> str:
 
 def _trt(job: Job) -> Made:
     """An engine, or what to type on the device where it cannot be built here."""
-    from qcn.export import tensorrt
+    from qcn.export import plugin, tensorrt
 
     request, bundle = job.request, job.bundle
-    if request.routing == "fused":
-        raise MissingError(
-            "an engine with fused routing needs the TensorRT plugin of libqcn, which this version does not have yet; "
-            "build one without it by --routing unrolled"
-        )
     target = targets.target(request.target)
+    loaded: plugin.Plugin | None = None
     try:
         installed = tensorrt.find(request.tensorrt)
         site = targets.site(target, installed.flavour, installed.version, installed.known_sms, targets.this_gpu())
         obstacle = site.why
+        if request.routing == "fused" and not obstacle:
+            loaded = plugin.load(installed)
     except MissingError as error:
         obstacle = str(error)
     if obstacle and target.name == "this":
@@ -296,7 +301,7 @@ def _trt(job: Job) -> Made:
         return Made("trt", reason=obstacle, commands=tuple(commands))
     timings = cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache"
     with tensorrt.shown(job.console, f"building an engine by {installed}") as report:
-        engine = tensorrt.build(graph, request.engine(timings, site.sm), installed, report)
+        engine = tensorrt.build(graph, request.engine(timings, site.sm), installed, report, loaded)
     file = f"engines/{engine.file_name}"
     with bundle.adding(file, "trt", request.precision, request.batch) as draft:
         draft.path.write_bytes(engine.plan)
@@ -306,15 +311,15 @@ def _trt(job: Job) -> Made:
 
 def graph_for_engine(job: Job) -> Artefact:
     """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
-    request = job.request
+    request, routing = job.request, ENGINE_ROUTINGS[job.request.routing]
     for artefact in job.bundle.manifest.files:
-        if artefact.file == onnx_file(request, ENGINE_ROUTING) and artefact.batch is not None:
+        if artefact.file == onnx_file(request, routing) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
             layers_shown = len(artefact.facts.get("outputs", ())) > 2
             opset_fits = request.opset in (None, artefact.facts.get("opset"))
             if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer and opset_fits:
                 return artefact
-    return onnx_graph(job, ENGINE_ROUTING)
+    return onnx_graph(job, routing)
 
 
 def cache_folder() -> Path:

@@ -16,6 +16,7 @@ from typing import Any
 from qcn.errors import BuildError
 from qcn.export import targets
 from qcn.export.manifest import Batch
+from qcn.export.plugin import Plugin
 from qcn.export.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
 from qcn.export.tensorrt_config import BuildRequest, check_support, configure, load_timings
 from qcn.export.tensorrt_find import TensorRT, find
@@ -40,9 +41,12 @@ class Engine:
 
 
 def file_name(facts: dict[str, Any]) -> str:
-    """An engine's file name, such as fp16-b1-8-64-sm90-trt8.6.0.engine; its facts lie beside it as .json."""
+    """An engine's file name, such as fp16-b1-8-64-sm90-trt8.6.0.engine; its facts lie beside it as .json.
+
+    libqcn (deploy/src/tensorrt/choose.cpp) knows engines with fused routing by the "-fused-" in it.
+    """
     parts = [
-        facts["precision"] + ("-tf32" if facts["tf32"] else ""),
+        facts["precision"] + ("-tf32" if facts["tf32"] else "") + ("-fused" if facts["plugin"] else ""),
         "b" + str(Batch(*facts["batch"])).replace(":", "-"),
         *([f"sm{facts['sm']}"] if facts["sm"] else []),
         ("rtx" if facts["flavour"] == "rtx" else "trt") + facts["version"],
@@ -50,8 +54,16 @@ def file_name(facts: dict[str, Any]) -> str:
     return "-".join(parts) + ".engine"
 
 
-def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, progress: Report | None = None) -> Engine:
+def build(
+    onnx_path: Path,
+    request: BuildRequest,
+    tensorrt: TensorRT,
+    progress: Report | None = None,
+    plugin: Plugin | None = None,
+) -> Engine:
     """Build an engine, reporting progress from this thread, and check its precision.
+
+    A graph with fused routing needs the plugin to be loaded: `plugin` is what was loaded, for the engine's facts.
 
     Writes nothing but the timing cache, which is kept also when the engine is refused. Ctrl-C ends the build.
     """
@@ -100,6 +112,7 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, progress: 
         "precision": request.precision,
         "precision_found": request.precision if found.met else None,
         "tf32": request.tf32,
+        "plugin": plugin.facts() if plugin else None,
         "batch": list(astuple(request.batch)),
         "inputs": [_described(network.get_input(index)) for index in range(network.num_inputs)],
         "outputs": [_described(network.get_output(index)) for index in range(network.num_outputs)],

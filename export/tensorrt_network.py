@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import BuildError, MissingError, UsageError
+from qcn.export.plugin import without_functions
 from qcn.export.receipt import HALVES, PRECISIONS, EngineLayer, type_name
 from qcn.export.tensorrt_find import TensorRT
 
-# Layers that have their type from elsewhere: a cast from its target, a constant from its weights, and what only moves
-# values about from its input. Told it once more, TensorRT 8.6 finds no kernel for the region that they are fused into.
-_TYPED_ALREADY = ("CAST", "CONSTANT", "SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
+# Layers that have their type from elsewhere: a cast from its target, a constant from its weights, what only moves
+# values about from its input, and a plugin from itself. Told it once more, TensorRT 8.6 finds no kernel for the region
+# that they are fused into.
+_TYPED_ALREADY = ("CAST", "CONSTANT", "SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY", "PLUGIN_V2")
 
 
 def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: str) -> tuple[Any, Any]:
@@ -23,7 +25,7 @@ def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: s
         raise UsageError(f"there is no ONNX file {path}; make one with `qcn export RUN --format onnx`")
     network = builder.create_network(_flags(tensorrt))
     parser = tensorrt.module.OnnxParser(network, voice)
-    if not parser.parse_from_file(str(path)):
+    if not parser.parse(without_functions(path.read_bytes())):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         lines = "".join(f"\n  {_node(error, path)}: {error.desc()}" for error in errors[:8])
         raise BuildError(f"the ONNX parser of {tensorrt} refuses {path}:{lines or ' it does not say why'}")

@@ -20,14 +20,23 @@ _LAYERS = {
     "Flatten": "SHUFFLE",
     "Sigmoid": "ACTIVATION",
 }
+_OTHERS = "ELEMENTWISE"
 
 
-def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = False, logs: tuple[str, ...] = ()) -> Any:
+def fake(
+    version: str,
+    *,
+    disobey: str | None = None,
+    foreign_cache: bool = False,
+    logs: tuple[str, ...] = (),
+    plugins: tuple[str, ...] = (),
+) -> Any:
     """The module of a version ("8.6.1", "10.3.0", "11.1.0").
 
     disobey         the type in which its engines hold every convolution, whatever was asked
     foreign_cache   whether it refuses to attach a timing cache that was loaded
     logs            errors that it logs while building; the build then fails
+    plugins         names of the plugins that are registered
     """
     major = int(version.split(".", maxsplit=1)[0])
     typed = major >= 10
@@ -38,7 +47,8 @@ def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = Fals
     builder_flags = ["TF32"] + ([] if major == 11 else ["FP16", "OBEY_PRECISION_CONSTRAINTS"])
     sources = ([] if major == 11 else ["CUBLAS", "CUBLAS_LT", "CUDNN"]) + ["EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     tactics = enum.IntEnum("TacticSource", sources, start=0)
-    layer_types = enum.IntEnum("LayerType", [*_LAYERS.values()], start=0)
+    kinds_of_layers = _LAYERS | {"EMRouting": "PLUGIN_V3" if typed else "PLUGIN_V2"}
+    layer_types = enum.IntEnum("LayerType", [*kinds_of_layers.values(), _OTHERS], start=0)
 
     class Tensor:
         is_shape_tensor = False
@@ -52,7 +62,7 @@ def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = Fals
         def __init__(self, node: Any, inputs: list[Tensor], output: Tensor) -> None:
             self.name, self.type, self._inputs, self._output = (
                 node.name,
-                layer_types[_LAYERS[node.op_type]],
+                layer_types[kinds_of_layers.get(node.op_type, _OTHERS)],
                 inputs,
                 output,
             )
@@ -105,13 +115,15 @@ def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = Fals
         def __init__(self, network: Network, voice: Any) -> None:
             self.network = network
 
-        def parse_from_file(self, path: str) -> bool:
-            graph = onnx.shape_inference.infer_shapes(onnx.load(path)).graph
+        def parse(self, model: bytes) -> bool:
+            told["graph"] = onnx.load_from_string(model)
+            graph = onnx.shape_inference.infer_shapes(told["graph"]).graph
             types = {t.name: t.data_type for t in graph.initializer}
             types |= {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
             tensors = {}
             for name, element in types.items():  # without strong typing, only a cast says that it is half
-                kind = _ONNX_TYPES[element] if typed or name.endswith("image16") else "FLOAT"
+                known = _ONNX_TYPES.get(element, "INT32")
+                kind = known if typed or known == "INT32" or name.endswith("image16") else "FLOAT"
                 tensors[name] = Tensor(name, kinds[kind])
             for value in graph.input:
                 tensors[value.name].shape = tuple(d.dim_value or -1 for d in value.type.tensor_type.shape.dim)
@@ -211,6 +223,10 @@ def fake(version: str, *, disobey: str | None = None, foreign_cache: bool = Fals
         OnnxParser=Parser,
         Runtime=Runtime,
     )
+    registry = SimpleNamespace()
+    look_up = "get_creator" if typed else "get_plugin_creator"
+    setattr(registry, look_up, lambda name, version, space: name if name in plugins else None)
+    module.get_plugin_registry = lambda: registry
     if typed:
         module.IProgressMonitor = type("IProgressMonitor", (), {})
     return module
