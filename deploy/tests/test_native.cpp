@@ -82,7 +82,7 @@ double distance(const Result& found, const plain::Answers& expected) {
 }
 
 // float32 has 6e-8 of a number; sums over hundreds of children and three layers make a few times that of it.
-constexpr double kTolerance = 3e-6;
+constexpr double kTolerance = 1e-5;
 
 struct Case {
   string name;
