@@ -145,7 +145,7 @@ void report(const Model& model, const Options& options, double load_ms, const st
   }
   std::printf("%s: %s, %s; loaded in %.1f ms\n", model.info().name, model.info().backend_name, model.info().precision,
               load_ms);
-  std::printf("batch %d, %d session%s, images of %dx%d%s, %zu runs in %.2f s, at most %.0f MB of memory\n",
+  std::printf("batch %d, %d session%s, images of %d×%d%s, %zu runs in %.2f s, at most %.0f MB of memory\n",
               options.batch, options.sessions, options.sessions == 1 ? "" : "s", options.width, options.height,
               options.infer_only ? " (without pre-processing)" : "", sorted.size(), seconds, memory_mb);
   std::printf("latency in ms:");

@@ -67,8 +67,8 @@ Picture stacked(const std::vector<Picture>& views) {
     const Picture& view = views[c];
     if (view.channels != 1) throw std::logic_error("a view of several channels");
     if (view.width != out.width || view.height != out.height) {
-      throw std::runtime_error("the views differ in size: " + std::to_string(out.width) + "x" +
-                               std::to_string(out.height) + " and " + std::to_string(view.width) + "x" +
+      throw std::runtime_error("the views differ in size: " + std::to_string(out.width) + "×" +
+                               std::to_string(out.height) + " and " + std::to_string(view.width) + "×" +
                                std::to_string(view.height));
     }
     for (std::size_t i = 0; i < count; ++i) out.pixels[i * channels + c] = view.pixels[i];

@@ -80,7 +80,7 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
   jpeg_destroy_decompress(&jpeg);
   if (!good) throw std::runtime_error(std::string("a JPEG that cannot be read: ") + failure.message);
   if (!small) {
-    throw std::runtime_error("a JPEG of " + std::to_string(picture.width) + "x" + std::to_string(picture.height) +
+    throw std::runtime_error("a JPEG of " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
                              " pixels is too large");
   }
   return picture;

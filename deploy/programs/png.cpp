@@ -29,7 +29,7 @@ Picture parse_png(const unsigned char* bytes, std::size_t size) {
   const int channels = (colour ? 3 : 1) + (alpha ? 1 : 0);
   if (png.width > kMaxSide || png.height > kMaxSide || PNG_IMAGE_SIZE(png) > kMaxBytes) {
     png_image_free(&png);
-    throw std::runtime_error("a PNG of " + std::to_string(png.width) + "x" + std::to_string(png.height) +
+    throw std::runtime_error("a PNG of " + std::to_string(png.width) + "×" + std::to_string(png.height) +
                              " pixels is too large");
   }
   Picture picture{static_cast<int>(png.width), static_cast<int>(png.height), channels,

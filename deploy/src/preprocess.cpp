@@ -21,7 +21,7 @@ struct Scratch {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(QCN_BAD_ARGUMENT, message); }
 
-std::string by(std::int64_t width, std::int64_t height) { return std::to_string(width) + "x" + std::to_string(height); }
+std::string by(std::int64_t width, std::int64_t height) { return std::to_string(width) + "×" + std::to_string(height); }
 
 // Refuses an image whose last pixel's address would wrap around: computing it would be undefined.
 void check_strides(const qcn_image& image) {
