@@ -6,7 +6,8 @@
     activation, pose          float64 [N, K], [N, K, 3]     by the reference in float64: the truth
     activation.float32, pose.float32                        by the same in float32: the noise floor
     LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
-                                                            float64, before poses are divided by their running RMS
+                                                            float64, before poses are divided by their running RMS;
+                                                            and LAYER.activation.float32, LAYER.pose.float32
 
 With them (`qcn.export.arrays`) goes a text `rows`: a JSON list of what each row is. `qcn.export.reference` makes it; no
 torch here.
@@ -36,7 +37,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Golden:
-    """The file's contents. `layers` are the capsule layers before the last, by name, first to last."""
+    """The file's contents. `layers` are the capsule layers before the last, by name, first to last, in float64."""
 
     rows: tuple[str, ...]
     image: Array
@@ -45,6 +46,7 @@ class Golden:
     reference: Answers
     float32: Answers
     layers: dict[str, Answers]
+    layers_float32: dict[str, Answers]
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not of their kind: they may come from a file."""
@@ -54,6 +56,7 @@ class Golden:
             ("float64", self.reference, "float64", 2),
             ("float32", self.float32, "float32", 2),
             *((layer, answers, "float64", 4) for layer, answers in self.layers.items()),
+            *((f"{layer} float32", answers, "float32", 4) for layer, answers in self.layers_float32.items()),
         ):
             arrays += [(f"{name} activation", answers.activation, dtype, axes)]
             arrays += [(f"{name} pose", answers.pose, dtype, axes + 1)]
@@ -69,6 +72,9 @@ class Golden:
                 raise UsageError(f"the activations of '{name}' must be finite")
         if self.float32.activation.shape != self.reference.activation.shape:
             raise UsageError("float32 and float64 have different numbers of classes")
+        for name, answers in self.layers.items():
+            if self.layers_float32[name].activation.shape != answers.activation.shape:
+                raise UsageError(f"'{name}' has other shapes in float32 than in float64")
 
 
 def write(path: Path, golden: Golden) -> None:
@@ -77,7 +83,9 @@ def write(path: Path, golden: Golden) -> None:
     prefixes = {"": golden.reference, **{f"{name}.": answers for name, answers in golden.layers.items()}}
     for prefix, answers in prefixes.items():
         arrays |= {f"{prefix}activation": answers.activation, f"{prefix}pose": answers.pose}
-    arrays |= {"activation.float32": golden.float32.activation, "pose.float32": golden.float32.pose}
+    prefixes = {"": golden.float32, **{f"{name}.": answers for name, answers in golden.layers_float32.items()}}
+    for prefix, answers in prefixes.items():
+        arrays |= {f"{prefix}activation.float32": answers.activation, f"{prefix}pose.float32": answers.pose}
     write_arrays(path, arrays, SCHEMA, rows=json.dumps(golden.rows, ensure_ascii=False))
 
 
@@ -104,4 +112,7 @@ def _golden(rows: object, arrays: Mapping[str, Array]) -> Golden:
         reference=Answers(arrays["activation"], arrays["pose"]),
         float32=Answers(arrays["activation.float32"], arrays["pose.float32"]),
         layers={name: Answers(arrays[f"{name}.activation"], arrays[f"{name}.pose"]) for name in layers},
+        layers_float32={
+            name: Answers(arrays[f"{name}.activation.float32"], arrays[f"{name}.pose.float32"]) for name in layers
+        },
     )

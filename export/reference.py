@@ -35,13 +35,22 @@ def make_golden(network: QCN, run: Run, data_dir: Path) -> Golden:
     seen = preprocess(torch.from_numpy(raw), run.preprocessing)
     names = (*rows, *edges)
     exact, layers = answers(network, seen.double())
-    single, _ = answers(network, seen)
+    single, layers_single = answers(network, seen)
     for name, activation, pose in zip(names, exact.activation, exact.pose, strict=True):
         if not (np.isfinite(activation).all() and np.isfinite(pose).all()):
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
-    return Golden(names, raw, np.array([*labels, *[-1] * len(edges)]), seen.numpy(), exact, single, layers)
+    return Golden(
+        rows=names,
+        image=raw,
+        label=np.array([*labels, *[-1] * len(edges)]),
+        input=seen.numpy(),
+        reference=exact,
+        float32=single,
+        layers=layers,
+        layers_float32=layers_single,
+    )
 
 
 def answers(network: QCN, image: Tensor) -> tuple[Answers, dict[str, Answers]]:

@@ -276,6 +276,9 @@ def verify_parity(
     atol: Annotated[
         list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
     ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Compare every capsule layer, also where the answers are right.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Folder to write report.json to.")] = None,
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers, in units of float32's noise."""
@@ -283,7 +286,7 @@ def verify_parity(
     from qcn.verify import parity
 
     opened = Bundle.open(bundle)
-    verdicts = parity.verify(opened, backends, parity.tolerances(atol or ()))
+    verdicts = parity.verify(opened, backends, parity.tolerances(atol or ()), bisect)
     if report:
         parity.write_report(report / "report.json", opened, verdicts)
     for verdict in sorted(verdicts, key=lambda verdict: ("failed", "missing", "passed").index(verdict.status)):

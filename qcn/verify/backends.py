@@ -12,22 +12,26 @@ from qcn.verify import Runner, create
 
 @dataclass(frozen=True)
 class Backend:
-    """The formats it runs, and the runner (of `qcn.verify.RUNNERS`) with the options that do it."""
+    """The formats it runs, and the runner (of `qcn.verify.RUNNERS`) with the options that do it.
+
+    shows_layers   whether the runner has an option `layers`: capsule layers to give out beside the answers
+    """
 
     formats: tuple[Format, ...]
     runner: str
     options: dict[str, Any] = field(default_factory=dict)
+    shows_layers: bool = False
 
 
 ONNX: tuple[Format, ...] = ("onnx", "onnx-trt", "onnx-fused")
 BACKENDS = {
     "native": Backend(("native",), "native"),
-    "torch": Backend(("native",), "torch"),
-    "torch-fused": Backend(("native",), "torch", {"routing": "fused"}),
+    "torch": Backend(("native",), "torch", shows_layers=True),
+    "torch-fused": Backend(("native",), "torch", {"routing": "fused"}, shows_layers=True),
     "torchscript": Backend(("torchscript",), "torchscript"),
     "pt2": Backend(("pt2",), "pt2"),
-    "onnxruntime": Backend(ONNX, "onnxruntime"),
-    "onnxruntime-cuda": Backend(ONNX, "onnxruntime", {"device": "cuda"}),
+    "onnxruntime": Backend(ONNX, "onnxruntime", shows_layers=True),
+    "onnxruntime-cuda": Backend(ONNX, "onnxruntime", {"device": "cuda"}, shows_layers=True),
     "tensorrt": Backend(("trt",), "tensorrt", {"graph": True}),
 }
 
@@ -39,10 +43,15 @@ class Candidate:
     backend: str
     artefact: Artefact
 
-    def runner(self, bundle: Bundle) -> Runner:
-        """Its runner, not yet open; the artefact's hash is checked."""
+    def runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
+        """Its runner, not yet open; the artefact's hash is checked.
+
+        With `every_layer` it gives out every capsule layer too, in backends that can be made to.
+        """
         backend = BACKENDS[self.backend]
-        return create(backend.runner, bundle.path(self.artefact), **backend.options)
+        layers = [site.name for site in bundle.manifest.structure.capsules[:-1]] if every_layer else []
+        options = {"layers": layers} if layers and backend.shows_layers else {}
+        return create(backend.runner, bundle.path(self.artefact), **backend.options, **options)
 
 
 def candidates(bundle: Bundle, names: Iterable[str] | None) -> list[Candidate]:

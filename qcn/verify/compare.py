@@ -43,21 +43,29 @@ class Errors:
         """False also for what is not a number."""
         return self.max_abs <= self.tolerance
 
+    def words(self) -> str:
+        multiple = f"{self.noise_floor_multiple:.3g} noise floors"
+        return f"off by {self.max_abs:.2g}, {multiple}; {self.tolerance:.2g} is allowed"
+
     def as_json(self) -> dict[str, float]:
         return asdict(self)
 
 
 def compare(found: Mapping[str, Array], golden: Golden, precision: str, atol: Mapping[str, float]) -> dict[str, Errors]:
-    """Each output of the golden images. `atol` overrides tolerances: by output, or under "" for all."""
+    """Each output of the golden images, and of the capsule layers where they are given out too, first to last.
+
+    `atol` overrides tolerances: by output, or under "" for all.
+    """
+    known = {
+        f"{layer}.{output}": (getattr(exact, output), getattr(golden.layers_float32[layer], output))
+        for layer, exact in golden.layers.items()
+        for output in OUTPUTS
+    }
+    known |= {output: (getattr(golden.reference, output), getattr(golden.float32, output)) for output in OUTPUTS}
     return {
-        name: _errors(
-            found[name],
-            getattr(golden.reference, name),
-            getattr(golden.float32, name),
-            FLOORS[precision],
-            atol.get(name, atol.get("")),
-        )
-        for name in OUTPUTS
+        name: _errors(found[name], exact, single, FLOORS[precision], atol.get(name, atol.get("")))
+        for name, (exact, single) in known.items()
+        if name in found
     }
 
 

@@ -1,6 +1,7 @@
 """An ONNX file in ONNX Runtime, with the execution provider that was asked for or none at all."""
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,16 @@ class OnnxRuntimeRunner(Runner):
     device    cpu or cuda. ONNX Runtime falls back to the CPU without a word when CUDA's libraries do not load; here
               that is an error.
     threads   CPU threads for one operator; None: ONNX Runtime's choice
+    layers    capsule layers that are to be given out too, as LAYER.pose and LAYER.activation
     """
 
-    def __init__(self, path: Path, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(self, path: Path, device: str = "cpu", threads: int | None = None, layers: Sequence[str] = ()) -> None:
         if device not in PROVIDERS:
             raise unknown_name("device for ONNX Runtime", device, PROVIDERS)
         self.path = path
         self.device = device
         self.threads = threads
+        self.layers = layers
         self.name = f"onnxruntime ({device})"
         self._session: Any = None
 
@@ -51,7 +54,8 @@ class OnnxRuntimeRunner(Runner):
         try:
             # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
             settings = {"use_tf32": "0"} if self.device == "cuda" else {}
-            session = onnxruntime.InferenceSession(str(self.path), options, providers=[(provider, settings)])
+            model = _with_layers(self.path, self.layers) if self.layers else str(self.path)
+            session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot load {self.path}: {error}") from error
         got = session.get_providers()
@@ -80,3 +84,23 @@ class OnnxRuntimeRunner(Runner):
 
     def close(self) -> None:
         self._session = None
+
+
+def _with_layers(path: Path, layers: Sequence[str]) -> bytes:
+    """The graph with more outputs: its values are named for their places (`qcn.export.onnx`)."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
+    model = onnx.load(path)
+    there = {output for node in model.graph.node for output in node.output}
+    for layer in layers:
+        for kind in ("pose", "activation"):
+            places = (f"{layer}/parents.{kind}", f"{layer}/{kind}")  # of an unrolled layer, of a fused one
+            place = next((place for place in places if place in there), None)
+            name = f"{layer}.{kind}"
+            if place is None or name in there:
+                continue  # another graph, or one that gives it out already
+            model.graph.node.append(onnx.helper.make_node("Identity", [place], [name], name))
+            model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return bytes(model.SerializeToString())

@@ -37,9 +37,10 @@ class Verdict:
         """What a user wants to know of it, in words."""
         if not self.outputs:
             return list(self.reasons)
-        said = [
-            f"{name:10} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: {errors.noise_floor_multiple:.3g} noise floors"
-            f" (allowed {errors.tolerance:.2e})"
+        width = max(map(len, self.outputs))
+        said = [*self.reasons] + [
+            f"{name:{width}} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: "
+            f"{errors.noise_floor_multiple:.3g} noise floors (allowed {errors.tolerance:.2e})"
             for name, errors in self.outputs.items()
         ]
         flips, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
@@ -55,13 +56,18 @@ class Verdict:
         return {**asdict(self), "outputs": {name: errors.as_json() for name, errors in self.outputs.items()}}
 
 
-def verify(bundle: Bundle, backends: Iterable[str] | None, atol: Mapping[str, float]) -> list[Verdict]:
-    """A verdict for each artefact in each backend; what this machine lacks is `missing`."""
+def verify(
+    bundle: Bundle, backends: Iterable[str] | None, atol: Mapping[str, float], bisect: bool = False
+) -> list[Verdict]:
+    """A verdict for each artefact in each backend; what this machine lacks is `missing`.
+
+    `bisect` compares every capsule layer also where the answers are right.
+    """
     golden = bundle.golden()
-    return [_verdict(bundle, candidate, golden, atol) for candidate in candidates(bundle, backends)]
+    return [_verdict(bundle, candidate, golden, atol, bisect) for candidate in candidates(bundle, backends)]
 
 
-def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float]) -> Verdict:
+def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float], bisect: bool) -> Verdict:
     about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision)
     try:
         with candidate.runner(bundle) as runner:
@@ -69,12 +75,13 @@ def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
     errors = compare(found, golden, candidate.artefact.precision, atol)
-    reasons = [
-        f"{name} is off by {error.max_abs:.2g}, {error.noise_floor_multiple:.3g} noise floors; "
-        f"{error.tolerance:.2g} is allowed"
-        for name, error in errors.items()
-        if not error.passed
-    ]
+    reasons = [f"{name} is {error.words()}" for name, error in errors.items() if name in OUTPUTS and not error.passed]
+    if reasons or bisect:
+        layers = errors if len(errors) > len(OUTPUTS) else _layers(bundle, candidate, golden, atol)
+        wrong = next((name for name, error in layers.items() if not error.passed), None)
+        if wrong and reasons:
+            reasons.append(f"the first to leave its tolerance: {wrong}, which is {layers[wrong].words()}")
+        errors = {**errors, **layers}
     turned = flips(found["activation"], golden)
     return Verdict(
         *about,
@@ -89,6 +96,13 @@ def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping
     )
 
 
+def _layers(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float]) -> dict[str, Errors]:
+    """The errors of every capsule layer, where the backend can be made to give them out; else of what there is."""
+    with candidate.runner(bundle, every_layer=True) as runner:
+        found = _all(runner, golden, candidate)
+    return compare(found, golden, candidate.artefact.precision, atol)
+
+
 def _all(runner: Runner, golden: Golden, candidate: Candidate) -> dict[str, Any]:
     """The outputs of all golden images, in batches that the artefact takes."""
     batch = candidate.artefact.batch
@@ -101,7 +115,7 @@ def _all(runner: Runner, golden: Golden, candidate: Candidate) -> dict[str, Any]
         if rows < least:  # the last ones, where the batch is fixed: made up with some that are left out again
             images = np.concatenate([images, np.repeat(images[:1], least - rows, axis=0)])
         parts.append({name: value[:rows] for name, value in runner.infer(images).items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in OUTPUTS}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def tolerances(given: Iterable[str]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """torch as a backend: the deployment form by plain torch or by its fused kernels, and the files made for torch."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,18 @@ class _TorchRunner(Runner):
 
 
 class DeployedRunner(_TorchRunner):
-    """weights.safetensors by torch: `dtype` float64 or float32, `routing` reference or fused."""
+    """weights.safetensors by torch: `dtype` float64 or float32, `routing` reference or fused, and any `layers`."""
 
-    def __init__(self, path: Path, device: str = "cpu", dtype: str = "float32", routing: Any = "reference") -> None:
+    def __init__(
+        self,
+        path: Path,
+        device: str = "cpu",
+        dtype: str = "float32",
+        routing: Any = "reference",
+        layers: Sequence[str] = (),
+    ) -> None:
         super().__init__(path, device)
-        self.dtype, self.routing = dtype, routing
+        self.dtype, self.routing, self.layers = dtype, routing, layers
 
     def _load(self) -> Any:
         import torch
@@ -70,11 +78,14 @@ class DeployedRunner(_TorchRunner):
         from qcn.routing import fused
 
         network = native.read(self.path)
-        model = Deployed(network).to(self.device, getattr(torch, self.dtype)).eval()
+        model = Deployed(network, every_layer=bool(self.layers)).to(self.device, getattr(torch, self.dtype)).eval()
         model.routing = self.routing
         kernels_for = torch.empty(0, dtype=getattr(torch, self.dtype), device=self.device)
         fused(self.routing, kernels_for, network.structure.classes)  # says so now if there are none
         return model
+
+    def _outputs(self, count: int) -> list[str]:
+        return list(self._model.facts()["outputs"])
 
     def _run(self, images: Any) -> Any:
         import torch

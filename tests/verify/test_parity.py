@@ -1,6 +1,7 @@
 """`qcn verify-parity`: honest artefacts pass in every backend, planted faults are found, and the exit code says so."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -58,24 +59,28 @@ def one_rotor_backwards(rotation: Any) -> Any:
     return rotation
 
 
-FAULTS: dict[str, Callable[[Network], Network]] = {
-    "one rotor turns backwards": changed("capsules2.rotation", one_rotor_backwards),
-    "a routing iteration is dropped": lambda network: replace(
-        network, structure=replace(network.structure, iterations=1)
+# What is altered, and where the first wrong values are.
+FAULTS: dict[str, tuple[str, Callable[[Network], Network]]] = {
+    "one rotor turns backwards": ("capsules2.", changed("capsules2.rotation", one_rotor_backwards)),
+    "a routing iteration is dropped": (
+        "capsules1.",
+        lambda network: replace(network, structure=replace(network.structure, iterations=1)),
     ),
-    "another floor under the variance": lambda network: replace(
-        network, structure=replace(network.structure, variance_floor=1e-3)
+    "another floor under the variance": (
+        "capsules1.",
+        lambda network: replace(network, structure=replace(network.structure, variance_floor=1e-3)),
     ),
-    "a batch norm was not folded": changed("pose.0.conv1.bias", np.zeros_like),
-    "the RMS between layers was not folded": changed("capsules2.rotation", lambda rotation: rotation * 1.1),
-    "the poses' axes are exchanged": changed("classes.rotation", lambda rotation: rotation.swapaxes(-1, -2)),
+    "a batch norm was not folded": ("capsules1.", changed("pose.0.conv1.bias", np.zeros_like)),
+    "the RMS between layers was not folded": ("capsules2.", changed("capsules2.rotation", lambda r: r * 1.1)),
+    "the poses' axes are exchanged": ("", changed("classes.rotation", lambda r: r.swapaxes(-1, -2))),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(bundle: Bundle, fault: str) -> None:
     """In a graph that was made from altered weights, while the golden answers are the trained network's."""
-    altered = FAULTS[fault](bundle.network())
+    place, plant = FAULTS[fault]
+    altered = plant(bundle.network())
     manifest = replace(bundle.manifest, structure=altered.structure)
     (bundle.folder / "manifest.json").write_text(manifest.to_json())
     bundle = Bundle.open(bundle.folder)
@@ -86,6 +91,8 @@ def test_a_planted_fault_is_found(bundle: Bundle, fault: str) -> None:
     assert result.returncode == 1
     assert result.stdout.startswith("failed   onnxruntime: model.onnx")
     assert "qcn: not as the trained network answers: onnxruntime (model.onnx)" in result.stderr
+    found = re.search(r"the first to leave its tolerance: (.*), which is off by", result.stdout)
+    assert found and re.fullmatch(rf"{re.escape(place)}(activation|pose)", found[1])
 
 
 def test_what_is_not_a_number_fails(bundle: Bundle) -> None:
