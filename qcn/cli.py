@@ -250,10 +250,20 @@ def export(
 
 
 @app.command()
-def doctor(bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")]) -> None:
-    """Check every file of a bundle, and say which can run on this machine and what the others need."""
+def doctor(
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote; else this machine.")] = None,
+) -> None:
+    """Say what this machine has and lacks; of a bundle, whether every file is whole and which can run here."""
     from qcn.doctor import diagnose
+    from qcn.verify.machine import survey
 
+    if bundle is None:
+        for piece in survey():
+            found = piece.found or typer.style("missing", fg="yellow")
+            typer.echo(f"{piece.name:14} {found}")
+            if not piece.found:
+                typer.echo(f"{'':14} for {piece.enables} → {piece.get}")
+        return
     rows = diagnose(bundle)
     for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
         colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")

@@ -1,6 +1,8 @@
 """The command line as a user meets it: help without heavy packages, one clear line for what goes wrong, exit codes."""
 
+import itertools
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -97,6 +99,17 @@ def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
     result = run_bare(code)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert f"{bundle.folder} is not as it was written: model.ts" in result.stderr
+
+
+def test_doctor_says_what_a_bare_machine_lacks() -> None:
+    result = run_bare("sys.argv = ['qcn', 'doctor']\nfrom qcn.cli import main\nmain()")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    heads = [line.split("  ")[0] for line in lines if not line.startswith(" ")]
+    assert heads[:3] == ["GPU", "torch", "triton"] and heads[-1] == "libqcn" and len(heads) == 11
+    for line, after in itertools.pairwise([*lines, ""]):
+        if line.endswith("missing"):
+            assert re.match(r" +for .* → .+", after), after
 
 
 def write_bundle(folder: Path) -> Bundle:
