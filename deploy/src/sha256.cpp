@@ -80,16 +80,16 @@ void arm_blocks(std::uint32_t state[8], const unsigned char* data, std::size_t b
 }
 #endif
 
-void add_blocks(std::uint32_t state[8], const unsigned char* data, std::size_t blocks) {
+using Blocks = void (*)(std::uint32_t state[8], const unsigned char* data, std::size_t blocks);
+
+Blocks blocks_for_this_cpu() {
 #if defined(__aarch64__) && defined(__linux__)
-  if (getauxval(AT_HWCAP) & HWCAP_SHA2) return arm_blocks(state, data, blocks);
+  if (getauxval(AT_HWCAP) & HWCAP_SHA2) return arm_blocks;
 #endif
-  plain_blocks(state, data, blocks);
+  return plain_blocks;
 }
 
-}  // namespace
-
-std::string sha256(const void* data, std::size_t size) {
+std::string digest(const void* data, std::size_t size, Blocks add_blocks) {
   std::uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                             0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const auto bytes = static_cast<const unsigned char*>(data);
@@ -109,5 +109,11 @@ std::string sha256(const void* data, std::size_t size) {
   }
   return digits;
 }
+
+}  // namespace
+
+std::string sha256(const void* data, std::size_t size) { return digest(data, size, blocks_for_this_cpu()); }
+
+std::string plain_sha256(const void* data, std::size_t size) { return digest(data, size, plain_blocks); }
 
 }  // namespace qcn

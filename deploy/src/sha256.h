@@ -7,7 +7,8 @@
 
 namespace qcn {
 
-std::string sha256(const void* data, std::size_t size);  // 64 hexadecimal digits
+std::string sha256(const void* data, std::size_t size);        // 64 hexadecimal digits
+std::string plain_sha256(const void* data, std::size_t size);  // the same in C++ alone, as on other processors
 
 }  // namespace qcn
 

@@ -1,0 +1,231 @@
+/* qcn.h as a C99 program sees it: test_api BUNDLE. Everything that can be misused is. */
+#include <math.h>
+#include <qcn/qcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failures = 0;
+static int logged = 0;
+
+#define CHECK(condition)                                     \
+  do {                                                       \
+    if (!(condition)) {                                      \
+      printf("FAILED, line %d: %s\n", __LINE__, #condition); \
+      printf("  the last error is: %s\n", qcn_last_error()); \
+      ++failures;                                            \
+    }                                                        \
+  } while (0)
+
+static void log_line(qcn_log_level level, const char* message, void* user) {
+  if (level > QCN_LOG_ERROR || !message || user != &logged) ++failures;
+  ++logged;
+}
+
+static void names(void) {
+  char version[32];
+  snprintf(version, sizeof version, "%d.%d.%d", QCN_VERSION_MAJOR, QCN_VERSION_MINOR, QCN_VERSION_PATCH);
+  CHECK(strcmp(qcn_version(), version) == 0);
+  CHECK(strcmp(qcn_version(), QCN_PROJECT_VERSION) == 0);
+  CHECK(strcmp(qcn_status_name(QCN_OK), "QCN_OK") == 0);
+  CHECK(strcmp(qcn_status_name(QCN_INTERNAL_ERROR), "QCN_INTERNAL_ERROR") == 0);
+  CHECK(qcn_status_name((qcn_status)77) != NULL && qcn_status_name((qcn_status)-1) != NULL);
+}
+
+static void best(void) {
+  const float numbers[] = {NAN, 1, 3, 2, NAN}, none[] = {NAN, NAN}, low[] = {-INFINITY, -INFINITY};
+  CHECK(qcn_best(numbers, 5) == 2 && qcn_best(numbers, 2) == 1 && qcn_best(none, 2) == -1 && qcn_best(low, 2) == 0);
+  CHECK(qcn_best(NULL, 5) == -1 && qcn_best(numbers, 0) == -1 && qcn_best(numbers, -1) == -1);
+}
+
+static void loading(const char* bundle) {
+  qcn_model* model = (qcn_model*)&failures; /* must be left as it is */
+  qcn_model_params params = qcn_model_default_params();
+  CHECK(qcn_model_load(NULL, NULL, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "path"));
+  CHECK(qcn_model_load(bundle, NULL, NULL) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "model"));
+  CHECK(qcn_model_load("", NULL, &model) == QCN_NO_FILE);
+  CHECK(qcn_model_load("/no/such/folder", NULL, &model) == QCN_NO_FILE);
+  CHECK(qcn_model_load("/", NULL, &model) == QCN_BAD_BUNDLE);
+  params.backend = (qcn_backend)77;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "77"));
+  params.backend = QCN_BACKEND_TENSORRT; /* the bundle has no engine, with or without TensorRT here */
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_NO_BACKEND);
+  params = qcn_model_default_params();
+  params.precision = "fp8";
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+  params.precision = "fp16";
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_NO_BACKEND);
+  params = qcn_model_default_params();
+  params.self_test = 3;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+  params = qcn_model_default_params();
+  params.threads = -1;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+  params = qcn_model_default_params();
+  params.device = -1;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+  CHECK(model == (qcn_model*)&failures);
+  qcn_model_free(NULL);
+
+  params = qcn_model_default_params();
+  params.log = log_line;
+  params.log_user = &logged;
+  params.self_test = 2;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_OK);
+  CHECK(logged == 3); /* why native, what was loaded, what the self-test found */
+  qcn_model_free(model);
+}
+
+/* Structures of programs that were built with an older or a newer header. */
+static void structure_sizes(const char* bundle) {
+  qcn_model* model = NULL;
+  struct {
+    qcn_model_params known;
+    size_t unknown;
+  } newer;
+  qcn_model_params older = qcn_model_default_params();
+  struct {
+    qcn_model_info known;
+    size_t unknown;
+  } more;
+  qcn_model_info info;
+  size_t odd;
+  memset(&newer, 0, sizeof newer);
+  newer.known = qcn_model_default_params();
+  newer.known.size = sizeof newer;
+  CHECK(qcn_model_load(bundle, &newer.known, &model) == QCN_OK);
+  qcn_model_free(model);
+  model = NULL;
+  newer.unknown = 1;
+  CHECK(qcn_model_load(bundle, &newer.known, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "newer"));
+  older.size = offsetof(qcn_model_params, log); /* what follows is not looked at */
+  older.log_user = NULL;
+  older.log = (qcn_log)(void (*)(void))abort;
+  CHECK(qcn_model_load(bundle, &older, &model) == QCN_OK);
+  for (odd = 0; odd < 16; ++odd) {
+    older.size = odd;
+    CHECK(qcn_model_load(bundle, &older, &model) == QCN_BAD_ARGUMENT);
+  }
+  older.size = sizeof older - 1;
+  CHECK(qcn_model_load(bundle, &older, &model) == QCN_BAD_ARGUMENT);
+  older.size = (size_t)-8;
+  CHECK(qcn_model_load(bundle, &older, &model) == QCN_BAD_ARGUMENT);
+
+  memset(&info, 0x55, sizeof info);
+  CHECK(qcn_model_describe(model, &info) == QCN_BAD_ARGUMENT);
+  info.size = sizeof info;
+  CHECK(qcn_model_describe(model, NULL) == QCN_BAD_ARGUMENT && qcn_model_describe(NULL, &info) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_model_describe(model, &info) == QCN_OK && info.size == sizeof info);
+  CHECK(strcmp(info.name, "tiny") == 0 && info.classes == 3 && info.channels == 1 && info.height == 8);
+  CHECK(info.backend == QCN_BACKEND_NATIVE && strncmp(info.backend_name, "native", 6) == 0);
+  CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0);
+  memset(&info, 0x55, sizeof info);
+  info.size = offsetof(qcn_model_info, backend_name);
+  CHECK(qcn_model_describe(model, &info) == QCN_OK && info.width == 8 && info.max_batch == 0x55555555);
+  memset(&more, 0x55, sizeof more);
+  more.known.size = sizeof more;
+  CHECK(qcn_model_describe(model, &more.known) == QCN_OK && more.unknown == 0 && more.known.classes == 3);
+
+  CHECK(strcmp(qcn_model_class(model, 0), "cat") == 0 && strcmp(qcn_model_class(model, 2), "\xC3\xA9") == 0);
+  CHECK(!qcn_model_class(model, 3) && !qcn_model_class(model, -1) && !qcn_model_class(NULL, 0));
+  qcn_model_free(model);
+}
+
+static void classifying(const char* bundle) {
+  qcn_model* model = NULL;
+  qcn_session* session = (qcn_session*)&failures;
+  qcn_session_params params = qcn_session_default_params();
+  unsigned char pixels[12 * 10] = {0};
+  float floats[12 * 10], input[64], activation[300], pose[900], again[300];
+  qcn_image image = qcn_image_default(pixels, 12, 10, 1), images[100];
+  int i;
+  for (i = 0; i < 120; ++i) pixels[i] = (unsigned char)(i * 37), floats[i] = (float)pixels[i] / 255;
+  CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK);
+  CHECK(qcn_session_create(NULL, NULL, &session) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_session_create(model, NULL, NULL) == QCN_BAD_ARGUMENT);
+  params.size = 3;
+  CHECK(qcn_session_create(model, &params, &session) == QCN_BAD_ARGUMENT);
+  CHECK(session == (qcn_session*)&failures);
+  params = qcn_session_default_params();
+  CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
+  qcn_session_free(NULL);
+
+  activation[0] = pose[0] = input[0] = 7;
+  CHECK(qcn_classify(NULL, &image, 1, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, NULL, 1, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, 1, NULL, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, 0, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, -5, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(NULL, input, 1, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, NULL, 1, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, input, 1, NULL, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, input, 0, activation, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_preprocess(NULL, &image, input) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_preprocess(model, NULL, input) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_preprocess(model, &image, NULL) == QCN_BAD_ARGUMENT);
+
+#define REFUSED(change)                                                            \
+  do {                                                                             \
+    qcn_image wrong = qcn_image_default(pixels, 12, 10, 1);                        \
+    change;                                                                        \
+    CHECK(qcn_classify(session, &wrong, 1, activation, pose) == QCN_BAD_ARGUMENT); \
+    CHECK(qcn_preprocess(model, &wrong, input) == QCN_BAD_ARGUMENT);               \
+  } while (0)
+  REFUSED(wrong.size = 0);
+  REFUSED(wrong.size = 7);
+  REFUSED(wrong.size = (size_t)-8);
+  REFUSED(wrong.data = NULL);
+  REFUSED(wrong.width = 0);
+  REFUSED(wrong.width = -12);
+  REFUSED(wrong.height = 0);
+  REFUSED(wrong.height = 7); /* smaller than the crop */
+  REFUSED(wrong.channels = 3);
+  REFUSED(wrong.channels = 0);
+  REFUSED(wrong.pixel = (qcn_pixel)9);
+  REFUSED(wrong.on_device = 1);
+  REFUSED(wrong.row_stride = PTRDIFF_MAX);
+  REFUSED(wrong.column_stride = PTRDIFF_MIN);
+  CHECK(activation[0] == 7 && pose[0] == 7 && input[0] == 7);
+  images[0] = images[1] = image;
+  images[1].size -= 8;
+  CHECK(qcn_classify(session, images, 2, activation, pose) == QCN_BAD_ARGUMENT && activation[0] == 7);
+
+  CHECK(qcn_classify(session, &image, 1, activation, pose) == QCN_OK);
+  CHECK(activation[0] >= 0 && activation[0] <= 1 && isfinite(pose[8]));
+  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && !memcmp(activation, again, 12));
+  CHECK(qcn_preprocess(model, &image, input) == QCN_OK && qcn_infer(session, input, 1, again, NULL) == QCN_OK);
+  CHECK(!memcmp(activation, again, 12));
+  for (i = 0; i < 100; ++i) images[i] = image; /* more than go at once */
+  CHECK(qcn_classify(session, images, 100, activation, pose) == QCN_OK);
+  for (i = 0; i < 100; ++i) CHECK(fabsf(activation[3 * i + 2] - again[2]) < 1e-6f);
+  image.size = offsetof(qcn_image, reverse_channels); /* of an older header */
+  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+
+  image = qcn_image_planar(floats, 12, 10, 1);
+  image.pixel = QCN_FLOAT32;
+  image.column_stride *= 4, image.row_stride *= 4, image.channel_stride *= 4;
+  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+  floats[5 * 12 + 5] = NAN;
+  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK && qcn_best(again, 3) == -1);
+  for (i = 0; i < 120; ++i) floats[i] = i % 2 ? INFINITY : -INFINITY;
+  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK);
+  for (i = 0; i < 120; ++i) floats[i] = 3e38f;
+  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK);
+
+  qcn_model_free(model); /* the session keeps it */
+  image = qcn_image_default(pixels, 12, 10, 1);
+  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+  qcn_session_free(session);
+}
+
+int main(int count, char** arguments) {
+  CHECK(qcn_last_error()[0] == '\0');
+  if (count != 2) return 2;
+  names();
+  best();
+  loading(arguments[1]);
+  structure_sizes(arguments[1]);
+  classifying(arguments[1]);
+  return failures ? 1 : 0;
+}

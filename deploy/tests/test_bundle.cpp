@@ -1,0 +1,309 @@
+// Bundles that are not what they should be: cut short, altered byte by byte, made to lead elsewhere or to exhaust.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backend.h"
+#include "bundle.h"
+#include "check.h"
+#include "golden.h"
+#include "json.h"
+#include "manifest.h"
+#include "self_test.h"
+#include "tensors.h"
+#include "tiny_bundle.h"
+
+using std::string;
+using std::to_string;
+
+namespace {
+
+const string kWeights = tiny::weights(), kGolden = tiny::golden(), kManifest = tiny::manifest(kWeights, kGolden);
+
+string replaced(string text, const string& from, const string& to) {
+  const std::size_t place = text.find(from);
+  check(place != string::npos, "the test replaces what is not there: " + from);
+  return place == string::npos ? text : text.replace(place, from.size(), to);
+}
+
+// Every beginning of the text, and every byte changed in each bit and to characters that mean something to a reader.
+void every_change(const string& name, const string& text, std::size_t until,
+                  const std::function<void(const string&)>& read) {
+  for (std::size_t length = 0; length < text.size(); ++length) {
+    if (length > until && length + 64 < text.size()) continue;
+    const string what = name + " cut to " + to_string(length);
+    // A copy of its own size, so that the address sanitizer sees the first byte beyond it.
+    check(!accepted_or_refused(what, [&] { read(string(text, 0, length)); }) || length + 1 == text.size(), what);
+  }
+  for (std::size_t place = 0; place < until; ++place) {
+    std::vector<char> values = {'\0', '\xFF', '"', '{', '}', '[', ',', '0', '9', '-'};
+    for (int bit = 0; bit < 8; ++bit) values.push_back(static_cast<char>(text[place] ^ 1 << bit));
+    for (const char value : values) {
+      string changed = text;
+      changed[place] = value;
+      accepted_or_refused(name + ", byte " + to_string(place) + " set to " + to_string(value), [&] { read(changed); });
+    }
+  }
+}
+
+// What a session would do with files that were accepted: an altered one must not lead it out of bounds.
+void use_weights(const string& file) {
+  const auto tensors = std::make_shared<const qcn::TensorFile>(tiny::bytes(file));
+  const qcn::Structure structure = qcn::parse_structure(qcn::Json::parse(tensors->text("structure")));
+  if (structure.height * structure.width > 100) return;
+  const auto backend = qcn::native_backend(structure, tensors);
+  std::vector<float> input(static_cast<std::size_t>(structure.channels * structure.height * structure.width));
+  std::vector<float> activation(static_cast<std::size_t>(structure.classes)), pose(activation.size() * 3);
+  backend->runner(nullptr)->run(input.data(), 1, activation.data(), pose.data());
+}
+
+void altered_files() {
+  every_change("manifest.json", kManifest, kManifest.size(), [](const string& text) { qcn::parse_manifest(text); });
+  const std::size_t header = kWeights.find("   ") != string::npos ? kWeights.find('\0', 8) : 2000;
+  every_change("weights.safetensors", kWeights, std::min<std::size_t>(header, 4000), use_weights);
+  const qcn::Structure structure = qcn::parse_structure(qcn::Json::parse(tiny::structure()));
+  every_change("golden.safetensors", kGolden, 700, [&](const string& text) {
+    const qcn::TensorFile file(tiny::bytes(text));
+    qcn::read_golden(file, structure);
+  });
+}
+
+void manifests() {
+  const qcn::Manifest manifest = qcn::parse_manifest(kManifest);
+  check(manifest.name == "tiny" && manifest.classes[2] == "é" && manifest.files.size() == 2, "a manifest is read");
+  check(manifest.preprocessing.crop == 8 && !manifest.preprocessing.resize && manifest.preprocessing.std[0] == 0.25,
+        "pre-processing is read");
+  check(manifest.structure.capsules[0].kernel == 3 && !manifest.structure.capsules[1].kernel, "the structure is read");
+  const auto newer = refused("a newer schema", QCN_BAD_BUNDLE,
+                             [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 1", "\"schema\": 2")); });
+  check(contains(newer, "schema 2") && contains(newer, "newer libqcn is needed"), newer);
+
+  const std::vector<std::pair<string, string>> changes = {
+      {"\"schema\": 1", "\"schema\": 1.0"},
+      {"\"schema\": 1", "\"schema\": \"1\""},
+      {"\"schema\": 1", "\"schema\": 1, \"more\": 1"},
+      {"\"epoch\": 4", "\"epoch\": 4.5"},
+      {"\"classes\": [\"cat\", ", "\"classes\": ["},
+      {"\"cat\"", "\"c\\nat\""},
+      {"\"cat\"", "\"c\\u0000at\""},
+      {"\"cat\"", "\"\\u202ecat\""},
+      {"\"image\": [1, 10, 10]", "\"image\": [2, 10, 10]"},
+      {"\"image\": [1, 10, 10]", "\"image\": [1, 10]"},
+      {"\"crop\": 8", "\"crop\": 9"},
+      {"\"crop\": 8", "\"crop\": 8.0"},
+      {"\"crop\": 8", "\"crop\": true"},
+      {"\"std\": [0.25]", "\"std\": [0.0]"},
+      {"\"std\": [0.25]", "\"std\": [-0.25]"},
+      {"\"std\": [0.25]", "\"std\": [1]"},
+      {"\"std\": [0.25]", "\"std\": []"},
+      {"\"mean\": [0.5], \"std\": [0.25]", "\"mean\": [], \"std\": []"},
+      {"\"pose\": [2]", "\"pose\": [1]"},
+      {"\"pose\": [2]", "\"pose\": [65536, 65536, 65536, 65536, 65536]"},
+      {"\"height\": 8", "\"height\": 8000000000"},
+      {"\"height\": 8", "\"height\": 0"},
+      {"\"height\": 8", "\"height\": -8"},
+      {"\"kernel\": null", "\"kernel\": 3"},
+      {"\"kernel\": 3", "\"kernel\": null"},
+      {"\"iterations\": 2", "\"iterations\": 6"},
+      {"\"mode\": \"logistic\"", "\"mode\": \"other\""},
+      {"\"mass_floor\": 1e-06", "\"mass_floor\": 0.0"},
+      {"\"shape\": [3, 3]", "\"shape\": [3, 4]"},
+      {"\"layout\": \"NCHW\"", "\"layout\": \"NHWC\""},
+      {"\"format\": \"native\"", "\"format\": \"pickle\""},
+      {"\"bytes\": ", "\"bytes\": -"},
+      {"\"bytes\": ", "\"bytes\": 99999999999999999999"},
+      {"\"sha256\": \"", "\"sha256\": 3, \"x\": \""},
+      {"\"batch\": null", "\"batch\": {\"min\": 1, \"opt\": 8, \"max\": 4}"},
+      {"\"batch\": null", "\"batch\": {\"min\": 0, \"opt\": 1, \"max\": 4}"},
+      {"\"facts\": {}", "\"facts\": []"},
+      {"\"weights.safetensors\"", "\"golden.safetensors\""},  // twice
+  };
+  for (const auto& [from, to] : changes) {
+    refused(to, QCN_BAD_BUNDLE, [&, from = from, to = to] { qcn::parse_manifest(replaced(kManifest, from, to)); });
+  }
+  for (const char* file : {"", "/etc/passwd", "../x", "a/../x", "a/..", "..", ".", "./x", ".x", "a/.x", "a//x", "a/",
+                           "/", "a\\\\b", "a\\nb", "manifest.json", "a\\u0000b"}) {
+    refused(string("the place '") + file + "'", QCN_BAD_BUNDLE,
+            [&] { qcn::parse_manifest(replaced(kManifest, "weights.safetensors", file)); });
+  }
+  for (const char* file : {"engines/x.engine", "x y", "ünïcode"}) {
+    qcn::parse_manifest(replaced(kManifest, "weights.safetensors", file));
+  }
+}
+
+void safetensors() {
+  const qcn::TensorFile file(tiny::bytes(kWeights));
+  check(file.at("capsules1.rotation").count() == 324 && file.all().size() == 24, "tensors are read");
+  check(file.floats("classes.beta_u", {3}) != nullptr, "floats are read");
+  const string shape = refused("another shape", QCN_BAD_BUNDLE, [&] { file.floats("classes.beta_u", {4}); });
+  check(contains(shape, "[4], not F32 [3]"), shape);
+  refused("another type", QCN_BAD_BUNDLE, [&] { file.doubles("classes.beta_u", {3}); });
+  refused("no such array", QCN_BAD_BUNDLE, [&] { file.at("none"); });
+
+  const auto with = [](const string& entries, std::size_t data) {
+    string header = R"({"__metadata__": {"qcn": "{\"schema\": \"1\"}"})" + entries + "}";
+    header.resize((header.size() + 7) / 8 * 8, ' ');
+    string prefix(8, '\0');
+    prefix[0] = static_cast<char>(header.size() & 0xFF), prefix[1] = static_cast<char>(header.size() >> 8);
+    return tiny::bytes(prefix + header + string(data, 'x'));
+  };
+  const auto array = [](const char* name, const char* type, const string& sides, const string& offsets) {
+    return string(", \"") + name + "\": {\"dtype\": \"" + type + "\", \"shape\": [" + sides + "], \"data_offsets\": [" +
+           offsets + "]}";
+  };
+  qcn::TensorFile(with("", 0));
+  check(qcn::TensorFile(with(array("a", "F32", "2, 0, 5", "0, 0"), 0)).at("a").count() == 0, "an empty array");
+  check(qcn::TensorFile(with(array("a", "F32", "", "0, 4"), 4)).at("a").count() == 1, "a scalar");
+  const std::vector<std::pair<string, std::size_t>> wrong = {
+      {"", 1},                              // a byte of no array
+      {array("a", "F32", "2", "0, 8"), 7},  // out of range
+      {array("a", "F32", "2", "0, 8"), 9},  // a byte left over
+      {array("a", "F32", "2", "8, 0"), 8},  // backwards
+      {array("a", "F32", "2", "-8, 0"), 8},
+      {array("a", "F32", "3", "0, 8"), 8},  // not its shape
+      {array("a", "F32", "-2", "0, 8"), 8},
+      {array("a", "F32", "2.0", "0, 8"), 8},
+      {array("a", "F32", "4611686018427387904", "0, 8"), 8},  // overflow of bytes
+      {array("a", "F32", "4294967296, 4294967296", "0, 0"), 0},
+      {array("a", "F32", "4294967296, 4294967296, 0", "0, 0"), 0},
+      {array("a", "U8", "9223372036854775807", "0, 9223372036854775807"), 8},
+      {array("a", "F32", "99999999999999999999", "0, 8"), 8},
+      {array("a", "F32", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "0, 4"), 4},  // axes
+      {array("a", "F32", "2", "0"), 8},
+      {array("a", "F32", "2", "0, 8, 8"), 8},
+      {array("a", "F33", "2", "0, 8"), 8},                                   // type
+      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "0, 8"), 8},  // overlap
+      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "4, 12"), 12},
+      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "12, 20"), 20},  // gap
+      {array("a", "U8", "1", "0, 1") + array("b", "F32", "1", "1, 5"), 5},      // not aligned
+      {array("a", "F32", "2", "0, 8") + array("a", "F32", "2", "0, 8"), 8},     // twice
+      {", \"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8], \"more\": 1}", 8},
+      {", \"a\": 3", 0},
+  };
+  for (const auto& [entries, data] : wrong) {
+    refused("safetensors " + entries, QCN_BAD_BUNDLE, [&, e = entries, d = data] { qcn::TensorFile(with(e, d)); });
+  }
+  for (const char* prefix :
+       {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", "\xF8\xFF\xFF\xFF\xFF\xFF\xFF\xFF"}) {
+    refused("a huge header", QCN_BAD_BUNDLE,
+            [&] { qcn::TensorFile(tiny::bytes(string(prefix, 8) + kWeights.substr(8))); });
+  }
+}
+
+void folders(const string& folder) {
+  const string weights = folder + "/weights.safetensors", manifest = folder + "/manifest.json";
+  refused("no folder", QCN_NO_FILE, [&] { qcn::read_manifest(folder + "/none"); });
+  refused("a file", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(manifest); });
+  const qcn::Manifest whole = qcn::read_manifest(folder);
+  const qcn::Artefact& artefact = *qcn::find_artefact(whole, "native");
+  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a file is read");
+  check(!qcn::find_artefact(whole, "trt"), "there is no engine");
+
+  string changed = kWeights;
+  changed.back() = static_cast<char>(changed.back() ^ 1);
+  tiny::write(weights, changed);
+  const string altered = refused("an altered byte", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  check(contains(altered, "sha256") && contains(altered, "qcn export RUN --format native --out " + folder), altered);
+  tiny::write(weights, kWeights + "x");
+  refused("a byte more", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  std::filesystem::remove(weights);
+  refused("a file gone", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  tiny::write(folder + "-outside", kWeights);
+  std::filesystem::create_symlink(folder + "-outside", weights);
+  const string leads = refused("a link out", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  check(contains(leads, "leads out"), leads);
+  std::filesystem::remove(weights);
+  tiny::write(folder + "/inside", kWeights);
+  std::filesystem::create_symlink("inside", weights);
+  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a link inside is followed");
+  std::filesystem::remove(weights);
+  check(mkfifo(weights.c_str(), 0600) == 0, "mkfifo");
+  refused("a pipe", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  std::filesystem::remove(weights);
+  std::filesystem::create_directory(weights);
+  refused("a folder", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+
+  tiny::write(manifest, string(3 << 20, ' '));
+  refused("a huge manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+  std::filesystem::remove(manifest);
+  check(contains(refused("no manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); }), "qcn export RUN"),
+        "how to make a bundle is said");
+  tiny::write(folder + "/elsewhere", kManifest);
+  std::filesystem::create_symlink("elsewhere", manifest);
+  refused("a link for a manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+}
+
+// A backend that gives what it is told to.
+class Fixed : public qcn::Backend {
+ public:
+  Fixed(const float* activation, const float* pose, std::size_t rows)
+      : activation_(activation), pose_(pose), rows_(rows) {}
+  std::unique_ptr<qcn::Runner> runner(void*) const override { return std::make_unique<Run>(*this); }
+  string name() const override { return "fixed"; }
+  string precision() const override { return precision_; }
+  int max_batch() const override { return 1; }
+  string precision_ = "fp32";
+
+ private:
+  struct Run : qcn::Runner {
+    explicit Run(const Fixed& all) : all_(all) {}
+    void run(const float*, int, float* activation, float* pose) override {
+      std::copy_n(all_.activation_ + next_ * tiny::kClasses, tiny::kClasses, activation);
+      std::copy_n(all_.pose_ + next_ * tiny::kClasses * 3, tiny::kClasses * 3, pose);
+      next_ = (next_ + 1) % all_.rows_;
+    }
+    const Fixed& all_;
+    std::size_t next_ = 0;
+  };
+  const float *activation_, *pose_;
+  std::size_t rows_;
+};
+
+void self_tests() {
+  const qcn::Structure structure = qcn::parse_structure(qcn::Json::parse(tiny::structure()));
+  const qcn::TensorFile file(tiny::bytes(kGolden));
+  const qcn::Golden golden = qcn::read_golden(file, structure);
+  const auto weights = std::make_shared<const qcn::TensorFile>(tiny::bytes(kWeights));
+  check(contains(qcn::self_test(*qcn::native_backend(structure, weights), golden, structure, false), "3 of 4"),
+        "three");
+  check(contains(qcn::self_test(*qcn::native_backend(structure, weights), golden, structure, true), "4 of 4"), "all");
+
+  std::vector<float> activation(golden.activation.rounded, golden.activation.rounded + tiny::kRows * tiny::kClasses);
+  std::vector<float> pose(golden.pose.rounded, golden.pose.rounded + tiny::kRows * tiny::kClasses * 3);
+  Fixed fixed(activation.data(), pose.data(), tiny::kRows);
+  qcn::self_test(fixed, golden, structure, true);
+  const float right = pose[14];
+  for (const float wrong : {right + 1e-4f, right - 1e-4f, std::nanf(""), INFINITY}) {
+    pose[14] = wrong;
+    const string said =
+        refused("a wrong pose", QCN_WRONG_ANSWER, [&] { qcn::self_test(fixed, golden, structure, true); });
+    check(contains(said, "'two'") && contains(said, "pose[5]") && contains(said, "expected"), said);
+  }
+  pose[14] = right + 1e-4f;
+  fixed.precision_ = "fp16";
+  qcn::self_test(fixed, golden, structure, true);  // half precision has such noise
+  pose[14] = right + 10;
+  refused("a pose wrong for half precision too", QCN_WRONG_ANSWER,
+          [&] { qcn::self_test(fixed, golden, structure, true); });
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const string folder =
+      std::filesystem::absolute(count > 1 ? arguments[1] : ".").string() + "/hostile-" + to_string(getpid());
+  tiny::write_bundle(folder);
+  manifests();
+  safetensors();
+  folders(folder);
+  self_tests();
+  altered_files();
+  std::filesystem::remove_all(folder);
+  std::filesystem::remove(folder + "-outside");
+  return failures ? 1 : 0;
+}

@@ -1,0 +1,85 @@
+// qcn.hpp, and many threads: test_sessions BUNDLE [INFERENCES a thread].
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <qcn/qcn.hpp>
+#include <thread>
+#include <vector>
+
+static std::atomic<int> failures{0};
+
+static void check(bool good, const char* what) {
+  if (good) return;
+  std::printf("FAILED: %s\n", what);
+  ++failures;
+}
+
+template <typename Body>
+static void on_threads(int count, const Body& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+int main(int count, char** arguments) {
+  if (count < 2) return 2;
+  const int inferences = count > 2 ? std::atoi(arguments[2]) : 200;
+  std::vector<unsigned char> pixels(100);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<unsigned char>(i * 91);
+  const qcn_image image = qcn_image_default(pixels.data(), 10, 10, 1);
+
+  try {
+    qcn::Model("/no/such/folder");
+    check(false, "a folder that is not there is refused");
+  } catch (const qcn::Error& error) {
+    check(error.status() == QCN_NO_FILE && std::strstr(error.what(), "/no/such/folder"), error.what());
+  }
+
+  auto model = std::make_unique<qcn::Model>(arguments[1]);
+  qcn::Session first(*model);
+  const qcn::Answer expected = first.classify(image);
+  check(!model->class_name(expected.best()).empty() && model->info().classes == 3, "an answer has a name");
+  const std::vector<qcn::Answer> two = first.classify(std::vector<qcn_image>{image, image});
+  check(two.size() == 2 && two[1].best() == expected.best() && first.classify(std::vector<qcn_image>()).empty(), "two");
+  qcn::Session moved = std::move(first);
+  check(moved.classify(image).activation == expected.activation, "a session moves");
+
+  // Sessions of one model, which is freed while they work; every answer has the same bits.
+  std::vector<qcn::Session> sessions;
+  for (int i = 0; i < 8; ++i) sessions.emplace_back(*model);
+  model.reset();
+  on_threads(8, [&](int thread) {
+    for (int i = 0; i < inferences; ++i) {
+      const qcn::Answer answer = sessions[static_cast<std::size_t>(thread)].classify(image);
+      check(answer.activation == expected.activation && answer.pose == expected.pose, "every thread gets the answer");
+    }
+  });
+
+  // Models loaded, used and freed by eight threads at once; each has its own last error.
+  on_threads(8, [&](int thread) {
+    const std::string nowhere = "/no/such/folder/" + std::to_string(thread);
+    for (int i = 0; i < 5; ++i) {
+      const qcn::Model own(arguments[1]);
+      qcn::Session session(own);
+      qcn_model* none = nullptr;
+      check(qcn_model_load(nowhere.c_str(), nullptr, &none) == QCN_NO_FILE, "no such folder");
+      check(session.classify(image).activation == expected.activation, "a model of this thread's own");
+      check(std::strstr(qcn_last_error(), nowhere.c_str()), "the last error is this thread's");
+    }
+  });
+
+  // One session used by several threads at once, which is wrong: refused, or right when they happen not to meet.
+  std::atomic<int> refusals{0};
+  on_threads(8, [&](int) {
+    for (int i = 0; i < inferences; ++i) {
+      float activation[3] = {};
+      const qcn_status status = qcn_classify(sessions[0].get(), &image, 1, activation, nullptr);
+      refusals += status == QCN_BAD_ARGUMENT;
+      check(status == QCN_BAD_ARGUMENT || !std::memcmp(activation, expected.activation.data(), sizeof activation),
+            "a shared session answers rightly or not at all");
+    }
+  });
+  std::printf("%d of %d calls to a shared session were refused\n", refusals.load(), 8 * inferences);
+  return failures ? 1 : 0;
+}
