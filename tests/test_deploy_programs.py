@@ -293,8 +293,8 @@ def test_exit_codes(built: Path, bundle: Bundle, tmp_path: Path) -> None:
         (altered / WEIGHTS).write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
         assert run(program, altered, *rest).returncode == 1
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run([built / "programs/qcn-run", bundle.folder, good], stdout=full, check=False)
-    assert done.returncode == 1
+        command = [built / "programs/qcn-run", bundle.folder, good]
+        assert subprocess.run(command, stdout=full, check=False).returncode == 1
 
 
 def test_the_benchmark_counts_and_sorts(built: Path, bundle: Bundle) -> None:
