@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qcn import libqcn
 from qcn.errors import MissingError
 from qcn.export.tensorrt_find import TensorRT
 
-ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = "libqcn_plugin.so"
 # How protobuf writes an entry: kinds of values, the sizes of those of a fixed size, and the entry ModelProto.functions.
 _VARINT, _BYTES, _FIXED, _FUNCTIONS = 0, 2, {1: 8, 5: 4}, 25
@@ -40,9 +40,7 @@ def find() -> Path:
     if chosen := os.environ.get("QCN_PLUGIN"):
         places = [Path(chosen)]
     else:
-        beside = os.environ.get("QCN_LIBRARY")
-        folders = [*([Path(beside).parent] if beside else []), ROOT / "qcn" / "lib", ROOT / "build"]
-        places = [folder / LIBRARY for folder in folders]
+        places = [place.with_name(LIBRARY) for place in libqcn.places()]
     for place in places:
         if place.is_file():
             return place.resolve()

@@ -10,14 +10,18 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = "make build/libqcn.so"
 
 
-def find_library() -> Path:
-    """The file that QCN_LIBRARY names, or the one beside the package, or the one that `make` builds."""
+def places() -> list[Path]:
+    """The file that QCN_LIBRARY names, or the one beside the package and the one that `make` builds."""
     chosen = os.environ.get("QCN_LIBRARY")
-    places = [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
-    for place in places:
+    return [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
+
+
+def find_library() -> Path:
+    """The first of the places that has it."""
+    for place in places():
         if place.is_file():
             return place
-    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places))}; `{BUILD}` builds it")
+    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` builds it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from fake_tensorrt import fake
 
+from qcn import libqcn
 from qcn.errors import MissingError
 from qcn.export import plugin, targets
 from qcn.export.manifest import Artefact, Batch
@@ -60,8 +61,8 @@ def fused_graph(network: Network, path: Path, precision: str = "fp32") -> Path:
 
 def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QCN_PLUGIN", raising=False)
-    monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "libqcn.so"))
-    monkeypatch.setattr(plugin, "ROOT", tmp_path)
+    monkeypatch.delenv("QCN_LIBRARY", raising=False)
+    monkeypatch.setattr(libqcn, "ROOT", tmp_path)
     with pytest.raises(
         MissingError, match=r"build/libqcn_plugin\.so; build it by `cmake .* -DQCN_TENSORRT=ON"
     ) as caught:
@@ -71,6 +72,7 @@ def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / plugin.LIBRARY).touch()
     assert plugin.find() == tmp_path / "build" / plugin.LIBRARY
+    monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "libqcn.so"))
     (tmp_path / plugin.LIBRARY).touch()
     assert plugin.find() == tmp_path / plugin.LIBRARY
 
