@@ -1,0 +1,89 @@
+// Which engine of a bundle is run, and what is said where there is none. No TensorRT, no GPU.
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "tensorrt/library.h"
+
+namespace {
+
+using qcn::Artefact;
+using qcn::Manifest;
+
+Artefact engine(const std::string& file, const std::string& precision, const std::string& version, int sm) {
+  Artefact made;
+  made.file = "engines/" + file, made.format = "trt", made.precision = precision;
+  made.flavour = "tensorrt", made.version = version, made.sm = sm, made.gpu = sm == 90 ? "NVIDIA H200" : "Orin";
+  made.min_batch = 1, made.opt_batch = 8, made.max_batch = 64;
+  return made;
+}
+
+Manifest bundle(const std::vector<Artefact>& files) {
+  Manifest manifest;
+  manifest.files = files;
+  manifest.files.push_back({"weights.safetensors", "native", "", "fp32", 1, 0, 0, 0, "", "", "", 0});
+  return manifest;
+}
+
+const qcn::Machine kHere = {"tensorrt", "8.6.0", "NVIDIA H200", 90};
+
+std::string chosen(const Manifest& manifest, const std::string& precision = "") {
+  return qcn::choose_engine(manifest, kHere, {"bundle", precision, 0, {}}).file;
+}
+
+void test_choice() {
+  const Artefact full = engine("fp32-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90);
+  const Artefact half = engine("fp16-b1-8-64-sm90-trt8.6.0.engine", "fp16", "8.6.0", 90);
+  const Artefact fused = engine("fp32-fused-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90);
+  const Artefact other = engine("fp16-b1-8-64-sm87-trt10.3.0.engine", "fp16", "10.3.0", 87);
+  Artefact rtx = half;
+  rtx.flavour = "rtx";
+  check(chosen(bundle({full, half})) == half.file, "the faster precision is taken");
+  check(chosen(bundle({full, half}), "fp32") == full.file, "unless another is asked for");
+  check(chosen(bundle({half, fused, full})) == fused.file, "fused routing comes first");
+  check(chosen(bundle({half, fused}), "fp16") == half.file, "but not before what is asked for");
+  check(chosen(bundle({other, rtx, full})) == full.file, "engines of other machines are passed over");
+  Artefact one = half;
+  one.file = "engines/fp16-b1-sm90-trt8.6.0.engine", one.min_batch = one.opt_batch = one.max_batch = 1;
+  check(chosen(bundle({one, half})) == half.file, "of two alike, the one of larger batches");
+}
+
+void test_refusals() {
+  const Manifest none = bundle({});
+  const std::string nothing = refused("no engine", QCN_NO_BACKEND, [&] { chosen(none); });
+  check(contains(nothing, "`qcn export bundle --format trt --precision fp32 --batch 1:8:64`"), nothing);
+
+  const Manifest foreign = bundle({engine("fp16-fused-b1-8-64-sm87-trt10.3.0.engine", "fp16", "10.3.0", 87)});
+  const std::string said = refused("a foreign engine", QCN_BAD_ENGINE, [&] { chosen(foreign); });
+  check(contains(said, "no engine for TensorRT 8.6.0 on NVIDIA H200 (sm90)"), said);
+  check(contains(said, "fp16, TensorRT 10.3.0, Orin (sm87)"), said);
+  check(contains(said, "`qcn export bundle --format trt --precision fp16 --batch 1:8:64 --routing fused`"), said);
+
+  const Manifest full = bundle({engine("fp32-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90)});
+  const std::string precise = refused("another precision", QCN_BAD_ENGINE, [&] { chosen(full, "fp16"); });
+  check(contains(precise, "no fp16 engine") && contains(precise, "--precision fp16"), precise);
+}
+
+// Without an engine nothing is loaded; with one and no libqcn_tensorrt.so, or no GPU, it is said.
+void test_loading() {
+  refused("a bundle without engines", QCN_NO_BACKEND, [] { qcn::tensorrt_backend(bundle({}), {"bundle", "", 0, {}}); });
+  const Manifest one = bundle({engine("fp32-b1-8-64-sm99-trt0.0.0.engine", "fp32", "0.0.0", 99)});
+  try {
+    qcn::tensorrt_backend(one, {"bundle", "", 0, {}});
+    check(false, "an engine of no machine was loaded");
+  } catch (const qcn::Error& error) {
+    const bool known = error.status == QCN_NO_BACKEND || error.status == QCN_BAD_ENGINE;
+    check(known, std::string("loading: ") + qcn_status_name(error.status) + ", " + error.what());
+    std::printf("here: %s\n", error.what());
+  }
+}
+
+}  // namespace
+
+int main() {
+  test_choice();
+  test_refusals();
+  test_loading();
+  std::printf("%s\n", failures ? "failed" : "all right");
+  return failures != 0;
+}
