@@ -44,8 +44,9 @@ $(BIN)/.installed-dev: $(BIN)/.installed
 	$(INSTALL) --no-deps $(RTX) || echo 'TensorRT-RTX has no wheels for this machine: its tests will be skipped'
 	touch $@
 
-# The CPU kernels. Without them everything still works, by plain torch, and slowly.
-build/libqcn.so: deploy/CMakeLists.txt $(wildcard deploy/kernels/*.cpp deploy/kernels/*.h)
+# libqcn and its programs. Without the CPU kernels in it everything still works, by plain torch, and slowly.
+build/libqcn.so: $(shell find deploy/kernels deploy/src deploy/include deploy/programs deploy/examples deploy/cmake \
+		-type f) $(wildcard deploy/CMakeLists.txt)
 	@command -v cmake >/dev/null || { echo 'libqcn needs CMake 3.25 or newer and a C++ compiler: apt install cmake g++' >&2; exit 1; }
 	cmake -S deploy -B build -DQCN_TESTS=OFF -DQCN_CUDA=OFF --log-level=WARNING
 	cmake --build build --parallel -- --quiet

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__aarch64__) && defined(__linux__)
+// Clang declares the instructions for one function only since version 16.
+#if defined(__aarch64__) && defined(__linux__) && (!defined(__clang__) || __clang_major__ >= 16)
+#define QCN_ARM_SHA
 #include <arm_neon.h>
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -53,7 +55,7 @@ void plain_blocks(std::uint32_t state[8], const unsigned char* data, std::size_t
   }
 }
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(QCN_ARM_SHA)
 #if defined(__clang__)
 __attribute__((target("sha2")))
 #else
@@ -83,7 +85,7 @@ void arm_blocks(std::uint32_t state[8], const unsigned char* data, std::size_t b
 using Blocks = void (*)(std::uint32_t state[8], const unsigned char* data, std::size_t blocks);
 
 Blocks blocks_for_this_cpu() {
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(QCN_ARM_SHA)
   if (getauxval(AT_HWCAP) & HWCAP_SHA2) return arm_blocks;
 #endif
   return plain_blocks;

@@ -1,0 +1,18 @@
+// Any text as a manifest: it is read or refused as no bundle, and nothing else.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "error.h"
+#include "manifest.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const qcn::Manifest manifest = qcn::parse_manifest({reinterpret_cast<const char*>(data), size});
+    if (manifest.classes.size() != static_cast<std::size_t>(manifest.structure.classes)) std::abort();
+  } catch (const qcn::Error& error) {
+    if (error.status != QCN_BAD_BUNDLE) std::abort();
+  }
+  return 0;
+}

@@ -1,0 +1,30 @@
+/* consumer_c BUNDLE: the class of a grey image, in C. */
+#include <qcn/qcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int count, char** arguments) {
+  qcn_model* model = NULL;
+  qcn_session* session = NULL;
+  qcn_model_info info;
+  info.size = sizeof info;
+  if (count != 2) return 2;
+  if (qcn_model_load(arguments[1], NULL, &model) || qcn_model_describe(model, &info) ||
+      qcn_session_create(model, NULL, &session)) {
+    fprintf(stderr, "%s\n", qcn_last_error());
+    return 1;
+  }
+  unsigned char* pixels = calloc(64 * 64, (size_t)info.channels);
+  float* activation = calloc((size_t)info.classes, sizeof *activation);
+  qcn_image image = qcn_image_default(pixels, 64, 64, info.channels);
+  if (!pixels || !activation || qcn_classify(session, &image, 1, activation, NULL)) {
+    fprintf(stderr, "%s\n", qcn_last_error());
+    return 1;
+  }
+  printf("%s\n", qcn_model_class(model, qcn_best(activation, info.classes)));
+  free(activation);
+  free(pixels);
+  qcn_session_free(session);
+  qcn_model_free(model);
+  return 0;
+}

@@ -1,0 +1,19 @@
+// consumer_cpp BUNDLE: the class of a grey image, in C++.
+#include <iostream>
+#include <qcn/qcn.hpp>
+#include <vector>
+
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  try {
+    const qcn::Model model(arguments[1]);
+    qcn::Session session(model);
+    const int channels = model.info().channels;
+    const std::vector<unsigned char> pixels(64 * 64 * static_cast<std::size_t>(channels));
+    const qcn::Answer answer = session.classify(qcn_image_default(pixels.data(), 64, 64, channels));
+    std::cout << model.class_name(answer.best()) << "\n";
+  } catch (const qcn::Error& error) {
+    std::cerr << error.what() << "\n";
+    return 1;
+  }
+}
