@@ -4,9 +4,10 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <exception>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 
 namespace qcn {
@@ -28,16 +29,15 @@ struct Job {
   Task task;
   const void* context;
   std::atomic<std::size_t> next{0};
-  std::atomic<bool> no_memory{false};
 
-  void work() {
-    thread_local Memory scratch;
-    auto memory = static_cast<float*>(scratch.get(scratch_floats * sizeof(float)));
-    if (!memory && scratch_floats > 0) {
-      no_memory = true;
-      return;
-    }
-    for (std::size_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, item, memory);
+  // False: no memory for scratch.
+  bool scratch_from(Memory& memory, float** scratch) const {
+    *scratch = static_cast<float*>(memory.get(scratch_floats * sizeof(float)));
+    return *scratch || scratch_floats == 0;
+  }
+
+  void work(float* scratch) {
+    for (std::size_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < count;) task(context, item, scratch);
   }
 };
 
@@ -57,17 +57,24 @@ void spin_until(const Condition& condition) {
 
 class Pool {
  public:
-  // The caller works too; up to `helpers` others join in. One that wakes up too late is not waited for.
-  void run(Job& job, int helpers) {
+  // The caller works too; up to `helpers` others join in. One that wakes up too late is not waited for, but has its
+  // scratch all the same: so whoever comes to the next job of this size, nothing is allocated.
+  void run(Job& job, float* scratch, int helpers) {
     while (started_ < helpers && start_thread()) ++started_;
+    float* unused;
+    int ready = 0;
+    while (ready < helpers && ready < started_ &&
+           job.scratch_from(scratch_[static_cast<std::size_t>(ready)], &unused)) {
+      ++ready;
+    }
     {
       std::lock_guard<std::mutex> lock(mutex_);
       job_ = &job;
-      free_places_ = helpers;
+      free_places_ = ready;
       ++jobs_;
     }
     wake_.notify_all();
-    job.work();
+    job.work(scratch);
     std::unique_lock<std::mutex> lock(mutex_);
     job_ = nullptr;
     lock.unlock();
@@ -81,9 +88,10 @@ class Pool {
  private:
   bool start_thread() {
     try {
+      if (scratch_.size() <= static_cast<std::size_t>(started_)) scratch_.emplace_back();
       std::thread([this] { help(); }).detach();
       return true;
-    } catch (const std::system_error&) {  // no more threads to be had: fewer do it
+    } catch (const std::exception&) {  // no more threads or no memory to be had: fewer do it
       return false;
     }
   }
@@ -98,15 +106,18 @@ class Pool {
       if (!job || free_places_ == 0) continue;
       --free_places_;
       ++working_;
+      float* scratch;
+      job->scratch_from(scratch_[static_cast<std::size_t>(free_places_)], &scratch);  // as much as was made ready
       lock.unlock();
-      job->work();
+      job->work(scratch);
       lock.lock();
       if (--working_ == 0) done_.notify_one();
     }
   }
 
   int started_ = 0;
-  std::mutex mutex_;  // over all that follows
+  std::deque<Memory> scratch_;  // one for each thread that may join a job; grows under `busy`, with no job out
+  std::mutex mutex_;            // over all that follows
   std::condition_variable wake_, done_;
   Job* job_ = nullptr;
   int free_places_ = 0;
@@ -151,17 +162,20 @@ bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const v
   job.scratch_floats = scratch_floats;
   job.task = task;
   job.context = context;
+  thread_local Memory own;
+  float* scratch;
+  if (!job.scratch_from(own, &scratch)) return false;
   int threads = thread_count();
   if (threads > 1 && count > 1) {
     Pool* shared = pool();
     if (shared && shared->busy.try_lock()) {
       std::lock_guard<std::mutex> lock(shared->busy, std::adopt_lock);
-      shared->run(job, threads - 1);
-      return !job.no_memory;
+      shared->run(job, scratch, threads - 1);
+      return true;
     }
   }
-  job.work();
-  return !job.no_memory;
+  job.work(scratch);
+  return true;
 }
 
 }  // namespace qcn
