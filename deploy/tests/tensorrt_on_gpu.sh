@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Everything of TensorRT's on a machine with a GPU, without CMake: builds the plugin, libqcn and its TensorRT backend,
+# runs their tests, makes engines with fused routing, compares them with the golden answers, and times them.
+#   usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]
+#     HEADERS    the folder of NvInferRuntime.h        TENSORRT   that of libnvinfer.so
+#     BUNDLE     what `qcn export` wrote               OUT        logs and JSON go there
+#     STEP       build, test, export, verify, benchmark, libqcn; all of them if none is named
+#   PYTHON: a Python with TensorRT's bindings, numpy, onnx, safetensors, typer, rich and cuda-bindings (python3)
+#   ARCH:   for nvcc, as sm_90 (native)     WORK: where things are built (build/on_gpu), kept between calls
+#   PRECISIONS: of the engines (fp32 fp16)  BATCHES: to time (1 64)
+set -euo pipefail
+headers=${1:?usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]} tensorrt=$2 bundle=$3 out=$4
+shift 4
+steps=${*:-build test export verify benchmark libqcn}
+root=$(cd "$(dirname "$0")/../.." && pwd)
+deploy=$root/deploy work=${WORK:-$root/build/on_gpu} python=${PYTHON:-python3}
+mkdir -p "$work" "$out"
+cuda=$(dirname "$(dirname "$(readlink -f "$(command -v "${NVCC:-nvcc}")")")")
+[ -f "$cuda/include/cuda_runtime_api.h" ] || cuda=$(ls -d /usr/local/cuda /usr/local/cuda-* 2>/dev/null | head -1)
+[ -d "$cuda/lib64" ] && libraries=$cuda/lib64 || libraries=$cuda/lib
+export QCN_PLUGIN=$work/libqcn_plugin.so QCN_LIBRARY=$work/libqcn.so
+
+begun=$SECONDS
+say() { echo "[$((SECONDS - begun)) s] $*"; }
+
+qcn() { # the packages under the names they are installed by
+  mkdir -p "$work/site/qcn"
+  ln -sfn "$root"/qcn/* "$root/export" "$root/calibrate" "$work/site/qcn/"
+  PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'from qcn.cli import main; main()' "$@"
+}
+
+later() { # a command beside others, one a core; build waits for them all
+  while (($(jobs -rp | wc -l) >= $(nproc))); do sleep 0.1; done
+  "$@" & pids+=($!)
+}
+
+build() {
+  local nvinfer=(-L"$tensorrt" -lnvinfer -Wl,-rpath,"$tensorrt") objects=() sets=neon pids=() source set
+  local runtime=(-L"$libraries" -lcudart_static -lpthread -ldl -lrt) shared=(-shared -Wl,-z,nodelete -Wl,--no-undefined)
+  local includes=(-I"$deploy/include" -I"$deploy/kernels" -I"$deploy/src")
+  local compile=(g++ -std=c++17 -O2 -fPIC -fvisibility=hidden "${includes[@]}" -isystem "$headers" -isystem "$cuda/include"
+    -DQCN_PLUGIN_VERSION='"0.1.0"' -DQCN_TENSORRT_LIBRARY_VERSION='"0.1.0"')
+  [ "$(uname -m)" != x86_64 ] || sets="sse2 avx2 avx512"
+  local -A flags=([neon]="" [sse2]="" [avx2]="-mavx2 -mfma" [avx512]="-mavx512f -mavx2 -mfma")
+  cd "$work"
+  for source in kernels/em_routing src/preprocess; do
+    later nvcc -std=c++17 -O3 -arch="${ARCH:-native}" -Xcompiler=-fPIC,-fvisibility=hidden "${includes[@]}" \
+      -c "$deploy/$source.cu" -o "$(basename $source).cu.o"
+  done
+  for set in $sets; do
+    for source in em_routing_{forward,backward_tile,backward_channel,kernels} convolution_block; do
+      later "${compile[@]}" -O3 ${flags[$set]} -ffp-contract=fast -fno-math-errno -fno-trapping-math \
+        -fno-signed-zeros -c "$deploy/kernels/$source.cpp" -o "$source.$set.o"
+      objects+=("$source.$set.o")
+    done
+  done
+  local plugin=() backend=() name
+  for source in "$deploy"/{plugins,src/tensorrt/library,src,src/native,src/tensorrt}/*.cpp \
+    "$deploy"/kernels/{convolution,em_routing,rotation,threads}.cpp; do
+    name=${source#"$deploy/"} name=${name//\//_}.o
+    later "${compile[@]}" -c "$source" -o "$name"
+    case $name in
+      plugins_*) plugin+=("$name") ;;
+      src_tensorrt_library_*) backend+=("$name") ;;
+      *) objects+=("$name") ;;
+    esac
+  done
+  for pid in "${pids[@]}"; do wait "$pid"; done
+  g++ "${shared[@]}" "${plugin[@]}" em_routing.cu.o -o libqcn_plugin.so \
+    -Wl,--version-script="$deploy/plugins/plugin.map" "${nvinfer[@]}" "${runtime[@]}"
+  g++ "${shared[@]}" "${plugin[@]}" "${backend[@]}" src_preprocess.cpp.o {em_routing,preprocess}.cu.o \
+    -o libqcn_tensorrt.so -Wl,--version-script="$deploy/src/tensorrt/library/tensorrt.map" "${nvinfer[@]}" "${runtime[@]}"
+  g++ "${shared[@]}" "${objects[@]}" -o libqcn.so -Wl,--version-script="$deploy/cmake/exports.map" -lpthread -ldl
+  "${compile[@]}" -I"$deploy/programs" "$deploy"/programs/{bench,arguments,image,jpeg,model,netpbm,png}.cpp \
+    -o qcn-bench -L. -lqcn -Wl,-rpath,"$work" -lpthread
+  "${compile[@]}" "$deploy/plugins/tests/test_plugin.cpp" -o test_plugin "${nvinfer[@]}" -ldl
+  nvcc -std=c++17 -O1 -I"$deploy/kernels" "$deploy/tests/cuda_routing.cu" em_routing.cu.o -o cuda_routing
+  cd - >/dev/null
+}
+
+run_tests() {
+  LD_LIBRARY_PATH=$tensorrt${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/test_plugin" "$work/libqcn_plugin.so"
+  "$work/cuda_routing" 2>&1 | tee "$out/cuda_routing.log"
+}
+
+export_engines() {
+  for precision in ${PRECISIONS:-fp32 fp16}; do
+    qcn export "$bundle" --format trt --routing fused --precision "$precision" --batch 1:8:64 2>&1 |
+      tee "$out/export-$precision.log"
+    say "exported $precision"
+  done
+  cp "$bundle"/engines/*.json "$out/"
+}
+
+libqcn() { # loading it runs the golden images through the C++ backend, and refuses an engine that disagrees
+  for precision in ${PRECISIONS:-fp32 fp16}; do
+    for batch in ${BATCHES:-1 64}; do
+      for infer in "" --infer; do
+        LD_LIBRARY_PATH=$tensorrt:$tensorrt/../stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/qcn-bench" "$bundle" \
+          --backend tensorrt --precision "$precision" --batch "$batch" $infer --verbose --json |
+          tee "$out/libqcn-$precision-b$batch$infer.json"
+      done
+    done
+  done
+}
+
+for step in $steps; do
+  say "$step"
+  case $step in
+    build | libqcn) $step ;;
+    test) run_tests ;;
+    export) export_engines ;;
+    verify) qcn verify-parity "$bundle" --backends tensorrt --report "$out/parity" ;;
+    benchmark)
+      for batch in ${BATCHES:-1 64}; do
+        qcn benchmark "$bundle" --backends tensorrt --batch "$batch" --json "$out/benchmark-b$batch.json"
+      done ;;
+    *) echo "no step named $step" >&2; exit 2 ;;
+  esac
+done
+say "done"
