@@ -9,7 +9,8 @@
 #   ARCH:   for nvcc, as sm_90 (native)     WORK: where things are built (build/on_gpu), kept between calls
 #   PRECISIONS: of the engines (fp32 fp16)  BATCHES: to time (1 64)
 set -euo pipefail
-headers=${1:?usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]} tensorrt=$2 bundle=$3 out=$4
+headers=${1:?usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]}
+headers=$(readlink -f "$headers") tensorrt=$(readlink -f "$2") bundle=$3 out=$4
 shift 4
 steps=${*:-build test export verify benchmark libqcn}
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -27,6 +28,10 @@ qcn() { # the packages under the names they are installed by
   mkdir -p "$work/site/qcn"
   ln -sfn "$root"/qcn/* "$root/export" "$root/calibrate" "$work/site/qcn/"
   PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'from qcn.cli import main; main()' "$@"
+}
+
+with_tensorrt() { # stub: where shared/gpu/unpack puts stand-ins for libraries that TensorRT names and does not need
+  LD_LIBRARY_PATH=$tensorrt:$tensorrt/../stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"
 }
 
 later() { # a command beside others, one a core; build waits for them all
@@ -79,7 +84,7 @@ build() {
 }
 
 run_tests() {
-  LD_LIBRARY_PATH=$tensorrt${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/test_plugin" "$work/libqcn_plugin.so"
+  with_tensorrt "$work/test_plugin" "$work/libqcn_plugin.so"
   "$work/cuda_routing" 2>&1 | tee "$out/cuda_routing.log"
 }
 
@@ -96,8 +101,7 @@ libqcn() { # loading it runs the golden images through the C++ backend, and refu
   for precision in ${PRECISIONS:-fp32 fp16}; do
     for batch in ${BATCHES:-1 64}; do
       for infer in "" --infer; do
-        LD_LIBRARY_PATH=$tensorrt:$tensorrt/../stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$work/qcn-bench" "$bundle" \
-          --backend tensorrt --precision "$precision" --batch "$batch" $infer --verbose --json |
+        with_tensorrt "$work/qcn-bench" "$bundle" --backend tensorrt --precision "$precision" --batch "$batch" $infer --verbose --json |
           tee "$out/libqcn-$precision-b$batch$infer.json"
       done
     done
