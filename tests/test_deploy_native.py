@@ -47,7 +47,7 @@ def golden_of(network: QCN, images: torch.Tensor) -> Golden:
     exact, _ = answers(network, images.double())
     single, _ = answers(network, images)
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
-    return Golden(rows, raw, labels, images.numpy(), exact, single, {})
+    return Golden(rows, raw, labels, images.numpy(), exact, single, {}, {})
 
 
 def bundle_of(network: Network, folder: Path) -> Path:
