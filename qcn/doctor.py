@@ -87,11 +87,7 @@ def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
 
 def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
     plain = _onnx(artefact, bundle)
-    return (
-        replace(plain, reason=f"{plain.reason}, unrolled: its fused kernels come with a later libqcn")
-        if plain.state == "runs"
-        else plain
-    )
+    return replace(plain, reason=f"{plain.reason}, as the unrolled graph in it") if plain.state == "runs" else plain
 
 
 def _native(artefact: Artefact, bundle: Bundle) -> Verdict:
