@@ -72,7 +72,7 @@ def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict
     )
     machine["packages"]["onnxruntime"] = "1.31.1"
     seen = row(bundle, "model.fused.onnx")
-    assert seen.state == "runs" and seen.reason.startswith("by ONNX Runtime 1.31.1, unrolled")
+    assert seen.state == "runs" and seen.reason.startswith("by ONNX Runtime 1.31.1, as the unrolled")
 
 
 @pytest.mark.parametrize(
