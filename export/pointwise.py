@@ -1,8 +1,8 @@
 """Unrolled routing arranged for TensorRT: the three axes of a vote as three tensors [B, I, J, n], pointwise throughout.
 
 TensorRT fuses a region of pointwise operators and the reductions behind it into few kernels. Nothing but broadcasting
-stands between the rotations and the sums here, so no vote need ever be written: on an H200 this is many times as fast
-as the arrangement for ONNX Runtime (`qcn.export.unrolled`), and builds in a fraction of the time.
+stands between the rotations and the sums here, so no vote need ever be written. TensorRT 8.6 built an engine of it in
+21 seconds on an H200, and had not built one of the arrangement for ONNX Runtime (`qcn.export.unrolled`) in 110.
 """
 
 import numpy as np
