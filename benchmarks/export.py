@@ -209,7 +209,7 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     engine = build(path, request, find())
     plan = arguments.folder / f"{name.replace(', ', '-')}-{engine.file_name}"
     plan.write_bytes(engine.plan)
-    plan.with_suffix(".json").write_text(json.dumps(engine.facts))
+    plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))
     about = {"build_seconds": engine.facts["build_seconds"], "level": engine.facts["optimization"]}
     about |= {"plan_bytes": len(engine.plan), "receipt": engine.receipt.as_json()}
     given = images(golden, batch)

@@ -183,17 +183,17 @@ class TensorRTRunner(Runner):
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """What is known of an engine: the .json beside it; empty if there is none."""
+    """What is known of an engine: `facts` in the .json that the bundle keeps beside it; empty if there is none."""
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return {}
     try:
-        facts = json.loads(beside.read_text(encoding="utf-8"))
+        record = json.loads(beside.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UsageError(f"{beside} is no JSON: {error}") from error
-    if not isinstance(facts, dict):
-        raise UsageError(f"{beside} is not an engine's facts but a JSON {type(facts).__name__}")
-    return facts
+    if not isinstance(record, dict) or not isinstance(record.get("facts"), dict):
+        raise UsageError(f"{beside} is not an engine's record with its facts but a JSON {type(record).__name__}")
+    return dict(record["facts"])
 
 
 def rebuild_command(path: Path, facts: dict[str, Any]) -> str:

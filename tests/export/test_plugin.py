@@ -143,7 +143,7 @@ def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(verify_tensorrt, "find", lambda flavour: faked("8.6.1"))
     monkeypatch.setenv("QCN_PLUGIN", str(tmp_path / "nowhere.so"))
     facts = {"flavour": "tensorrt", "version": "8.6.1", "sm": 90, "plugin": {"name": "EMRouting"}}
-    (tmp_path / "x.json").write_text(json.dumps(facts))
+    (tmp_path / "x.json").write_text(json.dumps({"facts": facts}))
     with pytest.raises(MissingError, match=r"not at .*nowhere\.so"):
         TensorRTRunner(tmp_path / "x.engine").open()
 

@@ -10,6 +10,7 @@ from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
+from qcn.export.bundle import Bundle
 from qcn.export.manifest import Batch
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import BuildRequest, TensorRT, build, find
@@ -32,7 +33,7 @@ def write_engine(folder: Path, **changes: object) -> Path:
     path = folder / "bundle" / "engines" / "fp16-b1-4-8-sm90-trt8.6.1.engine"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"plan")
-    path.with_suffix(".json").write_text(json.dumps(FACTS | changes))
+    path.with_suffix(".json").write_text(json.dumps({"facts": FACTS | changes}))
     return path
 
 
@@ -120,6 +121,16 @@ def test_facts_that_are_none_are_refused(tmp_path: Path) -> None:
             create("tensorrt", path).open()
 
 
+@pytest.mark.usefixtures("machine")
+def test_the_facts_are_those_that_a_bundle_keeps(bundle: Bundle) -> None:
+    """Not a file of this test's making: else the two could agree on what no bundle has."""
+    with bundle.adding("engines/other.engine", "trt", "fp16", Batch(1, 4, 8)) as draft:
+        draft.path.write_bytes(b"plan")
+        draft.facts = {**FACTS, "gpu": "Orin", "sm": 87}
+    with pytest.raises(MissingError, match="was built for Orin, sm87; here is NVIDIA H200, sm90"):
+        create("tensorrt", bundle.folder / "engines" / "other.engine").open()
+
+
 def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
@@ -144,7 +155,7 @@ def test_an_engine_answers_as_onnx_runtime_does(tmp_path: Path, graph: bool) -> 
     engine = build(path, BuildRequest("fp32", Batch(1, 4, 8)), find("tensorrt"))
     plan = tmp_path / engine.file_name
     plan.write_bytes(engine.plan)
-    plan.with_suffix(".json").write_text(json.dumps(engine.facts))
+    plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))
     with TensorRTRunner(plan, graph=graph) as runner, create("onnxruntime", path) as reference:
         for count in (1, 8, 3):
             batch = np.random.default_rng(count).normal(size=(count, 2, 16, 16)).astype(np.float32)
