@@ -155,6 +155,11 @@ class Deployed(nn.Module):
                 raise BuildError(f"the weight '{name}' does not fit {precision}: its largest is {abs(array).max():g}")
             self.register_buffer(name.replace(".", "_"), tensor)
 
+    def example(self) -> Tensor:
+        """Images to trace it with: two, so that nothing is taken for a batch of one."""
+        structure = self.structure
+        return torch.zeros(2, structure.channels, structure.height, structure.width)
+
     def facts(self) -> dict[str, Any]:
         """What a program must know to run this, and in which precision which part was made."""
         structure = self.structure

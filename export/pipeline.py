@@ -71,6 +71,11 @@ class Request:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
         self.engine()
 
+    @property
+    def precision_suffix(self) -> str:
+        """What a file's name says of its precision: nothing of fp32, .fp16."""
+        return "" if self.precision == "fp32" else f".{self.precision}"
+
     def engine(self, timing_cache: Path | None = None, sm: int | None = None) -> BuildRequest:
         """The engine that this asks for."""
         return BuildRequest(
@@ -212,7 +217,7 @@ def _need_torch(what: str) -> None:
 
 def _torch_file(job: Job, format: Any, suffix: str, write: Callable[..., dict[str, Any]]) -> Made:
     request = job.request
-    file = f"model{'' if request.precision == 'fp32' else '.' + request.precision}{suffix}"
+    file = f"model{request.precision_suffix}{suffix}"
     with job.bundle.adding(file, format, request.precision) as draft:
         draft.facts = write(
             job.bundle.network(),
@@ -274,8 +279,7 @@ def onnx_graph(job: Job, routing: str) -> Artefact:
 
 def onnx_file(request: Request, routing: str) -> str:
     """The graph's name in the bundle: model.onnx, model.fused.onnx, model.trt.fp16.onnx, …"""
-    precision = "" if request.precision == "fp32" else f".{request.precision}"
-    return f"{GRAPHS[routing][0]}{precision}.onnx"
+    return f"{GRAPHS[routing][0]}{request.precision_suffix}.onnx"
 
 
 def _trt(job: Job) -> Made:

@@ -30,11 +30,9 @@ def write_pt2(
     """
     deployed = Deployed(network, every_layer, precision)
     facts = deployed.facts()
-    structure = network.structure
-    example = torch.zeros(2, structure.channels, structure.height, structure.width)
     batch = torch.export.Dim("batch", min=1)
     with torch.no_grad():
-        program = torch.export.export(deployed, (example,), dynamic_shapes={"image": {0: batch}})
+        program = torch.export.export(deployed, (deployed.example(),), dynamic_shapes={"image": {0: batch}})
     file = io.BytesIO()  # given a path, torch would insist on its ending
     torch.export.save(program, file, extra_files={METADATA: json.dumps(metadata | facts)})
     path.write_bytes(file.getvalue())

@@ -36,12 +36,10 @@ def write_torchscript(
     """
     deployed = Deployed(network, every_layer, precision)
     facts = deployed.facts()
-    structure = network.structure
     with _traceable(), torch.no_grad():
-        example = torch.zeros(2, structure.channels, structure.height, structure.width)
         # Convolutions keep torch's leave to compute in TF32 on a GPU as it was when they were traced; fp32 is fp32.
         with torch.backends.cudnn.flags(allow_tf32=False):
-            traced = torch.jit.trace(_Guarded(deployed).eval(), example)
+            traced = torch.jit.trace(_Guarded(deployed).eval(), deployed.example())
         model = torch.jit.freeze(traced)
         file = io.BytesIO()  # given a path, torch would write the file's name into it
         torch.jit.save(model, file, _extra_files={METADATA: json.dumps(metadata | facts)})

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
 from qcn.errors import UsageError
 from qcn.evaluate import ErrorRate, evaluate, measure, predict, write_results
-from qcn.settings import Settings
-from qcn.train import Training
-
-
-@pytest.fixture(scope="module")
-def run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two steps."""
-    out = tmp_path_factory.mktemp("runs") / "short"
-    splits = load("mnist", data_dir)
-    few = replace(splits, train=splits.train[np.arange(16)])
-    Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=8), few, out, torch.device("cpu")).run()
-    return out
 
 
 def test_intervals_are_wilsons() -> None:

@@ -4,19 +4,5 @@
 #     cmake -S deploy -B build-aarch64 --toolchain $PWD/deploy/jetson/aarch64-linux.cmake -DQCN_CUDA=OFF
 #
 # The tests then run under qemu.
-set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
-set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
-set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-
-# Libraries of this machine are of the wrong kind. Those for the other, from a copy of its root: -DCMAKE_SYSROOT=…
-set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
-set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
-set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
-set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
-set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-
-find_program(QCN_QEMU qemu-aarch64)
-if(QCN_QEMU)
-  set(CMAKE_CROSSCOMPILING_EMULATOR ${QCN_QEMU} -L /usr/aarch64-linux-gnu)
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/cross.cmake)

@@ -1,0 +1,17 @@
+# What the toolchain files here have in common: they set CMAKE_SYSTEM_PROCESSOR, and the rest is named for it.
+set(triple ${CMAKE_SYSTEM_PROCESSOR}-linux-gnu)
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_C_COMPILER ${triple}-gcc)
+set(CMAKE_CXX_COMPILER ${triple}-g++)
+
+# Libraries of this machine are of the wrong kind. Those for the other, from a copy of its root: -DCMAKE_SYSROOT=…
+set(CMAKE_FIND_ROOT_PATH /usr/${triple})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+
+find_program(QCN_QEMU qemu-${CMAKE_SYSTEM_PROCESSOR})
+if(QCN_QEMU)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QCN_QEMU} -L /usr/${triple})
+endif()
