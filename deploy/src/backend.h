@@ -14,6 +14,8 @@ namespace qcn {
 
 using Log = std::function<void(qcn_log_level, const std::string&)>;
 
+class DeviceRunner;
+
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -21,6 +23,25 @@ class Runner {
   // input [count, channels, height, width] -> activation [count, classes] and, unless it is null, pose
   // [count, classes, 3]. All in host memory.
   virtual void run(const float* input, int count, float* activation, float* pose) = 0;
+
+  // Itself, if it takes images that lie in the memory of a GPU.
+  virtual DeviceRunner* on_device() { return nullptr; }
+};
+
+// Images are put in their places one by one, from the GPU's memory or the host's, and then all are run; nothing of the
+// GPU's goes through the host.
+class DeviceRunner : public Runner {
+ public:
+  DeviceRunner* on_device() final { return this; }
+
+  // An image in device memory, which check_image (preprocess.h) has passed and which becomes the network's input.
+  // Pre-processed on the session's stream, straight into the engine's input. Throws Error(QCN_BAD_ARGUMENT) for memory
+  // that the device cannot read.
+  virtual void put_image(const Preprocessing& spec, const qcn_image& image, int index) = 0;
+  // An image in host memory that was pre-processed already, [channels, height, width].
+  virtual void put_input(const float* input, int index) = 0;
+  // As run, of the first `count` that were put.
+  virtual void run_put(int count, float* activation, float* pose) = 0;
 };
 
 class Backend {

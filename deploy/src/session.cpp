@@ -18,6 +18,27 @@ T* grown(std::vector<T>& memory, std::size_t count) {
   return memory.data();
 }
 
+[[noreturn]] void refuse_device_memory(const std::string& what) {
+  throw Error(QCN_BAD_ARGUMENT, "this image is in CUDA device memory, which " + what + " cannot read");
+}
+
+// Refuses an image that does not become what the network takes; its pixels are not looked at.
+void check_for(const Model& model, const qcn_image& image) {
+  const Structure& structure = model.manifest.structure;
+  if (image.channels != structure.channels) {
+    throw Error(QCN_BAD_ARGUMENT, "the image has " + std::to_string(image.channels) +
+                                      " channels, but the network was trained on " +
+                                      std::to_string(structure.channels));
+  }
+  const Seen seen = check_image(model.manifest.preprocessing, image);
+  if (seen.channels != structure.channels || seen.height != structure.height || seen.width != structure.width) {
+    throw Error(QCN_BAD_ARGUMENT, "the network takes images of " + std::to_string(structure.width) + "×" +
+                                      std::to_string(structure.height) +
+                                      " and its bundle asks for no resize; this one is " + std::to_string(image.width) +
+                                      "×" + std::to_string(image.height));
+  }
+}
+
 }  // namespace
 
 // A session is one thread's at a time; two at once would get each other's answers.
@@ -39,9 +60,9 @@ class Session::Turn {
 Session::Session(std::shared_ptr<const Model> model, void* stream)
     : model_(std::move(model)), runner_(model_->backend->runner(stream)) {}
 
-// `input(first, count)` gives that many images from the first on, pre-processed.
-template <typename Input>
-void Session::run(int count, float* activation, float* pose, const Input& input) {
+// `run(first, count, activation, pose)` answers that many images from the first on.
+template <typename Run>
+void Session::in_parts(int count, float* activation, float* pose, const Run& run) {
   const std::size_t images = static_cast<std::size_t>(count);
   const std::size_t classes = static_cast<std::size_t>(model_->manifest.structure.classes);
   const int most = model_->backend->max_batch();
@@ -50,8 +71,7 @@ void Session::run(int count, float* activation, float* pose, const Input& input)
   float* const found_pose = pose ? grown(pose_, images * classes * 3) : nullptr;
   for (std::size_t first = 0; first < images; first += at_once) {
     const std::size_t now = std::min(at_once, images - first);
-    runner_->run(input(first, now), static_cast<int>(now), found + first * classes,
-                 found_pose ? found_pose + first * classes * 3 : nullptr);
+    run(first, static_cast<int>(now), found + first * classes, found_pose ? found_pose + first * classes * 3 : nullptr);
   }
   std::copy_n(found, images * classes, activation);
   if (pose) std::copy_n(found_pose, images * classes * 3, pose);
@@ -60,38 +80,52 @@ void Session::run(int count, float* activation, float* pose, const Input& input)
 void Session::classify(const qcn_image* images, int count, float* activation, float* pose) {
   const Turn turn(busy_);
   const std::size_t pixels = model_->pixels();
-  run(count, activation, pose, [&](std::size_t first, std::size_t now) {
-    float* const input = grown(input_, now * pixels);
-    for (std::size_t i = 0; i < now; ++i) {
-      preprocess_for(*model_, image_at(images, static_cast<int>(first + i)), input + i * pixels);
+  // All are looked at before the first is worked on: a refused call leaves nothing running on a GPU.
+  bool on_device = false;
+  for (int i = 0; i < count; ++i) {
+    const qcn_image image = image_at(images, i);
+    if (image.on_device && !runner_->on_device()) refuse_device_memory(model_->backend_name);
+    check_for(*model_, image);
+    on_device |= image.on_device != 0;
+  }
+  in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
+    if (on_device) return run_on_device(images, first, now, found, found_pose);
+    float* const input = grown(input_, static_cast<std::size_t>(now) * pixels);
+    for (int i = 0; i < now; ++i) {
+      preprocess(model_->manifest.preprocessing, image_at(images, static_cast<int>(first) + i),
+                 input + static_cast<std::size_t>(i) * pixels);
     }
-    return input;
+    runner_->run(input, now, found, found_pose);
   });
+}
+
+// Images of which some are in device memory: those of the host are pre-processed here, and join them there.
+void Session::run_on_device(const qcn_image* images, std::size_t first, int count, float* activation, float* pose) {
+  DeviceRunner& runner = *runner_->on_device();
+  float* const input = grown(input_, model_->pixels());
+  for (int i = 0; i < count; ++i) {
+    const qcn_image image = image_at(images, static_cast<int>(first) + i);
+    if (image.on_device) {
+      runner.put_image(model_->manifest.preprocessing, image, i);
+    } else {
+      preprocess(model_->manifest.preprocessing, image, input);
+      runner.put_input(input, i);
+    }
+  }
+  runner.run_put(count, activation, pose);
 }
 
 void Session::infer(const float* input, int count, float* activation, float* pose) {
   const Turn turn(busy_);
   const std::size_t pixels = model_->pixels();
-  run(count, activation, pose, [&](std::size_t first, std::size_t) { return input + first * pixels; });
+  in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
+    runner_->run(input + first * pixels, now, found, found_pose);
+  });
 }
 
 void preprocess_for(const Model& model, const qcn_image& image, float* input) {
-  const Structure& structure = model.manifest.structure;
-  if (image.on_device) {
-    throw Error(QCN_BAD_ARGUMENT, "this image is in CUDA device memory, which " + model.backend_name + " cannot read");
-  }
-  if (image.channels != structure.channels) {
-    throw Error(QCN_BAD_ARGUMENT, "the image has " + std::to_string(image.channels) +
-                                      " channels, but the network was trained on " +
-                                      std::to_string(structure.channels));
-  }
-  const Seen seen = check_image(model.manifest.preprocessing, image);
-  if (seen.channels != structure.channels || seen.height != structure.height || seen.width != structure.width) {
-    throw Error(QCN_BAD_ARGUMENT, "the network takes images of " + std::to_string(structure.width) + "×" +
-                                      std::to_string(structure.height) +
-                                      " and its bundle asks for no resize; this one is " + std::to_string(image.width) +
-                                      "×" + std::to_string(image.height));
-  }
+  if (image.on_device) refuse_device_memory("qcn_preprocess");
+  check_for(model, image);
   preprocess(model.manifest.preprocessing, image, input);
 }
 

@@ -21,8 +21,9 @@ class Session {
  private:
   class Turn;
 
-  template <typename Input>
-  void run(int count, float* activation, float* pose, const Input& input);
+  template <typename Run>
+  void in_parts(int count, float* activation, float* pose, const Run& run);
+  void run_on_device(const qcn_image* images, std::size_t first, int count, float* activation, float* pose);
 
   const std::shared_ptr<const Model> model_;  // outlives the runner
   std::unique_ptr<Runner> runner_;
@@ -30,7 +31,7 @@ class Session {
   std::atomic<bool> busy_{false};
 };
 
-// One image as the network of this model sees it. Throws Error(QCN_BAD_ARGUMENT).
+// One image in host memory as the network of this model sees it. Throws Error(QCN_BAD_ARGUMENT).
 void preprocess_for(const Model& model, const qcn_image& image, float* input);
 
 // The image number `index` of a caller's array, whose elements are as large as the caller's header says.

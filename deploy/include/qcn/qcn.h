@@ -156,7 +156,7 @@ typedef struct {
   qcn_pixel pixel;
   ptrdiff_t column_stride, row_stride, channel_stride;  // from one pixel to the next
   int reverse_channels;                                 // 1: the last channel first, as BGR is for a network of RGB
-  int on_device;                                        // 1: data is CUDA device memory
+  int on_device;                                        // 1: data is CUDA memory, see qcn_classify
 } qcn_image;
 
 // Packed uint8 pixels with their channels together (HWC, as cameras and decoders give them).
@@ -188,6 +188,10 @@ static inline qcn_image qcn_image_planar(const void* data, int width, int height
 
 // Classifies `count` images, which may differ in size. activation is [count, classes], from 0 to 1; pose is
 // [count, classes, 3], the imaginary parts of pure quaternions, or NULL.
+//
+// The TensorRT backend also takes images in the memory of its GPU (or managed memory), in one call with others: they
+// are pre-processed there, straight into the engine's input. What writes such an image must be done, or be queued on
+// the stream that the session was given. The answers are there when the call returns.
 QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation,
                                 float* pose);
 

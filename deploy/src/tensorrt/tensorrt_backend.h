@@ -27,19 +27,6 @@ struct TensorrtRequest {
 // For QCN_BACKEND_AUTO, the first two are the cases in which native is taken instead.
 std::unique_ptr<Backend> tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request);
 
-// What a Runner of this backend can do beside Runner::run, for images that lie on the device: dynamic_cast to it.
-// Images are put in their places one by one, and then all are run; nothing of the device's goes through the host.
-class DeviceRunner : public Runner {
- public:
-  // An image in device memory, pre-processed there, on the session's stream. Throws what preprocess_cuda throws, and
-  // Error(QCN_BAD_ARGUMENT) for an image that does not become the network's input.
-  virtual void put_image(const Preprocessing& spec, const qcn_image& image, int index) = 0;
-  // An image in host memory that was pre-processed already, [channels, height, width].
-  virtual void put_input(const float* input, int index) = 0;
-  // As run, of the first `count` that were put.
-  virtual void run_put(int count, float* activation, float* pose) = 0;
-};
-
 }  // namespace qcn
 
 #endif

@@ -59,12 +59,7 @@ class EngineRunner final : public DeviceRunner {
   void put_image(const Preprocessing& spec, const qcn_image& image, int index) override {
     check(index + 1);
     const OnDevice on(engine_->device);
-    const Seen seen = check_image(spec, image);
-    const Structure& structure = engine_->structure;
-    if (seen.channels != structure.channels || seen.height != structure.height || seen.width != structure.width) {
-      throw Error(QCN_BAD_ARGUMENT, "an image of " + std::to_string(image.width) + "x" + std::to_string(image.height) +
-                                        " does not become one of the network's size");
-    }
+    check_memory(image);
     preprocess_cuda(spec, image, device_input(index), stream_);
   }
 
@@ -85,6 +80,19 @@ class EngineRunner final : public DeviceRunner {
     if (count >= 1 && count <= engine_->max_batch) return;
     throw Error(QCN_BAD_ARGUMENT,
                 std::to_string(count) + " images: the engine takes 1 to " + std::to_string(engine_->max_batch));
+  }
+
+  // A kernel that reads what is no memory of the device's leaves CUDA unusable for the whole program.
+  void check_memory(const qcn_image& image) const {
+    cudaPointerAttributes found{};
+    cuda(cudaPointerGetAttributes(&found, image.data), "cudaPointerGetAttributes");
+    if (found.type == cudaMemoryTypeUnregistered) {
+      throw Error(QCN_BAD_ARGUMENT, "the image says on_device, but its data is not memory that CUDA gave out");
+    }
+    if (found.type == cudaMemoryTypeDevice && found.device != engine_->device) {
+      throw Error(QCN_BAD_ARGUMENT, "the image is in the memory of CUDA device " + std::to_string(found.device) +
+                                        ", the model on device " + std::to_string(engine_->device));
+    }
   }
 
   float* device_input(int index) const {
