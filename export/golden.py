@@ -8,14 +8,19 @@
     LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
                                                             float64, before poses are divided by their running RMS;
                                                             and LAYER.activation.float32, LAYER.pose.float32
+    LAYER.iterationT.mean, .variance, .activation           float64 [n, J, 3, p], [n, J, 3, p], [n, J, p] after the T-th
+                                                            iteration of routing at p places, of all capsule layers but
+                                                            only the first n rows; and the same with .float32
 
-With them (`qcn.export.arrays`) goes a text `rows`: a JSON list of what each row is. `qcn.export.reference` makes it; no
-torch here.
+With them (`qcn.export.arrays`) go two texts, JSON lists: `rows`, what each row is, and `inputs_only`, the rows whose
+input no image gives (denormal numbers); their `image` is black and stands for nothing. `qcn.export.reference` makes all
+of it; no torch here.
 """
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +30,7 @@ from qcn.export.arrays import read_arrays, write_arrays
 from qcn.export.network import Array
 
 SCHEMA = "1"
+QUANTITIES = ("mean", "variance", "activation")
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,22 @@ class Answers:
 
 
 @dataclass(frozen=True)
+class Step:
+    """A capsule layer after an iteration of routing: mean and variance [n, J, 3, p], activation [n, J, p], p places."""
+
+    mean: Array
+    variance: Array
+    activation: Array
+
+
+@dataclass(frozen=True)
 class Golden:
-    """The file's contents. `layers` are the capsule layers before the last, by name, first to last, in float64."""
+    """The file's contents.
+
+    `layers` are the capsule layers before the last, by name, first to last, in float64; `steps` are the iterations of
+    routing of all of them, by names such as capsules1/iteration2, first to last, of the first rows. Older files have
+    no steps.
+    """
 
     rows: tuple[str, ...]
     image: Array
@@ -47,6 +67,9 @@ class Golden:
     float32: Answers
     layers: dict[str, Answers]
     layers_float32: dict[str, Answers]
+    steps: dict[str, Step] = field(default_factory=dict)
+    steps_float32: dict[str, Step] = field(default_factory=dict)
+    inputs_only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not of their kind: they may come from a file."""
@@ -75,37 +98,65 @@ class Golden:
         for name, answers in self.layers.items():
             if self.layers_float32[name].activation.shape != answers.activation.shape:
                 raise UsageError(f"'{name}' has other shapes in float32 than in float64")
+        for name, step in self.steps.items():
+            self._check_step(name, step, "float64", step.activation.shape)
+            self._check_step(name, self.steps_float32[name], "float32", step.activation.shape)
+        if strange := set(self.inputs_only) - set(self.rows):
+            raise UsageError(f"'{min(strange)}' is not one of its rows")
+
+    def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
+            raise UsageError(
+                f"'{name}' must be of at most {len(self.rows)} rows, parents and places, not {list(shape)}"
+            )
+        statistic = (*shape[:2], 3, shape[2])
+        for quantity, sides in zip(QUANTITIES, (statistic, statistic, shape), strict=True):
+            array = getattr(step, quantity)
+            if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
+                found = f"{array.dtype} {list(array.shape)}"
+                raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
 
 
 def write(path: Path, golden: Golden) -> None:
     """Write the file `path`."""
     arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
-    prefixes = {"": golden.reference, **{f"{name}.": answers for name, answers in golden.layers.items()}}
-    for prefix, answers in prefixes.items():
-        arrays |= {f"{prefix}activation": answers.activation, f"{prefix}pose": answers.pose}
-    prefixes = {"": golden.float32, **{f"{name}.": answers for name, answers in golden.layers_float32.items()}}
-    for prefix, answers in prefixes.items():
-        arrays |= {f"{prefix}activation.float32": answers.activation, f"{prefix}pose.float32": answers.pose}
-    write_arrays(path, arrays, SCHEMA, rows=json.dumps(golden.rows, ensure_ascii=False))
+    for answers, layers, steps, ending in (
+        (golden.reference, golden.layers, golden.steps, ""),
+        (golden.float32, golden.layers_float32, golden.steps_float32, ".float32"),
+    ):
+        for prefix, layer in {"": answers, **{f"{name}.": layer for name, layer in layers.items()}}.items():
+            arrays |= {f"{prefix}activation{ending}": layer.activation, f"{prefix}pose{ending}": layer.pose}
+        for name, step in steps.items():
+            arrays |= {f"{_dotted(name)}.{of}{ending}": getattr(step, of) for of in QUANTITIES}
+    texts = {"rows": golden.rows, "inputs_only": golden.inputs_only}
+    write_arrays(path, arrays, SCHEMA, **{name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()})
 
 
 def read(path: Path) -> Golden:
     """The contents of the file `path`; what is not such a file is refused."""
     try:
         arrays, texts = read_arrays(path, SCHEMA)
-        return _golden(json.loads(texts.get("rows", "null")), arrays)
+        return _golden(_names(texts.get("rows", "null")), _names(texts.get("inputs_only", "[]")), arrays)
     except KeyError as error:
         raise UsageError(f"{path} is not a golden file: it has no {error}") from error
     except (UsageError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a golden file: {error}") from error
 
 
-def _golden(rows: object, arrays: Mapping[str, Array]) -> Golden:
-    if not isinstance(rows, list) or not all(type(row) is str for row in rows):
-        raise UsageError(f"its rows must be named by a list of text, not {rows!r}")
+def _names(text: str) -> tuple[str, ...]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(type(row) is str for row in names):
+        raise UsageError(f"its rows must be named by a list of text, not {names!r}")
+    return tuple(names)
+
+
+def _golden(rows: tuple[str, ...], inputs_only: tuple[str, ...], arrays: Mapping[str, Array]) -> Golden:
     layers = sorted(name.removesuffix(".pose") for name in arrays if name.endswith(".pose"))
+    found = (re.fullmatch(r"(.+)\.iteration([0-9]+)\.mean", name) for name in arrays)
+    # The layers as the network has them: capsules1, capsules2, …, and the classes, which sort behind them.
+    steps = [f"{layer}/iteration{t}" for layer, t in sorted((match[1], int(match[2])) for match in found if match)]
     return Golden(
-        rows=tuple(rows),
+        rows=rows,
         image=arrays["image"],
         label=arrays["label"],
         input=arrays["input"],
@@ -115,4 +166,16 @@ def _golden(rows: object, arrays: Mapping[str, Array]) -> Golden:
         layers_float32={
             name: Answers(arrays[f"{name}.activation.float32"], arrays[f"{name}.pose.float32"]) for name in layers
         },
+        steps={name: _step(arrays, name, "") for name in steps},
+        steps_float32={name: _step(arrays, name, ".float32") for name in steps},
+        inputs_only=inputs_only,
     )
+
+
+def _step(arrays: Mapping[str, Array], name: str, ending: str) -> Step:
+    return Step(*(arrays[f"{_dotted(name)}.{of}{ending}"] for of in QUANTITIES))
+
+
+def _dotted(name: str) -> str:
+    """A step's name in the file."""
+    return name.replace("/", ".")

@@ -4,7 +4,9 @@ Nothing here has gone through `qcn.export.lower`: a fault of folding must show w
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +15,118 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qcn import routing
 from qcn.checkpoint import Run
 from qcn.data import find, load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
+from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
 from qcn.evaluate import check_fits
-from qcn.export.golden import Answers, Golden
+from qcn.export.golden import Answers, Golden, Step
+from qcn.export.lower import CLASSES
 from qcn.model import QCN, choose_routing
 
 REAL = 16
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB an image in float64
+STEPPED = 2  # rows whose routing is kept step by step: they show where a fault is, all rows show that there is one
+DENORMAL = "denormal"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is given to a network: the fields of `Golden` that are known before it answers."""
+
+    rows: tuple[str, ...]
+    image: NDArray[np.uint8]
+    label: NDArray[np.int64]
+    input: NDArray[np.float32]
+    inputs_only: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Insight:
+    """A network's answers, those of each capsule layer before the last, and the steps of all layers' routing.
+
+    Steps are of the first `STEPPED` rows alone.
+    """
+
+    answers: Answers
+    layers: dict[str, Answers]
+    steps: dict[str, Step]
 
 
 def make_golden(network: QCN, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
     check_fits(find(run.data.name), run)
     rows, images, labels = zip(*real_images(load(run.data.name, data_dir).tests, REAL), strict=True)
-    edges = edge_images(images[0].shape)
-    raw = np.stack([*images, *edges.values()])
-    seen = preprocess(torch.from_numpy(raw), run.preprocessing)
-    names = (*rows, *edges)
-    exact, layers = answers(network, seen.double())
-    single, layers_single = answers(network, seen)
-    for name, activation, pose in zip(names, exact.activation, exact.pose, strict=True):
+    return golden_of(network, with_edge_cases(rows, np.stack(images), labels, run.preprocessing))
+
+
+def golden_of(network: QCN, given: Inputs) -> Golden:
+    """The answers of a network to these inputs; it is refused if they are not finite."""
+    seen = torch.from_numpy(given.input)
+    exact, single = answers(network, seen.double()), answers(network, seen)
+    for name, activation, pose in zip(given.rows, exact.answers.activation, exact.answers.pose, strict=True):
         if not (np.isfinite(activation).all() and np.isfinite(pose).all()):
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
+    return assembled(given, exact, single)
+
+
+def assembled(given: Inputs, exact: Insight, single: Insight) -> Golden:
+    """Inputs with the truth and with what float32 makes of it."""
     return Golden(
-        rows=names,
-        image=raw,
-        label=np.array([*labels, *[-1] * len(edges)]),
-        input=seen.numpy(),
-        reference=exact,
-        float32=single,
-        layers=layers,
-        layers_float32=layers_single,
+        rows=given.rows,
+        image=given.image,
+        label=given.label,
+        input=given.input,
+        reference=exact.answers,
+        float32=single.answers,
+        layers=exact.layers,
+        layers_float32=single.layers,
+        steps=exact.steps,
+        steps_float32=single.steps,
+        inputs_only=given.inputs_only,
     )
 
 
-def answers(network: QCN, image: Tensor) -> tuple[Answers, dict[str, Answers]]:
-    """The network's answers in the precision of `image` [N, C, h, w], and those of each capsule layer before the last.
+def with_edge_cases(
+    rows: Sequence[str], images: NDArray[np.uint8], labels: Sequence[int], spec: Preprocessing
+) -> Inputs:
+    """Images [N, C, H, W] pre-processed, and edge cases behind them; denormal inputs, which no image gives, last."""
+    edges = {**edge_images(images.shape[1:]), DENORMAL: np.zeros(images.shape[1:], np.uint8)}
+    raw = np.concatenate([images, *(edge[None] for edge in edges.values())])
+    seen = preprocess(torch.from_numpy(raw), spec).numpy()
+    seen[-1] = denormal_input(seen.shape[1:])
+    label = np.array([*labels, *[-1] * len(edges)], np.int64)
+    return Inputs((*rows, *edges), raw, label, seen, (DENORMAL,))
 
-    The layers are named as in `qcn.export.lower`.
-    """
+
+def answers(network: QCN, image: Tensor) -> Insight:
+    """What the network makes of `image` [N, C, h, w], in its precision. Layers are named as in `qcn.export.lower`."""
     network = copy.deepcopy(network).to(image.dtype).cpu().eval()
     choose_routing(network, "reference")
     seen: dict[str, list[Any]] = {}
     for i, layer in enumerate(network.layers):
         kept = seen.setdefault(f"capsules{i + 1}", [])
         layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
+    steps: list[routing.Step] = []
+    whole = []
     with torch.inference_mode():
-        whole = [network(batch) for batch in image.split(BATCH)]
+        for start, batch in enumerate(image.split(BATCH)):
+            with routing.watched(steps.append) if start == 0 else nullcontext():
+                whole.append(network(batch))
     layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
-    return Answers(_joined(whole, 1), _joined(whole, 0)), layers
+    return Insight(Answers(_joined(whole, 1), _joined(whole, 0)), layers, named_steps([*seen, CLASSES], steps))
+
+
+def named_steps(layers: Sequence[str], steps: Sequence[routing.Step]) -> dict[str, Step]:
+    """What `qcn.routing.watched` saw of one run through these layers, by names such as capsules1/iteration2."""
+    iterations = len(steps) // len(layers)
+    names = [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
+    return {name: Step(*(x[:STEPPED].numpy() for x in step)) for name, step in zip(names, steps, strict=True)}
 
 
 def _joined(batches: list[Any], index: int) -> NDArray[Any]:
@@ -104,3 +163,13 @@ def edge_images(shape: tuple[int, ...]) -> dict[str, NDArray[np.uint8]]:
         "noise": np.random.default_rng(0).integers(0, 256, shape, np.uint8),
         "one bright pixel": pixel,
     }
+
+
+def denormal_input(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """[C, h, w] of both signs, from float32's smallest number to just below its smallest normal one."""
+    count = np.finfo(np.float32).smallest_normal / np.finfo(np.float32).smallest_subnormal
+    steps = np.random.default_rng(0).integers(1, int(count), shape) * np.float64(
+        np.finfo(np.float32).smallest_subnormal
+    )
+    sign = np.where(np.indices(shape).sum(0) % 2, -1.0, 1.0)
+    return (steps * sign).astype(np.float32)

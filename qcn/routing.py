@@ -21,9 +21,12 @@ parents of a window; it keeps every activation within sigmoid(±1).
 
 `em_routing` is the oracle: any floating dtype, differentiable, plain torch. `route` is what the network calls: it does
 the same in every window of a map of capsules, by a fused kernel that keeps no votes (qcn/kernels) where there is one.
+`watched` shows the reference's iterations to whoever looks for the one where a deployment goes wrong.
 """
 
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +42,30 @@ Body = Literal["auto", "fused", "reference"]  # auto: fused where it can be
 VARIANCE_FLOOR = 1e-4  # ε: poses are scaled to an RMS of 1, so this is a spread of one percent
 MASS_FLOOR = 1e-6  # under S: a parent that nobody votes for stays finite
 MAX_ITERATIONS = 5
+
+
+class Step(NamedTuple):
+    """The parents of a map after an M-step, n positions: mean and variance [B, J, 3, n], activation [B, J, n]."""
+
+    mean: Tensor
+    variance: Tensor
+    activation: Tensor
+
+
+_watchers: list[Callable[[Step], None]] = []
+
+
+@contextmanager
+def watched(watcher: Callable[[Step], None]) -> Iterator[None]:
+    """While the block runs, `route` by the reference gives each of its steps to `watcher`, layer after layer.
+
+    It is for one thread at a time. A fused kernel has nothing to show.
+    """
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
 
 
 def route(
@@ -72,6 +99,13 @@ def route(
     poses = pose.unfold(3, kh, stride).unfold(4, kw, stride)  # [B, C, 3, H', W', kh, kw]
     activations = activation.unfold(2, kh, stride).unfold(3, kw, stride)  # [B, C, H', W', kh, kw]
     grid = (poses.shape[0], poses.shape[3], poses.shape[4])
+
+    def by_image(mean: Tensor, variance: Tensor, active: Tensor) -> None:
+        """A step of all windows [B·H'·W', J, …] for the watchers."""
+        step = Step(*(x.unflatten(0, (grid[0], -1)).movedim(1, -1) for x in (mean, variance, active)))
+        for watcher in _watchers:
+            watcher(step)
+
     parents, active = em_routing(
         poses.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C, 3]
         activations.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C]
@@ -80,6 +114,7 @@ def route(
         beta_a,
         iterations=iterations,
         mode=mode,
+        watcher=by_image if _watchers else None,
     )
     return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
 
@@ -103,11 +138,14 @@ def em_routing(
     *,
     iterations: int = 2,
     mode: Mode = "logistic",
+    watcher: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route children to parents in N independent windows that share their rotors.
 
     pose [N, I, 3], activation [N, I], rotation [I, J, 3, 3], beta_u [J], beta_a [J]
     -> pose [N, J, 3], activation [N, J]
+
+    `watcher` is given the mean and variance [N, J, 3] and the activation [N, J] after each M-step.
     """
     _check(pose, activation, rotation, beta_u, beta_a, iterations, mode)
     children, parents = rotation.shape[:2]
@@ -124,6 +162,8 @@ def em_routing(
         z = beta_a - (3 * beta_u + log_spread) * mass * (2 * parents / children)
         if mode == "unit":
             z = F.normalize(z, dim=-1)
+        if watcher:
+            watcher(mean.permute(1, 2, 0), variance.permute(1, 2, 0), torch.sigmoid(z))
         if iteration < iterations - 1:
             prior = F.logsigmoid(z) - log_spread  # [N, J]
             distance = (squared * (0.5 / variance)[..., None]).sum(0)  # [N, J, I]

@@ -47,7 +47,7 @@ def test_what_was_written_is_read_back(bundle: Bundle, network: Network, manifes
     read = bundle.network()
     assert read.structure == network.structure
     assert all(np.array_equal(read.arrays[name], array) for name, array in network.arrays.items())
-    assert len(bundle.golden().rows) == 21
+    assert len(bundle.golden().rows) == 22
     assert states(bundle) == {WEIGHTS: "whole", GOLDEN: "whole"}
     assert Manifest.from_json(bundle.manifest.to_json()) == bundle.manifest
 
@@ -236,4 +236,4 @@ def test_a_bundle_is_read_and_diagnosed_without_torch(bundle: Bundle, network: N
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     native_state = "runs" if native_kernels.available() else "cannot"
-    assert result.stdout.split() == [str(len(network.arrays)), "21", native_state, "whole", "cannot"]
+    assert result.stdout.split() == [str(len(network.arrays)), "22", native_state, "whole", "cannot"]

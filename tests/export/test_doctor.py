@@ -42,7 +42,7 @@ def test_this_machine(bundle: Bundle) -> None:
     rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
     assert list(rows) == [WEIGHTS, GOLDEN, "model.ts"]
     assert rows["model.ts"].state == "runs" and "by torch 2." in rows["model.ts"].reason
-    assert rows[GOLDEN].state == "whole" and "21 images" in rows[GOLDEN].reason
+    assert rows[GOLDEN].state == "whole" and "22 images" in rows[GOLDEN].reason
     assert not any(row.faulty for row in rows.values())
 
 

@@ -22,7 +22,7 @@ from qcn.export.golden import Golden
 from qcn.export.reference import answers, edge_images, make_golden, real_images
 from qcn.model import QCN, choose_routing
 
-EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]
+EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]  # and "denormal", which is no image
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def made(bundle: Bundle) -> Golden:
 
 
 def test_rows_are_real_images_of_every_class_then_edge_cases(made: Golden, data_dir: Path) -> None:
-    assert list(made.rows[16:]) == EDGES
-    assert made.image.shape == (21, 1, 28, 28)
+    assert list(made.rows[16:]) == [*EDGES, "denormal"] and made.inputs_only == ("denormal",)
+    assert made.image.shape == (22, 1, 28, 28)
     assert set(made.label[:16]) == set(range(10)) and set(made.label[16:]) == {-1}
     test = load("mnist", data_dir).tests["test"]
     for row, image, label in zip(made.rows[:16], made.image, made.label, strict=False):
@@ -40,7 +40,7 @@ def test_rows_are_real_images_of_every_class_then_edge_cases(made: Golden, data_
         assert split == "test" and test.labels[int(index)] == label
         assert np.array_equal(test.images[int(index)], image)
         assert row.endswith(f": {test.classes[label]}")
-    assert len(set(made.rows)) == 21
+    assert len(set(made.rows)) == 22
 
 
 def test_edge_cases_are_what_they_are_called() -> None:
@@ -56,7 +56,8 @@ def test_answers_are_the_trained_networks(made: Golden, run: Path) -> None:
     network, record = load_network(run)
     choose_routing(network, "reference")
     seen = preprocess(torch.from_numpy(made.image), record.preprocessing)
-    assert np.array_equal(made.input, seen.numpy())
+    assert np.array_equal(made.input[:-1], seen[:-1].numpy())
+    seen = torch.from_numpy(made.input)
     with torch.inference_mode():
         single = network(seen)
         exact = network.double()(seen.double())
@@ -73,13 +74,47 @@ def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
     assert isinstance(network, QCN)
     choose_routing(network.double(), "reference")
     assert list(made.layers) == ["capsules1", "capsules2"]
-    assert made.layers["capsules1"].pose.shape == (21, 8, 3, 6, 6)
+    assert made.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
     before = made.layers["capsules2"]
     with torch.inference_mode():
         pose = network.scales[-1](torch.from_numpy(before.pose))
         pose, activation = network.class_capsules(pose, torch.from_numpy(before.activation))
     np.testing.assert_allclose(made.reference.pose, pose, rtol=0, atol=1e-12)
     np.testing.assert_allclose(made.reference.activation, activation, rtol=0, atol=1e-12)
+
+
+def test_denormal_inputs_are_denormal(made: Golden) -> None:
+    """Numbers that a processor may flush to zero: of both signs, none of them zero, none of them normal."""
+    row = made.input[-1]
+    assert (row != 0).all() and (row < 0).any() and (row > 0).any()
+    assert abs(row).max() < np.finfo(np.float32).smallest_normal
+
+
+def test_steps_are_the_iterations_of_the_reference(made: Golden, tmp_path: Path) -> None:
+    """The last step of a layer is what the layer gives; those before it are other numbers; all survive the file."""
+    assert list(made.steps) == [
+        f"{layer}/iteration{t}" for layer in ("capsules1", "capsules2", "classes") for t in (1, 2)
+    ]
+    for layer, given in made.layers.items():
+        last, first = made.steps[f"{layer}/iteration2"], made.steps[f"{layer}/iteration1"]
+        assert np.array_equal(last.mean, given.pose[:2].reshape(last.mean.shape))
+        assert np.array_equal(last.activation, given.activation[:2].reshape(last.activation.shape))
+        assert last.variance.min() > 1e-4 and abs(first.mean - last.mean).max() > 1e-3
+    last = made.steps["classes/iteration2"]
+    assert np.array_equal(last.mean[..., 0], made.reference.pose[:2])
+    for name, step in made.steps_float32.items():
+        floor = abs(step.variance - made.steps[name].variance).max()
+        assert step.variance.dtype == np.float32 and 0 < floor < 1e-4
+    golden.write(tmp_path / "again", made)
+    again = golden.read(tmp_path / "again")
+    assert list(again.steps) == list(made.steps)
+    assert all(np.array_equal(again.steps[name].variance, step.variance) for name, step in made.steps.items())
+
+
+def test_a_file_without_steps_is_read(made: Golden, tmp_path: Path) -> None:
+    """As those written before there were any."""
+    golden.write(tmp_path / "older", replace(made, steps={}, steps_float32={}, inputs_only=()))
+    assert golden.read(tmp_path / "older").steps == {}
 
 
 def test_arrays_are_written_in_their_own_order(made: Golden, tmp_path: Path) -> None:
@@ -108,13 +143,13 @@ def test_the_layers_of_a_full_size_network_are_named(run: Path) -> None:
 
     network = create("qcn", in_channels=1, classes=3)
     assert isinstance(network, QCN)
-    exact, layers = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
-    assert {name: layer.activation.shape for name, layer in layers.items()} == {
+    seen = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
+    assert {name: layer.activation.shape for name, layer in seen.layers.items()} == {
         "capsules1": (1, 16, 10, 10),
         "capsules2": (1, 16, 6, 6),
         "capsules3": (1, 16, 2, 2),
     }
-    assert exact.pose.shape == (1, 3, 3) and exact.pose.dtype == np.float64
+    assert seen.answers.pose.shape == (1, 3, 3) and seen.answers.pose.dtype == np.float64
 
 
 def images(labels: list[int], classes: int = 5) -> ImageSet:
@@ -166,7 +201,7 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
 
     refused("it has schema None", {})
     refused("its rows must be named", {}, schema="1")
-    refused("its rows must be named", {}, schema="1", rows=json.dumps([1] * 21))
+    refused("its rows must be named", {}, schema="1", rows=json.dumps([1] * 22))
     refused("'image' must be uint8 of 4 axes and 2 rows", {}, schema="1", rows='["a", "b"]')
     refused("it has no 'label'", {"label": None}, **metadata)
     refused("it has no 'capsules1.activation'", {"capsules1.activation": None}, **metadata)
@@ -176,6 +211,11 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
     refused(
         "the activations of 'capsules1'", {"capsules1.activation": arrays["capsules1.activation"] * np.inf}, **metadata
     )
+    step = "capsules1.iteration1"
+    refused(f"it has no '{step}.variance'", {f"{step}.variance": None}, **metadata)
+    refused("the mean of 'capsules1/iteration1'", {f"{step}.mean": arrays[f"{step}.mean"] * np.nan}, **metadata)
+    refused("the variance of 'capsules1/iter", {f"{step}.variance": arrays[f"{step}.variance"][:1].copy()}, **metadata)
+    refused("'nowhere' is not one of its rows", {}, **{**metadata, "inputs_only": '["nowhere"]'})
     for content in (b"", b"\xff" * 64, path.read_bytes()[:-1]):
         other.write_bytes(content)
         with pytest.raises(UsageError, match="is not a golden file"):

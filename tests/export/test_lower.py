@@ -42,15 +42,14 @@ def test_the_deployment_form_answers_as_the_network_does(name: str, mode: str, i
     """Within a few times the float32 rounding of the trained network itself, every layer before the last included."""
     network = trained(name, mode, iterations)
     image = torch.randn(3, 2, *SIZE)
-    exact, exact_layers = answers(network, image.double())
-    single, single_layers = answers(network, image)
+    exact, single = answers(network, image.double()), answers(network, image)
     deployed = Deployed(lower(network, *SIZE), every_layer=True).eval()
     with torch.inference_mode():
         found = dict(zip(deployed.facts()["outputs"], (out.numpy() for out in deployed(image)), strict=True))
-    exact_layers[""], single_layers[""] = exact, single
-    for layer, truth in exact_layers.items():
+    rounded_layers = {**single.layers, "": single.answers}
+    for layer, truth in {**exact.layers, "": exact.answers}.items():
         for part in ("activation", "pose"):
-            expected, rounded = getattr(truth, part), getattr(single_layers[layer], part)
+            expected, rounded = getattr(truth, part), getattr(rounded_layers[layer], part)
             floor = max(abs(rounded - expected).max(), 1e-7)
             actual = found.pop(f"{layer}.{part}".removeprefix("."))
             assert actual.shape == expected.shape and actual.dtype == np.float32
@@ -88,7 +87,7 @@ def test_golden_answers_fit_the_deployment_form(network: Network, bundle: Any) -
 def test_sites_are_where_the_layers_are(name: str) -> None:
     network = create(name, in_channels=2, classes=4)
     assert isinstance(network, QCN)
-    _, layers = answers(network.double(), torch.zeros(1, 2, *SIZE, dtype=torch.float64))
+    layers = answers(network.double(), torch.zeros(1, 2, *SIZE, dtype=torch.float64)).layers
     *sites, last = lower(network, *SIZE).sites()
     for site, (layer, answer) in zip(sites, layers.items(), strict=True):
         assert (site.name, (site.parents, site.rows, site.columns)) == (layer, answer.activation.shape[1:])

@@ -53,8 +53,8 @@ def made(name: str, mode: str, iterations: int) -> QCN:
 
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
-    classes, layers = reference.answers(trained, image)
-    named = {"": classes, **{f"{name}.": layer for name, layer in layers.items()}}
+    seen = reference.answers(trained, image)
+    named = {"": seen.answers, **{f"{name}.": layer for name, layer in seen.layers.items()}}
     return {f"{name}{part}": getattr(layer, part) for name, layer in named.items() for part in ("activation", "pose")}
 
 

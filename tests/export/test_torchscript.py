@@ -41,9 +41,9 @@ def images(network: Network, batch: int = 6) -> Tensor:
 
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
-    classes, layers = reference.answers(trained, image)
-    out = {"activation": classes.activation, "pose": classes.pose}
-    for name, layer in layers.items():
+    seen = reference.answers(trained, image)
+    out = {"activation": seen.answers.activation, "pose": seen.answers.pose}
+    for name, layer in seen.layers.items():
         out |= {f"{name}.pose": layer.pose, f"{name}.activation": layer.activation}
     return {name: torch.from_numpy(array) for name, array in out.items()}
 
