@@ -80,12 +80,16 @@ build() {
     -o qcn-bench -L. -lqcn -Wl,-rpath,"$work" -lpthread
   "${compile[@]}" "$deploy/plugins/tests/test_plugin.cpp" -o test_plugin "${nvinfer[@]}" -ldl
   nvcc -std=c++17 -O1 -I"$deploy/kernels" "$deploy/tests/cuda_routing.cu" em_routing.cu.o -o cuda_routing
+  nvcc -std=c++17 -O1 "${includes[@]}" "$deploy/tests/cuda_preprocess.cu" preprocess.cu.o "$deploy/src/preprocess.cpp" \
+    -o cuda_preprocess
+  nvcc -std=c++17 -O1 "${includes[@]}" "$deploy/tests/cuda_images.cu" -o cuda_images -L. -lqcn -Xlinker -rpath="$work"
   cd - >/dev/null
 }
 
 run_tests() {
   with_tensorrt "$work/test_plugin" "$work/libqcn_plugin.so"
   "$work/cuda_routing" 2>&1 | tee "$out/cuda_routing.log"
+  "$work/cuda_preprocess" 2>&1 | tee "$out/cuda_preprocess.log"
 }
 
 export_engines() {
@@ -105,6 +109,7 @@ libqcn() { # loading it runs the golden images through the C++ backend, and refu
           tee "$out/libqcn-$precision-b$batch$infer.json"
       done
     done
+    with_tensorrt "$work/cuda_images" "$bundle" "$precision" | tee "$out/cuda_images-$precision.log"
   done
 }
 
