@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -311,7 +312,9 @@ def verify_parity(
 def benchmark(
     bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
     backends: Annotated[list[str] | None, typer.Option(help="As for verify-parity; else all that run here.")] = None,
-    batch: Annotated[int, typer.Option(help="Images at once.")] = 1,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Images at once; 1 if not given; may be given several times.")
+    ] = None,
     warmup: Annotated[float, typer.Option(help="Milliseconds before measuring.")] = 200.0,
     duration: Annotated[float, typer.Option(help="Seconds to measure each for, at least.")] = 3.0,
     iterations: Annotated[int, typer.Option(help="Runs of each, at least.")] = 10,
@@ -322,31 +325,30 @@ def benchmark(
 ) -> None:
     """Time each backend of a bundle, in turn, with trtexec's definitions."""
     from qcn.export.bundle import Bundle
-    from qcn.verify import latency
+    from qcn.verify import latency, speeds
 
-    plan = latency.Plan(batch, warmup, duration, iterations, fps)
+    plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     opened = Bundle.open(bundle)
-    speeds = latency.benchmark(opened, backends, plan)
-    table = Table(box=None)
-    for heading in ("backend", "file", "cold", "p50", "p90", "p95", "p99", "images/s", ""):
-        table.add_column(heading, justify="left" if heading in ("backend", "file", "") else "right", overflow="fold")
-    for speed in (speed for speed in speeds if not speed.missing):
-        percentiles = (f"{speed.latency_ms[name]:.3g}" for name in ("p50", "p90", "p95", "p99"))
-        note = "unstable" if speed.unstable else ""
-        row = (speed.backend, speed.file, f"{speed.cold_ms:.0f}", *percentiles, f"{speed.images_per_second:.3g}", note)
-        table.add_row(*row)
-    Console(width=max(110, Console().width)).print(table)  # names whole, even if lines wrap
-    pace = f"at {fps:g} a second" if fps else "back to back"
-    print(f"milliseconds for {batch} image(s), transfers to and from a GPU included, {pace}")
-    for speed in (speed for speed in speeds if speed.missing):
+    found = latency.benchmark(opened, backends, plan)
+    measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
+    console = Console(width=max(130, Console().width))  # names whole, even if lines wrap
+    for size in plan.batches:
+        if any(speed.batch == size for speed in measured):
+            console.print(speeds.table(found, size))
+    if measured:
+        pace = f"at {fps:g} a second" if fps else "back to back"
+        print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
+        print("in a new process: loading the backend and the model, the first answer, the memory that both took")
+    if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
+        print(f"mJ an inference: {energy}, idle power included")
+    for speed in missing:
         print(f"not measured: {speed.key}: {speed.missing}")
     if json:
-        latency.write_json(json, opened, plan, speeds)
-    measured = [speed for speed in speeds if not speed.missing]
-    if missing := [speed for speed in speeds if speed.missing and (backends or not measured)]:
+        speeds.write_json(json, speeds.as_record(opened, plan, found, shlex.join(["qcn", *sys.argv[1:]])))
+    if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline:
-        latency.check_regression(baseline, speeds, max_regression)
+        speeds.check_regression(baseline, found, max_regression)
 
 
 @datasets.command("list")

@@ -30,9 +30,16 @@ Opened = TypeVar("Opened", bound="Runner")
 
 
 class Runner(ABC):
-    """A model in a backend. `name` says which, with the device and the version, once it is open."""
+    """A model in a backend. `name` says which, with the device and the version, once it is open.
+
+    transfers   whether images and answers travel to a GPU and back. Such a runner can be asked for what lies between:
+                `upload(images)` once, then any number of `enqueue()`, and `synchronize()`
+    graph       None, or whether an inference is launched as one CUDA graph; may be set between any two
+    """
 
     name: str
+    transfers: bool = False
+    graph: bool | None = None
 
     @abstractmethod
     def open(self) -> None:

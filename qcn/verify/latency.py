@@ -1,39 +1,39 @@
 """`qcn benchmark`: how fast the backends of a bundle are, side by side on this machine. Works without torch.
 
 In trtexec's words: *latency* is the time of one inference with the transfers to and from the device; *compute* is
-without them, where a backend can be asked for that; percentiles are taken over all runs after the warm-up. Backends
-take turns of a fraction of a second, so that whatever else the machine does hits all of them alike; one whose turns
-disagree by more than a tenth is called unstable.
+without them, from launch to answer by the host's clock, where a backend has such transfers; percentiles are taken over
+all runs after the warm-up. Backends take turns of a fraction of a second, so that whatever else the machine does hits
+all of them alike; one whose turns disagree by more than a tenth is called unstable.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.files import write_text
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
-from qcn.verify.machine import environment
+from qcn.verify.cold import Cold, cold_start, first_images
+from qcn.verify.energy import Meter, meter
 
 PERCENTILES = (50, 90, 95, 99)
+BINS = 32  # of a histogram, from the fastest run to the 99th percentile
 UNSTABLE = 0.1  # spread of the turns' medians, over their median
+LAUNCHED_ONE_BY_ONE = "without CUDA graph"
 
 
 @dataclass(frozen=True)
 class Plan:
     """How long to measure, as trtexec's options of the same names; `fps` paces the runs instead of back to back."""
 
-    batch: int = 1
+    batches: tuple[int, ...] = (1,)
     warmup_ms: float = 200.0
     duration_s: float = 3.0
     iterations: int = 10
@@ -41,21 +41,24 @@ class Plan:
     turn_s: float = 0.25
 
     def __post_init__(self) -> None:
-        wrong = self.batch < 1 or self.warmup_ms < 0 or self.duration_s < 0 or self.iterations < 1
+        wrong = not self.batches or min(self.batches) < 1
+        wrong = wrong or self.warmup_ms < 0 or self.duration_s < 0 or self.iterations < 1
         if wrong or (self.fps is not None and self.fps <= 0):
             raise UsageError(f"a benchmark cannot be of {self}")
 
 
 @dataclass
 class Timing:
-    """One artefact in one backend: times in milliseconds, a list a turn."""
+    """One artefact in one backend, as CUDA graph or not: times in milliseconds, a list a turn."""
 
     candidate: Candidate
     runner: Runner
     images: NDArray[np.float32]
-    cold_ms: float
+    cold: Cold
+    graph: bool | None = None
     turns: list[list[float]] = field(default_factory=list)
     compute: list[list[float]] = field(default_factory=list)
+    energy_mj: list[float] = field(default_factory=list)
 
     @property
     def runs(self) -> int:
@@ -68,16 +71,23 @@ class Timing:
     def infer(self) -> None:
         self.runner.infer(self.images)
 
-    def upload(self) -> bool:
-        """Bring the images to the device, if the runner can be asked for what follows alone."""
-        device: Any = self.runner
-        if not all(hasattr(device, method) for method in ("upload", "enqueue", "synchronize")):
-            return False
-        device.upload(self.images)
-        device.synchronize()
-        return True
+    def turn(self, plan: Plan, energy: Meter | None) -> None:
+        """Run for the length of a turn, with transfers; and again without them, where there are any."""
+        self.runner.graph = self.graph
+        self.infer()  # a graph is captured, caches are this backend's again
+        metered = energy if energy and (self.runner.transfers or not energy.gpu_only) else None
+        before = metered.read() if metered else None
+        self.turns.append(_repeat(self.infer, plan.turn_s, plan.fps))
+        after = metered.read() if metered else None
+        if before is not None and after is not None:
+            self.energy_mj.append(after - before)
+        if self.runner.transfers:
+            device: Any = self.runner
+            device.upload(self.images)
+            device.synchronize()
+            self.compute.append(_repeat(self._compute_once, plan.turn_s, plan.fps))
 
-    def compute_once(self) -> None:
+    def _compute_once(self) -> None:
         device: Any = self.runner
         device.enqueue()
         device.synchronize()
@@ -85,61 +95,77 @@ class Timing:
 
 @dataclass(frozen=True)
 class Speed:
-    """What was measured of an artefact in a backend; times in milliseconds. `missing` says why there is nothing."""
+    """What was measured of an artefact in a backend; times in milliseconds. `missing` says why there is nothing.
+
+    variant             "", or how it differs from the backend's own way
+    images_per_second   with transfers, one inference after the other
+    energy_mj           of one inference, as `energy_of` says, with what the machine draws when idle; None: not known
+    """
 
     backend: str
     file: str
     precision: str
     batch: int
     missing: str = ""
+    variant: str = ""
     runner: str = ""
     runs: int = 0
-    cold_ms: float = 0.0
+    cold: Cold | None = None
     latency_ms: dict[str, float] = field(default_factory=dict)
     compute_ms: dict[str, float] = field(default_factory=dict)
+    histogram: dict[str, Any] = field(default_factory=dict)
     images_per_second: float = 0.0
     unstable: bool = False
+    energy_mj: float | None = None
+    energy_of: str = ""
 
     @property
     def key(self) -> str:
-        return f"{self.backend}: {self.file}, batch {self.batch}"
+        variant = f", {self.variant}" if self.variant else ""
+        return f"{self.backend}: {self.file}{variant}, batch {self.batch}"
 
 
 def benchmark(bundle: Bundle, backends: Iterable[str] | None, plan: Plan) -> list[Speed]:
-    """Time every artefact in every backend that was asked for, or that this machine can run."""
-    inputs = bundle.golden().input
-    images = np.concatenate([inputs] * -(-plan.batch // len(inputs)))[: plan.batch]
+    """Time every artefact in every backend that was asked for, or that this machine can run, at every batch."""
+    asked = list(backends) if backends else None
+    with ExitStack() as held:
+        found = meter()
+        energy = held.enter_context(found) if found else None
+        return [speed for batch in plan.batches for speed in _one_batch(bundle, asked, plan, batch, energy)]
+
+
+def _one_batch(bundle: Bundle, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None) -> list[Speed]:
+    images = first_images(bundle, batch)
     speeds: list[Speed] = []
-    timings: list[Timing] = []
+    begun: list[tuple[Candidate, Cold]] = []
+    for candidate in candidates(bundle, backends):  # one at a time, and before any is open: see qcn.verify.cold
+        about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision, batch)
+        limits = candidate.artefact.batch
+        if limits and not limits.min <= batch <= limits.max:
+            speeds.append(Speed(*about, missing=f"it takes batches of {limits}"))
+            continue
+        try:
+            begun.append((candidate, cold_start(bundle.folder, candidate, batch)))
+        except MissingError as error:
+            speeds.append(Speed(*about, missing=str(error)))
     with ExitStack() as opened:
-        for candidate in candidates(bundle, backends):
-            about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision, plan.batch)
-            limits = candidate.artefact.batch
-            if limits and not limits.min <= plan.batch <= limits.max:
-                speeds.append(Speed(*about, missing=f"it takes batches of {limits}"))
-                continue
-            began = time.perf_counter()
-            try:
-                runner = opened.enter_context(candidate.runner(bundle))
-            except MissingError as error:
-                speeds.append(Speed(*about, missing=str(error)))
-                continue
-            runner.infer(images)
-            timings.append(Timing(candidate, runner, images, 1e3 * (time.perf_counter() - began)))
-        take_turns(timings, plan)
-        speeds += [_speed(timing, plan) for timing in timings]
-    return speeds
+        timings = []
+        for candidate, cold in begun:
+            runner = opened.enter_context(candidate.runner(bundle))
+            ways = (None,) if runner.graph is None else (True, False)
+            timings += [Timing(candidate, runner, images, cold, graph) for graph in ways]
+        take_turns(timings, plan, energy)
+        return speeds + [_speed(timing, batch, energy) for timing in timings]
 
 
-def take_turns(timings: list[Timing], plan: Plan) -> None:
+def take_turns(timings: list[Timing], plan: Plan, energy: Meter | None = None) -> None:
     """Warm each up, then let them run in turn until every one has run long and often enough."""
     for timing in timings:
+        timing.runner.graph = timing.graph
         _repeat(timing.infer, plan.warmup_ms / 1e3, None)
     while any(timing.seconds < plan.duration_s or timing.runs < plan.iterations for timing in timings):
         for timing in timings:
-            timing.turns.append(_repeat(timing.infer, plan.turn_s, plan.fps))
-            if timing.upload():
-                timing.compute.append(_repeat(timing.compute_once, plan.turn_s, None))
+            timing.turn(plan, energy)
 
 
 def _repeat(once: Callable[[], Any], seconds: float, fps: float | None) -> list[float]:
@@ -168,47 +194,31 @@ def _percentiles(turns: list[list[float]]) -> dict[str, float]:
     return {"mean": statistics.fmean(times), "min": min(times), "max": max(times), **named} if times else {}
 
 
-def _speed(timing: Timing, plan: Plan) -> Speed:
+def histogram(turns: list[list[float]]) -> dict[str, Any]:
+    """How many runs took how long: `counts` between one of `edges` (milliseconds) and the next, and how many longer."""
+    times = np.array([time for turn in turns for time in turn])
+    top = percentile(times.tolist(), 99)
+    counts, edges = np.histogram(times[times <= top], BINS, (times.min(), max(top, times.min() + 1e-6)))
+    return {"edges": edges.tolist(), "counts": counts.tolist(), "longer": int(np.sum(times > top))}
+
+
+def _speed(timing: Timing, batch: int, energy: Meter | None) -> Speed:
     artefact = timing.candidate.artefact
     medians = [statistics.median(turn) for turn in timing.turns]
     return Speed(
         timing.candidate.backend,
         artefact.file,
         artefact.precision,
-        plan.batch,
-        "",
-        timing.runner.name,
-        timing.runs,
-        timing.cold_ms,
-        _percentiles(timing.turns),
-        _percentiles(timing.compute),
-        plan.batch * timing.runs / timing.seconds,
-        max(medians) - min(medians) > UNSTABLE * statistics.median(medians),
+        batch,
+        variant=LAUNCHED_ONE_BY_ONE if timing.graph is False else "",
+        runner=timing.runner.name,
+        runs=timing.runs,
+        cold=timing.cold,
+        latency_ms=_percentiles(timing.turns),
+        compute_ms=_percentiles(timing.compute),
+        histogram=histogram(timing.turns),
+        images_per_second=batch * timing.runs / timing.seconds,
+        unstable=max(medians) - min(medians) > UNSTABLE * statistics.median(medians),
+        energy_mj=sum(timing.energy_mj) / timing.runs if timing.energy_mj else None,
+        energy_of=energy.of if energy and timing.energy_mj else "",
     )
-
-
-def write_json(path: Path, bundle: Bundle, plan: Plan, speeds: list[Speed]) -> None:
-    """Everything that was measured, and where."""
-    record = {
-        "bundle": bundle.manifest.name,
-        "plan": asdict(plan),
-        "machine": environment(),
-        "results": {speed.key: asdict(speed) for speed in speeds},
-    }
-    write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-
-
-def check_regression(path: Path, speeds: list[Speed], allowed: float) -> None:
-    """Refuse medians that are more than `allowed` (0.1: ten per cent) over those of an earlier JSON file."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))["results"]
-        medians = {key: float(speed["latency_ms"]["p50"]) for key, speed in before.items() if not speed["missing"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is not a result of `qcn benchmark`: {error!r}") from error
-    now = {speed.key: speed.latency_ms["p50"] for speed in speeds if not speed.missing}
-    if not medians.keys() & now.keys():
-        raise UsageError(f"{path} has nothing that was measured now: {', '.join(now) or 'nothing was'}")
-    slower = {key: now[key] / medians[key] - 1 for key in now if key in medians}
-    if late := {key: by for key, by in slower.items() if by > allowed}:
-        said = "; ".join(f"{key} is {by:.0%} slower" for key, by in late.items())
-        raise CheckFailed(f"{said} than in {path}, and {allowed:.0%} is allowed")

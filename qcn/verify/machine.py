@@ -8,27 +8,42 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import qcn
 from qcn.errors import MissingError
-from qcn.export.targets import install_hint, this_gpu
+from qcn.export.targets import install_hint, on_jetson, this_gpu
 from qcn.libqcn import BUILD, find_library
+from qcn.verify import nvml
 
-PACKAGES = ("torch", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt_rtx_cu13_bindings", "numpy")
+PACKAGES = (
+    "torch",
+    "triton",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt_rtx_cu13_bindings",
+    "cuda-bindings",
+    "numpy",
+)
 
 
 def environment() -> dict[str, Any]:
     """The machine in a few entries, for a JSON file."""
-    gpu = this_gpu()
+    gpu, watched = this_gpu(), nvml.find()
+    frequency = "/sys/devices/system/cpu/cpu0/cpufreq"
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "governor": _line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "jetson": _line("/proc/device-tree/model"),
-        "gpu": gpu and {"name": gpu.name, "sm": gpu.sm},
+        "governor": _line(f"{frequency}/scaling_governor"),
+        "cpu_mhz": _megahertz(f"{frequency}/scaling_cur_freq"),
+        "max_cpu_mhz": _megahertz(f"{frequency}/cpuinfo_max_freq"),
+        "jetson": _line("/proc/device-tree/model") if on_jetson() else None,
+        "power_mode": power_mode(),
+        "gpu": gpu and {"name": gpu.name, "sm": gpu.sm, **(watched.facts() if watched else {})},
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "qcn": qcn.__version__,
@@ -42,6 +57,21 @@ def processor() -> str:
     found = dict(re.findall(r"^(model name|CPU implementer|CPU part)\s*:\s*(.+)$", text, re.MULTILINE))
     arm = f"implementer {found.get('CPU implementer')}, part {found.get('CPU part')}"
     return found.get("model name") or (arm if "CPU part" in found else platform.processor() or platform.machine())
+
+
+def power_mode() -> str | None:
+    """A Jetson's, as nvpmodel tells it: "NV Power Mode: MAXN" and its number. None elsewhere."""
+    program = shutil.which("nvpmodel")
+    if not program:
+        return None
+    said = subprocess.run([program, "-q"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^NV Power Mode: *(.+)$", said, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _megahertz(path: str) -> float | None:
+    text = _line(path)
+    return int(text) / 1e3 if text and text.isdigit() else None
 
 
 def _line(path: str) -> str | None:
@@ -71,7 +101,9 @@ class Piece:
 
 def survey() -> list[Piece]:
     """What this machine has of all that the product can use. Packages are looked for, not imported."""
-    gpu = this_gpu()
+    gpu, watched = this_gpu(), nvml.find()
+    driver = watched.facts()["driver"] if watched else None
+    here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
     providers = _version("onnxruntime-gpu") and f"{_version('onnxruntime-gpu')}, CUDA"
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
     try:
@@ -80,7 +112,7 @@ def survey() -> list[Piece]:
         library = ""
     rtx = next((text for text in map(_version, ("tensorrt_rtx_cu13_bindings", "tensorrt_rtx")) if text), "")
     return [
-        Piece("GPU", f"{gpu.name}, sm{gpu.sm}" if gpu else "", "training in minutes, engines", "NVIDIA's driver"),
+        Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
         Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn[train]'"),
         Piece("triton", _version("triton") or "", "fused routing on a GPU", "pip install 'qcn[gpu]'"),
         Piece("onnx", _version("onnx") or "", "writing ONNX graphs", "pip install 'qcn[onnx]'"),

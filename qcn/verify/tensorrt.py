@@ -33,6 +33,8 @@ class TensorRTRunner(Runner):
     graph   capture the engine as a CUDA graph at each new batch size, and launch that
     """
 
+    transfers = True
+
     def __init__(self, path: Path, graph: bool = False) -> None:
         self.path = path
         self.graph = graph
@@ -117,7 +119,7 @@ class TensorRTRunner(Runner):
 
     def enqueue(self) -> None:
         """Start one inference of what was uploaded; returns at once."""
-        if self._captured is not None:
+        if self.graph and self._captured is not None:
             self._call("cudaGraphLaunch", self._captured, self._stream)
             return
         self._execute()

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qcn.errors import CheckFailed, UsageError
+from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.verify import Runner, latency
+from qcn.verify import Runner, backends, cold, latency, speeds
 from qcn.verify.backends import Candidate
+from qcn.verify.cold import Cold
+from qcn.verify.energy import Meter
 from qcn.verify.latency import Plan, Speed, Timing, percentile
 
 
@@ -42,7 +44,7 @@ def candidate(bundle: Bundle) -> Candidate:
 
 
 def timing(candidate: Candidate, runner: Runner) -> Timing:
-    return Timing(candidate, runner, np.zeros((1, 1, 1, 1), np.float32), 0.0)
+    return Timing(candidate, runner, np.zeros((1, 1, 1, 1), np.float32), Cold(0.0, 0.0, None, None))
 
 
 @pytest.mark.parametrize(
@@ -72,24 +74,121 @@ def test_a_pace_is_kept(candidate: Candidate) -> None:
     assert max(map(max, runner.turns)) < 20  # the waiting is not counted
 
 
+class Gpu(Sleeper):
+    """Ten milliseconds to and from the device, one of computing; three if it is not launched as a graph."""
+
+    transfers = True
+    graph = True
+
+    def __init__(self) -> None:
+        super().__init__("gpu", 0.0, [])
+
+    def infer(self, images: Any) -> dict[str, Any]:
+        time.sleep(0.01)
+        self.enqueue()
+        return {}
+
+    def upload(self, images: Any) -> None:
+        self.log.append("upload")
+
+    def enqueue(self) -> None:
+        time.sleep(0.001 if self.graph else 0.003)
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+
+
+class Counter(Meter):
+    """Five millijoules a reading."""
+
+    of = "a test"
+    gpu_only = True
+    value = 0.0
+
+    def read(self) -> float:
+        self.value += 5.0
+        return self.value
+
+
+def test_with_and_without_transfers_graph_and_energy(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "create", lambda runner, path, **options: Gpu())
+    monkeypatch.setattr(latency, "cold_start", cold.measure)
+    monkeypatch.setattr(latency, "meter", Counter)
+    plan = Plan(batches=(1, 4), warmup_ms=0, duration_s=0, iterations=3, turn_s=0.05)
+    found = latency.benchmark(bundle, ["torch"], plan)
+    name = "torch: weights.safetensors"
+    variants = [f"{name}{variant}, batch {batch}" for batch in (1, 4) for variant in ("", ", without CUDA graph")]
+    assert [speed.key for speed in found] == variants
+    graph, plain, *_ = found
+    assert graph.latency_ms["p50"] >= 10 and 1 <= graph.compute_ms["p50"] < 3 <= plain.compute_ms["p50"] < 10
+    assert graph.energy_of == "a test" and graph.cold is not None and graph.cold.open_ms < 10
+    turns = graph.energy_mj * graph.runs / 5.0 if graph.energy_mj else 0.0
+    assert turns == pytest.approx(round(turns)) and turns >= 1  # five a turn, shared by its runs
+    assert {speed.batch for speed in found} == {1, 4}
+
+
+def test_a_gpus_energy_is_not_the_processors(candidate: Candidate) -> None:
+    runner = timing(candidate, Sleeper("cpu", 0.001, []))
+    latency.take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter())
+    assert runner.energy_mj == [] and runner.compute == []
+
+
+def test_a_histogram_counts_every_run() -> None:
+    times = [1.0 + i / 100 for i in range(200)] + [50.0]
+    found = latency.histogram([times[:50], times[50:]])
+    assert sum(found["counts"]) + found["longer"] == len(times) and found["longer"] >= 1
+    assert found["edges"][0] == 1.0 and found["edges"][-1] == percentile(times, 99)
+    assert latency.histogram([[2.0]])["counts"][0] == 1
+
+
+def test_a_cold_start_is_measured_in_a_process_of_its_own(
+    bundle: Bundle, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this one torch is loaded already; there it costs time and memory."""
+    found = cold.cold_start(bundle.folder, candidate, 2)
+    assert found.open_ms > 100 and found.first_answer_ms > 0
+    assert found.host_mib is not None and found.host_mib > 20 and found.device_mib is None
+    here = cold.measure(bundle.folder, candidate, 2)
+    assert here.open_ms < found.open_ms
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(MissingError, match="sees no CUDA device"):
+        cold.cold_start(bundle.folder, Candidate("torch-cuda", candidate.artefact), 1)
+
+
+@pytest.mark.gpu
+def test_torch_on_a_gpu_answers_the_same_with_and_without_a_graph(bundle: Bundle, candidate: Candidate) -> None:
+    pytest.importorskip("triton", reason="fused routing on a GPU needs triton")
+    golden = bundle.golden()
+    with Candidate("torch-cuda", candidate.artefact).runner(bundle) as runner:
+        for count in (1, 4, 1):
+            for runner.graph in (True, False, True):
+                found = runner.infer(golden.input[:count])["activation"]
+                np.testing.assert_allclose(found, golden.reference.activation[:count], atol=1e-4)
+                again = runner.infer(golden.input[1 : count + 1])["activation"]
+                np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=1e-4)
+
+
 def speed(milliseconds: float, missing: str = "") -> Speed:
     return Speed("torch", "model.ts", "fp32", 1, missing, latency_ms={"p50": milliseconds})
 
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    latency.write_json(path, bundle, Plan(), [speed(10.0)])
-    latency.check_regression(path, [speed(10.9)], 0.1)
+    speeds.write_json(path, speeds.as_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    speeds.check_regression(path, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: model\.ts, batch 1 is 12% slower"):
-        latency.check_regression(path, [speed(11.2)], 0.1)
+        speeds.check_regression(path, [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has nothing that was measured now"):
-        latency.check_regression(path, [speed(0.0, missing="gone")], 0.1)
-    path.write_text("{}")
-    with pytest.raises(UsageError, match="is not a result"):
-        latency.check_regression(path, [speed(1.0)], 0.1)
+        speeds.check_regression(path, [speed(0.0, missing="gone")], 0.1)
+    for text in ("{}", '{"results": {"a": {}}}', "["):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="is not a result"):
+            speeds.check_regression(path, [speed(1.0)], 0.1)
 
 
-@pytest.mark.parametrize("wrong", [{"batch": 0}, {"fps": 0.0}, {"iterations": 0}, {"duration_s": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"batches": (1, 0)}, {"batches": ()}, {"fps": 0.0}, {"iterations": 0}, {"duration_s": -1.0}]
+)
 def test_plans_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="cannot be"):
         Plan(**wrong)
@@ -102,14 +201,17 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
 
     assert run("export", bundle.folder, "--batch", 4).returncode == 0
     short = ("--duration", 0.1, "--warmup", 10)
-    result = run(
-        "benchmark", bundle.folder, "--backends", "onnxruntime", "--batch", 4, *short, "--json", tmp_path / "j"
-    )
+    wanted = ("--backends", "onnxruntime", "--backends", "torch", "--batch", 4, "--batch", 4)
+    result = run("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
     assert result.returncode == 0, result.stderr
-    (found,) = json.loads((tmp_path / "j").read_text())["results"].values()
-    assert found["runs"] >= 10 and found["cold_ms"] > 0 and found["images_per_second"] > 0
+    record = json.loads((tmp_path / "j").read_text(), parse_constant=pytest.fail)
+    assert record["command"].startswith("qcn benchmark ") and record["plan"]["batches"] == [4]
+    assert record["machine"]["processor"] and record["machine"]["cores"] >= 1
+    found, _ = record["results"].values()
+    assert found["runs"] >= 10 and found["cold"]["open_ms"] > 0 and found["images_per_second"] > 0
+    assert sum(found["histogram"]["counts"]) + found["histogram"]["longer"] == found["runs"]
     assert found["latency_ms"]["min"] <= found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
-    assert "onnxruntime  model.onnx" in result.stdout
+    assert "onnxruntime  model.onnx" in result.stdout and result.stdout.count("batch 4") == 1
     result = run("benchmark", bundle.folder, "--backends", "onnxruntime", *short)
     assert result.returncode == 3 and "it takes batches of 4" in result.stderr
     result = run("benchmark", bundle.folder, "--backends", "torch", "--backends", "onnxruntime-cuda", *short)

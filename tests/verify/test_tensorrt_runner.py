@@ -84,6 +84,13 @@ def test_a_cuda_graph_is_captured_once_for_each_batch(tmp_path: Path, machine: t
         assert cuda.calls.count("cudaStreamBeginCapture") == 1
         runner.infer(images(2))
         assert cuda.calls.count("cudaStreamBeginCapture") == 2
+        launched, ran = cuda.calls.count("cudaGraphLaunch"), context.runs
+        runner.graph = False  # a benchmark asks for both ways in turn
+        runner.infer(images(2))
+        assert (cuda.calls.count("cudaGraphLaunch"), context.runs) == (launched, ran + 1)
+        runner.graph = True
+        runner.infer(images(2))
+        assert cuda.calls.count("cudaGraphLaunch") == launched + 1 and cuda.calls.count("cudaStreamBeginCapture") == 2
     assert cuda.live == {}
 
 
