@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qcn.export.bundle import Bundle
+from qcn.verify.compare import compare
+
 DEPLOY = Path(__file__).parents[1] / "deploy"
 BUILD = DEPLOY.parent / "build"  # by `make`, in release form
 CONSUMER = DEPLOY / "tests" / "consumer"
@@ -31,7 +34,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(sanitized: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(sanitized: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     run(sanitized / "tests" / "make_tiny_bundle", folder)
     return folder
@@ -50,6 +53,18 @@ def test_cpp_tests_pass_under_the_sanitizers(sanitized: Path) -> None:
     run("ctest", "--test-dir", sanitized, "--output-on-failure", "--parallel", "2")
 
 
+def test_the_self_test_allows_what_verify_parity_allows(sanitized: Path, bundle: Bundle) -> None:
+    """But for its cap, a quarter of an output's largest value."""
+    golden = bundle.golden()
+    right = {"activation": golden.reference.activation, "pose": golden.reference.pose}
+    told = [line.split() for line in run(sanitized / "tests" / "tolerances", bundle.folder).splitlines()]
+    assert len(told) == 6
+    for precision, output, tolerance in told:
+        expected = compare(right, golden, precision, {})[output].tolerance
+        assert float(tolerance) == pytest.approx(min(expected, abs(right[output]).max() / 4), rel=1e-9)
+        assert precision != "fp16" or expected < abs(right[output]).max() / 4  # so that the rule itself is seen
+
+
 def test_the_library_exports_its_interface_and_nothing_else(installed: Path) -> None:
     library = next(installed.glob("lib*/**/libqcn.so"))
     symbols = [line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", library).splitlines()]
@@ -59,15 +74,15 @@ def test_the_library_exports_its_interface_and_nothing_else(installed: Path) -> 
     assert library.stat().st_size < 1_000_000
 
 
-def test_a_program_finds_the_installed_library_by_cmake(installed: Path, bundle: Path, tmp_path: Path) -> None:
+def test_a_program_finds_the_installed_library_by_cmake(installed: Path, tiny: Path, tmp_path: Path) -> None:
     configure(CONSUMER, tmp_path, f"-DCMAKE_PREFIX_PATH={installed}")
     run("cmake", "--build", tmp_path)
-    assert run(tmp_path / "consumer_c", bundle) == run(tmp_path / "consumer_cpp", bundle) != ""
+    assert run(tmp_path / "consumer_c", tiny) == run(tmp_path / "consumer_cpp", tiny) != ""
 
 
 @pytest.mark.parametrize(("compiler", "source"), [("cc -std=c99", "consumer.c"), ("c++ -std=c++17", "consumer.cpp")])
 def test_a_program_finds_the_installed_library_by_pkg_config(
-    compiler: str, source: str, installed: Path, bundle: Path, tmp_path: Path
+    compiler: str, source: str, installed: Path, tiny: Path, tmp_path: Path
 ) -> None:
     if not shutil.which("pkg-config"):
         pytest.skip("there is no pkg-config: apt install pkg-config")
@@ -75,14 +90,14 @@ def test_a_program_finds_the_installed_library_by_pkg_config(
     flags = run("pkg-config", "--cflags", "--libs", "qcn", PKG_CONFIG_PATH=str(library / "pkgconfig")).split()
     strict = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     run(*compiler.split(), *strict, CONSUMER / source, *flags, "-o", tmp_path / "program")
-    assert run(tmp_path / "program", bundle, LD_LIBRARY_PATH=str(library)) != ""
+    assert run(tmp_path / "program", tiny, LD_LIBRARY_PATH=str(library)) != ""
 
 
-def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(bundle: Path, tmp_path: Path) -> None:
+def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(tiny: Path, tmp_path: Path) -> None:
     options = [f"-DQCN_SOURCE={DEPLOY}", "-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_BUILD_TYPE=Debug", "-DQCN_CUDA=OFF"]
     configure(CONSUMER, tmp_path, *options)
     run("cmake", "--build", tmp_path, "--parallel")
-    assert run(tmp_path / "consumer_c", bundle) == run(tmp_path / "consumer_cpp", bundle) != ""
+    assert run(tmp_path / "consumer_c", tiny) == run(tmp_path / "consumer_cpp", tiny) != ""
 
 
 def test_fuzzers_find_nothing_in_a_moment(tmp_path: Path) -> None:

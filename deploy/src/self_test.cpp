@@ -43,11 +43,11 @@ double compare(const char* output, const Answers& answers, const Golden& golden,
 }  // namespace
 
 double tolerance(const Answers& answers, const std::string& precision) {
-  double coarser = 1;
-  if (precision == "fp16") coarser = std::exp2(13);
-  if (precision == "bf16" || precision == "int8") coarser = std::exp2(16);
-  const double allowed = coarser * (16 * answers.noise + 8 * double{FLT_EPSILON} * answers.scale);
-  return std::min(allowed, answers.scale / 4);
+  double floors = 16;
+  if (precision == "fp16") floors = 4 * std::exp2(13);
+  if (precision == "bf16" || precision == "int8") floors = 4 * std::exp2(16);
+  const double floor = std::max(answers.noise, double{FLT_EPSILON} * answers.scale);
+  return std::min(floors * floor, answers.scale / 4);
 }
 
 std::string self_test(const Backend& backend, const Golden& golden, const Structure& structure, bool all) {

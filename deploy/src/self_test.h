@@ -9,12 +9,11 @@
 
 namespace qcn {
 
-// How far an answer may be from the exact one: 16 times the noise that float32 rounding was seen to make in this output
-// of this network (another order of summation gives other noise of the same size), and 8 units in the last place of the
-// output's scale for where that noise happens to be zero. Of a coarser precision each rounding, and so the noise, is
-// coarser by the ratio of their units: 2^13 for fp16, 2^16 for bf16. int8 is calibrated, and has no such bound: it is
-// taken as bf16, whose 8 bits it has. No tolerance exceeds a quarter of the output's scale: above it nothing would be
-// tested.
+// How far an answer may be from the exact one: the rule of `qcn verify-parity`, whose reasons are in
+// qcn/verify/compare.py. The noise floor is the largest error that float32 was seen to make in this output of this
+// network, at least one unit in the last place of the output's scale. fp32 may be off by 16 of them, fp16 by 4 * 2^13,
+// bf16 by 4 * 2^16. int8 is calibrated, and has no such bound: it is taken as bf16, whose 8 bits it has. Beyond that
+// rule, since nobody reads the figures of a loader: no tolerance exceeds a quarter of the output's scale.
 double tolerance(const Answers& answers, const std::string& precision);
 
 // Runs the first, the middle and the last row of golden, or all of them. Throws Error(QCN_WRONG_ANSWER) with the row,
