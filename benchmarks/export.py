@@ -101,7 +101,7 @@ def naive_route(pose: Any, activation: Any, rotation: Any, beta_u: Any, beta_a: 
     u = windows(pose.flatten(1, 2)).unflatten(1, (-1, 3)).permute(0, 1, 3, 2).reshape(-1, children, 1, 3, 1)
     a = windows(activation).reshape(-1, children, 1)
     turn = rotation.expand(kh, kw, -1, -1, -1, -1).permute(2, 0, 1, 3, 4, 5).reshape(children, parents, 3, 3)
-    votes = (turn @ u).squeeze(-1)  # [N, I, J, 3]
+    votes = (turn @ u)[..., 0]  # [N, I, J, 3]; `squeeze` would become an If, which TensorRT refuses
     r = a.expand(-1, -1, parents) / parents
     for t in range(iterations):
         mass = r.sum(1)

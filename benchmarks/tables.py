@@ -27,12 +27,6 @@ def source(record: dict[str, Any]) -> str:
     return f"{record['date']}, {record['machine']}, {versions}, commit {record['commit']}{how}"
 
 
-def other_commits(rows: list[dict[str, Any]]) -> str:
-    """Which rows of a table were not measured with the rest of it."""
-    found = [f'"{row["variant"]}" is of commit {row["commit"]}' for row in rows if "commit" in row]
-    return f"Measured before, on another machine of the same kind: {'; '.join(found)}." if found else ""
-
-
 def parameters() -> str:
     shapes = {"1 channel, 10 classes": (1, 10), "2 channels, 5 classes": (2, 5), "3 channels, 10 classes": (3, 10)}
     rows = [
@@ -219,8 +213,6 @@ A whole training step (forward, cross-entropy, backward, AdamW); torch.compile a
 CUDA graphs:
 
 {times(cuda["training"], "reference, torch.compile")}
-
-{other_commits(cuda["training"])}
 
 Without CUDA graphs the time of "fused" is that of Python launching some hundred kernels, not the GPU's.
 
