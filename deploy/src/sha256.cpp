@@ -41,15 +41,15 @@ void plain_blocks(std::uint32_t state[8], const unsigned char* data, std::size_t
     }
     std::uint32_t s[8];
     std::memcpy(s, state, sizeof s);
-    for (int i = 0; i < 64; ++i) {
-      const std::uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
-      const std::uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-      const std::uint32_t one =
-          s[7] + (rotate(s[4], 6) ^ rotate(s[4], 11) ^ rotate(s[4], 25)) + choice + kRound[i] + w[i];
-      const std::uint32_t two = (rotate(s[0], 2) ^ rotate(s[0], 13) ^ rotate(s[0], 22)) + majority;
-      std::memmove(s + 1, s, 7 * sizeof *s);
-      s[4] += one;
-      s[0] = one + two;
+    // The names of the eight words move on by one each round, not the words: after eight rounds all is in its place.
+    for (int i = 0; i < 64; i += 8) {
+      for (int k = 0; k < 8; ++k) {
+        std::uint32_t &a = s[(8 - k) % 8], &d = s[(11 - k) % 8], &e = s[(12 - k) % 8], &h = s[(15 - k) % 8];
+        const std::uint32_t b = s[(9 - k) % 8], c = s[(10 - k) % 8], f = s[(13 - k) % 8], g = s[(14 - k) % 8];
+        h += (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + kRound[i + k] + w[i + k];
+        d += h;
+        h += (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+      }
     }
     for (int i = 0; i < 8; ++i) state[i] += s[i];
   }
