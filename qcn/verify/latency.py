@@ -24,7 +24,7 @@ from qcn.verify.cold import Cold, cold_start, first_images
 from qcn.verify.energy import Meter, meter
 
 PERCENTILES = (50, 90, 95, 99)
-BINS = 32  # of a histogram, from the fastest run to the 99th percentile
+BINS = 32  # of a histogram, from the fastest run to the 99th percentile; fewer where there are few runs
 UNSTABLE = 0.1  # spread of the turns' medians, over their median
 LAUNCHED_ONE_BY_ONE = "without CUDA graph"
 
@@ -198,7 +198,9 @@ def histogram(turns: list[list[float]]) -> dict[str, Any]:
     """How many runs took how long: `counts` between one of `edges` (milliseconds) and the next, and how many longer."""
     times = np.array([time for turn in turns for time in turn])
     top = percentile(times.tolist(), 99)
-    counts, edges = np.histogram(times[times <= top], BINS, (times.min(), max(top, times.min() + 1e-6)))
+    counts, edges = np.histogram(
+        times[times <= top], min(BINS, max(4, len(times) // 4)), (times.min(), max(top, times.min() + 1e-6))
+    )
     return {"edges": edges.tolist(), "counts": counts.tolist(), "longer": int(np.sum(times > top))}
 
 
