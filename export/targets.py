@@ -8,14 +8,17 @@ named, for every GPU from SM 8.0 on that TensorRT-RTX knows.
 import ctypes
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from qcn.errors import MissingError, unknown_name
 from qcn.export.manifest import Batch
 
 # CUdevice_attribute of cuda.h
 _MAJOR, _MINOR = 75, 76
+RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,29 @@ def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: froz
         brings = " or ".join(f"{major}.{minor}" for major, minor in wanted.tensorrt)
         why = f"{wanted.name} has TensorRT {brings}; this machine has {words}"
     return Site(not why, wanted.sm if flavour == "rtx" and not why else None, why)
+
+
+def foreign(facts: Mapping[str, Any], version: str, gpu: Gpu) -> str:
+    """Why an engine with these facts does not run on this GPU, with this version of its TensorRT; empty if it does.
+
+    What is not known (a fact that was not written down, a version that is empty) stands in no engine's way.
+    """
+    name = "TensorRT-RTX" if facts.get("flavour") == "rtx" else "TensorRT"
+    built, sm = facts.get("version"), facts.get("sm")
+    if built and version and _numbers(str(built)) != _numbers(version):
+        return f"was built with {name} {built}; here is {name} {version}"
+    if name == "TensorRT-RTX" and gpu.sm not in RTX_SMS:
+        return f"needs TensorRT-RTX, which does not run on this machine's {gpu.name}, sm{gpu.sm}"
+    if name == "TensorRT-RTX" and sm is None and gpu.sm < 80:  # for no GPU in particular
+        return f"was built for GPUs from sm80 on; here is {gpu.name}, sm{gpu.sm}"
+    if sm not in (None, gpu.sm):
+        return f"was built for {facts['gpu'] + ', ' if facts.get('gpu') else ''}sm{sm}; here is {gpu.name}, sm{gpu.sm}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor and patch: what a plan is bound to."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def export_command(bundle: str, precision: str, batch: Batch, *options: str) -> str:

@@ -5,20 +5,18 @@ Packages are looked for, not imported: a look must be quick and must work where 
 
 import importlib.metadata
 import importlib.util
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from qcn.errors import MissingError, UsageError
+from qcn.export import plugin
 from qcn.export.bundle import Bundle
 from qcn.export.manifest import Artefact, Format
-from qcn.export.targets import Gpu, install_hint, this_gpu
-from qcn.export.tensorrt_find import FLAVOURS
+from qcn.export.targets import foreign, install_hint, this_gpu
+from qcn.export.tensorrt_find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
-
-RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
 
 
 @dataclass(frozen=True)
@@ -114,24 +112,26 @@ def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
     module = next(filter(_installed, FLAVOURS[flavour]), None)
     if module is None:
         return Verdict("cannot", f"{name} is not installed", install_hint(flavour))
-    here, built = _version(module), str(facts.get("version"))
-    if here and _numbers(here) != _numbers(built):
-        return Verdict("cannot", f"it was built by {name} {built!r}, this machine has {here}", rebuild)
     gpu = this_gpu()
     if gpu is None:
         return Verdict("cannot", "there is no NVIDIA GPU here, or its driver is not loaded", "run it on the device")
-    if obstacle := _other_gpu(flavour, facts.get("sm"), gpu):
-        return Verdict("cannot", obstacle, rebuild)
-    return Verdict("runs", f"by {name} {here or 'of a version that it does not tell'} on {gpu.name}")
+    here = _version(module)
+    if why := foreign(facts, here, gpu):
+        return Verdict("cannot", f"it {why}", rebuild)
+    runs = f"by {name} {here or 'of a version that it does not tell'} on {gpu.name}"
+    return _with_plugin(runs, flavour) if facts.get("plugin") else Verdict("runs", runs)
 
 
-def _other_gpu(flavour: str, sm: Any, gpu: Gpu) -> str:
-    if flavour == "rtx" and gpu.sm not in RTX_SMS:
-        return f"TensorRT-RTX does not run on this machine's {gpu.name} (sm{gpu.sm})"
-    if sm == gpu.sm or (flavour == "rtx" and sm is None and gpu.sm >= 80):
-        return ""
-    built = f"sm{sm}" if type(sm) is int else "GPUs from sm80 on" if flavour == "rtx" else "an unknown GPU"
-    return f"it was built for {built}, this machine's {gpu.name} is sm{gpu.sm}"
+def _with_plugin(runs: str, flavour: str) -> Verdict:
+    """Of an engine with fused routing that runs as far as TensorRT and the GPU go.
+
+    The plugin is loaded, and TensorRT with it: nothing less tells whether the two go together.
+    """
+    try:
+        loaded = plugin.load(find(flavour))
+    except MissingError as error:
+        return Verdict("cannot", str(error), plugin.BUILD)
+    return Verdict("runs", f"{runs}, its routing by {loaded.path}")
 
 
 LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
@@ -161,8 +161,3 @@ def _distribution(module: str) -> str:
 def _version(module: str) -> str:
     name = _distribution(module)
     return importlib.metadata.version(name) if name else ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """Major, minor and patch: what a plan is bound to."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

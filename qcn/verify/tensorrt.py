@@ -207,10 +207,5 @@ def rebuild_command(path: Path, facts: dict[str, Any]) -> str:
 
 def refuse_foreign(path: Path, facts: dict[str, Any], tensorrt: TensorRT, gpu: targets.Gpu) -> None:
     """Refuse an engine that was built for another TensorRT or GPU, before TensorRT does so in its own words."""
-    mend = f"build it here: {rebuild_command(path, facts)}"
-    if "version" in facts and facts["version"] != tensorrt.version_text:
-        kind = "TensorRT-RTX" if facts.get("flavour") == "rtx" else "TensorRT"
-        raise MissingError(f"{path} was built with {kind} {facts['version']}; here is {tensorrt}; {mend}")
-    if facts.get("sm") not in (None, gpu.sm):
-        was = f"{facts['gpu']}, sm{facts['sm']}" if facts.get("gpu") else f"sm{facts['sm']}"
-        raise MissingError(f"{path} was built for {was}; here is {gpu.name}, sm{gpu.sm}; {mend}")
+    if why := targets.foreign(facts, tensorrt.version_text, gpu):
+        raise MissingError(f"{path} {why}; build it here: {rebuild_command(path, facts)}")

@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tensorrt import fake
 
 from qcn import doctor
 from qcn.errors import UsageError
+from qcn.export import plugin
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.manifest import Artefact, Batch, Format, Precision
 from qcn.export.targets import Gpu
+from qcn.export.tensorrt_find import TensorRT
 from qcn.kernels import native
 
 ORIN = Gpu("Orin", 87)
@@ -80,10 +83,10 @@ def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict
     [
         ({}, ORIN, "cannot", "TensorRT is not installed"),
         ({"tensorrt_rtx": "1.7.1.116"}, ORIN, "cannot", "TensorRT is not installed"),
-        ({"tensorrt": "10.3.0.26"}, ORIN, "cannot", "built by TensorRT '8.6.2', this machine has 10.3.0.26"),
-        ({"tensorrt": "8.6.1"}, ORIN, "cannot", "built by TensorRT '8.6.2'"),
+        ({"tensorrt": "10.3.0.26"}, ORIN, "cannot", "built with TensorRT 8.6.2; here is TensorRT 10.3.0.26"),
+        ({"tensorrt": "8.6.1"}, ORIN, "cannot", "built with TensorRT 8.6.2; here is"),
         ({"tensorrt": "8.6.2.3"}, None, "cannot", "no NVIDIA GPU"),
-        ({"tensorrt": "8.6.2.3"}, Gpu("H200", 90), "cannot", "built for sm87, this machine's H200 is sm90"),
+        ({"tensorrt": "8.6.2.3"}, Gpu("H200", 90), "cannot", "built for sm87; here is H200, sm90"),
         ({"tensorrt": "8.6.2.3"}, ORIN, "runs", "by TensorRT 8.6.2.3 on Orin"),
         ({"tensorrt": ""}, ORIN, "runs", "of a version that it does not tell"),
     ],
@@ -116,6 +119,28 @@ def test_tensorrt_rtx(bundle: Bundle, machine: dict[str, Any], sm: int | None, g
     machine.update(packages={"tensorrt_rtx_bindings": "1.7.1.116"}, gpu=gpu)
     engine = add(bundle, "engines/rtx.engine", "trt", flavour="rtx", version="1.7.1", sm=sm)
     assert row(bundle, engine.file).state == state
+
+
+def test_fused_routing_needs_its_plugin(
+    bundle: Bundle, machine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine.update(packages={"tensorrt": "8.6.2"}, gpu=ORIN)
+    tensorrt = TensorRT("tensorrt", (8, 6, 2), fake("8.6.2"))
+    monkeypatch.setattr(doctor, "find", lambda flavour: tensorrt)
+    monkeypatch.setenv("QCN_PLUGIN", str(tmp_path / plugin.LIBRARY))
+    facts = {"flavour": "tensorrt", "version": "8.6.2", "sm": 87}
+    add(bundle, "engines/plain.engine", "trt", **facts)
+    add(bundle, "engines/fused.engine", "trt", **facts, plugin={"name": "EMRouting"})
+    assert row(bundle, "engines/plain.engine").state == "runs"
+    seen = row(bundle, "engines/fused.engine")
+    assert (seen.state, seen.mend) == ("cannot", plugin.BUILD) and f"not at {tmp_path}" in seen.reason
+    (tmp_path / plugin.LIBRARY).write_bytes(b"no library")
+    seen = row(bundle, "engines/fused.engine")
+    assert (seen.state, seen.mend) == ("cannot", plugin.BUILD) and "cannot be loaded" in seen.reason
+    loaded = plugin.Plugin(tmp_path / plugin.LIBRARY, "0.1.0", "")
+    monkeypatch.setattr(plugin, "load", lambda found: loaded if found is tensorrt else None)
+    seen = row(bundle, "engines/fused.engine")
+    assert seen.state == "runs" and seen.reason.endswith(f"on Orin, its routing by {loaded.path}")
 
 
 def test_an_engine_without_facts_is_rebuilt(bundle: Bundle, machine: dict[str, Any]) -> None:
