@@ -11,6 +11,7 @@ from typing import Any
 from qcn.verify.records import number, numbers, part
 
 HEIGHT = 72.0  # pixels of a histogram's tallest bar
+FURTHEST = 15  # powers of ten of the noise floor that are drawn, either way
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def error_axis(histograms: list[Any]) -> tuple[float, float]:
         edges, counts = numbers(part(one, "edges")), numbers(part(one, "counts"))
         if len(edges) == len(counts) + 1:
             filled += [edge for i, edge in enumerate(edges) if any(counts[max(i - 1, 0) : i + 1])]
-    return math.floor(min(filled)), max(math.ceil(max(filled)), 1)
+    return max(math.floor(min(filled)), -FURTHEST), min(max(math.ceil(max(filled)), 1), FURTHEST)
 
 
 def error_histogram(errors: dict[str, Any], axis: tuple[float, float]) -> Histogram | None:
@@ -105,7 +106,7 @@ def allowed_floors(errors: dict[str, Any]) -> float | None:
     tolerance, multiple, worst, floor = values
     if not floor and multiple and worst:
         floor = worst / multiple
-    return tolerance / floor if tolerance and floor else None
+    return number(tolerance / floor) if tolerance and floor and tolerance / floor > 0 else None
 
 
 def _ticks(low: float, high: float) -> list[int]:
@@ -121,31 +122,37 @@ def _power(power: int) -> str:
 
 def latency_strips(speeds: list[dict[str, Any]]) -> tuple[list[Strip | None], tuple[Tick, ...]]:
     """All of one batch on one axis of milliseconds, in powers, with the axis' marks."""
-    named = [[number(part(one.get("latency_ms"), name)) for name in ("min", "p50", "p90", "p99")] for one in speeds]
-    whole = [[value for value in row if value] for row in named]
-    values = [value for row in whole if len(row) == 4 for value in row]
+    rows = [_four(speed) for speed in speeds]
+    values = [value for row in rows if row for value in row]
     if not values:
         return [None] * len(speeds), ()
-    low, high = math.log10(min(values)), math.log10(max(values))
-    if high - low < 0.3:  # all much the same: leave room on both sides
-        low, high = (low + high) / 2 - 0.15, (low + high) / 2 + 0.15
-    low, high = low - 0.02 * (high - low), high + 0.02 * (high - low)
+    left, right = math.log10(min(values)), math.log10(max(values))
+    if right - left < 0.3:  # all much the same: leave room on both sides
+        left, right = (left + right) / 2 - 0.15, (left + right) / 2 + 0.15
+    left, right = left - 0.02 * (right - left), right + 0.02 * (right - left)
 
     def place(value: float) -> float:
-        return 100 * (math.log10(value) - low) / (high - low)
+        return 100 * (math.log10(value) - left) / (right - left)
 
-    strips = [
-        Strip(*map(place, row), f"median {milliseconds(row[1])}, 99 % within {milliseconds(row[3])}")
-        if len(row) == 4
-        else None
-        for row in whole
-    ]
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    marks = [10.0**power * digit for power in powers for digit in (1, 2, 5)]
-    inside = [mark for mark in marks if 3 < place(mark) < 97]
-    if len(inside) > 5:
-        inside = [mark for mark in inside if f"{mark:e}"[0] == "1"] if len(inside) > 9 else inside[:: len(inside) // 4]
-    return strips, tuple(Tick(place(mark), milliseconds(mark)) for mark in inside)
+    def strip(low: float, median: float, ninety: float, high: float) -> Strip:
+        spoken = f"median {milliseconds(median)}, 99 % within {milliseconds(high)}"
+        return Strip(place(low), place(median), place(ninety), place(high), spoken)
+
+    powers = range(max(math.floor(left), -9), min(math.ceil(right), 9) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):  # as many marks as there is room for
+        marks = [10.0**power * digit for power in powers for digit in digits]
+        ticks = tuple(Tick(place(mark), milliseconds(mark)) for mark in marks if 3 < place(mark) < 97)
+        if len(ticks) <= 6:
+            break
+    return [strip(*row) if row else None for row in rows], ticks
+
+
+def _four(speed: dict[str, Any]) -> tuple[float, float, float, float] | None:
+    """The fastest, the median, the 90th and the 99th percentile, if all are known."""
+    low, median, ninety, high = (number(part(speed.get("latency_ms"), name)) for name in ("min", "p50", "p90", "p99"))
+    if low is None or median is None or ninety is None or high is None or not 0 < low <= median <= ninety <= high:
+        return None
+    return low, median, ninety, high
 
 
 def milliseconds(value: float | None) -> str:

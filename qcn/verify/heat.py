@@ -66,7 +66,7 @@ def _cell(stage: Mapping[str, Any] | None) -> Cell | None:
     title = f"off by {text(stage.get('max_abs'))}, {charts.floors(multiple)}; {text(stage.get('tolerance'))} is allowed"
     if not passed or worst is None or not allowed:
         return Cell(SHADES if passed else SHADES + 1, label, title)
-    share = worst / allowed
+    share = number(worst / allowed) or 0.0
     return Cell(min(SHADES, max(0, SHADES + math.ceil(math.log(share, 4)))) if share > 0 else 0, label, title)
 
 

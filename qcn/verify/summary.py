@@ -62,7 +62,7 @@ def _row(key: str, verdict: Mapping[str, Any]) -> Row:
 
 def _share(errors: Mapping[str, Any]) -> float | None:
     worst, allowed = number(errors.get("max_abs")), number(errors.get("tolerance"))
-    return worst / allowed if worst is not None and allowed else None
+    return number(worst / allowed) if worst is not None and allowed else None
 
 
 def rate(value: object) -> tuple[str, str]:

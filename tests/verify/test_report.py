@@ -192,17 +192,21 @@ def test_what_is_missing_does_not_break_it(tmp_path: Path, given: dict[str, Any]
 
 
 def cut_down(value: Any) -> Iterator[Any]:
-    """Every variant of a record with one entry gone, null, or words."""
+    """Every variant of a record with one entry gone, null, in words, or a number that it cannot be."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield {name: one for name, one in value.items() if name != key}
             yield {**value, key: None}
             yield {**value, key: "nan"}
+            if isinstance(inner, int | float):
+                yield from ({**value, key: odd} for odd in (-1, 0, 1e300, -1e-300))
             for variant in cut_down(inner):
                 yield {**value, key: variant}
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         for variant in cut_down(value[0]):
             yield [variant, *value[1:]]
+    elif isinstance(value, list) and value and isinstance(value[0], int | float):
+        yield from ([odd, *value[1:]] for odd in (-1e300, 1e300, None, "nan"))
 
 
 def test_any_entry_may_be_missing_or_wrong() -> None:
