@@ -21,14 +21,14 @@ def run(*command: object, **environment: str) -> str:
     return done.stdout
 
 
-def configure(source: Path, build: Path, *options: str, **environment: str) -> None:
-    run("cmake", "-S", source, "-B", build, *options, **environment)
+def configure(source: Path, build: Path, *options: str) -> None:
+    run("cmake", "-S", source, "-B", build, *options)
 
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = tmp_path_factory.mktemp("sanitized")
-    configure(DEPLOY, build, "-DQCN_SANITIZE=ON", "-DQCN_CUDA=OFF")
+    configure(DEPLOY, build, "--preset", "asan")
     run("cmake", "--build", build, "--parallel")
     return build
 
@@ -103,10 +103,7 @@ def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(tiny: Pa
 def test_fuzzers_find_nothing_in_a_moment(tmp_path: Path) -> None:
     if not shutil.which("clang++"):
         pytest.skip("libFuzzer is part of Clang, which is not here: apt install clang")
-    compilers = {"CC": "clang", "CXX": "clang++"}
-    # Static: Clang links the sanitizers into programs, not into libraries.
-    options = ["-DQCN_FUZZ=ON", "-DQCN_SANITIZE=ON", "-DBUILD_SHARED_LIBS=OFF", "-DQCN_CUDA=OFF", "-DQCN_TESTS=OFF"]
-    configure(DEPLOY, tmp_path, *options, **compilers)
+    configure(DEPLOY, tmp_path, "--preset", "fuzz")
     targets = {"fuzz_manifest": "manifest", "fuzz_safetensors": "safetensors", "fuzz_image": "image"}
     run("cmake", "--build", tmp_path, "--parallel", "--target", *targets)
     for target, corpus in targets.items():
