@@ -169,10 +169,10 @@ def floors(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """Two digits if it is small, a power of ten if it is large: 0.62, 59, 4,200, 3·10⁵."""
+    """Two digits if it is small, a power of ten if it is large: 0.62, 59, 4,200, 3.1·10⁵."""
     if value is None:
         return "not finite"
     if value < 10:
         return f"{value:.2g}"
     power = math.floor(math.log10(value))
-    return f"{value:,.0f}" if value < 1e4 else f"{value / 10**power:.0f}·{_power(power)}"
+    return f"{value:,.0f}" if value < 1e4 else f"{value / 10**power:.2g}·{_power(power)}"

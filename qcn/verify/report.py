@@ -101,12 +101,13 @@ def page(record: Mapping[str, Any], images: Mapping[str, NDArray[np.uint8]]) -> 
             data=summary.images(record.get("data")),
             tiles=summary.tiles(rows, record),
             rows=[row for row in rows if row.status != "missing"],
-            missing=_by_reason([row for row in rows if row.status == "missing"]),
+            missing=_by_reason({row.key: "; ".join(row.reasons) for row in rows if row.status == "missing"}),
             reference=summary.rate(part(record.get("reference"), "accuracy")),
             speeds=_speeds(record.get("benchmark")),
             errors=_errors(ran),
             heat=[one for one in (heat_map(key, verdict) for key, verdict in ran.items()) if one],
-            flips=_flips(ran, images),
+            closed=_by_reason({key: str(verdict["inside"]) for key, verdict in ran.items() if verdict.get("inside")}),
+        flips=_flips(ran, images),
             environment=_flat(record.get("environment")),
             source=_flat(record.get("source")),
             commands=[str(one) for one in (record.get("command"), part(record.get("benchmark"), "command")) if one],
@@ -124,11 +125,11 @@ def _templates() -> Environment:
     return found
 
 
-def _by_reason(rows: list[summary.Row]) -> list[tuple[str, list[str]]]:
-    """What could not run, put together where it lacks the same."""
+def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """What cannot be done with these backends, put together where it is the same."""
     found: dict[str, list[str]] = {}
-    for row in rows:
-        found.setdefault("; ".join(row.reasons), []).append(row.key)
+    for key, reason in reasons.items():
+        found.setdefault(reason, []).append(key)
     return list(found.items())
 
 
@@ -141,7 +142,7 @@ def _errors(ran: Mapping[str, dict[str, Any]]) -> list[Errors]:
         shown = [
             (name, chart, f"worst {charts.floors(number(errors.get('noise_floor_multiple')))}")
             for name, chart, errors in drawn
-            if chart
+            if chart and errors.get("noise_floor_multiple") != 0  # what is exact has no distribution
         ]
         found += [Errors(key, shown)] if shown else []
     return found

@@ -8,6 +8,7 @@ from qcn.verify import charts
 from qcn.verify.records import entries, number, part, text, texts
 
 ORDER = {"failed": 0, "passed": 1, "missing": 2}
+INPUT = "preprocessing"  # is among the verdicts, and is no backend
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def _row(key: str, verdict: Mapping[str, Any]) -> Row:
         None if not shares or None in shares else max(share for share in shares if share is not None),
         rate(verdict.get("agreement")),
         rate(verdict.get("accuracy")),
-        "–" if (degrees := number(verdict.get("pose_degrees"))) is None else f"{degrees:.2g}°",
+        f"{degrees:.2g}°"
+        if "pose" in outputs and (degrees := number(verdict.get("pose_degrees"))) is not None
+        else "–",
         verdict.get("deterministic") is not False,
         str(verdict.get("first_wrong") or ""),
     )
@@ -62,6 +65,8 @@ def _row(key: str, verdict: Mapping[str, Any]) -> Row:
 
 def _share(errors: Mapping[str, Any]) -> float | None:
     worst, allowed = number(errors.get("max_abs")), number(errors.get("tolerance"))
+    if worst == 0:
+        return 0.0
     return number(worst / allowed) if worst is not None and allowed else None
 
 
@@ -76,16 +81,18 @@ def rate(value: object) -> tuple[str, str]:
 
 def verdict(rows: list[Row]) -> tuple[str, str]:
     """What it comes to, and in plain words."""
-    counts = {status: sum(row.status == status for row in rows) for status in ORDER}
-    ran = len(rows) - counts["missing"]
-    if ran and counts["passed"] == ran:
-        lead = "Every backend that ran answers" if counts["missing"] else "Every backend answers"
-        return "passed", f"{lead} as the trained network does."
+    ran = [row for row in rows if row.status != "missing" and row.backend != INPUT]
+    wrong = [row for row in ran if row.status != "passed"]
+    answers = "answer as the trained network does"
     if not ran:
         return "missing", "Nothing could be checked: no backend runs here."
-    wrong = ran - counts["passed"]
-    of = f"{wrong} of {ran} backends {'does' if wrong == 1 else 'do'}" if ran > 1 else "The backend does"
-    return "failed", f"{of} not answer as the trained network does."
+    if wrong:
+        of = f"{len(wrong)} of {len(ran)} backends {'does' if len(wrong) == 1 else 'do'}"
+        return "failed", f"{of if len(ran) > 1 else 'The backend does'} not {answers}."
+    if any(row.backend == INPUT and row.status == "failed" for row in rows):
+        return "failed", "Pre-processing does not give the network what it was trained on."
+    some = any(row.status == "missing" and row.backend != INPUT for row in rows)
+    return "passed", f"Every backend{' that ran' if some else ''} answers{answers.removeprefix('answer')}."
 
 
 def images(data: object) -> str:
@@ -99,6 +106,7 @@ def images(data: object) -> str:
 
 def tiles(rows: list[Row], record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Of each a name, a value, a word on it."""
+    rows = [row for row in rows if row.backend != INPUT]
     ran = [row for row in rows if row.status != "missing"]
     absent = f"{len(rows) - len(ran)} more cannot run here" if len(rows) > len(ran) else "all that were asked for"
     found = [("backends that passed", f"{sum(row.status == 'passed' for row in ran)} of {len(ran)}", absent)]
