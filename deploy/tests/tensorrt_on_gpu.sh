@@ -10,7 +10,7 @@
 #   PRECISIONS: of the engines (fp32 fp16)  BATCHES: to time (1 64)
 set -euo pipefail
 headers=${1:?usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]}
-headers=$(readlink -f "$headers") tensorrt=$(readlink -f "$2") bundle=$3 out=$4
+headers=$(readlink -f "$headers") tensorrt=$(readlink -f "$2") bundle=$(readlink -f "$3") out=$(readlink -m "$4")
 shift 4
 steps=${*:-build test export verify benchmark libqcn}
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -24,10 +24,10 @@ export QCN_PLUGIN=$work/libqcn_plugin.so QCN_LIBRARY=$work/libqcn.so
 begun=$SECONDS
 say() { echo "[$((SECONDS - begun)) s] $*"; }
 
-qcn() { # the packages under the names they are installed by
+qcn() { # the packages under the names they are installed by; not from a folder that has a qcn/ of its own
   mkdir -p "$work/site/qcn"
   ln -sfn "$root"/qcn/* "$root/export" "$root/calibrate" "$work/site/qcn/"
-  PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'from qcn.cli import main; main()' "$@"
+  (cd "$work" && PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH} "$python" -c 'from qcn.cli import main; main()' "$@")
 }
 
 with_tensorrt() { # stub: where shared/gpu/unpack puts stand-ins for libraries that TensorRT names and does not need
