@@ -5,8 +5,10 @@ it. Python, numpy and qcn itself are there before the clock starts, and the arte
 """
 
 import re
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.errors import QcnError
 from qcn.export.bundle import Bundle
 from qcn.verify import nvml
 from qcn.verify.backends import Candidate
@@ -38,8 +41,12 @@ class Cold:
 
 def cold_start(folder: Path, candidate: Candidate, batch: int) -> Cold:
     """Measure it in a new process, whose errors are raised here."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(measure, folder, candidate, batch).result()
+    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback beside ours
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, quiet) as process:
+            return process.submit(measure, folder, candidate, batch).result()
+    except BrokenProcessPool as error:
+        raise QcnError(f"{candidate.backend} died while it was loading or running {candidate.artefact.file}") from error
 
 
 def measure(folder: Path, candidate: Candidate, batch: int) -> Cold:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.verify import Runner, backends, cold, latency, speeds
 from qcn.verify.backends import Candidate
@@ -153,6 +154,18 @@ def test_a_cold_start_is_measured_in_a_process_of_its_own(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(MissingError, match="sees no CUDA device"):
         cold.cold_start(bundle.folder, Candidate("torch-cuda", candidate.artefact), 1)
+
+
+class Dying(Candidate):
+    """A backend that takes its process with it."""
+
+    def runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
+        os._exit(7)
+
+
+def test_a_backend_that_dies_is_named(bundle: Bundle, candidate: Candidate) -> None:
+    with pytest.raises(QcnError, match=r"torch died while it was loading or running weights\.safetensors"):
+        cold.cold_start(bundle.folder, Dying("torch", candidate.artefact), 1)
 
 
 @pytest.mark.gpu
