@@ -107,7 +107,7 @@ def page(record: Mapping[str, Any], images: Mapping[str, NDArray[np.uint8]]) -> 
             errors=_errors(ran),
             heat=[one for one in (heat_map(key, verdict) for key, verdict in ran.items()) if one],
             closed=_by_reason({key: str(verdict["inside"]) for key, verdict in ran.items() if verdict.get("inside")}),
-        flips=_flips(ran, images),
+            flips=_flips(ran, images),
             environment=_flat(record.get("environment")),
             source=_flat(record.get("source")),
             commands=[str(one) for one in (record.get("command"), part(record.get("benchmark"), "command")) if one],
