@@ -19,7 +19,7 @@ of it; no torch here.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,6 +115,11 @@ class Golden:
             if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
+
+
+def step_names(layers: Sequence[str], iterations: int) -> list[str]:
+    """The steps of these capsule layers in the order in which they are made: capsules1/iteration1, …"""
+    return [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
 
 
 def write(path: Path, golden: Golden) -> None:

@@ -23,7 +23,7 @@ from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
 from qcn.evaluate import check_fits
-from qcn.export.golden import Answers, Golden, Step
+from qcn.export.golden import Answers, Golden, Step, step_names
 from qcn.export.lower import CLASSES
 from qcn.model import QCN, choose_routing
 
@@ -112,21 +112,19 @@ def answers(network: QCN, image: Tensor) -> Insight:
     for i, layer in enumerate(network.layers):
         kept = seen.setdefault(f"capsules{i + 1}", [])
         layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
-    steps: list[routing.Step] = []
+    steps: list[Step] = []
     whole = []
     with torch.inference_mode():
         for start, batch in enumerate(image.split(BATCH)):
-            with routing.watched(steps.append) if start == 0 else nullcontext():
+            with routing.watched(lambda step: steps.append(_kept(step))) if start == 0 else nullcontext():
                 whole.append(network(batch))
     layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
-    return Insight(Answers(_joined(whole, 1), _joined(whole, 0)), layers, named_steps([*seen, CLASSES], steps))
+    named = dict(zip(step_names([*seen, CLASSES], network.config.iterations), steps, strict=True))
+    return Insight(Answers(_joined(whole, 1), _joined(whole, 0)), layers, named)
 
 
-def named_steps(layers: Sequence[str], steps: Sequence[routing.Step]) -> dict[str, Step]:
-    """What `qcn.routing.watched` saw of one run through these layers, by names such as capsules1/iteration2."""
-    iterations = len(steps) // len(layers)
-    names = [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
-    return {name: Step(*(x[:STEPPED].numpy() for x in step)) for name, step in zip(names, steps, strict=True)}
+def _kept(step: routing.Step) -> Step:
+    return Step(*(x[:STEPPED].numpy() for x in step))
 
 
 def _joined(batches: list[Any], index: int) -> NDArray[Any]:

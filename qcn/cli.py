@@ -281,31 +281,61 @@ def verify_parity(
     backends: Annotated[
         list[str] | None,
         typer.Option(
-            help="native, torch, torch-fused, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; else all."
+            help="native, torch, torch-fused, torch-cuda, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; "
+            "else all."
         ),
     ] = None,
+    data: Annotated[
+        str,
+        typer.Option(help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures."),
+    ] = "golden",
+    samples: Annotated[
+        int | None, typer.Option(help="How many images of a data set or folder; 64 if not given.")
+    ] = None,
+    data_dir: DataDir = DATA,
     atol: Annotated[
         list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
     ] = None,
     bisect: Annotated[
-        bool, typer.Option("--bisect", help="Compare every capsule layer, also where the answers are right.")
+        bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Folder to write report.json to.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Folder to write the report to; implies --bisect.")] = None,
+    benchmark: Annotated[
+        Path | None, typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too.")
+    ] = None,
+    baseline: Annotated[Path | None, typer.Option(help="An earlier report.json, to be no worse than.")] = None,
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers, in units of float32's noise."""
     from qcn.export.bundle import Bundle
-    from qcn.verify import parity
+    from qcn.verify import parity, speeds, verdicts
+    from qcn.verify.preprocessing import check_preprocessing
+    from qcn.verify.samples import samples as choose
 
+    if benchmark and not report:
+        raise UsageError("--benchmark is for the report: name its folder with --report")
+    timed = speeds.read_json(benchmark) if benchmark else None
     opened = Bundle.open(bundle)
-    verdicts = parity.verify(opened, backends, parity.tolerances(atol or ()), bisect)
-    if report:
-        parity.write_report(report / "report.json", opened, verdicts)
-    for verdict in sorted(verdicts, key=lambda verdict: ("failed", "missing", "passed").index(verdict.status)):
-        colour = {"passed": "green", "failed": "red", "missing": "yellow"}[verdict.status]
-        typer.echo(f"{typer.style(f'{verdict.status:8}', fg=colour)} {verdict.backend}: {verdict.file}")
+    tolerances = parity.tolerances(atol or ())
+    chosen = choose(opened, data, samples, data_dir)
+    found = parity.verify(opened, backends, tolerances, bisect or report is not None, chosen.golden)
+    seen = check_preprocessing(opened)
+    for verdict in verdicts.in_order([*found, seen]):
+        status = typer.style(f"{verdict.status:8}", fg=verdicts.COLOURS[verdict.status])
+        typer.echo(f"{status} {verdict.key}")
         for line in verdict.lines():
             typer.echo(f"{'':8} {line}")
-    parity.conclude(verdicts, asked=bool(backends))
+    Console(width=max(110, Console().width)).print(verdicts.table([*found, seen]))
+    command = shlex.join(["qcn", *sys.argv[1:]])
+    record = verdicts.record(opened, chosen, [*found, seen], command, asked=bool(backends))
+    if report:
+        from qcn.verify.report import write
+
+        images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
+        for path in write(report, record, images, timed):
+            print(path)
+    parity.conclude([*found, seen], asked=bool(backends))
+    if baseline:
+        verdicts.check_baseline(baseline, record)
 
 
 @app.command()

@@ -24,7 +24,7 @@ from qcn.model import QCN
 from qcn.verify.compare import compare
 from qcn.verify.native import NativeRunner
 
-FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
+FLOORS = 4  # of float32's noise: a sixteenth of what verify-parity allows; 0.6 to 1.4 were seen
 CHANNELS, CLASSES = 2, 4
 
 

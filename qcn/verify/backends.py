@@ -14,7 +14,8 @@ from qcn.verify import Runner, create
 class Backend:
     """The formats it runs, and the runner (of `qcn.verify.RUNNERS`) with the options that do it.
 
-    shows_layers   whether the runner has an option `layers`: capsule layers to give out beside the answers
+    shows_layers   whether the runner has an option `layers`: capsule layers to give out beside the answers, as
+                   `qcn.verify.trace` wants them
     """
 
     formats: tuple[Format, ...]
@@ -28,6 +29,9 @@ BACKENDS = {
     "native": Backend(("native",), "native"),
     "torch": Backend(("native",), "torch", shows_layers=True),
     "torch-fused": Backend(("native",), "torch", {"routing": "fused"}, shows_layers=True),
+    "torch-cuda": Backend(
+        ("native",), "torch", {"routing": "fused", "device": "cuda", "graph": True}, shows_layers=True
+    ),
     "torchscript": Backend(("torchscript",), "torchscript"),
     "pt2": Backend(("pt2",), "pt2"),
     "onnxruntime": Backend(ONNX, "onnxruntime", shows_layers=True),
@@ -49,7 +53,7 @@ class Candidate:
         With `every_layer` it gives out every capsule layer too, in backends that can be made to.
         """
         backend = BACKENDS[self.backend]
-        layers = [site.name for site in bundle.manifest.structure.capsules[:-1]] if every_layer else []
+        layers = [layer.name for layer in bundle.manifest.structure.capsules] if every_layer else []
         options = {"layers": layers} if layers and backend.shows_layers else {}
         return create(backend.runner, bundle.path(self.artefact), **backend.options, **options)
 

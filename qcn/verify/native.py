@@ -42,6 +42,22 @@ class _ModelInfo(ctypes.Structure):
     )
 
 
+class _Image(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("width", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("channels", ctypes.c_int),
+        ("pixel", ctypes.c_int),
+        ("column_stride", ctypes.c_ssize_t),
+        ("row_stride", ctypes.c_ssize_t),
+        ("channel_stride", ctypes.c_ssize_t),
+        ("reverse_channels", ctypes.c_int),
+        ("on_device", ctypes.c_int),
+    )
+
+
 class NativeRunner(Runner):
     """The bundle that weights.safetensors lies in, by libqcn's own kernels. Its self-test is left to the comparator."""
 
@@ -52,7 +68,7 @@ class NativeRunner(Runner):
         self._model, self._session = ctypes.c_void_p(), ctypes.c_void_p()
 
     def open(self) -> None:
-        self._library = library = load_library("qcn_model_load", "qcn_session_create", "qcn_infer")
+        self._library = library = load_library("qcn_model_load", "qcn_session_create", "qcn_infer", "qcn_preprocess")
         library.qcn_last_error.restype = ctypes.c_char_p
         library.qcn_model_free.argtypes = library.qcn_session_free.argtypes = (ctypes.c_void_p,)
         library.qcn_model_free.restype = library.qcn_session_free.restype = None
@@ -77,6 +93,20 @@ class NativeRunner(Runner):
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (given, activation, pose)]
         self._check(self._library.qcn_infer(self._session, pointers[0], len(given), pointers[1], pointers[2]))
         return {"activation": activation, "pose": pose}
+
+    def preprocess(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Images [B, C, H, W] as the network sees them, by libqcn's own pre-processing."""
+        if self._library is None:
+            raise UsageError(f"the runner of {self.folder} is not open")
+        _, channels, height, width = images.shape
+        seen = np.empty((len(images), *self._image), np.float32)
+        for image, out in zip(np.ascontiguousarray(images, np.uint8), seen, strict=True):
+            planar = _Image(
+                ctypes.sizeof(_Image), image.ctypes.data, width, height, channels, 0, 1, width, width * height
+            )
+            place = out.ctypes.data_as(ctypes.c_void_p)
+            self._check(self._library.qcn_preprocess(self._model, ctypes.byref(planar), place))
+        return seen
 
     def close(self) -> None:
         if self._library is not None:

@@ -1,6 +1,7 @@
 """An ONNX file in ONNX Runtime, with the execution provider that was asked for or none at all."""
 
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ class OnnxRuntimeRunner(Runner):
     device    cpu or cuda. ONNX Runtime falls back to the CPU without a word when CUDA's libraries do not load; here
               that is an error.
     threads   CPU threads for one operator; None: ONNX Runtime's choice
-    layers    capsule layers that are to be given out too, as LAYER.pose and LAYER.activation
+    layers    capsule layers that are to be given out too, with every iteration of their routing where that is written
+              out: see `qcn.verify.trace`
     """
 
     def __init__(self, path: Path, device: str = "cpu", threads: int | None = None, layers: Sequence[str] = ()) -> None:
@@ -29,10 +31,12 @@ class OnnxRuntimeRunner(Runner):
             raise unknown_name("device for ONNX Runtime", device, PROVIDERS)
         self.path = path
         self.device = device
+        self.transfers = device != "cpu"
         self.threads = threads
         self.layers = layers
         self.name = f"onnxruntime ({device})"
         self._session: Any = None
+        self._binding: Any = None
 
     def open(self) -> None:
         provider = PROVIDERS[self.device]
@@ -72,6 +76,29 @@ class OnnxRuntimeRunner(Runner):
         self.name = f"onnxruntime {onnxruntime.__version__} ({self.device})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        wanted = self._input_for(images)
+        values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+        return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
+        import onnxruntime
+
+        wanted = self._input_for(images)
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(images, np.float32), self.device, 0)
+        self._binding = self._session.io_binding()
+        self._binding.bind_ortvalue_input(wanted.name, value)
+        for output in self._session.get_outputs():
+            self._binding.bind_output(output.name, self.device)
+
+    def enqueue(self) -> None:
+        self._session.run_with_iobinding(self._binding)
+
+    def synchronize(self) -> None:
+        self._binding.synchronize_outputs()
+
+    def _input_for(self, images: NDArray[np.float32]) -> Any:
+        """The graph's input, if it takes these images."""
         if self._session is None:
             raise UsageError(f"the runner of {self.path} is not open")
         wanted = self._session.get_inputs()[0]
@@ -79,11 +106,10 @@ class OnnxRuntimeRunner(Runner):
             isinstance(size, int) and size != got for size, got in zip(wanted.shape, images.shape, strict=True)
         ):
             raise UsageError(f"images are {list(images.shape)}, {self.path} takes {wanted.shape}")
-        values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
-        return {output.name: value for output, value in zip(self._session.get_outputs(), values, strict=True)}
+        return wanted
 
     def close(self) -> None:
-        self._session = None
+        self._session = self._binding = None
 
 
 def _with_layers(path: Path, layers: Sequence[str]) -> bytes:
@@ -103,4 +129,24 @@ def _with_layers(path: Path, layers: Sequence[str]) -> bytes:
                 continue  # another graph, or one that gives it out already
             model.graph.node.append(onnx.helper.make_node("Identity", [place], [name], name))
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+        iterations = re.compile(rf"{re.escape(layer)}/iteration\d+/(mean|variance|score|score\.unit)")
+        # Of any type: a statistic that is not float32 is a fault to be found.
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name) for name in sorted(there) if iterations.fullmatch(name)
+        )
     return bytes(model.SerializeToString())
+
+
+def _as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Means and variances [B, 3, J, n] and scores [B, 1, J, n] of iterations as `qcn.verify.trace` has them."""
+    found = {}
+    for name, value in outputs.items():
+        step, _, kind = name.rpartition("/")
+        if kind in ("mean", "variance"):
+            found[name] = value.transpose(0, 2, 1, 3)
+        elif kind == "score.unit" or (kind == "score" and f"{step}/score.unit" not in outputs):
+            with np.errstate(over="ignore"):
+                found[f"{step}/activation"] = 1 / (1 + np.exp(-value[:, 0].astype(np.float64)))
+        elif kind != "score":
+            found[name] = value
+    return found

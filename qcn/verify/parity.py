@@ -1,30 +1,36 @@
-"""`qcn verify-parity`: every backend of a bundle against the golden float64 answers. Works without torch."""
+"""`qcn verify-parity`: every backend of a bundle against the float64 reference. Works without torch."""
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.golden import Golden
-from qcn.files import write_text
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
-from qcn.verify.compare import OUTPUTS, Errors, Flip, compare, flips, pose_degrees
+from qcn.verify.compare import OUTPUTS, Errors, Flip, Share, accuracy, compare, flips, pose_degrees
+from qcn.verify.trace import Stage, first_wrong, stages
+
+Status = Literal["passed", "failed", "missing"]
+PREPROCESSING = "preprocessing"  # stands for a backend in the verdict of `qcn.verify.preprocessing`
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of an artefact in a backend."""
+    """What is said of an artefact in a backend.
+
+    stages       what was compared on the way to the answers, where a look inside was taken
+    first_wrong  the first of them, or of the outputs, that is not as it should be
+    inside       what there is to say of that look in words, such as that the backend allows none
+    """
 
     backend: str
     file: str
     precision: str
-    status: Literal["passed", "failed", "missing"]
+    status: Status
     reasons: tuple[str, ...] = ()
     runner: str = ""
     outputs: dict[str, Errors] = field(default_factory=dict)
@@ -32,85 +38,140 @@ class Verdict:
     images: int = 0
     pose_degrees: float = 0.0
     deterministic: bool = True
+    accuracy: Share | None = None
+    agreement: Share | None = None
+    stages: tuple[Stage, ...] = ()
+    first_wrong: str | None = None
+    inside: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.backend}: {self.file}"
+
+    @property
+    def worst(self) -> float | None:
+        """Of the outputs, in noise floors; None where there are none."""
+        return max((error.noise_floor_multiple for error in self.outputs.values()), default=None)
 
     def lines(self) -> list[str]:
         """What a user wants to know of it, in words."""
-        if not self.outputs:
-            return list(self.reasons)
-        width = max(map(len, self.outputs))
         said = [*self.reasons] + [
-            f"{name:{width}} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: "
+            f"{name:10} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: "
             f"{errors.noise_floor_multiple:.3g} noise floors (allowed {errors.tolerance:.2e})"
             for name, errors in self.outputs.items()
         ]
-        flips, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
+        said += [self.inside] if self.inside else []
+        if self.agreement is None:
+            return said
+        turned, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
         tied = f" ({len(ties)} tied within float32's noise)" if ties else ""
-        agreed = f"{self.images - len(flips)} of {self.images} images{tied}"
+        agreed = f"{self.agreement.right} of {self.agreement.of} images{tied}"
         said.append(f"same class for {agreed}, poses within {self.pose_degrees:.2g}°")
-        said += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in flips]
+        said += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in turned]
         if not self.deterministic:
             said.append("two runs differ in their bits")
         return said
 
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "outputs": {name: errors.as_json() for name, errors in self.outputs.items()}}
-
 
 def verify(
-    bundle: Bundle, backends: Iterable[str] | None, atol: Mapping[str, float], bisect: bool = False
+    bundle: Bundle,
+    backends: Iterable[str] | None,
+    atol: Mapping[str, float],
+    bisect: bool = False,
+    golden: Golden | None = None,
 ) -> list[Verdict]:
     """A verdict for each artefact in each backend; what this machine lacks is `missing`.
 
-    `bisect` compares every capsule layer also where the answers are right.
+    `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own.
     """
-    golden = bundle.golden()
-    return [_verdict(bundle, candidate, golden, atol, bisect) for candidate in candidates(bundle, backends)]
+    given = golden or bundle.golden()
+    return [_verdict(bundle, candidate, given, atol, bisect) for candidate in candidates(bundle, backends)]
 
 
 def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float], bisect: bool) -> Verdict:
-    about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision)
+    precision = candidate.artefact.precision
+    about = (candidate.backend, candidate.artefact.file, precision)
+    opened = candidate.runner(bundle)  # refuses an altered file
     try:
-        with candidate.runner(bundle) as runner:
-            found, again = (_all(runner, golden, candidate) for _ in range(2))
+        with opened as runner:
+            found, again = (_all(runner, golden.input, candidate) for _ in range(2))
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
-    errors = compare(found, golden, candidate.artefact.precision, atol)
-    reasons = [f"{name} is {error.words()}" for name, error in errors.items() if name in OUTPUTS and not error.passed]
-    if reasons or bisect:
-        layers = errors if len(errors) > len(OUTPUTS) else _layers(bundle, candidate, golden, atol)
-        wrong = next((name for name, error in layers.items() if not error.passed), None)
-        if wrong and reasons:
-            reasons.append(f"the first to leave its tolerance: {wrong}, which is {layers[wrong].words()}")
-        errors = {**errors, **layers}
+    except QcnError as error:
+        return Verdict(*about, "failed", (f"it does not run: {error}",), runner=opened.name)
+    if strange := _strangers(found, golden):
+        return Verdict(*about, "failed", (f"it is of another network: {strange}",), runner=opened.name)
+    errors = compare(found, golden, precision, atol)
+    reasons = [f"{name} is {error.words()}" for name, error in errors.items() if not error.passed]
+    looked: list[Stage] = []
+    inside = ""
+    # Statistics of routing that are held in half precision do not show in half-precision answers.
+    if reasons or bisect or precision != "fp32":
+        looked = _look(bundle, candidate, golden, found)
+        inside = _seen(looked)
+        halved = [stage for stage in looked if stage.half]
+        if halved and not reasons:
+            reasons.append(f"{halved[0].name} is {halved[0].words()}")
+    wrong = first_wrong(looked, errors) if reasons else None
+    if place := next((stage for stage in looked if stage.name == wrong), None):
+        reasons.append(f"the first to leave its tolerance: {place.name}, which is {place.words()}")
     turned = flips(found["activation"], golden)
+    count = len(golden.rows)
     return Verdict(
         *about,
         "failed" if reasons else "passed",
         tuple(reasons),
-        runner.name,
+        opened.name,
         errors,
         tuple(turned),
-        len(golden.rows),
+        count,
         pose_degrees(found["pose"], golden),
         all(np.array_equal(found[name], again[name], equal_nan=True) for name in OUTPUTS),
+        accuracy(found["activation"], golden),
+        Share.count(count - sum(not flip.tie for flip in turned), count),
+        tuple(looked),
+        wrong,
+        inside,
     )
 
 
-def _layers(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float]) -> dict[str, Errors]:
-    """The errors of every capsule layer, where the backend can be made to give them out; else of what there is."""
-    with candidate.runner(bundle, every_layer=True) as runner:
-        found = _all(runner, golden, candidate)
-    return compare(found, golden, candidate.artefact.precision, atol)
+def _strangers(found: Mapping[str, Any], golden: Golden) -> str:
+    """What is missing or of another shape among the answers, in words."""
+    for name in OUTPUTS:
+        expected = getattr(golden.reference, name).shape
+        if name not in found or found[name].shape != expected:
+            given = f"it gives {list(found[name].shape)}" if name in found else "it gives none"
+            return f"{given} for '{name}', where {list(expected)} are due"
+    return ""
 
 
-def _all(runner: Runner, golden: Golden, candidate: Candidate) -> dict[str, Any]:
-    """The outputs of all golden images, in batches that the artefact takes."""
+def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Mapping[str, Any]) -> list[Stage]:
+    """What the backend can be made to give out on the way, compared; of what it gave already, if it cannot."""
+    try:
+        with candidate.runner(bundle, every_layer=True) as runner:
+            found = {**found, **_all(runner, golden.input, candidate)}
+    except MissingError:  # such as the onnx package, without which a graph can be run but not looked into
+        pass
+    return stages(found, golden, candidate.artefact.precision)
+
+
+def _seen(looked: list[Stage]) -> str:
+    """How far the look went, where it did not go to every iteration."""
+    if not looked:
+        return "this backend gives out no layers: where it goes wrong cannot be seen (torch and ONNX Runtime do)"
+    if all(stage.iteration is None for stage in looked):
+        return "this backend gives out its layers, and not the iterations of their routing"
+    return ""
+
+
+def _all(runner: Runner, inputs: Any, candidate: Candidate) -> dict[str, Any]:
+    """The outputs of all images, in batches that the artefact takes."""
     batch = candidate.artefact.batch
-    size = min(len(golden.input), batch.max) if batch else len(golden.input)
+    size = min(len(inputs), batch.max) if batch else len(inputs)
     least = batch.min if batch else 1
     parts = []
-    for start in range(0, len(golden.input), size):
-        images = golden.input[start : start + size]
+    for start in range(0, len(inputs), size):
+        images = inputs[start : start + size]
         rows = len(images)
         if rows < least:  # the last ones, where the batch is fixed: made up with some that are left out again
             images = np.concatenate([images, np.repeat(images[:1], least - rows, axis=0)])
@@ -132,22 +193,21 @@ def tolerances(given: Iterable[str]) -> dict[str, float]:
     return found
 
 
+def overall(verdicts: list[Verdict], asked: bool) -> Status:
+    """Of all: failed if one is; missing if all backends are, or if one is and they were `asked` for by name."""
+    if any(verdict.status == "failed" for verdict in verdicts):
+        return "failed"
+    found = {verdict.status for verdict in verdicts if verdict.backend != PREPROCESSING}
+    return "missing" if "missing" in found and (asked or found == {"missing"}) else "passed"
+
+
 def conclude(verdicts: list[Verdict], asked: bool) -> None:
-    """Raise what the command must end with, unless all is well. What was not asked for by name may be missing."""
-    failed = [verdict for verdict in verdicts if verdict.status == "failed"]
-    if failed:
+    """Raise what the command must end with, unless all is well."""
+    status = overall(verdicts, asked)
+    if status == "failed":
+        failed = [verdict for verdict in verdicts if verdict.status == status]
         named = ", ".join(f"{verdict.backend} ({verdict.file})" for verdict in failed)
         raise CheckFailed(f"not as the trained network answers: {named}: {failed[0].reasons[0]}")
-    missing = [verdict for verdict in verdicts if verdict.status == "missing"]
-    if missing and (asked or len(missing) == len(verdicts)):
-        raise MissingError(f"{missing[0].backend} could not run {missing[0].file}: {missing[0].reasons[0]}")
-
-
-def write_report(path: Path, bundle: Bundle, verdicts: list[Verdict]) -> None:
-    """report.json: everything that was found."""
-    record = {
-        "bundle": bundle.manifest.name,
-        "source": asdict(bundle.manifest.source),
-        "backends": {f"{verdict.backend}: {verdict.file}": verdict.as_json() for verdict in verdicts},
-    }
-    write_text(path, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    if status == "missing":
+        lacking = next(one for one in verdicts if one.status == status and one.backend != PREPROCESSING)
+        raise MissingError(f"{lacking.backend} could not run {lacking.file}: {lacking.reasons[0]}")

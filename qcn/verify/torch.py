@@ -1,5 +1,6 @@
 """torch as a backend: the deployment form by plain torch or by its fused kernels, and the files made for torch."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,18 @@ from qcn.verify import Runner
 
 
 class _TorchRunner(Runner):
-    """What the three have in common: images become a tensor on the device, and a tuple of tensors arrays by name."""
+    """What the three have in common: images become a tensor on the device, and a tuple of tensors arrays by name.
 
-    def __init__(self, path: Path, device: str = "cpu") -> None:
-        self.path, self.device = path, device
+    graph   on a GPU, capture an inference as a CUDA graph at each new batch size, and launch that
+    """
+
+    def __init__(self, path: Path, device: str = "cpu", graph: bool | None = None) -> None:
+        self.path, self.device, self.graph = path, device, graph
+        self.transfers = device != "cpu"
+        self._images: Any = None
+        self._answers: Any = None
+        self._captured: Any = None
+        self._graph_answers: Any = None
         self.name = "torch"
         self._model: Any = None
 
@@ -38,22 +47,65 @@ class _TorchRunner(Runner):
         """The model, on the device, in evaluation mode."""
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        self.upload(images)
+        self.enqueue()
+        answers = self._answers
+        return {name: x.cpu().numpy() for name, x in zip(self._outputs(), answers, strict=True)}
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        """Bring images to the device; they stay there for any number of `enqueue`."""
         import torch
 
         if self._model is None:
             raise UsageError(f"the runner of {self.path} is not open")
+        given = torch.from_numpy(np.ascontiguousarray(images))
+        if self._captured is not None and self._images.shape == given.shape:
+            self._images.copy_(given)  # a graph reads where it read when it was captured
+        else:
+            self._images, self._captured = given.to(self.device), None
+
+    def enqueue(self) -> None:
+        """Start one inference of what was uploaded."""
+        import torch
+
         with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-            outputs = self._run(torch.from_numpy(np.ascontiguousarray(images)).to(self.device))
-        return {name: x.cpu().numpy() for name, x in zip(self._outputs(len(outputs)), outputs, strict=True)}
+            if not self.graph:
+                self._answers = self._run(self._images)
+                return
+            if self._captured is None:
+                self._capture()
+            self._captured.replay()
+            self._answers = self._graph_answers
+
+    def _capture(self) -> None:
+        """Record one inference as a graph; a few must have run before, beside the stream that others use."""
+        import torch
+
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            for _ in range(3):
+                self._run(self._images)
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        self._captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._captured):
+            self._graph_answers = self._run(self._images)
+
+    def synchronize(self) -> None:
+        import torch
+
+        if self.transfers:
+            torch.cuda.synchronize(self.device)
 
     def _run(self, images: Any) -> Any:
         return self._model(images)
 
-    def _outputs(self, count: int) -> list[str]:
-        return ["activation", "pose", *(f"layer output {i}" for i in range(count - 2))]
+    @abstractmethod
+    def _outputs(self) -> list[str]:
+        """The names of what the model gives, in its order."""
 
     def close(self) -> None:
-        self._model = None
+        self._model = self._images = self._captured = self._answers = self._graph_answers = None
 
 
 class DeployedRunner(_TorchRunner):
@@ -66,8 +118,9 @@ class DeployedRunner(_TorchRunner):
         dtype: str = "float32",
         routing: Any = "reference",
         layers: Sequence[str] = (),
+        graph: bool | None = None,
     ) -> None:
-        super().__init__(path, device)
+        super().__init__(path, device, graph)
         self.dtype, self.routing, self.layers = dtype, routing, layers
 
     def _load(self) -> Any:
@@ -84,8 +137,22 @@ class DeployedRunner(_TorchRunner):
         fused(self.routing, kernels_for, network.structure.classes)  # says so now if there are none
         return model
 
-    def _outputs(self, count: int) -> list[str]:
+    def _outputs(self) -> list[str]:
         return list(self._model.facts()["outputs"])
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The outputs; with `layers` also every iteration of their routing, if that is the reference's."""
+        from qcn.export.golden import QUANTITIES, step_names
+        from qcn.routing import Step, watched
+
+        if not self.layers:
+            return super().infer(images)
+        steps: list[Step] = []
+        with watched(steps.append):
+            found = super().infer(images)
+        for name, step in zip(step_names(self.layers, len(steps) // len(self.layers)), steps, strict=True):
+            found |= {f"{name}/{of}": x.cpu().numpy() for of, x in zip(QUANTITIES, step, strict=True)}
+        return found
 
     def _run(self, images: Any) -> Any:
         import torch
@@ -93,7 +160,16 @@ class DeployedRunner(_TorchRunner):
         return self._model(images.to(getattr(torch, self.dtype)))
 
 
-class TorchScriptRunner(_TorchRunner):
+class _FileRunner(_TorchRunner):
+    """A file that says in its own metadata what its outputs are."""
+
+    _metadata = ""
+
+    def _outputs(self) -> list[str]:
+        return list(json.loads(self._metadata)["outputs"])
+
+
+class TorchScriptRunner(_FileRunner):
     """A TorchScript file."""
 
     def _load(self) -> Any:
@@ -101,15 +177,25 @@ class TorchScriptRunner(_TorchRunner):
 
         import torch
 
+        from qcn.export.torchscript import METADATA
+
+        kept = {METADATA: ""}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
-            return torch.jit.load(str(self.path), map_location=self.device)
+            model = torch.jit.load(str(self.path), map_location=self.device, _extra_files=kept)
+        self._metadata = kept[METADATA]
+        return model
 
 
-class Pt2Runner(_TorchRunner):
+class Pt2Runner(_FileRunner):
     """A file of torch.export."""
 
     def _load(self) -> Any:
         import torch
 
-        return torch.export.load(str(self.path)).module().to(self.device)
+        from qcn.export.torchscript import METADATA
+
+        kept = {METADATA: ""}
+        model = torch.export.load(str(self.path), extra_files=kept).module().to(self.device)
+        self._metadata = kept[METADATA]
+        return model

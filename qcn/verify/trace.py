@@ -1,0 +1,147 @@
+"""Where a deployment goes wrong: every capsule layer and every iteration of its routing against the reference.
+
+A backend that can be looked into gives out, beside its answers, LAYER.pose and LAYER.activation of each capsule layer,
+and LAYER/iterationT/mean, variance and activation of each iteration, laid out as in `qcn.export.golden`. They are taken
+in the order in which they are computed; the first that leaves its tolerance is where to look. Tolerances are those of
+the outputs (`qcn.verify.compare`), each in its own noise floor. Of iterations the golden file has two images only.
+
+All statistics of routing are float32, in every precision. One that has no more digits than a half precision was held
+in it, and is wrong however close it is: the next image's may be too small for it, or cancel.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from qcn.export.golden import QUANTITIES, Golden
+from qcn.export.network import Array
+from qcn.verify.compare import OUTPUTS, Errors, errors
+
+CANCELLED = 100.0  # how much larger than the variance the mean's square is where E[v²] − μ² has lost digits
+# By precision: the largest number, and the smallest that has all its digits.
+LIMITS = {
+    "fp32": (float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_normal)),
+    "fp16": (float(np.finfo(np.float16).max), float(np.finfo(np.float16).smallest_normal)),
+    "bf16": (float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_normal)),
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The exact values in the backend's precision: how many are beyond its largest number or came out not finite, and
+    how many are too small to keep their digits."""
+
+    largest: float
+    smallest: float
+    overflow: int
+    underflow: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thing compared on the way: `iteration` is None for what a layer gives, `errors` for what is not there."""
+
+    layer: str
+    iteration: int | None
+    quantity: str
+    errors: Errors | None
+    range: Range
+    half: bool = False  # held in a half precision, where float32 is due
+
+    @property
+    def name(self) -> str:
+        if self.iteration is None:
+            return f"{self.layer}.{self.quantity}"
+        return f"{self.layer}/iteration{self.iteration}/{self.quantity}"
+
+    @property
+    def passed(self) -> bool:
+        return self.errors is not None and self.errors.passed and not self.half
+
+    def words(self) -> str:
+        """What is wrong with it, and what its numbers are like."""
+        if self.errors is None:
+            return "not there"
+        said = [f"held in half precision, {self.errors.words()}" if self.half else self.errors.words()]
+        said.append(f"its values are {self.range.smallest:.2g} to {self.range.largest:.2g}")
+        for count, what in ((self.range.overflow, "overflow"), (self.range.underflow, "underflow")):
+            said += [f"{count} {what}"] if count else []
+        return "; ".join([*said, *([self.range.note] if self.range.note else [])])
+
+
+def stages(found: Mapping[str, Array], golden: Golden, precision: str) -> list[Stage]:
+    """What the backend gave out on the way to its answers, in the order in which it is computed."""
+    return list(_stages(found, golden, precision))
+
+
+def _stages(found: Mapping[str, Array], golden: Golden, precision: str) -> Iterator[Stage]:
+    inside = {name.partition("/")[0] for name in found if "/iteration" in name}
+    layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.steps), *golden.layers]))
+    for layer in layers:
+        for name in golden.steps if layer in inside else ():
+            if name.partition("/")[0] == layer:
+                yield from _step(name, found, golden, precision)
+        for output in OUTPUTS if layer in golden.layers else ():
+            exact, single = (getattr(of[layer], output) for of in (golden.layers, golden.layers_float32))
+            if (given := found.get(f"{layer}.{output}")) is not None:
+                yield Stage(
+                    layer, None, output, _compared(given, exact, single, precision), _range(given, exact, precision)
+                )
+
+
+def _step(name: str, found: Mapping[str, Array], golden: Golden, precision: str) -> Iterator[Stage]:
+    layer, _, iteration = name.partition("/iteration")
+    for quantity in QUANTITIES:
+        exact, single = (getattr(of[name], quantity) for of in (golden.steps, golden.steps_float32))
+        given = found.get(f"{name}/{quantity}")
+        if given is not None:
+            given = given[: len(exact)]
+        compared = None if given is None else _compared(given, exact, single, precision)
+        note = ""
+        if given is not None and compared and quantity == "variance":
+            note = _cancellation(given, exact, golden.steps[name].mean)
+        half = given is not None and quantity != "activation" and _is_half(given)
+        yield Stage(
+            layer, int(iteration), quantity, compared, _range(given, exact, precision, note), half and bool(compared)
+        )
+
+
+def _compared(given: Array, exact: Array, single: Array, precision: str) -> Errors | None:
+    """None for arrays of another shape: they are of another network, and cannot be compared."""
+    return errors(given, exact, single, precision) if given.shape == exact.shape else None
+
+
+def _range(given: Array | None, exact: Array, precision: str, note: str = "") -> Range:
+    largest, smallest = LIMITS[precision]
+    size = np.abs(exact)
+    over = size > largest
+    if given is not None and given.shape == exact.shape:
+        over |= ~np.isfinite(given)
+    under = (size > 0) & (size < smallest)
+    least = float(size[size > 0].min()) if size.any() else 0.0
+    return Range(float(size.max()), least, int(over.sum()), int(under.sum()), note)
+
+
+def _cancellation(given: Array, exact: Array, mean: Array) -> str:
+    """Whether the variance is worst where it is the small difference of two large numbers."""
+    with np.errstate(invalid="ignore"):
+        place = np.unravel_index(np.argmax(np.abs(given - exact)), exact.shape)
+    times = float(mean[place] ** 2 / exact[place])
+    return f"cancellation: there the mean's square is {times:.0f} times the variance" if times > CANCELLED else ""
+
+
+def _is_half(values: Array) -> bool:
+    """Whether all numbers are those of float16 or of bfloat16: by chance, hundreds of float32 numbers never are."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = values.astype(np.float32)
+        as_fp16 = np.array_equal(single, single.astype(np.float16).astype(np.float32))
+    return as_fp16 or not (np.ascontiguousarray(single).view(np.uint32) & 0xFFFF).any()
+
+
+def first_wrong(steps: list[Stage], outputs: Mapping[str, Errors]) -> str | None:
+    """The first stage that is not as it should be, or else the first output."""
+    wrong = [stage.name for stage in steps if not stage.passed]
+    wrong += [name for name, error in outputs.items() if not error.passed]
+    return wrong[0] if wrong else None

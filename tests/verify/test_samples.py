@@ -1,0 +1,107 @@
+"""Other images than the golden ones: the same every time, answered by weights that were held to the golden ones."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from plants import faulty_weights, honest
+
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.manifest import MANIFEST
+from qcn.verify import parity
+from qcn.verify.samples import samples
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Bundle:
+    """A bundle for pictures of three channels and 24×24 pixels; its classes are left, right, above, below."""
+    return honest(tmp_path / "small")
+
+
+def write_pictures(folder: Path, size: int = 24) -> None:
+    generator = np.random.default_rng(0)
+    for name in ("left/a.png", "left/b.JPG", "left/c.png", "right/d.ppm", "elsewhere/e.png", "f.png"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(path)
+    (folder / "notes.txt").write_text("no picture")
+
+
+def test_images_of_a_data_set(bundle: Bundle, data_dir: Path) -> None:
+    chosen = samples(bundle, "mnist", 12, data_dir)
+    golden = chosen.golden
+    assert len(golden.rows) == 12 + chosen.edge_cases and chosen.edge_cases == 6
+    assert set(golden.label[:12]) == set(range(10)) and golden.rows[-1] == "denormal"
+    own = bundle.golden()
+    assert np.array_equal(golden.input[-6:], own.input[-6:])  # the same edge cases, by the same pre-processing
+    floor = abs(own.float32.pose - own.reference.pose).max()
+    assert abs(golden.reference.pose[-6:] - own.reference.pose[-6:]).max() < 8 * floor
+    again = samples(bundle, "mnist", 12, data_dir).golden
+    assert again.rows == golden.rows and np.array_equal(again.reference.pose, golden.reference.pose)
+    for verdict in parity.verify(bundle, ["torch", "native"], {}, True, golden):
+        assert verdict.status in ("passed", "missing") and (verdict.images == 18 or verdict.status == "missing")
+
+
+def test_pictures_in_a_folder(small: Bundle, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    chosen = samples(small, str(tmp_path / "pictures"), None, tmp_path).golden
+    labels = dict(zip(chosen.rows, chosen.label, strict=True))
+    assert {row: labels[row] for row in chosen.rows[:6]} == {
+        "left/a.png": 0,
+        "left/b.JPG": 0,
+        "left/c.png": 0,
+        "right/d.ppm": 1,
+        "elsewhere/e.png": -1,
+        "f.png": -1,
+    }
+    few = samples(small, str(tmp_path / "pictures"), 4, tmp_path).golden
+    assert sorted(row.rpartition("/")[0] for row in few.rows[:4]) == ["", "elsewhere", "left", "right"]
+    pixels = np.asarray(Image.open(tmp_path / "pictures" / "left" / "a.png")).transpose(2, 0, 1)
+    place = chosen.rows.index("left/a.png")
+    spec = small.manifest.preprocessing
+    mean, std = (np.array(of)[:, None, None] for of in (spec.mean, spec.std))
+    np.testing.assert_allclose(chosen.input[place], (pixels / 255 - mean) / std, rtol=1e-6, atol=1e-7)
+    assert [v.status for v in parity.verify(small, ["onnxruntime"], {}, False, chosen)] == ["passed"]
+
+
+def test_pictures_of_another_size_are_resized_where_the_network_does_that(small: Bundle, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures", size=40)
+    with pytest.raises(UsageError, match=r"is 40×40; the network takes pictures of 24×24"):
+        samples(small, str(tmp_path / "pictures"), None, tmp_path)
+    manifest = replace(small.manifest, preprocessing=replace(small.manifest.preprocessing, resize=24))
+    (small.folder / MANIFEST).write_text(manifest.to_json())
+    chosen = samples(Bundle.open(small.folder), str(tmp_path / "pictures"), None, tmp_path).golden
+    assert chosen.input.shape == (12, 3, 24, 24) and len({row.tobytes() for row in chosen.input[:6]}) == 6
+
+
+def test_faulty_weights_are_not_their_own_judge(small: Bundle, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "pictures")
+    faulty_weights(small)
+    with pytest.raises(CheckFailed, match="does not answer the golden images as the trained network did"):
+        samples(Bundle.open(small.folder), str(tmp_path / "pictures"), None, tmp_path)
+
+
+def test_what_cannot_be_compared_on_is_refused(
+    small: Bundle, bundle: Bundle, tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(says: str, data: str, count: int | None = None) -> None:
+        with pytest.raises(UsageError, match=says):
+            samples(small, data, count, data_dir)
+
+    refused("no data set or folder named 'mnst'; did you mean 'mnist'", "mnst")
+    refused("mnist has other classes", "mnist")
+    refused("has no pictures", str(tmp_path))
+    refused("--samples is for a data set or a folder", "golden", 3)
+    refused("--samples must be 1 or more", "mnist", 0)
+    (tmp_path / "broken.png").write_bytes(b"no png")
+    refused(r"broken\.png cannot be read as a picture", str(tmp_path))
+    with pytest.raises(MissingError, match="qcn datasets fetch mnist"):
+        samples(bundle, "mnist", None, tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingError, match="need torch"):
+        samples(bundle, "mnist", None, data_dir)
+    assert samples(bundle, "golden", None, data_dir).edge_cases == 6
