@@ -21,7 +21,9 @@ demo: $(BIN)/.installed build/libqcn.so
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
 	$(BIN)/qcn export $(DEMO)/train --format all --out $(DEMO)/bundle
 	$(BIN)/qcn doctor $(DEMO)/bundle
-	$(BIN)/qcn verify-parity $(DEMO)/bundle
+	$(BIN)/qcn benchmark $(DEMO)/bundle --backends native --backends torch-fused --backends onnxruntime --duration 1 \
+		--json $(DEMO)/benchmark.json
+	$(BIN)/qcn verify-parity $(DEMO)/bundle --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
 test: $(BIN)/.installed-dev build/libqcn.so lint
 	$(BIN)/python -m pytest
