@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from chromium import Browser
 
+from qcn.export.bundle import Bundle
 from qcn.verify import charts, heat, report, summary
 from qcn.verify.pictures import png
 
@@ -286,6 +287,32 @@ def test_charts_lie_where_the_figures_say() -> None:
 def test_it_needs_no_torch() -> None:
     code = "import sys, qcn.verify.report; sys.exit(bool({'torch', 'PIL', 'matplotlib', 'onnx'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
+    """As `make demo` ends: a benchmark, then parity with a report that shows both."""
+
+    def qcn(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "qcn", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    timed = tmp_path / "timed.json"
+    one = ("--backends", "torch")
+    result = qcn("benchmark", bundle.folder, *one, "--duration", 0.1, "--warmup", 0, "--json", timed)
+    assert result.returncode == 0, result.stderr
+    result = qcn("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path / "report" / "report.html") in result.stdout
+    found = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert found["benchmark"] == json.loads(timed.read_text()) and found["status"] == "passed"
+    page = (tmp_path / "report" / "report.html").read_text()
+    for words in ("Every backend answers as", "One image", "iteration 2", "activation", "to repeat", "qcn benchmark"):
+        assert words.lower() in page.lower(), words
+    result = qcn("verify-parity", bundle.folder, *one, "--benchmark", timed)
+    assert result.returncode == 2 and "--report" in result.stderr
+    timed.write_text("[]")
+    result = qcn("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
+    assert result.returncode == 2 and "is not a result of `qcn benchmark`" in result.stderr
 
 
 BROWSER = chromium.find()
