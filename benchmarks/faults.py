@@ -25,6 +25,7 @@ from qcn.export.bundle import Bundle  # noqa: E402
 from qcn.verify import parity  # noqa: E402
 from qcn.verify.preprocessing import check_preprocessing  # noqa: E402
 
+CHOSEN_ON = 60  # seeds that the tolerance of fp32 was chosen on: false alarms are counted on others
 BACKENDS = ("onnxruntime", "torch", "native")
 
 
@@ -69,7 +70,7 @@ def faults(folder: Path) -> list[dict[str, Any]]:
 def honest_ones(folder: Path, seeds: int) -> dict[str, Any]:
     """How many honest networks raised an alarm, and the largest error of an output, by backend, in noise floors."""
     alarms, worst = 0, dict.fromkeys(BACKENDS, 0.0)
-    for seed in range(seeds):
+    for seed in range(CHOSEN_ON, CHOSEN_ON + seeds):
         routing = ("unrolled", "pointwise")[seed % 2]
         bundle = honest(folder / "honest", seed=seed, routing=routing, size=16, images=4)
         verdicts = parity.verify(bundle, BACKENDS, {})
