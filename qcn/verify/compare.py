@@ -7,7 +7,7 @@ images. A backend is another way of rounding, so its error is measured in noise 
             E[v²] − μ², mostly below 8, but some were seen at 27 and 38, on white images in hardly trained networks.
             The least of the planted faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
     fp16    4 · 2¹³ noise floors: float16 has 13 bits less than float32
-    bf16    4 · 2¹⁶ noise floors, likewise
+    bf16    4 · 2¹⁶ noise floors, likewise; int8, which has no such bound, is taken as bf16
 
 The floor is at least one unit in the last place of the output's largest value: on few images float32 may be lucky.
 """
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from qcn.export.golden import Golden
 
 Array = NDArray[Any]
-FLOORS = {"fp32": 64.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16}  # allowed, by precision
+# Allowed, by precision.
+FLOORS = {"fp64": 64.0, "fp32": 64.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16, "int8": 4 * 2.0**16}
 OUTPUTS = ("activation", "pose")
 EDGES = tuple(np.arange(-3, 6.5, 0.5).tolist())  # of the histogram: log10 of an error in noise floors
 NORMAL = 1.959963984540054  # a normal deviate is within this many standard deviations, 95 times of 100

@@ -15,6 +15,7 @@ from qcn.verify.compare import OUTPUTS, Errors, Flip, Share, accuracy, compare, 
 from qcn.verify.trace import Stage, first_wrong, stages
 
 Status = Literal["passed", "failed", "missing"]
+AT_ONCE = 16  # images: the votes of a full-size QCN take 0.1 GB each in torch
 PREPROCESSING = "preprocessing"  # stands for a backend in the verdict of `qcn.verify.preprocessing`
 
 
@@ -106,9 +107,8 @@ def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping
     looked: list[Stage] = []
     inside = ""
     # Statistics of routing that are held in half precision do not show in half-precision answers.
-    if reasons or bisect or precision != "fp32":
-        looked = _look(bundle, candidate, golden, found)
-        inside = _seen(looked)
+    if reasons or bisect or precision in ("fp16", "bf16"):
+        looked, inside = _look(bundle, candidate, golden, found)
         halved = [stage for stage in looked if stage.half]
         if halved and not reasons:
             reasons.append(f"{halved[0].name} is {halved[0].words()}")
@@ -145,30 +145,27 @@ def _strangers(found: Mapping[str, Any], golden: Golden) -> str:
     return ""
 
 
-def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Mapping[str, Any]) -> list[Stage]:
-    """What the backend can be made to give out on the way, compared; of what it gave already, if it cannot."""
+def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Mapping[str, Any]) -> tuple[list[Stage], str]:
+    """What the backend can be made to give out on the way, compared, and what there is to say of that in words."""
     try:
         with candidate.runner(bundle, every_layer=True) as runner:
             found = {**found, **_all(runner, golden.input, candidate)}
-    except MissingError:  # such as the onnx package, without which a graph can be run but not looked into
-        pass
-    return stages(found, golden, candidate.artefact.precision)
-
-
-def _seen(looked: list[Stage]) -> str:
-    """How far the look went, where it did not go to every iteration."""
+    except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
+        return [], f"no look inside: {error}"
+    looked = stages(found, golden, candidate.artefact.precision)
     if not looked:
-        return "this backend gives out no layers: where it goes wrong cannot be seen (torch and ONNX Runtime do)"
+        return [], "this backend gives out no layers: where it goes wrong cannot be seen (torch and ONNX Runtime do)"
     if all(stage.iteration is None for stage in looked):
-        return "this backend gives out its layers, and not the iterations of their routing"
-    return ""
+        why = "its iterations of routing" if golden.steps else "iterations: the golden file is of an older qcn"
+        return looked, f"layers were compared, and not {why}"
+    return looked, ""
 
 
 def _all(runner: Runner, inputs: Any, candidate: Candidate) -> dict[str, Any]:
     """The outputs of all images, in batches that the artefact takes."""
     batch = candidate.artefact.batch
-    size = min(len(inputs), batch.max) if batch else len(inputs)
-    least = batch.min if batch else 1
+    least, most = (batch.min, batch.max) if batch else (1, len(inputs))
+    size = max(least, min(len(inputs), most, AT_ONCE))
     parts = []
     for start in range(0, len(inputs), size):
         images = inputs[start : start + size]

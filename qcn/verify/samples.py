@@ -172,8 +172,10 @@ def _hold_against(bundle: Bundle, runner: Runner) -> None:
 
 
 def _run(runner: Runner, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """The outputs of all images, and the iterations of routing of the first batch."""
     parts = [runner.infer(images[start : start + BATCH]) for start in range(0, len(images), BATCH)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if "/iteration" not in name}
+    return {**parts[0], **whole}
 
 
 def _steps(named: Mapping[str, NDArray[Any]]) -> dict[str, Step]:

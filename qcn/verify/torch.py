@@ -50,6 +50,8 @@ class _TorchRunner(Runner):
         self.upload(images)
         self.enqueue()
         answers = self._answers
+        if len(answers) != len(self._outputs()):
+            raise UsageError(f"{self.path} gives {len(answers)} outputs, and names {len(self._outputs())}")
         return {name: x.cpu().numpy() for name, x in zip(self._outputs(), answers, strict=True)}
 
     def upload(self, images: NDArray[np.float32]) -> None:
@@ -164,10 +166,17 @@ class DeployedRunner(_TorchRunner):
 class _FileRunner(_TorchRunner):
     """A file that says in its own metadata what its outputs are."""
 
-    _metadata = ""
+    _names: tuple[str, ...] = ()
 
     def _outputs(self) -> list[str]:
-        return list(json.loads(self._metadata)["outputs"])
+        return list(self._names)
+
+    def _read(self, metadata: str) -> None:
+        """Keep the outputs' names; a file that does not say so is refused."""
+        facts = json.loads(metadata or "null")
+        if not isinstance(facts, dict) or not isinstance(facts.get("outputs"), dict):
+            raise ValueError("its metadata does not name its outputs: it was not written by qcn")
+        self._names = tuple(facts["outputs"])
 
 
 class TorchScriptRunner(_FileRunner):
@@ -184,7 +193,7 @@ class TorchScriptRunner(_FileRunner):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
             model = torch.jit.load(str(self.path), map_location=self.device, _extra_files=kept)
-        self._metadata = kept[METADATA]
+        self._read(kept[METADATA])
         return model
 
 
@@ -198,5 +207,5 @@ class Pt2Runner(_FileRunner):
 
         kept = {METADATA: ""}
         model = torch.export.load(str(self.path), extra_files=kept).module().to(self.device)
-        self._metadata = kept[METADATA]
+        self._read(kept[METADATA])
         return model

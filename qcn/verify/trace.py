@@ -16,15 +16,12 @@ import numpy as np
 
 from qcn.export.golden import QUANTITIES, Golden
 from qcn.export.network import Array
-from qcn.verify.compare import OUTPUTS, Errors, errors
+from qcn.verify.compare import FLOORS, OUTPUTS, Errors, errors
 
+TYPES = {precision: np.float16 if precision == "fp16" else np.float32 for precision in FLOORS}
 CANCELLED = 100.0  # how much larger than the variance the mean's square is where E[v²] − μ² has lost digits
-# By precision: the largest number, and the smallest that has all its digits.
-LIMITS = {
-    "fp32": (float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_normal)),
-    "fp16": (float(np.finfo(np.float16).max), float(np.finfo(np.float16).smallest_normal)),
-    "bf16": (float(np.finfo(np.float32).max), float(np.finfo(np.float32).smallest_normal)),
-}
+# The largest number, and the smallest that has all its digits: float16's, or float32's in every other precision.
+LIMITS = {name: (float(np.finfo(of).max), float(np.finfo(of).smallest_normal)) for name, of in TYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def test_files_with_every_layer_are_compared_layer_by_layer(bundle: Bundle) -> N
         assert [stage.name for stage in verdict.stages] == [
             f"capsules{layer}.{output}" for layer in (1, 2) for output in ("activation", "pose")
         ]
-        assert all(stage.passed for stage in verdict.stages) and "not the iterations" in verdict.inside
+        assert all(stage.passed for stage in verdict.stages) and "not its iterations" in verdict.inside
 
 
 def test_exit_codes(bundle: Bundle, tmp_path: Path) -> None:
@@ -167,4 +167,14 @@ def test_libqcn_refuses_an_altered_bundle(bundle: Bundle) -> None:
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"libqcn: .*sha256"), create("native", path):
+        pass
+
+
+def test_a_file_that_does_not_name_its_outputs_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    """A TorchScript file of someone else's."""
+    import torch
+
+    with pytest.warns(DeprecationWarning):
+        torch.jit.save(torch.jit.script(torch.nn.Identity()), str(tmp_path / "other.ts"))
+    with pytest.raises(UsageError, match="does not name its outputs"), create("torchscript", tmp_path / "other.ts"):
         pass
