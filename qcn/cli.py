@@ -324,7 +324,7 @@ def verify_parity(
         typer.echo(f"{status} {verdict.key}")
         for line in verdict.lines():
             typer.echo(f"{'':8} {line}")
-    Console(width=max(110, Console().width)).print(verdicts.table([*found, seen]))
+    Console(width=max(110, Console().width)).print(verdicts.table([*found, seen], chosen))
     command = shlex.join(["qcn", *sys.argv[1:]])
     record = verdicts.record(opened, chosen, [*found, seen], command, asked=bool(backends))
     if report:

@@ -34,8 +34,8 @@ COLOURS = {"failed": "red", "missing": "yellow", "passed": "green"}
 WORSE = 2.0  # times as many noise floors as before; and more than one: less is float32's own
 
 
-def table(verdicts: list[Verdict]) -> Table:
-    """One line a verdict, those that failed first."""
+def table(verdicts: list[Verdict], samples: Samples) -> Table:
+    """One line a verdict, those that failed first; the reference's own accuracy last."""
     shown = Table(box=None)
     for heading in ("backend", "file", "status", "noise floors", "same class", "accuracy"):
         shown.add_column(heading, overflow="fold")
@@ -44,6 +44,8 @@ def table(verdicts: list[Verdict]) -> Table:
         shares = (share.words() if share else "" for share in (verdict.agreement, verdict.accuracy))
         colour = COLOURS[verdict.status]
         shown.add_row(verdict.backend, verdict.file, f"[{colour}]{verdict.status}[/{colour}]", worst, *shares)
+    right = accuracy(samples.golden.reference.activation, samples.golden)
+    shown.add_row("reference", f"float64, {samples.name}", "", "", "", right.words() if right else "")
     return shown
 
 

@@ -123,7 +123,7 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
         check_baseline(path, now)
 
 
-def test_the_whole_is_as_its_parts() -> None:
+def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
     def verdicts(*given: tuple[str, Any]) -> list[Verdict]:
         return [Verdict(backend, "file", "fp32", status, ("why",)) for backend, status in given]
 
@@ -137,7 +137,9 @@ def test_the_whole_is_as_its_parts() -> None:
         conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), asked=False)
     given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"))
     assert [verdict.backend for verdict in in_order(given)] == ["c", "b", "a"]
-    assert table(given).row_count == 3
+    shown = table(given, samples(bundle, "golden", None, bundle.folder))
+    assert [list(column.cells)[-1] for column in shown.columns][:2] == ["reference", "float64, golden"]
+    assert shown.row_count == 4 and "/6 (" in list(shown.columns[-1].cells)[-1]
 
 
 def test_pre_processing_is_checked_by_libqcn_by_torch_or_not_at_all(
