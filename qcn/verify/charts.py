@@ -75,13 +75,18 @@ def latency_histogram(speed: dict[str, Any]) -> Histogram | None:
     return Histogram(found, (Tick(0, milliseconds(edges[0])), Tick(100, milliseconds(edges[-1]))), spoken, None, longer)
 
 
-def error_axis(histograms: list[Any]) -> tuple[float, float]:
-    """One axis for all histograms of errors, in powers of ten of the noise floor: where any counts, and the floor."""
+def error_axis(outputs: list[dict[str, Any]]) -> tuple[float, float]:
+    """One axis for all histograms of errors, in powers of ten of the noise floor.
+
+    It holds every bar that counts anything, the floor itself, and what is allowed.
+    """
     filled = [0.0]
-    for one in histograms:
-        edges, counts = numbers(part(one, "edges")), numbers(part(one, "counts"))
+    for errors in outputs:
+        counted, allowed = errors.get("histogram"), allowed_floors(errors)
+        edges, counts = numbers(part(counted, "edges")), numbers(part(counted, "counts"))
         if len(edges) == len(counts) + 1:
             filled += [edge for i, edge in enumerate(edges) if any(counts[max(i - 1, 0) : i + 1])]
+            filled += [math.log10(allowed)] if allowed else []
     return max(math.floor(min(filled)), -FURTHEST), min(max(math.ceil(max(filled)), 1), FURTHEST)
 
 

@@ -135,7 +135,7 @@ def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 def _errors(ran: Mapping[str, dict[str, Any]]) -> list[Errors]:
     outputs = {key: entries(verdict.get("outputs")) for key, verdict in ran.items()}
-    axis = charts.error_axis([one.get("histogram") for of in outputs.values() for one in of.values()])
+    axis = charts.error_axis([one for of in outputs.values() for one in of.values()])
     found = []
     for key, of in outputs.items():
         drawn = [(name, charts.error_histogram(errors, axis), errors) for name, errors in of.items()]

@@ -270,12 +270,14 @@ def test_a_heat_map_has_layers_down_and_iterations_across() -> None:
 
 
 def test_charts_lie_where_the_figures_say() -> None:
-    (low, high) = axis = charts.error_axis([errors(1e4)["histogram"], errors(0.1)["histogram"]])
+    (low, high) = axis = charts.error_axis([errors(1e4), errors(0.1)])
     assert low <= -2 and high == 5
     drawn = charts.error_histogram(errors(1e4, allowed=100.0), axis)
     assert drawn is not None and drawn.limit == pytest.approx(100 * (2 - low) / (high - low))
     assert all(bar.x >= 0 and bar.x + bar.width <= 100 + 1e-9 and 0 < bar.height <= charts.HEIGHT for bar in drawn.bars)
     assert max(bar.x for bar in drawn.bars) > drawn.limit  # what is beyond is seen beyond
+    good = charts.error_histogram(errors(0.1), charts.error_axis([errors(0.1)]))
+    assert good is not None and good.limit is not None and max(bar.x for bar in good.bars) < good.limit < 100
     strips, ticks = charts.latency_strips([speed("a", 1.0), speed("b", 100.0), {}])
     first, second, none = strips
     assert first is not None and second is not None and none is None
