@@ -150,7 +150,7 @@ def graphs(record: dict[str, Any]) -> str:
 
 
 def engines(record: dict[str, Any]) -> str:
-    """Exported graphs in the runtimes: time, against the naive graph, and error."""
+    """Exported graphs in the runtimes: time, error, and how much faster than the naive graph where that was timed."""
     naive = {(row["backend"], row["batch"]): row["ms"] for row in record["results"] if row["graph"] == "naive"}
     rows = [
         [
@@ -158,14 +158,16 @@ def engines(record: dict[str, Any]) -> str:
             row["variant"],
             str(row["batch"]),
             f"{three_digits(row['ms'])} ms",
-            f"{naive[row['backend'], row['batch']] / row['ms']:.1f}" if (row["backend"], row["batch"]) in naive else "",
             f"{row['errors']['activation']:.1e} / {row['errors']['pose']:.1e}",
+            *([f"{naive[row['backend'], row['batch']] / row['ms']:.1f}"] if naive else []),
         ]
         for row in record["results"]
     ]
     floor = record["noise_floor"]
-    rows.append(["trained network in float32", "torch", "", "", "", f"{floor['activation']:.1e} / {floor['pose']:.1e}"])
-    return table(["graph", "in", "batch", "time", "times faster than naive", "error of activation / pose"], rows)
+    alone = f"{floor['activation']:.1e} / {floor['pose']:.1e}"
+    rows.append(["trained network in float32", "torch", "", "", alone, *([""] if naive else [])])
+    faster = ["times faster than naive"] if naive else []
+    return table(["graph", "in", "batch", "time", "error of activation / pose", *faster], rows)
 
 
 def faults(record: dict[str, Any]) -> str:
@@ -183,6 +185,40 @@ def faults(record: dict[str, Any]) -> str:
     return table(["fault", "", "by", "first wrong", "noise floors"], rows)
 
 
+def deployed(record: dict[str, Any]) -> str:
+    """A bundle in its backends: time, energy where it is known, and error in noise floors."""
+    rows = [
+        [
+            f"{row['backend']}{', ' if row['variant'] else ''}{row['variant']}",
+            f"`{row['file'].removeprefix('engines/')}`",
+            str(row["batch"]),
+            f"{three_digits(row['latency_ms'])} ms",
+            f"{three_digits(row['compute_ms'])} ms" if row["compute_ms"] else "",
+            f"{row['images_per_second']:,.0f}",
+            f"{three_digits(row['energy_mj'])} mJ" if row["energy_mj"] else "",
+            " / ".join(f"{three_digits(row['noise_floors'][name])}" for name in ("activation", "pose")),
+        ]
+        for row in record["benchmark"]
+    ]
+    headings = ["backend", "file", "batch", "median", "without transfers", "images/s", "energy", "noise floors"]
+    return table(headings, rows)
+
+
+def programs(rows: list[dict[str, Any]]) -> str:
+    """qcn-bench: libqcn in a C++ program."""
+    cells = [
+        [
+            f"{row['precision']}, {'image to answer' if row['preprocessing'] else 'pre-processed input to answer'}",
+            str(row["batch"]),
+            f"{three_digits(row['latency_ms'])} ms",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['load_ms']:,.0f} ms",
+        ]
+        for row in rows
+    ]
+    return table(["what", "batch", "median", "images/s", "load, with self-test"], cells)
+
+
 def page() -> str:
     """docs/results.md."""
     speed = json.loads((RESULTS / "training-h200.json").read_text())
@@ -193,6 +229,9 @@ def page() -> str:
     cpu = json.loads((RESULTS / "routing-cpu.json").read_text())
     ptxas = json.loads((RESULTS / "ptxas.json").read_text())
     exported = json.loads((RESULTS / "export-cpu.json").read_text())
+    exported_gpu = json.loads((RESULTS / "export-h200.json").read_text())
+    gpu = json.loads((RESULTS / "deployed-h200.json").read_text())
+    local = json.loads((RESULTS / "deployed-cpu.json").read_text())
     planted = json.loads((RESULTS / "faults.json").read_text())
     honest = planted["honest"]
     largest = ", ".join(f"{worst:.1f} in {name}" for name, worst in honest["largest_multiple"].items())
@@ -218,7 +257,7 @@ One epoch of `{speed["dataset"]}` (2×32×32 after preprocessing), batches of {s
 
 The full-size QCN on images of 2×32×32 in float32, the same weights for all: `python benchmarks/routing.py --device …`.
 [kernels.md](kernels.md) says how the fused kernels work. "reference" is plain torch, which writes every vote to memory;
-torch.compile fuses what it can of it.
+torch.compile fuses what it can of it. Convolutions are as torch has them by default: on a GPU, in TF32.
 
 ### On a GPU
 
@@ -289,6 +328,31 @@ ONNX Runtime; "pointwise" is model.trt.onnx, arranged for TensorRT.
 among them:
 
 {engines(exported)}
+
+On a GPU, TensorRT's times without transfers and ONNX Runtime's with them. {source(exported_gpu)}:
+
+{engines(exported_gpu)}
+
+## Deployed
+
+The bundle of that network as `qcn export` writes it, by `qcn benchmark` and `qcn verify-parity`; "noise floors" are the
+largest errors of activation / pose in units of what float32 itself is off by ([verify.md](verify.md)), and 64 are
+allowed in fp32, 32,768 in fp16. Latency is with the transfers to and from a GPU.
+
+On a GPU: {gpu["machine"]["gpu"]["name"]}, {gpu["machine"]["processor"]}, commit {gpu["commit"]}, by
+`deploy/tests/tensorrt_on_gpu.sh`. "fused" engines route by the TensorRT plugin, the others by standard operators. For
+PyTorch's fused kernels on the same kind of machine see [Routing](#on-a-gpu).
+
+{deployed(gpu)}
+
+The same fused engines for batches of 1 to 64 (optimised for 8) in a C++ program, by libqcn (`qcn-bench`), transfers
+included; pre-processing runs on one core of the host:
+
+{programs(gpu["libqcn"])}
+
+On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, commit {local["commit"]}.
+
+{deployed(local)}
 
 ## Planted faults
 

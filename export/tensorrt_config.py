@@ -66,6 +66,8 @@ def configure(builder: Any, network: Any, request: BuildRequest, tensorrt: Tenso
         config.set_flag(trt.BuilderFlag.FP16)
         config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the receipt is read from it
+    if not tensorrt.strongly_typed:  # 8.6: else an engine has one context, and libqcn one a session and batch size
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
     if request.optimization is not None:
         config.builder_optimization_level = request.optimization
     if request.workspace is not None:

@@ -38,7 +38,7 @@ def write_torchscript(
     facts = deployed.facts()
     with _traceable(), torch.no_grad():
         # Convolutions keep torch's leave to compute in TF32 on a GPU as it was when they were traced; fp32 is fp32.
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             traced = torch.jit.trace(_Guarded(deployed).eval(), deployed.example())
         model = torch.jit.freeze(traced)
         file = io.BytesIO()  # given a path, torch would write the file's name into it

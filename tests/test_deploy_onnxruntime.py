@@ -12,6 +12,7 @@ import pytest
 from qcn.export.bundle import Bundle
 from qcn.export.network import Network
 from qcn.export.onnx import build
+from qcn.verify import create
 from qcn.verify.compare import compare
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,18 @@ def test_the_operator_is_taken_and_answers_as_the_network(
         found = dict(zip(names, session.run(None, {"image": golden.input}), strict=True))
         for output, errors in compare(found, golden, precision, {}).items():
             assert errors.passed, f"{output} {errors.words()}, by {operator}"
+
+
+def test_the_runner_takes_the_library_from_the_environment(
+    library: Path, network: Network, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QCN_ONNXRUNTIME_OPS", str(library))
+    onnx.save(build(network, routing="fused"), tmp_path / "model.fused.onnx")
+    golden = bundle.golden()
+    with create("onnxruntime", tmp_path / "model.fused.onnx") as runner:
+        found = runner.infer(golden.input)
+        assert runner.name.endswith(f"(cpu, {library})")
+    assert all(errors.passed for errors in compare(found, golden, "fp32", {}).values())
 
 
 def test_what_the_kernels_cannot_do_is_refused(library: Path, network: Network, tmp_path: Path) -> None:

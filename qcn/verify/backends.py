@@ -47,6 +47,10 @@ class Candidate:
     backend: str
     artefact: Artefact
 
+    def takes(self, batch: int) -> bool:
+        limits = self.artefact.batch
+        return limits is None or limits.min <= batch <= limits.max
+
     def runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
         """Its runner, not yet open; the artefact's hash is checked.
 

@@ -9,7 +9,8 @@ images. A backend is another way of rounding, so its error is measured in noise 
     fp16    4 · 2¹³ noise floors: float16 has 13 bits less than float32
     bf16    4 · 2¹⁶ noise floors, likewise; int8, which has no such bound, is taken as bf16
 
-The floor is at least one unit in the last place of the output's largest value: on few images float32 may be lucky.
+The floor is at least one unit in the last place of the output's largest value: on few images float32 may be lucky. And
+no tolerance exceeds a quarter of that value: a network that is all noise in float32 is not fit to be compared.
 """
 
 import math
@@ -98,7 +99,7 @@ def errors(found: Array, exact: Array, single: Array, precision: str, atol: floa
         ulps=worst / unit,
         noise_floor=floor,
         noise_floor_multiple=worst / floor,
-        tolerance=FLOORS[precision] * floor if atol is None else atol,
+        tolerance=min(FLOORS[precision] * floor, scale / 4) if atol is None else atol,
         not_finite=int(np.sum(~np.isfinite(wide))),
         histogram=tuple(counts.tolist()),
     )

@@ -138,11 +138,13 @@ def _one_batch(bundle: Bundle, backends: list[str] | None, plan: Plan, batch: in
     images = first_images(bundle, batch)
     speeds: list[Speed] = []
     begun: list[tuple[Candidate, Cold]] = []
-    for candidate in candidates(bundle, backends):  # one at a time, and before any is open: see qcn.verify.cold
+    all_of_them = candidates(bundle, backends)
+    served = {candidate.backend for candidate in all_of_them if candidate.takes(batch)}
+    for candidate in all_of_them:  # one at a time, and before any is open: see qcn.verify.cold
         about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision, batch)
-        limits = candidate.artefact.batch
-        if limits and not limits.min <= batch <= limits.max:
-            speeds.append(Speed(*about, missing=f"it takes batches of {limits}"))
+        if not candidate.takes(batch):
+            if candidate.backend not in served:
+                speeds.append(Speed(*about, missing=f"it takes batches of {candidate.artefact.batch}"))
             continue
         try:
             begun.append((candidate, cold_start(bundle.folder, candidate, batch)))

@@ -4,6 +4,7 @@ Nothing here needs a package that may be missing.
 """
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ from typing import Any
 import qcn
 from qcn.errors import MissingError
 from qcn.export.targets import install_hint, on_jetson, this_gpu
+from qcn.export.tensorrt_find import FLAVOURS
 from qcn.libqcn import BUILD, find_library
 from qcn.verify import nvml
 
@@ -89,6 +91,13 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _tensorrt(flavour: str, *packages: str) -> str:
+    """Its version, or that it is there: NVIDIA's archives bring the module without a package's metadata."""
+    versions = filter(None, map(_version, packages))
+    there = any(importlib.util.find_spec(module) for module in FLAVOURS[flavour])
+    return next(versions, "there, its version unknown" if there else "")
+
+
 @dataclass(frozen=True)
 class Piece:
     """Something that a machine has or lacks: what was found, what it is for, and the command that brings it."""
@@ -110,7 +119,7 @@ def survey() -> list[Piece]:
         library = str(find_library())
     except MissingError:
         library = ""
-    rtx = next((text for text in map(_version, ("tensorrt_rtx_cu13_bindings", "tensorrt_rtx")) if text), "")
+    rtx = _tensorrt("rtx", "tensorrt_rtx_cu13_bindings", "tensorrt_rtx")
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
         Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn[train]'"),
@@ -122,7 +131,7 @@ def survey() -> list[Piece]:
             "running ONNX graphs",
             "pip install onnxruntime (with a GPU: onnxruntime-gpu)",
         ),
-        Piece("TensorRT", _version("tensorrt") or "", "engines for this GPU", install_hint(None)),
+        Piece("TensorRT", _tensorrt("tensorrt", "tensorrt"), "engines for this GPU", install_hint(None)),
         Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
         Piece(
             "cuda-bindings", _version("cuda-bindings") or "", "running engines from Python", "pip install 'qcn[trt]'"

@@ -1,6 +1,7 @@
 """An ONNX file in ONNX Runtime, with the execution provider that was asked for or none at all."""
 
 import importlib.util
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.verify import Runner
 
+OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _INSTALL = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
 
@@ -55,9 +57,14 @@ class OnnxRuntimeRunner(Runner):
         options = onnxruntime.SessionOptions()
         if self.threads is not None:
             options.intra_op_num_threads = self.threads
+        operators = os.environ.get(OPERATORS, "") if self.device == "cpu" else ""
+        if operators and not Path(operators).is_file():
+            raise MissingError(f"there is no {operators}, which {OPERATORS} names: deploy/onnxruntime builds it")
         try:
             # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
             settings = {"use_tf32": "0"} if self.device == "cuda" else {}
+            if operators:
+                options.register_custom_ops_library(operators)
             model = _with_layers(self.path, self.layers) if self.layers else str(self.path)
             session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
         except Exception as error:  # its errors have no common base but Exception
@@ -73,7 +80,8 @@ class OnnxRuntimeRunner(Runner):
             names = ", ".join(value.name for value in session.get_inputs())
             raise UsageError(f"{self.path} has inputs {names}; a runner gives one, the images")
         self._session = session
-        self.name = f"onnxruntime {onnxruntime.__version__} ({self.device})"
+        by = f"{self.device}, {operators}" if operators else self.device
+        self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         wanted = self._input_for(images)

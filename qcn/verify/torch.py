@@ -70,7 +70,7 @@ class _TorchRunner(Runner):
         """Start one inference of what was uploaded."""
         import torch
 
-        with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.inference_mode(), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=False):
             if not self.graph:
                 self._answers = self._run(self._images)
                 return

@@ -41,6 +41,7 @@ def fake(
     major = int(version.split(".", maxsplit=1)[0])
     typed = major >= 10
     told: dict[str, Any] = {"flags": set(), "cleared": set(), "profiles": [], "network_flags": None, "config": {}}
+    told["preview"] = {}
 
     kinds = enum.IntEnum("DataType", ["FLOAT", "HALF", "INT32"] + (["BF16"] if typed else []), start=0)
     creation = {8: ["EXPLICIT_BATCH"], 10: ["EXPLICIT_BATCH", "STRONGLY_TYPED"], 11: ["STRONGLY_TYPED"]}[major]
@@ -158,6 +159,9 @@ def fake(
         def clear_flag(self, flag: Any) -> None:
             told["cleared"].add(flag.name)
 
+        def set_preview_feature(self, feature: Any, on: bool) -> None:
+            told["preview"][feature.name] = on
+
         def set_memory_pool_limit(self, pool: Any, size: int) -> None:
             told["config"][pool] = size
 
@@ -229,4 +233,6 @@ def fake(
     module.get_plugin_registry = lambda: registry
     if typed:
         module.IProgressMonitor = type("IProgressMonitor", (), {})
+    else:
+        module.PreviewFeature = enum.IntEnum("PreviewFeature", ["PROFILE_SHARING_0806"], start=0)
     return module

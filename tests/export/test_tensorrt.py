@@ -173,6 +173,7 @@ def test_half_precision_is_asked_as_the_version_takes_it(
     told = tensorrt.module.told
     assert told["flags"] == flags
     assert told["cleared"] == {"TF32"}
+    assert told["preview"] == ({"PROFILE_SHARING_0806": True} if version.startswith("8") else {})
     assert told["network_flags"] == network_flags
     assert told["profiles"] == [("image", (1, 2, 16, 16), (8, 2, 16, 16), (64, 2, 16, 16))]
     assert (told["level"], told["config"][tensorrt.module.MemoryPoolType.WORKSPACE]) == (2, 256 << 20)

@@ -227,5 +227,8 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
     assert "onnxruntime  model.onnx" in result.stdout and result.stdout.count("batch 4") == 1
     result = run("benchmark", bundle.folder, "--backends", "onnxruntime", *short)
     assert result.returncode == 3 and "it takes batches of 4" in result.stderr
+    assert run("export", bundle.folder, "--batch", 1, "--routing", "fused").returncode == 0
+    result = run("benchmark", bundle.folder, "--backends", "onnxruntime", *short)  # the graph for 4 stands back
+    assert result.returncode == 0 and "model.fused.onnx" in result.stdout and "model.onnx" not in result.stdout
     result = run("benchmark", bundle.folder, "--backends", "torch", "--backends", "onnxruntime-cuda", *short)
     assert result.returncode == 3

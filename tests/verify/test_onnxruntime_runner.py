@@ -34,6 +34,12 @@ def test_images_that_do_not_fit_are_refused(tmp_path: Path) -> None:
             runner.infer(images(4)[0])
 
 
+def test_an_operator_library_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QCN_ONNXRUNTIME_OPS", str(tmp_path / "none.so"))
+    with pytest.raises(MissingError, match=r"there is no .*none.so, which QCN_ONNXRUNTIME_OPS names"):
+        create("onnxruntime", write_graph(tmp_path / "model.onnx")).open()
+
+
 def test_cuda_where_there_is_none_is_an_error(tmp_path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
