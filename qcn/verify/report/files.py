@@ -1,7 +1,7 @@
 """The report of `qcn verify-parity`: report.json for programs, junit.xml for CI, report.html for people.
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
-of unknown origin, so every word is escaped (Jinja's autoescape) and everything missing is left out. `qcn.verify.charts`
+of unknown origin, so every word is escaped (Jinja's autoescape) and everything missing is left out. `charts`
 computes the charts, report.html.jinja and charts.html.jinja lay them out, report.css paints.
 """
 
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 import qcn
 from qcn.files import write_text
-from qcn.verify import charts, summary
-from qcn.verify.heat import heat_map
-from qcn.verify.junit import junit
-from qcn.verify.pictures import data_uri
 from qcn.verify.records import entries, listed, number, part, strict, text
+from qcn.verify.report import charts, summary
+from qcn.verify.report.heat import heat_map
+from qcn.verify.report.junit import junit
+from qcn.verify.report.pictures import data_uri
 
 HERE = Path(__file__).parent
 SHOWN = 60  # flips with their picture; the rest are counted
@@ -69,7 +69,7 @@ def write(
 ) -> list[Path]:
     """Write the three files and return their paths.
 
-    record      what `qcn.verify.parity.record` gives
+    record      what `qcn.verify.verdicts.record` gives
     images      uint8 [C, H, W] by the name of the row, for the flips' pictures
     benchmark   what `qcn benchmark --json` wrote
     """

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qcn.verify import charts
 from qcn.verify.records import entries, number, part, text, texts
+from qcn.verify.report import charts
 
 ORDER = {"failed": 0, "passed": 1, "missing": 2}
 INPUT = "preprocessing"  # is among the verdicts, and is no backend
