@@ -2,18 +2,22 @@
 
 import ctypes
 import os
+import sysconfig
 from pathlib import Path
 
 from qcn.errors import MissingError
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = "make build/libqcn.so"
+# Where `cmake --install` and a system's packages put libraries.
+INSTALLED = (Path("/usr/local/lib"), Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""))
 
 
 def places() -> list[Path]:
-    """The file that QCN_LIBRARY names, or the one beside the package and the one that `make` builds."""
+    """The file that QCN_LIBRARY names; or the one beside the package, the one that `make` builds, an installed one."""
     chosen = os.environ.get("QCN_LIBRARY")
-    return [Path(chosen)] if chosen else [ROOT / "qcn" / "lib" / "libqcn.so", ROOT / "build" / "libqcn.so"]
+    folders = (ROOT / "qcn" / "lib", ROOT / "build", *INSTALLED)
+    return [Path(chosen)] if chosen else [folder / "libqcn.so" for folder in folders]
 
 
 def find_library() -> Path:
