@@ -21,7 +21,8 @@ def main() -> None:
     parser.add_argument("--commit", required=True, help="of the code that measured; several where they differ")
     arguments = parser.parse_args()
     records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.results]
-    errors = {key(row): row for record in records if "backends" in record for row in parities(record)}
+    parity = [row for record in records if "backends" in record for row in parities(record)]
+    errors = {key(row): row for row in parity}
     machines = [record["machine"] for record in records if "plan" in record]
     if not machines:
         parser.error("none of them is a result of `qcn benchmark`")
@@ -30,6 +31,7 @@ def main() -> None:
         "commit": arguments.commit,
         "machine": machines[0],
         "benchmark": [row | errors[key(row)] for row in rows],
+        "parity": parity,
         "libqcn": [programs(record) for record in records if "load_ms" in record],
     }
     arguments.json.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")

@@ -196,12 +196,38 @@ def deployed(record: dict[str, Any]) -> str:
             f"{three_digits(row['compute_ms'])} ms" if row["compute_ms"] else "",
             f"{row['images_per_second']:,.0f}",
             f"{three_digits(row['energy_mj'])} mJ" if row["energy_mj"] else "",
-            " / ".join(f"{three_digits(row['noise_floors'][name])}" for name in ("activation", "pose")),
+            _pair(row["noise_floors"]),
         ]
         for row in record["benchmark"]
     ]
     headings = ["backend", "file", "batch", "median", "without transfers", "images/s", "energy", "noise floors"]
     return table(headings, rows)
+
+
+def three_ways(gpu: dict[str, Any], cuda: dict[str, Any], exported: dict[str, Any]) -> str:
+    """PyTorch, ONNX Runtime and TensorRT on the same weights and images: milliseconds at two batches, and errors."""
+    floors = {(row["backend"], row["file"]): row["noise_floors"] for row in gpu["parity"]}
+    torch = {row["batch"]: row["ms"] for row in cuda["inference"] if row["variant"] == "fused, CUDA graph"}
+    rows = [("PyTorch, fused kernels", "fp32", torch, floors["torch-cuda", "weights.safetensors"])]
+    for precision, suffix in (("fp32", ""), ("fp16", ".fp16")):
+        found = {row["batch"]: row["ms"] for row in exported["results"] if row["graph"] == f"unrolled, {precision}"}
+        rows.append(("ONNX Runtime, unrolled", precision, found, floors["onnxruntime-cuda", f"model{suffix}.onnx"]))
+    for routing, mark in (("unrolled", ""), ("fused", "-fused")):
+        for precision in ("fp32", "fp16"):
+            timed = [row for row in gpu["benchmark"] if not row["variant"]]
+            own = [row for row in timed if row["file"].startswith(f"engines/{precision}{mark}-b")]
+            found = {batch: min(row["compute_ms"] for row in own if row["batch"] == batch) for batch in (1, 64)}
+            worst = {name: max(row["noise_floors"][name] for row in own) for name in ("activation", "pose")}
+            rows.append((f"TensorRT, {routing}", precision, found, worst))
+    cells = [
+        [what, precision, *(f"{three_digits(ms[batch])} ms" for batch in (1, 64)), _pair(worst)]
+        for what, precision, ms, worst in rows
+    ]
+    return table(["", "precision", "1 image", "64 images", "noise floors"], cells)
+
+
+def _pair(worst: dict[str, float]) -> str:
+    return " / ".join(three_digits(worst[name]) for name in ("activation", "pose"))
 
 
 def programs(rows: list[dict[str, Any]]) -> str:
@@ -340,8 +366,13 @@ largest errors of activation / pose in units of what float32 itself is off by ([
 allowed in fp32, 32,768 in fp16. Latency is with the transfers to and from a GPU.
 
 On a GPU: {gpu["machine"]["gpu"]["name"]}, {gpu["machine"]["processor"]}, commit {gpu["commit"]}, by
-`deploy/tests/tensorrt_on_gpu.sh`. "fused" engines route by the TensorRT plugin, the others by standard operators. For
-PyTorch's fused kernels on the same kind of machine see [Routing](#on-a-gpu).
+`deploy/tests/tensorrt_on_gpu.sh`. "fused" engines route by the TensorRT plugin, the others by standard operators. Three
+ways beside each other, each in a CUDA graph but ONNX Runtime, whose times include transfers; PyTorch's are those under
+[Routing](#on-a-gpu), with convolutions in TF32, and its errors those without it:
+
+{three_ways(gpu, cuda, exported_gpu)}
+
+All engines:
 
 {deployed(gpu)}
 
