@@ -26,7 +26,7 @@ demo: $(BIN)/.installed build/libqcn.so
 	$(BIN)/qcn verify-parity $(DEMO)/bundle --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
 test: $(BIN)/.installed-dev build/libqcn.so lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check

@@ -205,7 +205,7 @@ def deployed(record: dict[str, Any]) -> str:
 
 
 def three_ways(gpu: dict[str, Any], cuda: dict[str, Any], exported: dict[str, Any]) -> str:
-    """PyTorch, ONNX Runtime and TensorRT on the same weights and images: milliseconds at two batches, and errors."""
+    """PyTorch, ONNX Runtime and TensorRT, the full-size network: milliseconds at two batches, and errors."""
     floors = {(row["backend"], row["file"]): row["noise_floors"] for row in gpu["parity"]}
     torch = {row["batch"]: row["ms"] for row in cuda["inference"] if row["variant"] == "fused, CUDA graph"}
     rows = [("PyTorch, fused kernels", "fp32", torch, floors["torch-cuda", "weights.safetensors"])]
