@@ -36,6 +36,9 @@ EXTRAS = {
     "tensorboard": "train",
     "onnx": "onnx",
 }
+# A file or folder that a user named and that cannot be: of another kind, not allowed, nowhere, too long.
+WRONG_PATH = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
+WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
 
 
 def main() -> None:
@@ -57,7 +60,7 @@ def main() -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             _end(f"no room left on the disk: {error}; nothing half-written was kept", MissingError.exit_code)
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+        if error.errno in WRONG_PATH:
             _end(str(error), UsageError.exit_code)
         raise
 
@@ -314,6 +317,8 @@ def verify_parity(
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = speeds.read_json(benchmark) if benchmark else None
+    if baseline:
+        verdicts.read_baseline(baseline)  # what is none is told now, and not when all is done
     opened = Bundle.open(bundle)
     tolerances = parity.tolerances(atol or ())
     chosen = choose(opened, data, samples, data_dir)
@@ -358,6 +363,8 @@ def benchmark(
     from qcn.verify import latency, speeds
 
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
+    if baseline:
+        speeds.read_json(baseline)  # what is none is told now, and not when all is done
     opened = Bundle.open(bundle)
     found = latency.benchmark(opened, backends, plan)
     measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))

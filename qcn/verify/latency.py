@@ -41,10 +41,15 @@ class Plan:
     turn_s: float = 0.25
 
     def __post_init__(self) -> None:
-        wrong = not self.batches or min(self.batches) < 1
-        wrong = wrong or self.warmup_ms < 0 or self.duration_s < 0 or self.iterations < 1
-        if wrong or (self.fps is not None and self.fps <= 0):
-            raise UsageError(f"a benchmark cannot be of {self}")
+        limits = {
+            "--batch must be 1 or more": bool(self.batches) and min(self.batches) >= 1,
+            "--warmup must be 0 or more": self.warmup_ms >= 0,
+            "--duration must be 0 or more": self.duration_s >= 0,
+            "--iterations must be 1 or more": self.iterations >= 1,
+            "--fps must be more than 0": self.fps is None or self.fps > 0,
+        }
+        if wrong := [rule for rule, kept in limits.items() if not kept]:
+            raise UsageError("; ".join(wrong))
 
 
 @dataclass

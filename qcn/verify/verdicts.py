@@ -105,14 +105,22 @@ def _of_stage(stage: Stage) -> dict[str, Any]:
     }
 
 
+def read_baseline(path: Path) -> tuple[str, dict[str, Any]]:
+    """Of an earlier report.json: the name of its images, and its backends."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        return before["data"]["name"], dict(before["backends"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is not a report of `qcn verify-parity`: {error!r}") from error
+
+
 def check_baseline(path: Path, now: dict[str, Any]) -> None:
     """Refuse to be worse than an earlier report.json: a backend that passed and does not any more, or an output that is
     off by more than `WORSE` times as many noise floors as then, and by more than one."""
+    data, backends = read_baseline(path)
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        data, backends = before["data"]["name"], dict(before["backends"])
         worse = [line for key, then in backends.items() for line in _worse(key, then, now["backends"].get(key))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a report of `qcn verify-parity`: {error!r}") from error
     if data != now["data"]["name"]:
         raise UsageError(f"{path} is of the images '{data}', not of '{now['data']['name']}': they cannot be compared")

@@ -200,10 +200,18 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"batches": (1, 0)}, {"batches": ()}, {"fps": 0.0}, {"iterations": 0}, {"duration_s": -1.0}]
+    ("option", "wrong"),
+    [
+        ("batch", {"batches": (1, 0)}),
+        ("batch", {"batches": ()}),
+        ("fps", {"fps": 0.0}),
+        ("iterations", {"iterations": 0}),
+        ("duration", {"duration_s": -1.0}),
+        ("warmup", {"warmup_ms": float("nan")}),
+    ],
 )
-def test_plans_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="cannot be"):
+def test_plans_that_cannot_be_are_refused(option: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^--{option} must be"):
         Plan(**wrong)
 
 
