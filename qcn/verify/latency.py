@@ -25,6 +25,8 @@ from qcn.verify.energy import Meter, meter
 
 PERCENTILES = (50, 90, 95, 99)
 BINS = 32  # of a histogram, from the fastest run to the 99th percentile; fewer where there are few runs
+# Before a turn is timed: a graph is captured, caches become this backend's, the threads of the one before go to sleep.
+SETTLE_S = 0.05
 UNSTABLE = 0.1  # spread of the turns' medians, over their median
 LAUNCHED_ONE_BY_ONE = "without CUDA graph"
 
@@ -79,7 +81,7 @@ class Timing:
     def turn(self, plan: Plan, energy: Meter | None) -> None:
         """Run for the length of a turn, with transfers; and again without them, where there are any."""
         self.runner.graph = self.graph
-        self.infer()  # a graph is captured, caches are this backend's again
+        _repeat(self.infer, SETTLE_S, None)
         metered = energy if energy and (self.runner.transfers or not energy.gpu_only) else None
         before = metered.read() if metered else None
         self.turns.append(_repeat(self.infer, plan.turn_s, plan.fps))
