@@ -115,7 +115,7 @@ def allowed_floors(errors: dict[str, Any]) -> float | None:
 
 
 def _ticks(low: float, high: float) -> list[int]:
-    step = max(1, math.ceil((high - low) / 5))
+    step = max(1, math.ceil((high - low) / 4))  # few: two charts stand side by side on a phone
     return [power for power in range(int(low), int(high) + 1) if power % step == 0]
 
 
