@@ -3,9 +3,10 @@
 The **noise floor** of an output is the largest error that the trained network itself makes in float32, on the same
 images. A backend is another way of rounding, so its error is measured in noise floors, and so is what is allowed:
 
-    fp32    64 noise floors. Honest libqcn and torch stay below 5; ONNX graphs, which have the first variance as
-            E[v²] − μ², mostly below 8, but some were seen at 27 and 38, on white images in hardly trained networks.
-            The least of the planted faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
+    fp32    64 noise floors. Honest exports stay below 8, but in hardly trained networks white images, which they
+            are ill-conditioned at, were seen at 27 and 38: rounding otherwise is amplified there, and the floor is one
+            float32 evaluation that may be lucky. The least of the planted faults, TF32, is at hundreds, one rotor at
+            thousands (benchmarks/faults.py)
     fp16    4 · 2¹³ noise floors: float16 has 13 bits less than float32
     bf16    4 · 2¹⁶ noise floors, likewise; int8, which has no such bound, is taken as bf16
 
