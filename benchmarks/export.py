@@ -23,6 +23,7 @@ from machine import facts
 
 from qcn.export.bundle import Bundle
 from qcn.export.golden import Golden
+from qcn.verify.cold import first_images
 
 BUDGET_S = 1.0  # spent on each figure, after warming up
 
@@ -153,11 +154,6 @@ def graph_facts(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "nodes": len(nodes), "operators": operators}
 
 
-def images(golden: Golden, batch: int) -> np.ndarray:
-    """The golden inputs, as often as it takes."""
-    return np.concatenate([golden.input] * -(-batch // len(golden.input)))[:batch]
-
-
 def errors(golden: Golden, outputs: dict[str, Any]) -> dict[str, float]:
     reference = {"activation": golden.reference.activation, "pose": golden.reference.pose}
     rows = min(len(golden.rows), len(outputs["activation"]))
@@ -186,7 +182,7 @@ def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: ar
     device = arguments.backend.split("-")[1]
     if name.endswith("fp16") and device == "cpu":
         return  # half precision is for GPUs
-    given = images(golden, batch)
+    given = first_images(golden, batch)
     with OnnxRuntimeRunner(path, device=device) as runner:
         worst = errors(
             golden,
@@ -212,7 +208,7 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))
     about = {"build_seconds": engine.facts["build_seconds"], "level": engine.facts["optimization"]}
     about |= {"plan_bytes": len(engine.plan), "receipt": engine.receipt.as_json()}
-    given = images(golden, batch)
+    given = first_images(golden, batch)
     for graph in (False, True):
         with TensorRTRunner(plan, graph=graph) as runner:
             worst = errors(golden, runner.infer(given))

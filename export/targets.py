@@ -127,14 +127,19 @@ def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: froz
     return Site(not why, wanted.sm if flavour == "rtx" and not why else None, why)
 
 
+def product(flavour: str | None) -> str:
+    """Its name; "tensorrt" where none is named."""
+    return "TensorRT-RTX" if flavour == "rtx" else "TensorRT"
+
+
 def foreign(facts: Mapping[str, Any], version: str, gpu: Gpu) -> str:
     """Why an engine with these facts does not run on this GPU, with this version of its TensorRT; empty if it does.
 
     What is not known (a fact that was not written down, a version that is empty) stands in no engine's way.
     """
-    name = "TensorRT-RTX" if facts.get("flavour") == "rtx" else "TensorRT"
+    name = product(facts.get("flavour"))
     built, sm = facts.get("version"), facts.get("sm")
-    if built and version and _numbers(str(built)) != _numbers(version):
+    if built and version and version_numbers(str(built)) != version_numbers(version):
         return f"was built with {name} {built}; here is {name} {version}"
     if name == "TensorRT-RTX" and gpu.sm not in RTX_SMS:
         return f"needs TensorRT-RTX, which does not run on this machine's {gpu.name}, sm{gpu.sm}"
@@ -145,7 +150,7 @@ def foreign(facts: Mapping[str, Any], version: str, gpu: Gpu) -> str:
     return ""
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     """Major, minor and patch: what a plan is bound to."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 

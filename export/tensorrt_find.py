@@ -22,7 +22,7 @@ class TensorRT:
     module: Any = field(repr=False)
 
     def __str__(self) -> str:
-        return f"TensorRT{'-RTX' if self.flavour == 'rtx' else ''} {self.version_text}"
+        return f"{targets.product(self.flavour)} {self.version_text}"
 
     @property
     def version_text(self) -> str:
@@ -62,13 +62,12 @@ def find(flavour: str | None = None) -> TensorRT:
             if kind == "tensorrt" and found.version < OLDEST:
                 raise MissingError(f"{found} is too old: 8.6 or newer is needed; {targets.install_hint(flavour)}")
             return found
-    name = "TensorRT-RTX" if flavour == "rtx" else "TensorRT"
-    raise MissingError(f"{name} is not installed{broken}; {targets.install_hint(flavour)}")
+    raise MissingError(f"{targets.product(flavour)} is not installed{broken}; {targets.install_hint(flavour)}")
 
 
 def _version(module: Any, flavour: str) -> tuple[int, ...]:
     """The version of the library that is loaded: a plan belongs to it, and the bindings may be of another."""
-    bindings = tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:3])
+    bindings = targets.version_numbers(module.__version__)
     stem = "libtensorrt_rtx.so" if flavour == "rtx" else "libnvinfer.so"
     try:
         return library_version(int(ctypes.CDLL(f"{stem}.{bindings[0]}").getInferLibVersion()))

@@ -330,8 +330,7 @@ def verify_parity(
         for line in verdict.lines():
             typer.echo(f"{'':8} {line}")
     Console(width=max(110, Console().width)).print(verdicts.table([*found, seen], chosen))
-    command = shlex.join(["qcn", *sys.argv[1:]])
-    record = verdicts.record(opened, chosen, [*found, seen], command, asked=bool(backends))
+    record = verdicts.record(opened, chosen, [*found, seen], _command(), asked=bool(backends))
     if report:
         from qcn.verify.report.files import write
 
@@ -381,7 +380,7 @@ def benchmark(
     for speed in missing:
         print(f"not measured: {speed.key}: {speed.missing}")
     if json:
-        speeds.write_json(json, speeds.as_record(opened, plan, found, shlex.join(["qcn", *sys.argv[1:]])))
+        speeds.write_json(json, speeds.as_record(opened, plan, found, _command()))
     if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline:
@@ -433,6 +432,11 @@ def show(
     path = out or Path("runs/datasets") / f"{name}.png"
     contact_sheet(load(name, data_dir).train, path, title=name)
     print(path)
+
+
+def _command() -> str:
+    """What was typed, for a record that is to be repeated."""
+    return shlex.join(["qcn", *sys.argv[1:]])
 
 
 def _new_folder(command: str, name: str) -> Path:

@@ -3,8 +3,6 @@
 Packages are looked for, not imported: a look must be quick and must work where they are broken.
 """
 
-import importlib.metadata
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +12,10 @@ from qcn.errors import MissingError, UsageError
 from qcn.export import plugin
 from qcn.export.bundle import Bundle
 from qcn.export.manifest import Artefact, Format
-from qcn.export.targets import foreign, install_hint, this_gpu
+from qcn.export.targets import foreign, install_hint, product, this_gpu
 from qcn.export.tensorrt_find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
+from qcn.packages import distribution, installed, version
 
 
 @dataclass(frozen=True)
@@ -68,19 +67,19 @@ def diagnose(folder: Path) -> list[Row]:
 
 
 def _torch(artefact: Artefact, bundle: Bundle) -> Verdict:
-    if not _installed("torch"):
+    if not installed("torch"):
         return Verdict("cannot", "torch is not installed", "pip install torch")
-    return Verdict("runs", f"by torch {_version('torch')}")
+    return Verdict("runs", f"by torch {version('torch')}")
 
 
 def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
-    if not _installed("onnxruntime"):
+    if not installed("onnxruntime"):
         return Verdict("cannot", "onnxruntime is not installed", "pip install onnxruntime")
-    if artefact.precision == "bf16" and not (this_gpu() and _distribution("onnxruntime") == "onnxruntime-gpu"):
+    if artefact.precision == "bf16" and not (this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu"):
         return Verdict(
             "cannot", "ONNX Runtime has no bf16 convolutions on a CPU", "pip install onnxruntime-gpu, by a GPU"
         )
-    return Verdict("runs", f"by ONNX Runtime {_version('onnxruntime')}")
+    return Verdict("runs", f"by ONNX Runtime {version('onnxruntime')}")
 
 
 def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
@@ -108,14 +107,14 @@ def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
     flavour = facts.get("flavour")
     if flavour not in FLAVOURS:
         return Verdict("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
-    name = "TensorRT-RTX" if flavour == "rtx" else "TensorRT"
-    module = next(filter(_installed, FLAVOURS[flavour]), None)
+    name = product(flavour)
+    module = next(filter(installed, FLAVOURS[flavour]), None)
     if module is None:
         return Verdict("cannot", f"{name} is not installed", install_hint(flavour))
     gpu = this_gpu()
     if gpu is None:
         return Verdict("cannot", "there is no NVIDIA GPU here, or its driver is not loaded", "run it on the device")
-    here = _version(module)
+    here = version(module)
     if why := foreign(facts, here, gpu):
         return Verdict("cannot", f"it {why}", rebuild)
     runs = f"by {name} {here or 'of a version that it does not tell'} on {gpu.name}"
@@ -144,20 +143,3 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
     "onnx-trt": _onnx,
     "trt": _tensorrt,
 }
-
-
-def _installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # ValueError: a module without a spec, such as a stand-in
-        return False
-
-
-def _distribution(module: str) -> str:
-    """The package that a module came with; empty where none is recorded."""
-    return next(iter(importlib.metadata.packages_distributions().get(module, [])), "")
-
-
-def _version(module: str) -> str:
-    name = _distribution(module)
-    return importlib.metadata.version(name) if name else ""

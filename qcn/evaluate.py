@@ -23,6 +23,7 @@ from qcn.data.spec import Dataset, Preprocessing
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import write_text
+from qcn.intervals import wilson
 from qcn.model import choose_routing
 from qcn.routing import Body
 
@@ -41,10 +42,7 @@ class ErrorRate:
 
     @staticmethod
     def of(wrong: int, total: int) -> "ErrorRate":
-        from scipy.stats import binomtest
-
-        interval = binomtest(wrong, total).proportion_ci(method="wilson")
-        return ErrorRate(wrong, total, wrong / total, float(interval.low), float(interval.high))
+        return ErrorRate(wrong, total, wrong / total, *wilson(wrong, total))
 
 
 @dataclass(frozen=True)

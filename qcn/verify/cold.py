@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import QcnError
 from qcn.export.bundle import Bundle
+from qcn.export.golden import Golden
 from qcn.verify import nvml
 from qcn.verify.backends import Candidate
 
@@ -52,7 +53,7 @@ def cold_start(folder: Path, candidate: Candidate, batch: int) -> Cold:
 def measure(folder: Path, candidate: Candidate, batch: int) -> Cold:
     """The same in this process, which should be new."""
     bundle = Bundle.open(folder)
-    images = first_images(bundle, batch)
+    images = first_images(bundle.golden(), batch)
     runner = candidate.runner(bundle)
     gpu = nvml.find() if runner.transfers else None
     used, resident = gpu.memory_used() if gpu else None, resident_memory("VmRSS")
@@ -70,9 +71,9 @@ def measure(folder: Path, candidate: Candidate, batch: int) -> Cold:
     )
 
 
-def first_images(bundle: Bundle, batch: int) -> NDArray[np.float32]:
+def first_images(golden: Golden, batch: int) -> NDArray[np.float32]:
     """The golden images, as often as it takes to fill a batch."""
-    inputs = bundle.golden().input
+    inputs = golden.input
     return np.concatenate([inputs] * -(-batch // len(inputs)))[:batch]
 
 

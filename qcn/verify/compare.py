@@ -14,7 +14,6 @@ The floor is at least one unit in the last place of the output's largest value: 
 no tolerance exceeds a quarter of that value: a network that is all noise in float32 is not fit to be compared.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.export.golden import Golden
+from qcn.intervals import wilson
 
 Array = NDArray[Any]
 # Allowed, by precision.
 FLOORS = {"fp64": 64.0, "fp32": 64.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16, "int8": 4 * 2.0**16}
 OUTPUTS = ("activation", "pose")
 EDGES = tuple(np.arange(-3, 6.5, 0.5).tolist())  # of the histogram: log10 of an error in noise floors
-NORMAL = 1.959963984540054  # a normal deviate is within this many standard deviations, 95 times of 100
 
 
 @dataclass(frozen=True)
@@ -144,10 +143,7 @@ class Share:
 
     @staticmethod
     def count(right: int, of: int) -> "Share":
-        share, square = right / of, NORMAL**2 / of
-        centre = (share + square / 2) / (1 + square)
-        half = NORMAL / (1 + square) * math.sqrt(share * (1 - share) / of + square / (4 * of))
-        return Share(right, of, max(0.0, centre - half), min(1.0, centre + half))
+        return Share(right, of, *wilson(right, of))
 
     def words(self) -> str:
         return f"{self.right}/{self.of} ({100 * self.low:.0f} to {100 * self.high:.0f} %)"

@@ -142,7 +142,7 @@ def benchmark(bundle: Bundle, backends: Iterable[str] | None, plan: Plan) -> lis
 
 
 def _one_batch(bundle: Bundle, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None) -> list[Speed]:
-    images = first_images(bundle, batch)
+    images = first_images(bundle.golden(), batch)
     speeds: list[Speed] = []
     begun: list[tuple[Candidate, Cold]] = []
     all_of_them = candidates(bundle, backends)

@@ -4,7 +4,6 @@ Nothing here needs a package that may be missing.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -19,6 +18,7 @@ from qcn.errors import MissingError
 from qcn.export.targets import install_hint, on_jetson, this_gpu
 from qcn.export.tensorrt_find import FLAVOURS
 from qcn.libqcn import BUILD, find_library
+from qcn.packages import installed, version
 from qcn.verify import nvml
 
 PACKAGES = (
@@ -91,11 +91,9 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _tensorrt(flavour: str, *packages: str) -> str:
-    """Its version, or that it is there: NVIDIA's archives bring the module without a package's metadata."""
-    versions = filter(None, map(_version, packages))
-    there = any(importlib.util.find_spec(module) for module in FLAVOURS[flavour])
-    return next(versions, "there, its version unknown" if there else "")
+def _tensorrt(flavour: str) -> str:
+    module = next(filter(installed, FLAVOURS[flavour]), None)
+    return (version(module) or "there, of a version that it does not tell") if module else ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def survey() -> list[Piece]:
         library = str(find_library())
     except MissingError:
         library = ""
-    rtx = _tensorrt("rtx", "tensorrt_rtx_cu13_bindings", "tensorrt_rtx")
+    rtx = _tensorrt("rtx")
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
         Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn[train]'"),
@@ -131,7 +129,7 @@ def survey() -> list[Piece]:
             "running ONNX graphs",
             "pip install onnxruntime (with a GPU: onnxruntime-gpu)",
         ),
-        Piece("TensorRT", _tensorrt("tensorrt", "tensorrt"), "engines for this GPU", install_hint(None)),
+        Piece("TensorRT", _tensorrt("tensorrt"), "engines for this GPU", install_hint(None)),
         Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
         Piece(
             "cuda-bindings", _version("cuda-bindings") or "", "running engines from Python", "pip install 'qcn[trt]'"

@@ -33,9 +33,9 @@ def row(bundle: Bundle, file: str) -> doctor.Row:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine to be equipped by the test: versions of packages by module, and its GPU."""
     has: dict[str, Any] = {"packages": {}, "gpu": None}
-    monkeypatch.setattr(doctor, "_installed", lambda module: module in has["packages"])
-    monkeypatch.setattr(doctor, "_version", lambda module: has["packages"][module])
-    monkeypatch.setattr(doctor, "_distribution", lambda module: module + ("-gpu" if has["gpu"] else ""))
+    monkeypatch.setattr(doctor, "installed", lambda module: module in has["packages"])
+    monkeypatch.setattr(doctor, "version", lambda module: has["packages"][module])
+    monkeypatch.setattr(doctor, "distribution", lambda module: module + ("-gpu" if has["gpu"] else ""))
     monkeypatch.setattr(doctor, "this_gpu", lambda: has["gpu"])
     return has
 
