@@ -28,6 +28,7 @@ def route(g: Graph, network: Network, site: Site, pose: Value, activation: Value
     """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] -> those of its parents."""
     structure = network.structure
     weights = [g.weight(name, network.arrays[f"{site.name}.{name}"]) for name in INPUTS[2:]]
+    activation = g.cast("activation.cast", activation, pose.type)  # kernels take both in one type
     inputs = [pose, activation, *weights]
     attributes: dict[str, Any] = {
         "window": list(site.window),

@@ -72,7 +72,8 @@ def _extractor(g: Graph, network: Network, image: Value) -> tuple[Value, Value]:
         found[name] = _conv(g, f"{name}/projection", x, weight, bias)
     first = next(network.sites())
     pose = g.reshape("pose/capsules", found["pose"], 0, first.children, 3, first.height, first.width)
-    return pose, g.node("Sigmoid", "activation/sigmoid", found["activation"])
+    with g.scope("activation"):
+        return pose, g.sigmoid("sigmoid", g.cast("float", found["activation"], TensorProto.FLOAT))
 
 
 def _stack(g: Graph, network: Network, name: str, strides: tuple[int, ...], x: Value) -> Value:

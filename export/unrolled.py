@@ -60,7 +60,7 @@ def write(layer: "CapsuleLayer", pose: Value, activation: Value, type: int) -> t
             parents = layer.iteration(parents, votes, active)
     mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
     z = g.reshape("z", parents.z, 0, site.parents, site.rows, site.columns)
-    return g.reshape("parents.pose", mean, 0, 0, 0, site.rows, site.columns), g.node("Sigmoid", "parents.activation", z)
+    return g.reshape("parents.pose", mean, 0, 0, 0, site.rows, site.columns), g.sigmoid("parents.activation", z)
 
 
 class CapsuleLayer:

@@ -43,7 +43,7 @@ double compare(const char* output, const Answers& answers, const Golden& golden,
 }  // namespace
 
 double tolerance(const Answers& answers, const std::string& precision) {
-  double floors = 64;
+  double floors = 16;
   if (precision == "fp16") floors = 4 * std::exp2(13);
   if (precision == "bf16" || precision == "int8") floors = 4 * std::exp2(16);
   const double floor = std::max(answers.noise, double{FLT_EPSILON} * answers.scale);

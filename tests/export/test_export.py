@@ -372,9 +372,11 @@ def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 from contextlib import contextmanager
 from qcn.export import tensorrt
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 
 @contextmanager
 def shown(console, title):
