@@ -25,6 +25,15 @@ app.add_typer(datasets, name="datasets")
 
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
+Backends = Annotated[
+    list[str] | None,
+    typer.Option(
+        callback=lambda names: [name for given in names or () for name in given.split(",")],
+        help="native, torch, torch-fused, torch-cuda, torch-cuda-fp16, torchscript, torchscript-cuda, pt2, "
+        "onnxruntime, onnxruntime-cuda, tensorrt; several by commas, or given several times; else all "
+        "that run here.",
+    ),
+]
 ROUTING = "auto (fused kernels where there are any), fused, or reference (plain torch, slow)."
 DATA = Path("data")
 # The packages of the extras in pyproject.toml that a command may find missing.
@@ -281,13 +290,7 @@ def doctor(
 @app.command("verify-parity")
 def verify_parity(
     bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
-    backends: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="native, torch, torch-fused, torch-cuda, torchscript, pt2, onnxruntime, onnxruntime-cuda, tensorrt; "
-            "else all."
-        ),
-    ] = None,
+    backends: Backends = None,
     data: Annotated[
         str,
         typer.Option(help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures."),
@@ -345,7 +348,7 @@ def verify_parity(
 @app.command()
 def benchmark(
     bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
-    backends: Annotated[list[str] | None, typer.Option(help="As for verify-parity; else all that run here.")] = None,
+    backends: Backends = None,
     batch: Annotated[
         list[int] | None, typer.Option(help="Images at once; 1 if not given; may be given several times.")
     ] = None,

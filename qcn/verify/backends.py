@@ -25,17 +25,20 @@ class Backend:
 
 
 ONNX: tuple[Format, ...] = ("onnx", "onnx-trt", "onnx-fused")
+ON_GPU = {"device": "cuda", "graph": True}
 BACKENDS = {
     "native": Backend(("native",), "native"),
     "torch": Backend(("native",), "torch", shows_layers=True),
     "torch-fused": Backend(("native",), "torch", {"routing": "fused"}, shows_layers=True),
-    "torch-cuda": Backend(
-        ("native",), "torch", {"routing": "fused", "device": "cuda", "graph": True}, shows_layers=True
+    "torch-cuda": Backend(("native",), "torch", {"routing": "fused", **ON_GPU}, shows_layers=True),
+    "torch-cuda-fp16": Backend(
+        ("native",), "torch", {"routing": "fused", "precision": "fp16", **ON_GPU}, shows_layers=True
     ),
     "torchscript": Backend(("torchscript",), "torchscript"),
+    "torchscript-cuda": Backend(("torchscript",), "torchscript", ON_GPU),
     "pt2": Backend(("pt2",), "pt2"),
     "onnxruntime": Backend(ONNX, "onnxruntime", shows_layers=True),
-    "onnxruntime-cuda": Backend(ONNX, "onnxruntime", {"device": "cuda"}, shows_layers=True),
+    "onnxruntime-cuda": Backend(ONNX, "onnxruntime", ON_GPU, shows_layers=True),
     "tensorrt": Backend(("trt",), "tensorrt", {"graph": True}),
 }
 
@@ -46,6 +49,11 @@ class Candidate:
 
     backend: str
     artefact: Artefact
+
+    @property
+    def precision(self) -> str:
+        """What it computes in: the artefact's, unless the backend makes another of it."""
+        return str(BACKENDS[self.backend].options.get("precision", self.artefact.precision))
 
     def takes(self, batch: int) -> bool:
         limits = self.artefact.batch

@@ -148,7 +148,7 @@ def _one_batch(bundle: Bundle, backends: list[str] | None, plan: Plan, batch: in
     all_of_them = candidates(bundle, backends)
     served = {candidate.backend for candidate in all_of_them if candidate.takes(batch)}
     for candidate in all_of_them:  # one at a time, and before any is open: see qcn.verify.cold
-        about = (candidate.backend, candidate.artefact.file, candidate.artefact.precision, batch)
+        about = (candidate.backend, candidate.artefact.file, candidate.precision, batch)
         if not candidate.takes(batch):
             if candidate.backend not in served:
                 speeds.append(Speed(*about, missing=f"it takes batches of {candidate.artefact.batch}"))
@@ -214,12 +214,11 @@ def histogram(turns: list[list[float]]) -> dict[str, Any]:
 
 
 def _speed(timing: Timing, batch: int, energy: Meter | None) -> Speed:
-    artefact = timing.candidate.artefact
     medians = [statistics.median(turn) for turn in timing.turns]
     return Speed(
         timing.candidate.backend,
-        artefact.file,
-        artefact.precision,
+        timing.candidate.artefact.file,
+        timing.candidate.precision,
         batch,
         variant=LAUNCHED_ONE_BY_ONE if timing.graph is False else "",
         runner=timing.runner.name,

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +19,47 @@ PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _INSTALL = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
 
 
+@dataclass(frozen=True)
+class _Bound:
+    """What ONNX Runtime keeps on the GPU for one batch size, and the options to run it as a graph or not."""
+
+    images: Any
+    binding: Any
+    as_graph: Any
+    one_by_one: Any
+
+
 class OnnxRuntimeRunner(Runner):
     """Runs an ONNX file.
 
     device    cpu or cuda. ONNX Runtime falls back to the CPU without a word when CUDA's libraries do not load; here
               that is an error.
+    graph     on a GPU, capture an inference as a CUDA graph at each new batch size, and launch that; not with `layers`
     threads   CPU threads for one operator; None: ONNX Runtime's choice
     layers    capsule layers that are to be given out too, with every iteration of their routing where that is written
               out: see `qcn.verify.trace`
     """
 
-    def __init__(self, path: Path, device: str = "cpu", threads: int | None = None, layers: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        device: str = "cpu",
+        graph: bool | None = None,
+        threads: int | None = None,
+        layers: Sequence[str] = (),
+    ) -> None:
         if device not in PROVIDERS:
             raise unknown_name("device for ONNX Runtime", device, PROVIDERS)
         self.path = path
         self.device = device
         self.transfers = device != "cpu"
+        self.graph = None if layers else graph
         self.threads = threads
         self.layers = layers
         self.name = f"onnxruntime ({device})"
         self._session: Any = None
-        self._binding: Any = None
+        self._bound: dict[tuple[int, ...], _Bound] = {}
+        self._current: Any = None
 
     def open(self) -> None:
         provider = PROVIDERS[self.device]
@@ -63,6 +84,8 @@ class OnnxRuntimeRunner(Runner):
         try:
             # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
             settings = {"use_tf32": "0"} if self.device == "cuda" else {}
+            if self.graph is not None:
+                settings["enable_cuda_graph"] = "1"
             if operators:
                 options.register_custom_ops_library(operators)
             model = _with_layers(self.path, self.layers) if self.layers else str(self.path)
@@ -84,26 +107,48 @@ class OnnxRuntimeRunner(Runner):
         self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        wanted = self._input_for(images)
-        values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+        if self.transfers:
+            self.upload(images)
+            self.enqueue()
+            values = self._current.binding.copy_outputs_to_cpu()
+        else:
+            wanted = self._input_for(images)
+            values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
         return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
-        import onnxruntime
-
         wanted = self._input_for(images)
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(images, np.float32), self.device, 0)
-        self._binding = self._session.io_binding()
-        self._binding.bind_ortvalue_input(wanted.name, value)
-        for output in self._session.get_outputs():
-            self._binding.bind_output(output.name, self.device)
+        if images.shape not in self._bound:
+            self._bound[images.shape] = self._bind(wanted.name, images.shape)
+        self._current = self._bound[images.shape]
+        self._current.images.update_inplace(np.ascontiguousarray(images, np.float32))
 
     def enqueue(self) -> None:
-        self._session.run_with_iobinding(self._binding)
+        current = self._current
+        self._session.run_with_iobinding(current.binding, current.as_graph if self.graph else current.one_by_one)
 
     def synchronize(self) -> None:
-        self._binding.synchronize_outputs()
+        self._current.binding.synchronize_outputs()
+
+    def _bind(self, image: str, shape: tuple[int, ...]) -> "_Bound":
+        """Memory for images of this shape and for the answers: a graph reads and writes where it did when captured."""
+        import onnxruntime
+
+        images = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, self.device, 0)
+        binding = self._session.io_binding()
+        binding.bind_ortvalue_input(image, images)
+        for output in self._session.get_outputs():
+            if self.graph is None:
+                binding.bind_output(output.name, self.device)  # of any shape: layers do not say theirs
+            else:
+                sides = [shape[0], *output.shape[1:]]
+                kept = onnxruntime.OrtValue.ortvalue_from_shape_and_type(sides, np.float32, self.device, 0)
+                binding.bind_ortvalue_output(output.name, kept)
+        numbered = onnxruntime.RunOptions(), onnxruntime.RunOptions()
+        for options, number in zip(numbered, (len(self._bound) + 1, -1), strict=True):
+            options.add_run_config_entry("gpu_graph_id", str(number))  # -1: no graph
+        return _Bound(images, binding, *numbered)
 
     def _input_for(self, images: NDArray[np.float32]) -> Any:
         """The graph's input, if it takes these images."""
@@ -117,7 +162,8 @@ class OnnxRuntimeRunner(Runner):
         return wanted
 
     def close(self) -> None:
-        self._session = self._binding = None
+        self._session = self._current = None
+        self._bound = {}
 
 
 def _with_layers(path: Path, layers: Sequence[str]) -> bytes:

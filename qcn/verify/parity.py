@@ -90,7 +90,7 @@ def verify(
 
 
 def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float], bisect: bool) -> Verdict:
-    precision = candidate.artefact.precision
+    precision = candidate.precision
     about = (candidate.backend, candidate.artefact.file, precision)
     opened = candidate.runner(bundle)  # refuses an altered file
     try:
@@ -152,7 +152,7 @@ def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Mapping[s
             found = {**found, **_all(runner, golden.input, candidate)}
     except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
         return [], f"no look inside: {error}"
-    looked = stages(found, golden, candidate.artefact.precision)
+    looked = stages(found, golden, candidate.precision)
     if not looked:
         return [], "this backend gives out no layers: where it goes wrong cannot be seen (torch and ONNX Runtime do)"
     if all(stage.iteration is None for stage in looked):

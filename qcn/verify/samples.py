@@ -146,8 +146,8 @@ def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
     layers = [layer.name for layer in bundle.manifest.structure.capsules]
     given = _inputs(bundle, found)
     insights = []
-    for dtype in ("float64", "float32"):
-        with create("torch", weights, dtype=dtype, layers=layers) as runner:
+    for precision in ("fp64", "fp32"):
+        with create("torch", weights, precision=precision, layers=layers) as runner:
             _hold_against(bundle, runner)
             named = _run(runner, given.input)
         insights.append(

@@ -111,19 +111,20 @@ class _TorchRunner(Runner):
 
 
 class DeployedRunner(_TorchRunner):
-    """weights.safetensors by torch: `dtype` float64 or float32, `routing` reference or fused, and any `layers`."""
+    """weights.safetensors by torch: in `precision` fp64 (the reference), fp32, fp16 or bf16, as `qcn.export.lower` has
+    them; `routing` reference or fused; and any `layers`."""
 
     def __init__(
         self,
         path: Path,
         device: str = "cpu",
-        dtype: str = "float32",
+        precision: str = "fp32",
         routing: Any = "reference",
         layers: Sequence[str] = (),
         graph: bool | None = None,
     ) -> None:
         super().__init__(path, device, graph)
-        self.dtype, self.routing, self.layers = dtype, routing, layers
+        self.precision, self.routing, self.layers = precision, routing, layers
 
     def _load(self) -> Any:
         import torch
@@ -133,9 +134,11 @@ class DeployedRunner(_TorchRunner):
         from qcn.routing import fused
 
         network = native.read(self.path)
-        model = Deployed(network, every_layer=bool(self.layers)).to(self.device, getattr(torch, self.dtype)).eval()
+        exact = self.precision == "fp64"
+        model = Deployed(network, bool(self.layers), "fp32" if exact else self.precision).to(self.device).eval()
+        model = model.double() if exact else model
         model.routing = self.routing
-        kernels_for = torch.empty(0, dtype=getattr(torch, self.dtype), device=self.device)
+        kernels_for = torch.empty(0, dtype=torch.float64 if exact else torch.float32, device=self.device)
         fused(self.routing, kernels_for, network.structure.classes)  # says so now if there are none
         return model
 
@@ -158,9 +161,7 @@ class DeployedRunner(_TorchRunner):
         return found
 
     def _run(self, images: Any) -> Any:
-        import torch
-
-        return self._model(images.to(getattr(torch, self.dtype)))
+        return self._model(images.double() if self.precision == "fp64" else images)
 
 
 class _FileRunner(_TorchRunner):

@@ -14,6 +14,7 @@ import pytest
 
 from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.torchscript import write_torchscript
 from qcn.verify import Runner, backends, cold, latency, speeds
 from qcn.verify.backends import Candidate
 from qcn.verify.cold import Cold
@@ -169,16 +170,22 @@ def test_a_backend_that_dies_is_named(bundle: Bundle, candidate: Candidate) -> N
 
 
 @pytest.mark.gpu
-def test_torch_on_a_gpu_answers_the_same_with_and_without_a_graph(bundle: Bundle, candidate: Candidate) -> None:
+@pytest.mark.parametrize(
+    ("backend", "atol"), [("torch-cuda", 1e-4), ("torch-cuda-fp16", 0.05), ("torchscript-cuda", 1e-4)]
+)
+def test_torch_on_a_gpu_answers_the_same_with_and_without_a_graph(bundle: Bundle, backend: str, atol: float) -> None:
     pytest.importorskip("triton", reason="fused routing on a GPU needs triton")
     golden = bundle.golden()
-    with Candidate("torch-cuda", candidate.artefact).runner(bundle) as runner:
+    with bundle.adding("model.ts", "torchscript", "fp32") as draft:
+        write_torchscript(bundle.network(), draft.path, metadata={})
+    (candidate,) = backends.candidates(bundle, [backend])
+    with candidate.runner(bundle) as runner:
         for count in (1, 4, 1):
             for runner.graph in (True, False, True):
                 found = runner.infer(golden.input[:count])["activation"]
-                np.testing.assert_allclose(found, golden.reference.activation[:count], atol=1e-4)
+                np.testing.assert_allclose(found, golden.reference.activation[:count], atol=atol)
                 again = runner.infer(golden.input[1 : count + 1])["activation"]
-                np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=1e-4)
+                np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=atol)
 
 
 def speed(milliseconds: float, missing: str = "") -> Speed:
@@ -222,7 +229,7 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
 
     assert run("export", bundle.folder, "--batch", 4).returncode == 0
     short = ("--duration", 0.1, "--warmup", 10)
-    wanted = ("--backends", "onnxruntime", "--backends", "torch", "--batch", 4, "--batch", 4)
+    wanted = ("--backends", "onnxruntime,torch", "--batch", 4, "--batch", 4)
     result = run("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
     assert result.returncode == 0, result.stderr
     record = json.loads((tmp_path / "j").read_text(), parse_constant=pytest.fail)

@@ -26,6 +26,19 @@ def test_any_batch_gives_each_image_its_own_answer(tmp_path: Path) -> None:
     np.testing.assert_allclose(together["activation"], np.concatenate([a["activation"] for a in alone]), atol=1e-6)
 
 
+@pytest.mark.parametrize("graph", [None, False])
+def test_what_stays_on_a_device_is_answered_alike(tmp_path: Path, graph: bool | None) -> None:
+    """The way of a GPU, on the CPU: images and answers in memory of ONNX Runtime's, one of each for a batch size."""
+    path = write_graph(tmp_path / "model.onnx")
+    with create("onnxruntime", path, threads=1) as plain, create("onnxruntime", path, threads=1) as runner:
+        runner.transfers, runner.graph = True, graph
+        for batch in (images(3), images(1), images(3) * 2):
+            expected, found = plain.infer(batch), runner.infer(batch)
+            assert found.keys() == expected.keys()
+            for name, value in expected.items():
+                np.testing.assert_array_equal(found[name], value)
+
+
 def test_images_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with create("onnxruntime", write_graph(tmp_path / "model.onnx", batch=4)) as runner:
         with pytest.raises(UsageError, match=r"images are \[2, 2, 16, 16\], .* takes \[4, 2, 16, 16\]"):
@@ -81,8 +94,9 @@ def test_wrong_names_and_files(tmp_path: Path) -> None:
 def test_cuda_answers_as_the_cpu_does(tmp_path: Path) -> None:
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA")
-    path, batch = write_graph(tmp_path / "model.onnx"), images(3)
-    with create("onnxruntime", path) as cpu, create("onnxruntime", path, device="cuda") as cuda:
-        np.testing.assert_allclose(
-            cuda.infer(batch)["activation"], cpu.infer(batch)["activation"], rtol=1e-5, atol=1e-6
-        )
+    path = write_graph(tmp_path / "model.onnx")
+    with create("onnxruntime", path) as cpu, create("onnxruntime", path, device="cuda", graph=True) as cuda:
+        for batch in (images(3), images(1), images(3) * 2):
+            for cuda.graph in (True, False, True):
+                found, expected = (runner.infer(batch)["activation"] for runner in (cuda, cpu))
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -9,6 +9,18 @@ import torch
 
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.verify import create
+from qcn.verify.compare import FLOORS, compare
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
+def test_precisions(bundle: Bundle, precision: str) -> None:
+    """Each as exact as it should be, and no half precision that is float32."""
+    golden = bundle.golden()
+    with create("torch", bundle.path(bundle.find(WEIGHTS)), precision=precision) as runner:
+        found = compare(runner.infer(golden.input), golden, precision, {})
+    assert all(errors.passed for errors in found.values())
+    half = precision in ("fp16", "bf16")
+    assert (max(errors.noise_floor_multiple for errors in found.values()) > FLOORS["fp32"]) is half
 
 
 def test_convolutions_are_cudnns_in_float32(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
