@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
+from qcn.export.golden import Golden
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
 from qcn.verify.cold import Cold, cold_start, first_images
@@ -135,14 +136,17 @@ class Speed:
 def benchmark(bundle: Bundle, backends: Iterable[str] | None, plan: Plan) -> list[Speed]:
     """Time every artefact in every backend that was asked for, or that this machine can run, at every batch."""
     asked = list(backends) if backends else None
+    golden = bundle.golden()
     with ExitStack() as held:
         found = meter()
         energy = held.enter_context(found) if found else None
-        return [speed for batch in plan.batches for speed in _one_batch(bundle, asked, plan, batch, energy)]
+        return [speed for batch in plan.batches for speed in _one_batch(bundle, golden, asked, plan, batch, energy)]
 
 
-def _one_batch(bundle: Bundle, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None) -> list[Speed]:
-    images = first_images(bundle.golden(), batch)
+def _one_batch(
+    bundle: Bundle, golden: Golden, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None
+) -> list[Speed]:
+    images = first_images(golden, batch)
     speeds: list[Speed] = []
     begun: list[tuple[Candidate, Cold]] = []
     all_of_them = candidates(bundle, backends)

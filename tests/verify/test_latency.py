@@ -157,6 +157,14 @@ def test_a_cold_start_is_measured_in_a_process_of_its_own(
         cold.cold_start(bundle.folder, Candidate("torch-cuda", candidate.artefact), 1)
 
 
+def test_what_is_timed_are_real_images(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    real = golden.input[golden.label >= 0]
+    assert 0 < len(real) < len(golden.input)
+    found = cold.first_images(golden, 2 * len(real) + 1)
+    np.testing.assert_array_equal(found, np.concatenate([real, real, real[:1]]))
+
+
 class Dying(Candidate):
     """A backend that takes its process with it."""
 
