@@ -327,10 +327,9 @@ def verify_parity(
     chosen = choose(opened, data, samples, data_dir)
     found = parity.verify(opened, backends, tolerances, bisect or report is not None, chosen.golden)
     seen = check_preprocessing(opened)
-    for verdict in verdicts.in_order([*found, seen]):
-        status = typer.style(f"{verdict.status:8}", fg=verdicts.COLOURS[verdict.status])
-        typer.echo(f"{status} {verdict.key}")
-        for line in verdict.lines():
+    for status, name, lines in verdicts.told([*found, seen], asked=bool(backends)):
+        typer.echo(f"{typer.style(f'{status:8}', fg=verdicts.COLOURS[status])} {name}")
+        for line in lines:
             typer.echo(f"{'':8} {line}")
     Console(width=max(110, Console().width)).print(verdicts.table([*found, seen], chosen))
     record = verdicts.record(opened, chosen, [*found, seen], _command(), asked=bool(backends))
@@ -363,6 +362,7 @@ def benchmark(
     """Time each backend of a bundle, in turn, with trtexec's definitions."""
     from qcn.export.bundle import Bundle
     from qcn.verify import latency, speeds
+    from qcn.verify.records import by_reason
 
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     if baseline:
@@ -380,8 +380,8 @@ def benchmark(
         print("in a new process: loading the backend and the model, the first answer, the memory that both took")
     if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
         print(f"mJ an inference: {energy}, idle power included")
-    for speed in missing:
-        print(f"not measured: {speed.key}: {speed.missing}")
+    for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
+        print(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
         speeds.write_json(json, speeds.as_record(opened, plan, found, _command()))
     if missing and (backends or not measured):

@@ -15,7 +15,7 @@ namespace {
 
 // Grows to the largest size seen, then stays: a camera's frames allocate once.
 struct Scratch {
-  std::vector<Between> columns;
+  std::vector<Between> rows, columns;
   std::vector<double> pixels;  // of one channel
 };
 
@@ -44,13 +44,20 @@ void check_strides(const qcn_image& image) {
   }
 }
 
+// Where each pixel along an axis comes from.
+void places(const Axis& axis, std::vector<Between>& out) {
+  const auto seen = static_cast<std::size_t>(axis.seen);
+  if (out.size() < seen) out.resize(seen);
+  for (std::size_t i = 0; i < seen; ++i) out[i] = axis.at(static_cast<std::int64_t>(i));
+}
+
 // One channel, resized and cropped, into scratch.pixels.
 template <typename Pixel>
 void sample(const Pixels<Pixel>& image, std::int64_t channel, const Axis& rows, const Axis& columns, Scratch& scratch) {
   double* out = scratch.pixels.data();
   const bool resized = rows.resized() || columns.resized();
   for (std::int64_t y = 0; y < rows.seen; ++y) {
-    const Between row = rows.at(y);
+    const Between& row = scratch.rows[static_cast<std::size_t>(y)];
     const Between* column = scratch.columns.data();
     const Between* const end = column + columns.seen;
     if (resized) {
@@ -94,10 +101,8 @@ void preprocess_as(const Preprocessing& spec, const qcn_image& image, float* out
   const Axis rows(image.height, spec.resize, spec.crop), columns(image.width, spec.resize, spec.crop);
   const auto count = static_cast<std::size_t>(rows.seen * columns.seen);
   if (scratch.pixels.size() < count) scratch.pixels.resize(count);
-  if (scratch.columns.size() < static_cast<std::size_t>(columns.seen)) {
-    scratch.columns.resize(static_cast<std::size_t>(columns.seen));
-  }
-  for (std::int64_t x = 0; x < columns.seen; ++x) scratch.columns[static_cast<std::size_t>(x)] = columns.at(x);
+  places(rows, scratch.rows);
+  places(columns, scratch.columns);
   const Pixels<Pixel> pixels(image);
   const double one = pixels.one(rows, columns);
   for (int channel = 0; channel < image.channels; ++channel, out += count) {

@@ -43,9 +43,12 @@ struct Axis {
   QCN_ANYWHERE bool resized() const { return size != side; }
 
   QCN_ANYWHERE Between at(std::int64_t index) const {
-    const std::int64_t place = (2 * (index + margin) + 1) * size - side;
-    const std::int64_t part = place < 0 ? 0 : place / common;
-    const std::int64_t lower = part / parts, weight = part % parts;
+    std::int64_t lower = index + margin, weight = 0;
+    if (resized()) {  // else the same comes out, by divisions
+      const std::int64_t place = (2 * (index + margin) + 1) * size - side;
+      const std::int64_t part = place < 0 ? 0 : place / common;
+      lower = part / parts, weight = part % parts;
+    }
     return {lower, lower + 1 < size ? lower + 1 : lower, static_cast<double>(parts - weight),
             static_cast<double>(weight)};
   }

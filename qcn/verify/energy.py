@@ -2,10 +2,8 @@
 
 What the meter shows is what is said: the power drawn by an idle machine is in it and is not subtracted.
 
-    with meter() as one:
-        before = one.read()             # millijoules, or None
-        ...
-        after = one.read()
+    with meter() as found:
+        energy_of_one(found, runs)      # millijoules of one of the runs
 """
 
 import io
@@ -14,10 +12,14 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 
 from qcn.verify import nvml
 
+SECONDS = 1.0  # that runs are metered for, at least
+PATIENCE_S = 1.0  # how long a counter may stand still before it is taken not to count
+LOOK_S = 0.002  # between two looks at it: each takes time from the runs
 _RAILS = ("VDD_IN", "VIN_SYS_5V0", "POM_5V_IN")  # a Jetson's whole board, by generation
 
 
@@ -98,6 +100,33 @@ class TegrastatsMeter(Meter):
         self._process.wait()
         self._reader.join()
         self._lines.close()
+
+
+def energy_of_one(meter: Meter, runs: Iterator[object]) -> float | None:
+    """Millijoules of one run, where each step of the iterator is one; None if the meter does not count.
+
+    NVML's counter stands still for up to a tenth of a second, so runs are counted from one of its steps to another.
+    """
+    seen, looked = meter.read(), time.perf_counter()
+    stepped = looked
+    first: tuple[float, float] | None = None  # the counter at the step that runs are counted from, and when that was
+    count = 0
+    for _ in runs:
+        count += 1
+        now = time.perf_counter()
+        if now - looked < LOOK_S:
+            continue
+        shown, looked = meter.read(), now
+        if shown is None or (shown == seen and now - stepped > PATIENCE_S):
+            return None
+        if shown == seen:
+            continue
+        seen, stepped = shown, now
+        if first is None:
+            first, count = (shown, now), 0
+        elif now - first[1] >= SECONDS:
+            return (shown - first[0]) / count
+    return None
 
 
 def board_watts(line: str) -> float | None:

@@ -8,7 +8,7 @@ all of them alike; one whose turns disagree by more than a tenth is called unsta
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ from qcn.export.golden import Golden
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
 from qcn.verify.cold import Cold, cold_start, first_images
-from qcn.verify.energy import Meter, meter
+from qcn.verify.energy import Meter, energy_of_one, meter
 
 PERCENTILES = (50, 90, 95, 99)
 BINS = 32  # of a histogram, from the fastest run to the 99th percentile; fewer where there are few runs
@@ -66,7 +66,7 @@ class Timing:
     graph: bool | None = None
     turns: list[list[float]] = field(default_factory=list)
     compute: list[list[float]] = field(default_factory=list)
-    energy_mj: list[float] = field(default_factory=list)
+    energy_mj: float | None = None
 
     @property
     def runs(self) -> int:
@@ -79,21 +79,22 @@ class Timing:
     def infer(self) -> None:
         self.runner.infer(self.images)
 
-    def turn(self, plan: Plan, energy: Meter | None) -> None:
+    def turn(self, plan: Plan) -> None:
         """Run for the length of a turn, with transfers; and again without them, where there are any."""
         self.runner.graph = self.graph
         _repeat(self.infer, SETTLE_S, None)
-        metered = energy if energy and (self.runner.transfers or not energy.gpu_only) else None
-        before = metered.read() if metered else None
         self.turns.append(_repeat(self.infer, plan.turn_s, plan.fps))
-        after = metered.read() if metered else None
-        if before is not None and after is not None:
-            self.energy_mj.append(after - before)
         if self.runner.transfers:
             device: Any = self.runner
             device.upload(self.images)
             device.synchronize()
             self.compute.append(_repeat(self._compute_once, plan.turn_s, plan.fps))
+
+    def meter(self, plan: Plan, energy: Meter) -> None:
+        """Run for as long as it takes to tell the energy of one inference, with transfers."""
+        if self.runner.transfers or not energy.gpu_only:
+            self.runner.graph = self.graph
+            self.energy_mj = energy_of_one(energy, _runs(self.infer, plan.fps))
 
     def _compute_once(self) -> None:
         device: Any = self.runner
@@ -172,27 +173,39 @@ def _one_batch(
 
 
 def take_turns(timings: list[Timing], plan: Plan, energy: Meter | None = None) -> None:
-    """Warm each up, then let them run in turn until every one has run long and often enough."""
+    """Warm each up, let them run in turn until every one has run long and often enough, then meter their energy."""
     for timing in timings:
         timing.runner.graph = timing.graph
         _repeat(timing.infer, plan.warmup_ms / 1e3, None)
     while any(timing.seconds < plan.duration_s or timing.runs < plan.iterations for timing in timings):
         for timing in timings:
-            timing.turn(plan, energy)
+            timing.turn(plan)
+    if energy:
+        for timing in timings:
+            timing.meter(plan, energy)
 
 
 def _repeat(once: Callable[[], Any], seconds: float, fps: float | None) -> list[float]:
-    """Milliseconds of each call, at least one, back to back or at a pace."""
+    """Milliseconds of each call, at least one."""
+    began = time.perf_counter()
     times: list[float] = []
-    began = due = time.perf_counter()
-    while not times or time.perf_counter() - began < seconds:
+    for milliseconds in _runs(once, fps):
+        times.append(milliseconds)
+        if time.perf_counter() - began >= seconds:
+            break
+    return times
+
+
+def _runs(once: Callable[[], Any], fps: float | None) -> Iterator[float]:
+    """Call it for ever, back to back or at a pace: the milliseconds of each."""
+    due = time.perf_counter()
+    while True:
         if fps:
             time.sleep(max(0.0, due - time.perf_counter()))
             due += 1 / fps
         start = time.perf_counter()
         once()
-        times.append(1e3 * (time.perf_counter() - start))
-    return times
+        yield 1e3 * (time.perf_counter() - start)
 
 
 def percentile(times: list[float], percent: float) -> float:
@@ -233,6 +246,6 @@ def _speed(timing: Timing, batch: int, energy: Meter | None) -> Speed:
         histogram=histogram(timing.turns),
         images_per_second=batch * timing.runs / timing.seconds,
         unstable=max(medians) - min(medians) > UNSTABLE * statistics.median(medians),
-        energy_mj=sum(timing.energy_mj) / timing.runs if timing.energy_mj else None,
-        energy_of=energy.of if energy and timing.energy_mj else "",
+        energy_mj=timing.energy_mj,
+        energy_of=energy.of if energy and timing.energy_mj is not None else "",
     )

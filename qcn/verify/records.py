@@ -1,7 +1,8 @@
-"""Reading a record that another version wrote, or that came with a bundle of unknown origin: whatever is not as it
-should be is taken as not known."""
+"""What reports are read and written by. A record may be of another version, or have come with a bundle of unknown
+origin: whatever is not as it should be is taken as not known."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -52,3 +53,11 @@ def strict(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [strict(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """What cannot be done with these backends, put together where it is the same."""
+    found: dict[str, list[str]] = {}
+    for key, reason in reasons.items():
+        found.setdefault(reason, []).append(key)
+    return list(found.items())

@@ -25,7 +25,7 @@ from qcn.export.bundle import Bundle
 from qcn.verify.compare import EDGES, Errors, accuracy
 from qcn.verify.machine import environment
 from qcn.verify.parity import Verdict, overall
-from qcn.verify.records import number
+from qcn.verify.records import by_reason, number
 from qcn.verify.samples import Samples
 from qcn.verify.trace import Stage
 
@@ -35,11 +35,11 @@ WORSE = 2.0  # times as many noise floors as before; and more than one: less is 
 
 
 def table(verdicts: list[Verdict], samples: Samples) -> Table:
-    """One line a verdict, those that failed first; the reference's own accuracy last."""
+    """One line for each that ran, those that failed first; the reference's own accuracy last."""
     shown = Table(box=None)
     for heading in ("backend", "file", "status", "noise floors", "same class", "accuracy"):
         shown.add_column(heading, overflow="fold")
-    for verdict in in_order(verdicts):
+    for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.worst is None else f"{verdict.worst:.3g}"
         shares = (share.words() if share else "" for share in (verdict.agreement, verdict.accuracy))
         colour = COLOURS[verdict.status]
@@ -49,9 +49,16 @@ def table(verdicts: list[Verdict], samples: Samples) -> Table:
     return shown
 
 
-def in_order(verdicts: list[Verdict]) -> list[Verdict]:
-    """What a user must see first, first."""
-    return sorted(verdicts, key=lambda verdict: list(COLOURS).index(verdict.status))
+def told(verdicts: list[Verdict], asked: bool) -> list[tuple[str, str, list[str]]]:
+    """Status, name and lines, in the order that a user wants to see them: what failed first.
+
+    Those that this machine lacks are put together by reason, and come last where no backend was asked for by name.
+    """
+    said = {status: [(status, one.key, one.lines()) for one in verdicts if one.status == status] for status in COLOURS}
+    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
+    said["missing"] = [("missing", ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
+    order = ("failed", "missing", "passed") if asked else ("failed", "passed", "missing")
+    return [one for status in order for one in said[status]]
 
 
 def record(bundle: Bundle, samples: Samples, verdicts: list[Verdict], command: str, asked: bool) -> dict[str, Any]:

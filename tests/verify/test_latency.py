@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import pytest
 from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.torchscript import write_torchscript
-from qcn.verify import Runner, backends, cold, latency, speeds
+from qcn.verify import Runner, backends, cold, energy, latency, speeds
 from qcn.verify.backends import Candidate
 from qcn.verify.cold import Cold
-from qcn.verify.energy import Meter
+from qcn.verify.energy import Meter, energy_of_one
 from qcn.verify.latency import Plan, Speed, Timing, percentile
 
 
@@ -101,15 +102,36 @@ class Gpu(Sleeper):
 
 
 class Counter(Meter):
-    """Five millijoules a reading."""
+    """Of five watts, in steps of a twentieth of a second."""
 
     of = "a test"
     gpu_only = True
-    value = 0.0
 
     def read(self) -> float:
-        self.value += 5.0
-        return self.value
+        return 5.0 * 50.0 * (time.perf_counter() // 0.05)
+
+
+def test_energy_is_told_from_step_to_step_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two readings at any moments it would be off by up to a step at either end: half of all, here."""
+    monkeypatch.setattr(energy, "SECONDS", 0.1)
+    ended: list[float] = []
+
+    def runs() -> Iterator[None]:
+        while True:
+            time.sleep(0.003)
+            ended.append(time.perf_counter())
+            yield
+
+    for _ in range(5):
+        ended.clear()
+        found = energy_of_one(Counter(), runs())
+        milliseconds = 1e3 * (ended[-1] - ended[0]) / (len(ended) - 1)
+        assert found == pytest.approx(5.0 * milliseconds, rel=0.2)
+    monkeypatch.setattr(energy, "PATIENCE_S", 0.05)
+    assert energy_of_one(Meter(), runs()) is None
+    stopped = Counter()
+    monkeypatch.setattr(stopped, "read", lambda: 7.0)
+    assert energy_of_one(stopped, runs()) is None
 
 
 def test_with_and_without_transfers_graph_and_energy(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,15 +146,14 @@ def test_with_and_without_transfers_graph_and_energy(bundle: Bundle, monkeypatch
     graph, plain, *_ = found
     assert graph.latency_ms["p50"] >= 10 and 1 <= graph.compute_ms["p50"] < 3 <= plain.compute_ms["p50"] < 10
     assert graph.energy_of == "a test" and graph.cold is not None and graph.cold.open_ms < 10
-    turns = graph.energy_mj * graph.runs / 5.0 if graph.energy_mj else 0.0
-    assert turns == pytest.approx(round(turns)) and turns >= 1  # five a turn, shared by its runs
+    assert graph.energy_mj == pytest.approx(5.0 * graph.latency_ms["mean"], rel=0.3)
     assert {speed.batch for speed in found} == {1, 4}
 
 
 def test_a_gpus_energy_is_not_the_processors(candidate: Candidate) -> None:
     runner = timing(candidate, Sleeper("cpu", 0.001, []))
     latency.take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter())
-    assert runner.energy_mj == [] and runner.compute == []
+    assert runner.energy_mj is None and runner.compute == []
 
 
 def test_a_histogram_counts_every_run() -> None:

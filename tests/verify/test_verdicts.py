@@ -19,7 +19,7 @@ from qcn.verify.parity import PREPROCESSING, Verdict, conclude, overall
 from qcn.verify.preprocessing import check_preprocessing
 from qcn.verify.records import strict
 from qcn.verify.samples import samples
-from qcn.verify.verdicts import check_baseline, in_order, record, table
+from qcn.verify.verdicts import check_baseline, record, table, told
 
 
 @pytest.fixture
@@ -135,11 +135,12 @@ def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
     assert overall(verdicts(("a", "passed"), (PREPROCESSING, "failed")), asked=False) == "failed"
     with pytest.raises(MissingError, match="a could not run file: why"):
         conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), asked=False)
-    given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"))
-    assert [verdict.backend for verdict in in_order(given)] == ["c", "b", "a"]
+    given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"), ("d", "missing"))
+    assert [name for _, name, _ in told(given, asked=True)] == ["c: file", "b: file, d: file", "a: file"]
+    assert told(given, asked=False)[-1] == ("missing", "b: file, d: file", ["why"])
     shown = table(given, samples(bundle, "golden", None, bundle.folder))
     assert [list(column.cells)[-1] for column in shown.columns][:2] == ["reference", "float64, golden"]
-    assert shown.row_count == 4 and "/6 (" in list(shown.columns[-1].cells)[-1]
+    assert shown.row_count == 3 and "/6 (" in list(shown.columns[-1].cells)[-1]
 
 
 def test_pre_processing_is_checked_by_libqcn_by_torch_or_not_at_all(

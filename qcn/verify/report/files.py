@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import qcn
 from qcn.files import write_text
-from qcn.verify.records import entries, listed, number, part, strict, text
+from qcn.verify.records import by_reason, entries, listed, number, part, strict, text
 from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
@@ -101,12 +101,12 @@ def page(record: Mapping[str, Any], images: Mapping[str, NDArray[np.uint8]]) -> 
             data=summary.images(record.get("data")),
             tiles=summary.tiles(rows, record),
             rows=[row for row in rows if row.status != "missing"],
-            missing=_by_reason({row.key: "; ".join(row.reasons) for row in rows if row.status == "missing"}),
+            missing=by_reason({row.key: "; ".join(row.reasons) for row in rows if row.status == "missing"}),
             reference=summary.rate(part(record.get("reference"), "accuracy")),
             speeds=_speeds(record.get("benchmark")),
             errors=_errors(ran),
             heat=[one for one in (heat_map(key, verdict) for key, verdict in ran.items()) if one],
-            closed=_by_reason({key: str(verdict["inside"]) for key, verdict in ran.items() if verdict.get("inside")}),
+            closed=by_reason({key: str(verdict["inside"]) for key, verdict in ran.items() if verdict.get("inside")}),
             flips=_flips(ran, images),
             environment=_flat(record.get("environment")),
             source=_flat(record.get("source")),
@@ -123,14 +123,6 @@ def _templates() -> Environment:
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     found.filters |= {"short": text, "share": summary.share_words}
     return found
-
-
-def _by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """What cannot be done with these backends, put together where it is the same."""
-    found: dict[str, list[str]] = {}
-    for key, reason in reasons.items():
-        found.setdefault(reason, []).append(key)
-    return list(found.items())
 
 
 def _errors(ran: Mapping[str, dict[str, Any]]) -> list[Errors]:
