@@ -374,7 +374,7 @@ TensorRT; the others by standard operators. Three ways beside each other, each i
 {three_ways(gpu)}
 
 All of them, and without a CUDA graph. Energy is the GPU's and good to a third here: it was read at any moments of
-NVML's counter, which moves ten times a second; `qcn benchmark` has since learnt to read from step to step.
+NVML's counter, which moves ten times a second. `qcn benchmark` has since learnt to read it from move to move.
 
 {deployed(gpu)}
 

@@ -18,8 +18,8 @@ from types import TracebackType
 from qcn.verify import nvml
 
 SECONDS = 1.0  # that runs are metered for, at least
-PATIENCE_S = 1.0  # how long a counter may stand still before it is taken not to count
-LOOK_S = 0.002  # between two looks at it: each takes time from the runs
+PATIENCE_S = 1.0  # that a counter is waited for, beside
+LOOK_S = 0.002  # between two looks at it
 _RAILS = ("VDD_IN", "VIN_SYS_5V0", "POM_5V_IN")  # a Jetson's whole board, by generation
 
 
@@ -105,28 +105,36 @@ class TegrastatsMeter(Meter):
 def energy_of_one(meter: Meter, runs: Iterator[object]) -> float | None:
     """Millijoules of one run, where each step of the iterator is one; None if the meter does not count.
 
-    NVML's counter stands still for up to a tenth of a second, so runs are counted from one of its steps to another.
+    NVML's counter of an H200 moves every 100 ms, and a look at it takes 4. So a thread of its own looks, while the runs
+    go on, and they are counted from one of its moves to another.
     """
-    seen, looked = meter.read(), time.perf_counter()
-    stepped = looked
-    first: tuple[float, float] | None = None  # the counter at the step that runs are counted from, and when that was
-    count = 0
-    for _ in runs:
-        count += 1
-        now = time.perf_counter()
-        if now - looked < LOOK_S:
-            continue
-        shown, looked = meter.read(), now
-        if shown is None or (shown == seen and now - stepped > PATIENCE_S):
-            return None
-        if shown == seen:
-            continue
-        seen, stepped = shown, now
-        if first is None:
-            first, count = (shown, now), 0
-        elif now - first[1] >= SECONDS:
-            return (shown - first[0]) / count
-    return None
+    moves: list[tuple[float, float]] = []  # when, and to how much
+    done = threading.Event()
+
+    def follow() -> None:
+        seen = meter.read()
+        while not done.wait(LOOK_S):
+            shown = meter.read()
+            if shown is not None and shown != seen:
+                moves.append((time.perf_counter(), shown))
+            seen = shown
+
+    looking = threading.Thread(target=follow, daemon=True)
+    looking.start()
+    began, ended = time.perf_counter(), []
+    try:
+        for _ in runs:
+            ended.append(time.perf_counter())
+            if ended[-1] - began > SECONDS + PATIENCE_S or (moves and moves[-1][0] - moves[0][0] >= SECONDS):
+                break
+    finally:
+        done.set()
+        looking.join()
+    if len(moves) < 2:
+        return None
+    (since, before), (until, after) = moves[0], moves[-1]
+    count = sum(since < end <= until for end in ended)
+    return (after - before) / count if count else None
 
 
 def board_watts(line: str) -> float | None:
