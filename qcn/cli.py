@@ -302,6 +302,9 @@ def verify_parity(
     atol: Annotated[
         list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
     ] = None,
+    rtol: Annotated[
+        list[str] | None, typer.Option(help="Likewise, relative to the output's largest value; added to --atol.")
+    ] = None,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
     ] = False,
@@ -323,7 +326,7 @@ def verify_parity(
     if baseline:
         verdicts.read_baseline(baseline)  # what is none is told now, and not when all is done
     opened = Bundle.open(bundle)
-    tolerances = parity.tolerances(atol or ())
+    tolerances = parity.tolerances(atol or (), rtol or ())
     chosen = choose(opened, data, samples, data_dir)
     found = parity.verify(opened, backends, tolerances, bisect or report is not None, chosen.golden)
     seen = check_preprocessing(opened)

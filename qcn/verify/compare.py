@@ -30,6 +30,14 @@ EDGES = tuple(np.arange(-3, 6.5, 0.5).tolist())  # of the histogram: log10 of an
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """A tolerance that a user gave instead of ours: absolute, and relative to the output's largest value; their sum."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+
+
+@dataclass(frozen=True)
 class Errors:
     """Of one output: absolute, relative to the largest value, in units of the last place and of the noise floor.
 
@@ -61,21 +69,23 @@ class Errors:
         return f"off by {self.max_abs:.2g}, {multiple}; {self.tolerance:.2g} is allowed"
 
 
-def compare(found: Mapping[str, Array], golden: Golden, precision: str, atol: Mapping[str, float]) -> dict[str, Errors]:
-    """Each of the network's outputs. `atol` overrides tolerances: by output, or under "" for all."""
+def compare(
+    found: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
+) -> dict[str, Errors]:
+    """Each of the network's outputs; of those that `allowed` names, by that tolerance."""
     return {
         name: errors(
             found[name],
             getattr(golden.reference, name),
             getattr(golden.float32, name),
             precision,
-            atol.get(name, atol.get("")),
+            allowed.get(name),
         )
         for name in OUTPUTS
     }
 
 
-def errors(found: Array, exact: Array, single: Array, precision: str, atol: float | None = None) -> Errors:
+def errors(found: Array, exact: Array, single: Array, precision: str, allowed: Allowed | None = None) -> Errors:
     """Of what was found against the exact values, with `single` for what float32 makes of them."""
     scale = float(np.abs(exact).max())
     unit = scale * float(np.finfo(np.float32).eps) or float(np.finfo(np.float32).smallest_normal)
@@ -97,7 +107,7 @@ def errors(found: Array, exact: Array, single: Array, precision: str, atol: floa
         ulps=worst / unit,
         noise_floor=floor,
         noise_floor_multiple=worst / floor,
-        tolerance=min(FLOORS[precision] * floor, scale / 4) if atol is None else atol,
+        tolerance=allowed.atol + allowed.rtol * scale if allowed else min(FLOORS[precision] * floor, scale / 4),
         not_finite=int(np.sum(~np.isfinite(wide))),
         histogram=tuple(counts.tolist()),
     )

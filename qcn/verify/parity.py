@@ -11,7 +11,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.golden import Golden
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
-from qcn.verify.compare import OUTPUTS, Errors, Flip, Share, accuracy, compare, flips, pose_degrees
+from qcn.verify.compare import OUTPUTS, Allowed, Errors, Flip, Share, accuracy, compare, flips, pose_degrees
 from qcn.verify.trace import Stage, first_wrong, stages
 
 Status = Literal["passed", "failed", "missing"]
@@ -77,7 +77,7 @@ class Verdict:
 def verify(
     bundle: Bundle,
     backends: Iterable[str] | None,
-    atol: Mapping[str, float],
+    allowed: Mapping[str, Allowed],
     bisect: bool = False,
     golden: Golden | None = None,
 ) -> list[Verdict]:
@@ -86,10 +86,12 @@ def verify(
     `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own.
     """
     given = golden or bundle.golden()
-    return [_verdict(bundle, candidate, given, atol, bisect) for candidate in candidates(bundle, backends)]
+    return [_verdict(bundle, candidate, given, allowed, bisect) for candidate in candidates(bundle, backends)]
 
 
-def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping[str, float], bisect: bool) -> Verdict:
+def _verdict(
+    bundle: Bundle, candidate: Candidate, golden: Golden, allowed: Mapping[str, Allowed], bisect: bool
+) -> Verdict:
     precision = candidate.precision
     about = (candidate.backend, candidate.artefact.file, precision)
     opened = candidate.runner(bundle)  # refuses an altered file
@@ -102,7 +104,7 @@ def _verdict(bundle: Bundle, candidate: Candidate, golden: Golden, atol: Mapping
         return Verdict(*about, "failed", (f"it does not run: {error}",), runner=opened.name)
     if strange := _strangers(found, golden):
         return Verdict(*about, "failed", (f"it is of another network: {strange}",), runner=opened.name)
-    errors = compare(found, golden, precision, atol)
+    errors = compare(found, golden, precision, allowed)
     reasons = [f"{name} is {error.words()}" for name, error in errors.items() if not error.passed]
     looked: list[Stage] = []
     inside = ""
@@ -176,8 +178,19 @@ def _all(runner: Runner, inputs: Any, candidate: Candidate) -> dict[str, Any]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def tolerances(given: Iterable[str]) -> dict[str, float]:
-    """From what `--atol` was given: "1e-4" for all outputs, "pose:1e-4" for one."""
+def tolerances(atol: Iterable[str], rtol: Iterable[str]) -> dict[str, Allowed]:
+    """From what `--atol` and `--rtol` were given, by output: each "1e-4" for all outputs, "pose:1e-4" for one."""
+    absolute, relative = _by_output("--atol", atol), _by_output("--rtol", rtol)
+    named = {name for given in (absolute, relative) for name in (OUTPUTS if "" in given else given)}
+    return {
+        name: Allowed(*(given.get(name, given.get("", 0.0)) for given in (absolute, relative)))
+        for name in OUTPUTS
+        if name in named
+    }
+
+
+def _by_output(option: str, given: Iterable[str]) -> dict[str, float]:
+    """The numbers by output; under "" what is for all of them."""
     found = {}
     for text in given:
         name, _, number = text.rpartition(":")
@@ -186,7 +199,7 @@ def tolerances(given: Iterable[str]) -> dict[str, float]:
         except ValueError:
             found[name] = -1.0
         if name not in ("", *OUTPUTS) or not 0 <= found[name] < float("inf"):
-            raise UsageError(f"--atol takes a number, or OUTPUT:NUMBER with {' or '.join(OUTPUTS)}, not '{text}'")
+            raise UsageError(f"{option} takes a number, or OUTPUT:NUMBER with {' or '.join(OUTPUTS)}, not '{text}'")
     return found
 
 

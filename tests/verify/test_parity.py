@@ -62,13 +62,19 @@ def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle)
             scale = abs(getattr(golden.reference, output)).max()
             assert errors.tolerance == min(floors * errors.noise_floor, scale / 4)
             assert errors.noise_floor_multiple <= 1
-    given = parity.tolerances(["1e-3", "pose:0"])
+    given = parity.tolerances(["1e-3", "pose:0"], [])
     errors = compare(found, golden, "fp32", given)
     assert (errors["activation"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
     assert errors["activation"].passed and not errors["pose"].passed
+    scale = abs(golden.reference.pose).max()
+    given = parity.tolerances(["1e-3"], ["pose:0.5"])
+    assert compare(found, golden, "fp32", given)["pose"].tolerance == 1e-3 + 0.5 * scale
+    assert parity.tolerances([], ["pose:0.5"]).keys() == {"pose"}  # ours for the activation
     for text in ("much", "1e-3:pose", "logit:1e-3", "-1", "inf", "nan", "pose:"):
         with pytest.raises(UsageError, match="--atol takes a number"):
-            parity.tolerances([text])
+            parity.tolerances([text], [])
+        with pytest.raises(UsageError, match="--rtol takes a number"):
+            parity.tolerances([], [text])
 
 
 def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:
