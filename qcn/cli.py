@@ -23,12 +23,17 @@ app = typer.Typer(
 datasets = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 app.add_typer(datasets, name="datasets")
 
+
+def _by_commas(given: list[str] | None) -> list[str]:
+    return [name for names in given or () for name in names.split(",")]
+
+
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
 Backends = Annotated[
     list[str] | None,
     typer.Option(
-        callback=lambda names: [name for given in names or () for name in given.split(",")],
+        callback=_by_commas,
         help="native, torch, torch-fused, torch-cuda, torch-cuda-fp16, torchscript, torchscript-cuda, pt2, "
         "onnxruntime, onnxruntime-cuda, tensorrt; several by commas, or given several times; else all "
         "that run here.",
@@ -200,7 +205,10 @@ def export(
     source: Annotated[Path, typer.Argument(help="Folder of a training run, or a bundle made earlier.")],
     format: Annotated[
         list[str] | None,
-        typer.Option(help="onnx (if not given), trt, torchscript, pt2, native or all; may be given several times."),
+        typer.Option(
+            callback=_by_commas,
+            help="onnx (if not given), trt, torchscript, pt2, native or all; several by commas or given several times.",
+        ),
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16; routing's statistics stay fp32.")] = "fp32",
     batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",

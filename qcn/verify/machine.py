@@ -54,20 +54,23 @@ def environment() -> dict[str, Any]:
 
 
 def processor() -> str:
-    """Its name; on ARM, which has none in /proc/cpuinfo, its implementer and part number."""
-    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    found = dict(re.findall(r"^(model name|CPU implementer|CPU part)\s*:\s*(.+)$", text, re.MULTILINE))
-    arm = f"implementer {found.get('CPU implementer')}, part {found.get('CPU part')}"
-    return found.get("model name") or (arm if "CPU part" in found else platform.processor() or platform.machine())
+    """Its name, as lscpu tells it: on ARM /proc/cpuinfo has none."""
+    return _told("lscpu", "Model name") or platform.processor() or platform.machine()
 
 
 def power_mode() -> str | None:
     """A Jetson's, as nvpmodel tells it: "NV Power Mode: MAXN" and its number. None elsewhere."""
-    program = shutil.which("nvpmodel")
-    if not program:
+    return _told("nvpmodel", "NV Power Mode", "-q")
+
+
+def _told(program: str, entry: str, *arguments: str) -> str | None:
+    """What a program prints behind "ENTRY:", if there is such a program and it does."""
+    path = shutil.which(program)
+    if not path:
         return None
-    said = subprocess.run([program, "-q"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"^NV Power Mode: *(.+)$", said, re.MULTILINE)
+    english = {**os.environ, "LC_ALL": "C"}
+    said = subprocess.run([path, *arguments], capture_output=True, text=True, check=False, env=english)
+    found = re.search(rf"^{entry}: *(.+)$", said.stdout, re.MULTILINE)
     return found[1] if found else None
 
 
