@@ -390,8 +390,8 @@ On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, co
 ## Planted faults
 
 Each was planted in a bundle of a small network whose hashes were mended afterwards, so that `qcn verify-parity` alone
-could find it: `python benchmarks/faults.py`. "First wrong" is the place that it names; libqcn shows no places, and what
-does not run has none. {source(planted)}.
+could find it: `python benchmarks/faults.py`. "First wrong" is the place that it names; what does not run has none.
+{source(planted)}.
 
 {faults(planted)}
 

@@ -160,7 +160,11 @@ qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* 
         params ? qcn::read_structure(params, defaults, 2 * sizeof(std::size_t), "qcn_session_params",
                                      "take it from qcn_session_default_params")
                : defaults;
-    *session = new qcn_session{{model->model, ours.stream}};
+    qcn::ShowLayer show;
+    if (ours.layer) {
+      show = [seen = ours.layer, user = ours.layer_user](const qcn_layer& layer) { seen(&layer, user); };
+    }
+    *session = new qcn_session{{model->model, ours.stream, show}};
   });
 }
 

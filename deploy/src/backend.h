@@ -13,6 +13,7 @@
 namespace qcn {
 
 using Log = std::function<void(qcn_log_level, const std::string&)>;
+using ShowLayer = std::function<void(const qcn_layer&)>;
 
 class DeviceRunner;
 
@@ -23,6 +24,9 @@ class Runner {
   // input [count, channels, height, width] -> activation [count, classes] and, unless it is null, pose
   // [count, classes, 3]. All in host memory.
   virtual void run(const float* input, int count, float* activation, float* pose) = 0;
+
+  // Has every capsule layer shown from now on, as it is computed; false: this runner cannot.
+  virtual bool show_layers(ShowLayer) { return false; }
 
   // Itself, if it takes images that lie in the memory of a GPU.
   virtual DeviceRunner* on_device() { return nullptr; }

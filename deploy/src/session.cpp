@@ -57,8 +57,12 @@ class Session::Turn {
   std::atomic<bool>& busy_;
 };
 
-Session::Session(std::shared_ptr<const Model> model, void* stream)
-    : model_(std::move(model)), runner_(model_->backend->runner(stream)) {}
+Session::Session(std::shared_ptr<const Model> model, void* stream, const ShowLayer& show)
+    : model_(std::move(model)), runner_(model_->backend->runner(stream)) {
+  if (show && !runner_->show_layers(show)) {
+    throw Error(QCN_BAD_ARGUMENT, model_->backend_name + " shows no layers: only the native backend does");
+  }
+}
 
 // `run(first, count, activation, pose)` answers that many images from the first on.
 template <typename Run>

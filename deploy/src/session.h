@@ -12,7 +12,8 @@ namespace qcn {
 
 class Session {
  public:
-  Session(std::shared_ptr<const Model> model, void* stream);
+  // Throws Error(QCN_BAD_ARGUMENT) when layers are to be shown by a backend that cannot.
+  Session(std::shared_ptr<const Model> model, void* stream, const ShowLayer& show = nullptr);
 
   // As qcn_classify and qcn_infer. Outputs are written when all went well.
   void classify(const qcn_image* images, int count, float* activation, float* pose);

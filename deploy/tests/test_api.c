@@ -132,6 +132,33 @@ static void structure_sizes(const char* bundle) {
   qcn_model_free(model);
 }
 
+static void count_layer(const qcn_layer* layer, void* user) {
+  *(int*)user += layer->images > 0 && layer->name && isfinite(layer->pose[0]) && isfinite(layer->statistics[0]);
+}
+
+static void seeing_layers(const char* bundle) {
+  qcn_model* model = NULL;
+  qcn_session* session = NULL;
+  qcn_session_params params = qcn_session_default_params();
+  unsigned char pixels[12 * 10] = {0};
+  float activation[3], again[3];
+  qcn_image image = qcn_image_default(pixels, 12, 10, 1);
+  int layers = 0;
+  params.layer = count_layer;
+  params.layer_user = &layers;
+  CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK && layers == 0);
+  CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, activation, NULL) == QCN_OK && layers > 1);
+  qcn_session_free(session);
+  params.size = offsetof(qcn_session_params, layer); /* of an older header, which has none */
+  layers = 0;
+  CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && layers == 0);
+  CHECK(!memcmp(activation, again, sizeof again));
+  qcn_session_free(session);
+  qcn_model_free(model);
+}
+
 static void classifying(const char* bundle) {
   qcn_model* model = NULL;
   qcn_session* session = (qcn_session*)&failures;
@@ -227,5 +254,6 @@ int main(int count, char** arguments) {
   loading(arguments[1]);
   structure_sizes(arguments[1]);
   classifying(arguments[1]);
+  seeing_layers(arguments[1]);
   return failures ? 1 : 0;
 }

@@ -141,6 +141,9 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   const std::string half = refused("qcn_preprocess of a device image", QCN_BAD_ARGUMENT,
                                    [&] { qcn::preprocess_for(*here, images(pixels, 1)[0], found.data()); });
   check(contains(half, "qcn_preprocess cannot read"), half);
+  const std::string layers = refused("layers of a backend that shows none", QCN_BAD_ARGUMENT,
+                                     [&] { qcn::Session(here, nullptr, [](const qcn_layer&) {}); });
+  check(contains(layers, "a stand-in shows no layers"), layers);
   // The last is bad: nothing may have been queued for the others.
   std::vector<qcn_image> last = images(pixels, 0x3f);
   last.back().channels = 3;

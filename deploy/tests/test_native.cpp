@@ -184,6 +184,45 @@ void test_no_pose_asked() {
   runner->run(nullptr, 0, nullptr, nullptr);
 }
 
+// Layers are shown in parts, first to last; to look changes no bit. A layer gives out the means of its last iteration.
+void test_layers() {
+  Case c = cases()[0];
+  c.structure.iterations = 3;
+  auto backend = backend_of(plain::random_network(c.structure, c.widths, 8));
+  const int batch = 70;
+  Floats images = random_images(c.structure, batch);
+  const Result expected = run(*backend->runner(nullptr), c.structure, images, batch);
+  std::vector<string> names;
+  Floats activation, pose;
+  size_t wrong = 0;
+  auto runner = backend->runner(nullptr);
+  check(runner->show_layers([&](const qcn_layer& layer) {
+    names.emplace_back(layer.name);
+    const size_t places = static_cast<size_t>(layer.height * layer.width), parents = static_cast<size_t>(layer.parents);
+    const size_t images_of_it = static_cast<size_t>(layer.images), numbers = images_of_it * parents * places;
+    const float* last = layer.statistics + static_cast<size_t>(layer.iterations - 1) * QCN_ROUTING_STATISTICS * numbers;
+    for (size_t i = 0; i < images_of_it; ++i) {
+      for (size_t j = 0; j < parents; ++j) {
+        for (size_t axis = 0; axis < 3; ++axis) {
+          const float* mean = last + (((1 + axis) * parents + j) * images_of_it + i) * places;
+          const float* given = layer.pose + ((i * parents + j) * 3 + axis) * places;
+          for (size_t n = 0; n < places; ++n) wrong += mean[n] != given[n];
+        }
+      }
+    }
+    if (names.back() != c.structure.capsules.back().name) return;
+    activation.insert(activation.end(), layer.activation, layer.activation + numbers);
+    pose.insert(pose.end(), layer.pose, layer.pose + 3 * numbers);
+  }),
+        "the native backend shows its layers");
+  check(run(*runner, c.structure, images, batch) == expected, "the answers of a runner that shows its layers");
+  check(activation == expected.activation && pose == expected.pose, "the last layer's are the answers");
+  check(wrong == 0, to_string(wrong) + " means differ from poses");
+  const size_t layers = c.structure.capsules.size();
+  check(names.size() % layers == 0 && names.size() > layers, "layers are shown of every part of a batch");
+  for (size_t i = 0; i < names.size(); ++i) check(names[i] == c.structure.capsules[i % layers].name, names[i]);
+}
+
 void test_no_allocation_after_warm_up() {
   Case c = cases()[0];
   auto runner = backend_of(plain::random_network(c.structure, c.widths, 6))->runner(nullptr);
@@ -314,6 +353,7 @@ int main() {
   test_answers();
   test_bits();
   test_no_pose_asked();
+  test_layers();
   test_no_allocation_after_warm_up();
   test_odd_numbers();
   test_planted_faults();

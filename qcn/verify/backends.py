@@ -27,7 +27,7 @@ class Backend:
 ONNX: tuple[Format, ...] = ("onnx", "onnx-trt", "onnx-fused")
 ON_GPU = {"device": "cuda", "graph": True}
 BACKENDS = {
-    "native": Backend(("native",), "native"),
+    "native": Backend(("native",), "native", shows_layers=True),
     "torch": Backend(("native",), "torch", shows_layers=True),
     "torch-fused": Backend(("native",), "torch", {"routing": "fused"}, shows_layers=True),
     "torch-cuda": Backend(("native",), "torch", {"routing": "fused", **ON_GPU}, shows_layers=True),

@@ -1,13 +1,16 @@
 """libqcn by its C interface (deploy/include/qcn/qcn.h): the code that a C++ program on a device runs. No torch."""
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
+from qcn.export.golden import step_names
 from qcn.libqcn import load_library
 from qcn.verify import Runner
 
@@ -58,12 +61,44 @@ class _Image(ctypes.Structure):
     )
 
 
-class NativeRunner(Runner):
-    """The bundle that weights.safetensors lies in, by libqcn's own kernels. Its self-test is left to the comparator."""
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("images", ctypes.c_int),
+        ("parents", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("width", ctypes.c_int),
+        ("iterations", ctypes.c_int),
+        ("pose", ctypes.POINTER(ctypes.c_float)),
+        ("activation", ctypes.POINTER(ctypes.c_float)),
+        ("statistics", ctypes.POINTER(ctypes.c_float)),
+    )
 
-    def __init__(self, path: Path, threads: int = 0) -> None:
-        self.folder, self.threads = path.parent, threads
+
+_LayerSeen = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Layer), ctypes.c_void_p)
+
+
+class _SessionParams(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("stream", ctypes.c_void_p),
+        ("layer", _LayerSeen),
+        ("layer_user", ctypes.c_void_p),
+    )
+
+
+class NativeRunner(Runner):
+    """The bundle that weights.safetensors lies in, by libqcn's own kernels. Its self-test is left to the comparator.
+
+    layers   capsule layers that are to be given out too, with the means and variances of every iteration of routing
+    """
+
+    def __init__(self, path: Path, threads: int = 0, layers: Sequence[str] = ()) -> None:
+        self.folder, self.threads, self.layers = path.parent, threads, layers
         self.name = "libqcn"
+        self._shown: dict[str, list[NDArray[np.float32]]] = {}
+        self._seen = _LayerSeen(self._show) if layers else _LayerSeen()
         self._library: Any = None
         self._model, self._session = ctypes.c_void_p(), ctypes.c_void_p()
 
@@ -75,7 +110,8 @@ class NativeRunner(Runner):
         params = _ModelParams(size=ctypes.sizeof(_ModelParams), backend=NATIVE, threads=self.threads)
         folder = str(self.folder).encode()
         self._check(library.qcn_model_load(folder, ctypes.byref(params), ctypes.byref(self._model)))
-        self._check(library.qcn_session_create(self._model, None, ctypes.byref(self._session)))
+        shown = _SessionParams(size=ctypes.sizeof(_SessionParams), layer=self._seen)
+        self._check(library.qcn_session_create(self._model, ctypes.byref(shown), ctypes.byref(self._session)))
         info = _ModelInfo(ctypes.sizeof(_ModelInfo))
         self._check(library.qcn_model_describe(self._model, ctypes.byref(info)))
         self._image = (info.channels, info.height, info.width)
@@ -91,8 +127,30 @@ class NativeRunner(Runner):
         activation = np.empty((len(given), self._classes), np.float32)
         pose = np.empty((len(given), self._classes, 3), np.float32)
         pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (given, activation, pose)]
+        self._shown = {}
         self._check(self._library.qcn_infer(self._session, pointers[0], len(given), pointers[1], pointers[2]))
-        return {"activation": activation, "pose": pose}
+        inside = {name: np.concatenate(parts) for name, parts in self._shown.items()}
+        return {"activation": activation, "pose": pose, **inside}
+
+    def _show(self, shown: Any, _: Any) -> None:
+        """Keep what libqcn shows of a layer, laid out as `qcn.export.golden` has it: its memory is libqcn's."""
+        layer = shown.contents
+        name, images, places = layer.name.decode(), layer.images, (layer.height, layer.width)
+
+        def keep(name: str, numbers: NDArray[np.float32]) -> None:
+            self._shown.setdefault(name, []).append(numbers.copy())
+
+        if name in self.layers[:-1]:
+            keep(f"{name}.pose", as_array(layer.pose, (images, layer.parents, 3, *places)))
+            keep(f"{name}.activation", as_array(layer.activation, (images, layer.parents, *places)))
+        statistics = as_array(
+            layer.statistics, (layer.iterations, 7, layer.parents, images, layer.height * layer.width)
+        )
+        steps = step_names([name], layer.iterations)
+        for step, of in zip(steps, statistics.transpose(0, 3, 2, 1, 4), strict=True):
+            keep(f"{step}/mean", of[:, :, 1:4])
+            keep(f"{step}/variance", of[:, :, 4:7])
+        keep(f"{steps[-1]}/activation", as_array(layer.activation, (images, layer.parents, statistics.shape[-1])))
 
     def preprocess(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Images [B, C, H, W] as the network sees them, by libqcn's own pre-processing."""

@@ -156,7 +156,10 @@ def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Mapping[s
         return [], f"no look inside: {error}"
     looked = stages(found, golden, candidate.precision)
     if not looked:
-        return [], "this backend gives out no layers: where it goes wrong cannot be seen (torch and ONNX Runtime do)"
+        return (
+            [],
+            "this backend gives out no layers: where it goes wrong cannot be seen (native, torch and ONNX Runtime do)",
+        )
     if all(stage.iteration is None for stage in looked):
         why = "its iterations of routing" if golden.steps else "iterations: the golden file is of an older qcn"
         return looked, f"layers were compared, and not {why}"

@@ -90,7 +90,8 @@ def _stages(found: Mapping[str, Array], golden: Golden, precision: str) -> Itera
 
 def _step(name: str, found: Mapping[str, Array], golden: Golden, precision: str) -> Iterator[Stage]:
     layer, _, iteration = name.partition("/iteration")
-    for quantity in QUANTITIES:
+    shown = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in found]
+    for quantity in shown or QUANTITIES:  # libqcn shows no activation but the last iteration's
         exact, single = (getattr(of[name], quantity) for of in (golden.steps, golden.steps_float32))
         given = found.get(f"{name}/{quantity}")
         if given is not None:

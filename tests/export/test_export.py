@@ -147,7 +147,7 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
 
 def test_several_formats_in_one_go_and_more_later(qcn: Command, bundle: Bundle, run: Path, data_dir: Path) -> None:
     before = contents(bundle.folder)
-    assert ended(qcn("export", bundle.folder, "--format", "torchscript", "--format", "native"), 0)
+    assert ended(qcn("export", bundle.folder, "--format", "torchscript,native"), 0)
     assert ended(qcn("export", bundle.folder, "--precision", "fp16", "--batch", 4, "--every-layer"), 0)
     assert ended(qcn("export", bundle.folder, "--precision", "bf16", "--routing", "fused", "--opset", 24), 0)
     again = Bundle.open(bundle.folder)

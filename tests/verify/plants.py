@@ -222,7 +222,7 @@ FAULTS = {
         altered_network(array("capsules2.rotation", one_rotor_backwards), "pointwise"), "capsules2/iteration1/mean"
     ),
     "one rotor turns backwards, in the weights, by libqcn": Fault(
-        faulty_weights, None, "native", "this backend gives out no layers"
+        faulty_weights, "capsules2/iteration1/mean", "native"
     ),
     "one rotor turns backwards, in the weights, by torch": Fault(faulty_weights, "capsules2/iteration1/mean", "torch"),
     "one routing iteration dropped": Fault(

@@ -152,8 +152,14 @@ def test_libqcn_answers_as_the_network_does(bundle: Bundle) -> None:
     """By the C interface, the batch as a whole and image by image: the same bits."""
     if not native_kernels.available():
         pytest.skip("libqcn is not built")
-    (verdict,) = parity.verify(bundle, ["native"], {})
+    (verdict,) = parity.verify(bundle, ["native"], {}, bisect=True)
     assert verdict.status == "passed" and verdict.deterministic and verdict.runner.startswith("libqcn (native")
+    assert [stage.name for stage in verdict.stages if stage.layer == "capsules1"] == [
+        *(f"capsules1/iteration1/{quantity}" for quantity in ("mean", "variance")),
+        *(f"capsules1/iteration2/{quantity}" for quantity in ("mean", "variance", "activation")),
+        *(f"capsules1.{output}" for output in ("activation", "pose")),
+    ]
+    assert verdict.stages[-1].name == "classes/iteration2/activation" and all(stage.passed for stage in verdict.stages)
     images = bundle.golden().input
     with create("native", bundle.folder / WEIGHTS) as runner:
         whole = runner.infer(images)

@@ -129,15 +129,34 @@ QCN_API const char* qcn_model_class(const qcn_model* model, int index);  // its 
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
 
+// A capsule layer of some images, for who wants to know where answers come from. The arrays hold during the call.
 typedef struct {
-  size_t size;   // of this structure
-  void* stream;  // a cudaStream_t for the work on a GPU; NULL: one of the session's own
+  size_t size;  // of this structure
+  const char* name;
+  int images;  // a large batch comes in parts, in order
+  int parents, height, width;
+  int iterations;           // of its routing
+  const float* pose;        // [images, parents, 3, height, width]
+  const float* activation;  // [images, parents, height, width]
+  const float* statistics;  // [iterations, 7, parents, images, height, width]: mass, three means, three variances
+} qcn_layer;
+
+// Called from the thread that calls the library, for one layer after the other.
+typedef void (*qcn_layer_seen)(const qcn_layer* layer, void* user);
+
+typedef struct {
+  size_t size;           // of this structure
+  void* stream;          // a cudaStream_t for the work on a GPU; NULL: one of the session's own
+  qcn_layer_seen layer;  // NULL: none is shown. Of the native backend only; the others refuse it
+  void* layer_user;
 } qcn_session_params;
 
 static inline qcn_session_params qcn_session_default_params(void) {
   qcn_session_params params;
   params.size = sizeof params;
   params.stream = NULL;
+  params.layer = NULL;
+  params.layer_user = NULL;
   return params;
 }
 

@@ -23,6 +23,11 @@ class NativeRunner final : public Runner {
       : plan_(std::move(plan)),
         most_images_(std::clamp<size_t>(kMostBytes / (plan_->image_floats * sizeof(float)), 1, kMostImages)) {}
 
+  bool show_layers(ShowLayer show) override {
+    show_ = std::move(show);
+    return true;
+  }
+
   void run(const float* input, int count, float* activation, float* pose) override {
     const Map& image = plan_->image;
     for (size_t left = count > 0 ? static_cast<size_t>(count) : 0; left > 0;) {
@@ -65,12 +70,33 @@ class NativeRunner final : public Runner {
       bool last = &layer == &plan_->layers.back();
       qcn_routing_shape shape = layer.shape;
       shape.batch = static_cast<int>(batch);
-      int status = qcn_routing_forward(&shape, at(layer.pose), at(layer.activation), layer.rotation, layer.beta_u,
-                                       layer.beta_a, last && pose ? pose : at(layer.out_pose),
-                                       last ? activation : at(layer.out_activation), nullptr);
-      if (status == QCN_ROUTING_OK) continue;
-      throw Error(status == QCN_ROUTING_NO_MEMORY ? QCN_NO_MEMORY : QCN_INTERNAL_ERROR, qcn_routing_status(status));
+      float* out_pose = last && pose ? pose : at(layer.out_pose);
+      float* out_activation = last ? activation : at(layer.out_activation);
+      int status =
+          qcn_routing_forward(&shape, at(layer.pose), at(layer.activation), layer.rotation, layer.beta_u, layer.beta_a,
+                              out_pose, out_activation, show_ ? statistics(shape, layer) : nullptr);
+      if (status != QCN_ROUTING_OK) {
+        throw Error(status == QCN_ROUTING_NO_MEMORY ? QCN_NO_MEMORY : QCN_INTERNAL_ERROR, qcn_routing_status(status));
+      }
+      if (show_) show(layer, shape, out_pose, out_activation);
     }
+  }
+
+  float* statistics(const qcn_routing_shape& shape, const Layer& layer) {
+    size_t numbers =
+        static_cast<size_t>(shape.iterations) * QCN_ROUTING_STATISTICS * static_cast<size_t>(shape.parents);
+    statistics_.resize(numbers * static_cast<size_t>(shape.batch) * layer.height * layer.width);
+    return statistics_.data();
+  }
+
+  void show(const Layer& layer, const qcn_routing_shape& shape, const float* pose, const float* activation) const {
+    qcn_layer shown{};
+    shown.size = sizeof shown;
+    shown.name = layer.name.c_str();
+    shown.images = shape.batch, shown.parents = shape.parents, shown.iterations = shape.iterations;
+    shown.height = static_cast<int>(layer.height), shown.width = static_cast<int>(layer.width);
+    shown.pose = pose, shown.activation = activation, shown.statistics = statistics_.data();
+    show_(shown);
   }
 
   static void enter(const Entry& entry, const float* from, float* to) {
@@ -92,6 +118,8 @@ class NativeRunner final : public Runner {
   Memory owner_;
   float* memory_ = nullptr;
   size_t capacity_ = 0;
+  ShowLayer show_;
+  std::vector<float> statistics_;  // of the layer that is shown
 };
 
 class NativeBackend final : public Backend {

@@ -91,6 +91,8 @@ class Builder {
     Map out{(map.height - window_height) / stride + 1, (map.width - window_width) / stride + 1, parents};
     auto small = [](size_t size) { return static_cast<int>(size); };  // nothing exceeds kMostFloats
     Layer made{};
+    made.name = layer.name;
+    made.height = out.height, made.width = out.width;
     made.shape = {1,
                   small(map.channels),
                   small(map.height),

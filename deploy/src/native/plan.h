@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "convolution.h"
@@ -31,7 +32,9 @@ struct Step {
 };
 
 struct Layer {
-  qcn_routing_shape shape;  // for a batch of 1
+  std::string name;
+  std::size_t height, width;  // of the map of its parents
+  qcn_routing_shape shape;    // for a batch of 1
   const float *rotation, *beta_u, *beta_a;
   Place pose, activation, out_pose, out_activation;
 };
