@@ -82,7 +82,9 @@ class CapsuleLayer:
         right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in PRODUCTS)), axis=2)
         elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
         products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
-        mass = self._convolution("mass", activation, np.ones((1, 1, C, 1, *self.site.window)))  # [B, 1, 1, n]
+        # Over the children of a place, then over places: fewer terms one behind the other, and so less rounding.
+        active = g.reduce("ReduceSum", "active", activation, 1)
+        mass = self._convolution("mass", active, np.ones((1, 1, 1, 1, *self.site.window)))  # [B, 1, 1, n]
         sums = self._convolution("sums", weighted, elements)
         squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
         floor = g.number("floor", self.structure.mass_floor)
