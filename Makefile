@@ -21,7 +21,7 @@ demo: $(BIN)/.installed build/libqcn.so
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate
 	$(BIN)/qcn export $(DEMO)/train --format all --out $(DEMO)/bundle
 	$(BIN)/qcn doctor $(DEMO)/bundle
-	$(BIN)/qcn benchmark $(DEMO)/bundle --backends native --backends torch-fused --backends onnxruntime --duration 1 \
+	$(BIN)/qcn benchmark $(DEMO)/bundle --backends native,torch-fused,onnxruntime --duration 1 \
 		--json $(DEMO)/benchmark.json
 	$(BIN)/qcn verify-parity $(DEMO)/bundle --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
