@@ -29,10 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import UsageError
+from qcn.limits import MAX_ITERATIONS
 
 Array = NDArray[Any]
-
-MAX_ITERATIONS = 5
 
 
 @dataclass(frozen=True)

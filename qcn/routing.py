@@ -35,13 +35,13 @@ from torch import Tensor
 from qcn import kernels
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_shapes
+from qcn.limits import MAX_ITERATIONS
 
 Mode = Literal["logistic", "unit"]
 Body = Literal["auto", "fused", "reference"]  # auto: fused where it can be
 
 VARIANCE_FLOOR = 1e-4  # ε: poses are scaled to an RMS of 1, so this is a spread of one percent
 MASS_FLOOR = 1e-6  # under S: a parent that nobody votes for stays finite
-MAX_ITERATIONS = 5
 
 
 class Step(NamedTuple):

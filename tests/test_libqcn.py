@@ -1,12 +1,14 @@
-"""Where libqcn and its TensorRT plugin are looked for."""
+"""Where libqcn and its TensorRT plugin are looked for, and what Python and they must agree on."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from qcn import libqcn
+from qcn import libqcn, limits
 from qcn.errors import MissingError
 from qcn.export import plugin
+from qcn.kernels import shapes
 
 
 def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
@@ -23,3 +25,13 @@ def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
         for name in ("libqcn.so", plugin.LIBRARY):
             (folder / name).touch()
         assert (libqcn.find_library(), plugin.find()) == (folder / "libqcn.so", folder / plugin.LIBRARY)
+
+
+def test_limits_are_those_of_the_library() -> None:
+    deploy = Path(__file__).parent.parent / "deploy"
+    header = (deploy / "kernels" / "em_routing.h").read_text(encoding="utf-8")
+    defined = {name: int(value) for name, value in re.findall(r"#define QCN_ROUTING_(\w+) (\d+)", header)}
+    ours = {"MAX_PARENTS": limits.MAX_PARENTS, "MAX_ITERATIONS": limits.MAX_ITERATIONS, "STATISTICS": shapes.STATISTICS}
+    assert defined == ours
+    reader = (deploy / "src" / "manifest.cpp").read_text(encoding="utf-8")
+    assert f"kMaxIterations = {limits.MAX_ITERATIONS};" in reader

@@ -6,10 +6,10 @@ import torch
 
 from qcn.kernels import native
 from qcn.kernels.operator import rotation, route
+from qcn.limits import MAX_PARENTS
 
-__all__ = ["MAX_PARENTS", "obstacle", "rotation", "route"]
+__all__ = ["obstacle", "rotation", "route"]
 
-MAX_PARENTS = 64
 TRITON = (3, 6)  # the first whose Gluon has what the kernels use
 
 

@@ -1,15 +1,15 @@
-"""The routing operator on the CPU: `libqcn` (deploy/kernels/em_routing.h) through ctypes. Needs no torch to import."""
+"""The routing operator on the CPU: `libqcn` (deploy/kernels/em_routing.h) through ctypes."""
 
 import ctypes
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import STATISTICS, check_map, check_rotors, check_upstream
 from qcn.libqcn import load_library
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
@@ -42,18 +42,18 @@ def set_threads(threads: int) -> None:
 
 
 def forward(
-    pose: "Tensor",
-    activation: "Tensor",
-    rotation: "Tensor",
-    beta_u: "Tensor",
-    beta_a: "Tensor",
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
     *,
     window: tuple[int, int],
     stride: int,
     iterations: int,
     unit: bool,
     save: bool,
-) -> "tuple[Tensor, Tensor, Tensor]":
+) -> tuple[Tensor, Tensor, Tensor]:
     """Route a map of capsules; all tensors float32, on the CPU.
 
     pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, C, J, 3, 3]: the same at
@@ -72,20 +72,20 @@ def forward(
 
 
 def backward(
-    pose: "Tensor",
-    activation: "Tensor",
-    rotation: "Tensor",
-    beta_u: "Tensor",
-    beta_a: "Tensor",
-    statistics: "Tensor",
-    grad_pose: "Tensor",
-    grad_activation: "Tensor",
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    statistics: Tensor,
+    grad_pose: Tensor,
+    grad_activation: Tensor,
     *,
     window: tuple[int, int],
     stride: int,
     iterations: int,
     unit: bool,
-) -> "tuple[Tensor, Tensor, Tensor, Tensor, Tensor]":
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the five inputs of `forward`, given those of its pose and activation and what it saved."""
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
@@ -99,7 +99,7 @@ def backward(
     return by_pose, by_activation, by_rotation, by_beta_u, by_beta_a
 
 
-def rotation(theta: "Tensor", axis: "Tensor") -> "Tensor":
+def rotation(theta: Tensor, axis: Tensor) -> Tensor:
     """The rotations [..., 3, 3] of the rotors of `theta` [...] and `axis` [..., 3]; float32, on the CPU."""
     check_rotors(theta, axis)
     out = theta.new_empty((*theta.shape, 3, 3))
@@ -107,7 +107,7 @@ def rotation(theta: "Tensor", axis: "Tensor") -> "Tensor":
     return out
 
 
-def rotation_backward(theta: "Tensor", axis: "Tensor", grad: "Tensor") -> "tuple[Tensor, Tensor]":
+def rotation_backward(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of `rotation`'s arguments."""
     check_rotors(theta, axis, grad)
     by_theta, by_axis = theta.new_empty(theta.shape), axis.new_empty(axis.shape)
@@ -115,7 +115,7 @@ def rotation_backward(theta: "Tensor", axis: "Tensor", grad: "Tensor") -> "tuple
     return by_theta, by_axis
 
 
-def _rotors(name: str, theta: "Tensor", *tensors: "Tensor") -> None:
+def _rotors(name: str, theta: Tensor, *tensors: Tensor) -> None:
     if theta.numel():
         library = _library()
         status = getattr(library, name)(theta.numel(), theta.data_ptr(), *(x.data_ptr() for x in tensors))
@@ -155,7 +155,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(name: str, shape: _Shape, *tensors: "Tensor | None") -> None:
+def _call(name: str, shape: _Shape, *tensors: Tensor | None) -> None:
     library = _library()
     if shape.batch == 0:
         return
@@ -165,19 +165,15 @@ def _call(name: str, shape: _Shape, *tensors: "Tensor | None") -> None:
         raise UsageError(f"routing: {library.qcn_routing_status(status).decode()} ({fields})")
 
 
-def _readable(**tensors: "Tensor") -> "list[Tensor]":
+def _readable(**tensors: Tensor) -> list[Tensor]:
     """The tensors as the library reads them, one number after the other."""
-    import torch
-
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             raise UsageError(f"routing: {name} must be float32 on the CPU, not {tensor.dtype} on {tensor.device}")
     return [tensor.contiguous() for tensor in tensors.values()]
 
 
-def _shape(
-    pose: "Tensor", rotation: "Tensor", window: tuple[int, int], stride: int, iterations: int, unit: bool
-) -> _Shape:
+def _shape(pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool) -> _Shape:
     (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
     shared = rotation.shape[:2] == (1, 1) and window != (1, 1)
     return _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit)

@@ -1,11 +1,8 @@
 """The one check of shapes that every body of the operator makes: a kernel would read past the end of a wrong one."""
 
-from typing import TYPE_CHECKING
+from torch import Tensor
 
 from qcn.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 STATISTICS = 7  # of a parent and an iteration, kept for the gradients: mass, mean and variance
 
@@ -13,11 +10,11 @@ Grid = tuple[int, int]
 
 
 def check_map(
-    pose: "Tensor",
-    activation: "Tensor",
-    rotation: "Tensor",
-    beta_u: "Tensor",
-    beta_a: "Tensor",
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
     window: tuple[int, int],
     stride: int,
 ) -> Grid:
@@ -44,9 +41,9 @@ def check_map(
 
 
 def check_upstream(
-    statistics: "Tensor",
-    grad_pose: "Tensor",
-    grad_activation: "Tensor",
+    statistics: Tensor,
+    grad_pose: Tensor,
+    grad_activation: Tensor,
     *,
     batch: int,
     parents: int,
@@ -64,7 +61,7 @@ def check_upstream(
     )
 
 
-def check_rotors(theta: "Tensor", axis: "Tensor", grad: "Tensor | None" = None) -> None:
+def check_rotors(theta: Tensor, axis: Tensor, grad: Tensor | None = None) -> None:
     """Angles [...], axes [..., 3], and the gradient of their rotations [..., 3, 3]."""
     expected = {"axis of theta": (axis, (*theta.shape, 3))}
     if grad is not None:
@@ -72,7 +69,7 @@ def check_rotors(theta: "Tensor", axis: "Tensor", grad: "Tensor | None" = None) 
     check_shapes(expected)
 
 
-def check_shapes(expected: "dict[str, tuple[Tensor, tuple[int, ...]]]") -> None:
+def check_shapes(expected: dict[str, tuple[Tensor, tuple[int, ...]]]) -> None:
     """Tensors by name, each with the shape that it must have."""
     for name, (tensor, shape) in expected.items():
         if tensor.shape != shape:
