@@ -1,7 +1,6 @@
 """What every benchmark records beside its numbers: the date, the commit, the machine, the versions."""
 
 import datetime
-import importlib.util
 import os
 import platform
 import subprocess
@@ -9,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qcn.export.targets import this_gpu
+from qcn.packages import installed
 
 
 def facts() -> dict[str, Any]:
     """The circumstances of a measurement, with or without torch. QCN_COMMIT names the commit where git cannot."""
     gpu = this_gpu()
     versions = {"python": platform.python_version()}
-    if importlib.util.find_spec("torch"):
+    if installed("torch"):
         import torch
 
         versions["torch"] = torch.__version__

@@ -4,7 +4,6 @@ A run needs torch. A bundle has the network in deployment form, so that ONNX gra
 from it on a device without torch.
 """
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Precision, manifest_of, tools
 from qcn.export.tensorrt_config import BuildRequest
 from qcn.export.tensorrt_find import FLAVOURS
+from qcn.packages import installed
 
 if TYPE_CHECKING:
     from qcn.export.receipt import Receipt
@@ -149,7 +149,7 @@ def export(
 
 def check_opset(request: Request) -> None:
     """Refuse an opset that the onnx package here does not know, before anything is made."""
-    if request.opset is not None and importlib.util.find_spec("onnx"):
+    if request.opset is not None and installed("onnx"):
         import onnx
 
         if request.opset > (newest := onnx.defs.onnx_opset_version()):
@@ -211,7 +211,7 @@ def _pt2(job: Job) -> Made:
 
 
 def _need_torch(what: str) -> None:
-    if importlib.util.find_spec("torch") is None:
+    if not installed("torch"):
         raise MissingError(f"{what} needs torch: pip install torch")
 
 
@@ -248,7 +248,7 @@ def _onnx(job: Job) -> Made:
 
 def onnx_graph(job: Job, routing: str) -> Artefact:
     """Write the ONNX graph with its routing arranged this way."""
-    if importlib.util.find_spec("onnx") is None:
+    if not installed("onnx"):
         raise MissingError("writing ONNX needs the onnx package: pip install onnx")
     import onnx
 
@@ -290,11 +290,11 @@ def _trt(job: Job) -> Made:
     target = targets.target(request.target)
     loaded: plugin.Plugin | None = None
     try:
-        installed = tensorrt.find(request.tensorrt)
-        site = targets.site(target, installed.flavour, installed.version, installed.known_sms, targets.this_gpu())
+        found = tensorrt.find(request.tensorrt)
+        site = targets.site(target, found.flavour, found.version, found.known_sms, targets.this_gpu())
         obstacle = site.why
         if request.routing == "fused" and not obstacle:
-            loaded = plugin.load(installed)
+            loaded = plugin.load(found)
     except MissingError as error:
         obstacle = str(error)
     if obstacle and target.name == "this":
@@ -303,9 +303,9 @@ def _trt(job: Job) -> Made:
     if obstacle:
         commands = targets.device_commands(bundle.folder, request.precision, request.batch, *request.engine_options())
         return Made("trt", reason=obstacle, commands=tuple(commands))
-    timings = cache_folder() / f"timings-{installed.flavour}-{installed.version_text}.cache"
-    with tensorrt.shown(job.console, f"building an engine by {installed}") as report:
-        engine = tensorrt.build(graph, request.engine(timings, site.sm), installed, report, loaded)
+    timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
+    with tensorrt.shown(job.console, f"building an engine by {found}") as report:
+        engine = tensorrt.build(graph, request.engine(timings, site.sm), found, report, loaded)
     file = f"engines/{engine.file_name}"
     with bundle.adding(file, "trt", request.precision, request.batch) as draft:
         draft.path.write_bytes(engine.plan)

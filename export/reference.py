@@ -27,7 +27,7 @@ from qcn.export.golden import Answers, Golden, Step, step_names
 from qcn.export.lower import CLASSES
 from qcn.model import QCN, choose_routing
 
-REAL = 16
+REAL = 16  # images of the data set among the golden ones, beside the edge cases
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB an image in float64
 STEPPED = 2  # rows whose routing is kept step by step: they show where a fault is, all rows show that there is one
 DENORMAL = "denormal"
@@ -115,8 +115,8 @@ def answers(network: QCN, image: Tensor) -> Insight:
     steps: list[Step] = []
     whole = []
     with torch.inference_mode():
-        for start, batch in enumerate(image.split(BATCH)):
-            with routing.watched(lambda step: steps.append(_kept(step))) if start == 0 else nullcontext():
+        for number, batch in enumerate(image.split(BATCH)):
+            with routing.watched(lambda step: steps.append(_kept(step))) if number == 0 else nullcontext():
                 whole.append(network(batch))
     layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
     named = dict(zip(step_names([*seen, CLASSES], network.config.iterations), steps, strict=True))

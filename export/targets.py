@@ -57,31 +57,19 @@ class Target:
 
     sm         compute capability as one number; None: that of this machine
     tensorrt   (major, minor) of the TensorRT versions its system brings, newest last; empty: any
-    note       what to know before building there
     """
 
     name: str
     sm: int | None
     tensorrt: tuple[tuple[int, int], ...] = ()
-    note: str = ""
 
 
 TARGETS = {
     target.name: target
     for target in (
-        Target("this", None, note="the GPU and the TensorRT of this machine"),
-        Target(
-            "jetson-orin",
-            87,
-            ((8, 6), (10, 3)),
-            "JetPack 6.0 brings TensorRT 8.6, 6.1 and 6.2 bring 10.3; their Python module is for Python 3.10",
-        ),
-        Target(
-            "jetson-thor",
-            110,
-            ((10, 13),),
-            "JetPack 7.0 brings TensorRT 10.13; its Python module is for Python 3.12",
-        ),
+        Target("this", None),
+        Target("jetson-orin", 87, ((8, 6), (10, 3))),  # of JetPack 6.0, and of 6.1 and 6.2
+        Target("jetson-thor", 110, ((10, 13),)),  # of JetPack 7.0
     )
 }
 
@@ -111,14 +99,14 @@ def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: froz
     known_sms          the SMs that its builder can be told to build for, whatever GPU is here (TensorRT-RTX only)
     gpu                this machine's, if any
     """
-    words = f"TensorRT{'-RTX' if flavour == 'rtx' else ''} {'.'.join(map(str, version))}"
+    words = f"{product(flavour)} {'.'.join(map(str, version))}"
     why = ""
     if flavour == "rtx":
         if wanted.sm is not None and wanted.sm not in known_sms:
             known = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
             why = f"{words} builds for {known}; {wanted.name} is sm{wanted.sm}"
     elif gpu is None:
-        why = f"{words} builds only on a machine with an NVIDIA GPU; there is none here"
+        why = f"{words}, unlike TensorRT-RTX, builds only on a machine with an NVIDIA GPU; there is none here"
     elif wanted.sm not in (None, gpu.sm):
         why = f"{wanted.name} is sm{wanted.sm}; this machine's {gpu.name} is sm{gpu.sm}"
     elif wanted.tensorrt and version[:2] not in wanted.tensorrt:
@@ -191,7 +179,6 @@ def need_gpu(words: str) -> Gpu:
     gpu = this_gpu()
     if gpu is None:
         raise MissingError(
-            f"{words} needs an NVIDIA GPU and its driver, and libcuda.so.1 shows none here; "
-            "run this on the device, or build with TensorRT-RTX, whose builder needs no GPU"
+            f"{words} needs an NVIDIA GPU and its driver, and libcuda.so.1 shows none here; run this on the device"
         )
     return gpu

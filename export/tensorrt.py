@@ -3,7 +3,7 @@
 The precision of every tensor is the ONNX graph's (its casts). What was built is read back and compared with what was
 asked (`qcn.export.receipt`), so that an engine in another precision is an error and not a surprise.
 
-    engine = build(bundle / "model.onnx", BuildRequest("fp16", Batch(1, 8, 64)), find())
+    engine = build(bundle / "model.trt.fp16.onnx", BuildRequest("fp16", Batch(1, 8, 64)), find())
     (folder / engine.file_name).write_bytes(engine.plan)
 """
 

@@ -1,12 +1,11 @@
 """The routing operator, fused: `native` (libqcn) on a CPU, `cuda` (Triton) on a GPU. qcn/routing.py calls them."""
 
-import importlib.util
-
 import torch
 
 from qcn.kernels import native
 from qcn.kernels.operator import rotation, route
 from qcn.limits import MAX_PARENTS
+from qcn.packages import installed
 
 __all__ = ["obstacle", "rotation", "route"]
 
@@ -34,7 +33,7 @@ obstacle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _without_triton() -> str:
-    if importlib.util.find_spec("triton") is None:
+    if not installed("triton"):
         return "triton is not installed: pip install 'qcn[gpu]'"
     import triton
 
