@@ -215,7 +215,9 @@ def export(
     routing: Annotated[
         str, typer.Option(help="unrolled (standard operators) or fused (one custom node a capsule layer).")
     ] = "unrolled",
-    opset: Annotated[int | None, typer.Option(help="ONNX opset; 17 if not given, which TensorRT 8.6 reads.")] = None,
+    opset: Annotated[
+        int | None, typer.Option(help="ONNX opset; if not given 17, which TensorRT 8.6 reads; for bf16 22.")
+    ] = None,
     every_layer: Annotated[
         bool, typer.Option("--every-layer", help="Also give out every capsule layer's pose and activation.")
     ] = False,
@@ -409,7 +411,7 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
 
     table = Table(box=None)
     for heading in ("name", "image", "classes", "here", "what it is"):
-        table.add_column(heading, no_wrap=heading != "what it is")
+        table.add_column(heading, no_wrap=heading != "what it is", overflow="fold")
     for name, entry in DATASETS.items():
         here = "rendered" if not entry.files else "yes" if is_here(entry, data_dir) else "no"
         table.add_row(name, f"{entry.channels}×{entry.size}×{entry.size}", str(len(entry.classes)), here, entry.summary)

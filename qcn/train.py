@@ -148,6 +148,8 @@ class Training:
         """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
         module: nn.Module = self.network
         if world_size() > 1:
+            # Newer versions of torch rename `broadcast_buffers`, and say so; older ones know this name alone.
+            warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
             # Batch statistics are already equal on all processes; only gradients are left to share.
             module = DistributedDataParallel(module, broadcast_buffers=False)
         if self.settings.compile:

@@ -14,9 +14,10 @@
 //       }
 //       qcn_image image = qcn_image_default(rgb, width, height, 3);
 //       int best = qcn_classify(session, &image, 1, activation, NULL) ? -1 : qcn_best(activation, 10);
+//       if (best >= 0) printf("%s\n", qcn_model_class(model, best));
 //       qcn_session_free(session);
 //       qcn_model_free(model);
-//       return best;  // its name: qcn_model_class(model, best)
+//       return best;
 //     }
 //
 // Threads: a model may be used by any number of threads at once; a session by one at a time. Make one session a thread,
