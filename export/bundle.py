@@ -20,12 +20,23 @@ from typing import Any, Literal
 from qcn.errors import UsageError, unknown_name
 from qcn.export import golden, native
 from qcn.export.golden import Golden
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Manifest, Precision, Source, check_place
+from qcn.export.manifest import (
+    GOLDEN,
+    MANIFEST,
+    WEIGHTS,
+    Artefact,
+    Batch,
+    Format,
+    Manifest,
+    Precision,
+    Source,
+    check_place,
+)
 from qcn.export.network import Network
 from qcn.export.transaction import LOCK, aside_of, locked, take_places
 from qcn.files import file_sha256, write_text
 
-WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
+__all__ = ["GOLDEN", "WEIGHTS", "Bundle", "Draft", "Finding"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,13 @@ class Bundle:
 
     def golden(self) -> Golden:
         """Images and the answers that the trained network gave to them."""
-        return golden.read(self.path(self.find(GOLDEN)))
+        path = self.path(self.find(GOLDEN))
+        found = golden.read(path)
+        try:
+            _check_golden(found, self.manifest)
+        except UsageError as error:
+            raise UsageError(f"{path} is not of the network that {MANIFEST} describes: {error}") from error
+        return found
 
     def check(self) -> list[Finding]:
         """Every file that the manifest names, then every other file that lies in the bundle."""
@@ -180,6 +197,24 @@ def _read_manifest(folder: Path) -> Manifest:
     except (UsageError, ValueError, TypeError, RecursionError) as error:
         mend = f"qcn export RUN --out {folder}"
         raise UsageError(f"{path} cannot be read: {error}; remove the bundle and make it anew with: {mend}") from error
+
+
+def _check_golden(found: Golden, manifest: Manifest) -> None:
+    """Refuse golden answers that are not of this network: of other shapes, or with other names for its classes."""
+    sides = {
+        "images": (found.image.shape[1:], manifest.image),
+        "inputs": (found.input.shape[1:], manifest.input.shape),
+        "activations": (found.reference.activation.shape[1:], (len(manifest.classes),)),
+    }
+    for name, (seen, expected) in sides.items():
+        if seen != expected:
+            raise UsageError(f"its {name} are {list(seen)}, where {list(expected)} are due")
+    for row, label in zip(found.rows, found.label, strict=True):
+        if label >= len(manifest.classes):
+            raise UsageError(f"'{row}' has the label {label}, and there are {len(manifest.classes)} classes")
+        named = row.partition(": ")[2]  # as `qcn.export.reference` names images: SPLIT NUMBER: CLASS
+        if label >= 0 and named in manifest.classes and named != manifest.classes[label]:
+            raise UsageError(f"'{row}' is of the class {label}, which {MANIFEST} calls '{manifest.classes[label]}'")
 
 
 def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:

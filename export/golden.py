@@ -19,6 +19,8 @@ of it; no torch here.
 
 import json
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,7 +74,8 @@ class Golden:
     inputs_only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse arrays that are not of their kind: they may come from a file."""
+        """Refuse names and arrays that are not of their kind: they may come from a file."""
+        self._check_rows()
         arrays = [("image", self.image, "uint8", 4), ("label", self.label, "int64", 1)]
         arrays += [("input", self.input, "float32", 4)]
         for name, answers, dtype, axes in (
@@ -87,7 +90,11 @@ class Golden:
             if array.dtype != dtype or array.ndim != axes or len(array) != len(self.rows):
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
-        for name, answers in {"float64": self.reference, "float32": self.float32, **self.layers}.items():
+        if not np.isfinite(self.input).all():
+            raise UsageError("the inputs must be finite")
+        singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}
+        answered = {"float64": self.reference, "float32": self.float32, **self.layers, **singles}
+        for name, answers in answered.items():
             expected = (*answers.activation.shape[:2], 3, *answers.activation.shape[2:])
             if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
                 raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
@@ -101,8 +108,16 @@ class Golden:
         for name, step in self.steps.items():
             self._check_step(name, step, "float64", step.activation.shape)
             self._check_step(name, self.steps_float32[name], "float32", step.activation.shape)
+
+    def _check_rows(self) -> None:
+        if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
+            raise UsageError(f"two of its rows are named '{readable(twice[0])}'")
+        if odd := [row for row in self.rows if row != readable(row)]:
+            raise UsageError(f"the row '{readable(odd[0])}' has control characters in its name")
         if strange := set(self.inputs_only) - set(self.rows):
-            raise UsageError(f"'{min(strange)}' is not one of its rows")
+            raise UsageError(f"'{readable(min(strange))}' is not one of its rows")
+        if not set(self.rows) - set(self.inputs_only):
+            raise UsageError("it has no images")
 
     def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
         if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
@@ -115,6 +130,12 @@ class Golden:
             if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
+
+
+def readable(name: str) -> str:
+    """The name with what does not show itself written out: control characters and bytes that are no text."""
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(repr(one)[1:-1] if unicodedata.category(one) in hidden else one for one in name)
 
 
 def step_names(layers: Sequence[str], iterations: int) -> list[str]:

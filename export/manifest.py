@@ -26,7 +26,10 @@ Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused",
 Precision = Literal["fp64", "fp32", "fp16", "bf16", "int8"]
 # What to ask of `qcn export` for an artefact; golden answers and weights come with every export of a run.
 FLAGS: dict[Format, str] = {"golden": "native", "onnx-fused": "onnx --routing fused", "onnx-trt": "trt"}
-FIXED = ("native", "golden")  # of one precision
+# Those that are one file, of one precision, in a bundle: readers find them by name.
+WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
+FIXED: dict[Format, tuple[str, Precision]] = {"native": (WEIGHTS, "fp32"), "golden": (GOLDEN, "fp64")}
+MOST_IMAGES = 65536  # at once; libqcn reads no more
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,10 @@ class Batch:
     def __post_init__(self) -> None:
         if not all(type(size) is int for size in (self.min, self.opt, self.max)):
             raise TypeError(f"batch sizes must be whole numbers, not {self.min!r}, {self.opt!r}, {self.max!r}")
-        if not 1 <= self.min <= self.opt <= self.max:
+        if not 1 <= self.min <= self.opt <= self.max <= MOST_IMAGES:
             raise UsageError(
-                f"a batch range goes upwards from 1 or more (min:opt:max), not {self.min}:{self.opt}:{self.max}"
+                f"a batch range goes upwards (min:opt:max), from 1 or more to {MOST_IMAGES} or less, not "
+                f"{self.min}:{self.opt}:{self.max}"
             )
 
     @staticmethod
@@ -63,7 +67,8 @@ class Artefact:
     """A file of the bundle.
 
     file       path below the bundle, with slashes
-    precision  what was asked for; `found` is what the artefact was seen to compute in (None: it could not be seen)
+    precision  what was asked for; `found` is what the artefact was seen to compute in, the same (None: it could not be
+               seen)
     batch      None: any number of images
     facts      what else is worth knowing of this format, such as the opset or the TensorRT version
     """
@@ -84,6 +89,11 @@ class Artefact:
         for name, choices in known.items():
             if (seen := getattr(self, name)) not in choices:
                 raise ValueError(f"{self.file}: {name} must be one of {', '.join(map(str, choices))}, not {seen!r}")
+        if self.found not in (None, self.precision):  # its tolerance is the precision's
+            raise ValueError(f"{self.file}: asked for in {self.precision}, and found to compute in {self.found}")
+        if FIXED.get(self.format, (self.file, self.precision)) != (self.file, self.precision):
+            file, precision = FIXED[self.format]
+            raise ValueError(f"{self.file}: {self.format} is {file}, in {precision}, and not in {self.precision}")
         if type(self.sha256) is not str or not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ValueError(f"{self.file}: {self.sha256!r} is not a sha256")
         if type(self.bytes) is not int or self.bytes < 0:
@@ -148,6 +158,8 @@ class Manifest:
         texts = (self.name, *self.classes, *self.tools, *self.tools.values())
         if not all(type(text) is str and text.isprintable() for text in texts):
             raise TypeError("the name, classes and tools must be printable text")
+        if len(set(self.classes)) != len(self.classes) or "" in self.classes:
+            raise ValueError(f"the classes must have names, each its own, not {list(self.classes)}")
         if len(self.image) != 3 or not all(type(side) is int and side > 0 for side in self.image):
             raise ValueError(f"image must be [channels, height, width], not {list(self.image)}")
         if len(self.classes) != self.structure.classes:

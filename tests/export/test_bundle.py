@@ -128,6 +128,16 @@ def hostile(file: object) -> Callable[[dict[str, Any]], object]:
         (lambda record: record["files"][0].update(bytes=-1), "size in bytes"),
         (lambda record: record["files"][0].update(format="pickle"), "format must be one of"),
         (lambda record: record["files"][0].update(batch={"min": 8, "opt": 1, "max": 8}), "8:1:8"),
+        (lambda record: record["files"][0].update(batch={"min": 1, "opt": 1, "max": 10**9}), "65536 or less"),
+        (
+            lambda record: record["files"][0].update(precision="int8", found=None),
+            "native is weights.safetensors, in fp",
+        ),
+        (lambda record: record["files"][0].update(file="other.safetensors"), "native is weights.safetensors"),
+        (lambda record: record["files"][1].update(file="other.safetensors"), "golden is golden.safetensors"),
+        (lambda record: record["files"][0].update(found="bf16"), "asked for in fp32, and found to compute in bf16"),
+        (lambda record: record["classes"].__setitem__(1, record["classes"][0]), "each its own"),
+        (lambda record: record["classes"].__setitem__(1, ""), "must have names"),
         *((hostile(file), "not a place for a file") for file in ("../w", "/etc/passwd", "a/../../w", "", ".", 7, None)),
         *((hostile(file), "not a place for a file") for file in ("a\\b", "a\0b", ".lock", "manifest.json", "a//b")),
     ],
@@ -200,7 +210,7 @@ def test_batches_are_read_as_the_command_line_gives_them() -> None:
     assert Batch.parse("64") == Batch(64, 64, 64)
     assert Batch.parse("1:8:64") == Batch(1, 8, 64)
     assert [str(Batch.parse(text)) for text in ("64", "1:8:64")] == ["64", "1:8:64"]
-    for wrong in ("", "0", "8:1:64", "1:64", "1:2:3:4", "-1", "a", "1:8:", "²"):
+    for wrong in ("", "0", "8:1:64", "1:64", "1:2:3:4", "-1", "a", "1:8:", "²", "65537"):
         with pytest.raises(UsageError, match=r"batch"):
             Batch.parse(wrong)
 

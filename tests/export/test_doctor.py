@@ -1,5 +1,6 @@
 """`qcn doctor BUNDLE`: the right word for every file on every kind of machine, and the command that helps."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from qcn import doctor
 from qcn.errors import UsageError
 from qcn.export import plugin
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import Artefact, Batch, Format, Precision
+from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Precision
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt_find import TensorRT
 from qcn.kernels import native
@@ -179,6 +180,23 @@ def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
 
 def test_a_file_of_the_right_hash_and_the_wrong_kind(bundle: Bundle) -> None:
     """Whoever can write the manifest can make any hash right: the contents are looked at all the same."""
-    for file, kind in ((WEIGHTS, "native"), (GOLDEN, "golden")):
-        add(bundle, file, kind)  # type: ignore[arg-type]
+    add(bundle, WEIGHTS, "native", "fp32")
+    add(bundle, GOLDEN, "golden", "fp64")
     assert {row.file: row.state for row in doctor.diagnose(bundle.folder)} == {WEIGHTS: "altered", GOLDEN: "altered"}
+
+
+def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
+    """Classes in another order: the engine answers as it did, and every answer has another's name."""
+    path = bundle.folder / MANIFEST
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["classes"][:2] = record["classes"][1::-1]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    found = row(bundle, GOLDEN)
+    assert found.state == "altered" and "is of the class 0, which manifest.json calls '1'" in found.reason
+
+
+@pytest.mark.parametrize("flavour", [None, [], {}, 7, "other"])
+def test_an_engine_whose_facts_make_no_sense(bundle: Bundle, machine: dict[str, Any], flavour: object) -> None:
+    add(bundle, "engines/x.engine", "trt", flavour=flavour)
+    found = row(bundle, "engines/x.engine")
+    assert found.state == "cannot" and "name no TensorRT" in found.reason and found.mend.startswith("qcn export")

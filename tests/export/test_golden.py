@@ -216,7 +216,40 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
     refused("the mean of 'capsules1/iteration1'", {f"{step}.mean": arrays[f"{step}.mean"] * np.nan}, **metadata)
     refused("the variance of 'capsules1/iter", {f"{step}.variance": arrays[f"{step}.variance"][:1].copy()}, **metadata)
     refused("'nowhere' is not one of its rows", {}, **{**metadata, "inputs_only": '["nowhere"]'})
+    refused("the inputs must be finite", {"input": arrays["input"] * np.float32(np.nan)}, **metadata)
+    single = "capsules1.pose.float32"
+    refused("the poses of 'capsules1 float32'", {single: arrays[single] * np.float32(np.inf)}, **metadata)
+    refused("the poses of 'capsules1 float32'", {single: arrays[single][:, :1].copy()}, **metadata)
+    rows = json.loads(metadata["rows"])
+    refused("it has no images", {}, **{**metadata, "inputs_only": metadata["rows"]})
+    refused("two of its rows are named", {}, **{**metadata, "rows": json.dumps([rows[1], *rows[1:]])})
+    for odd, shown in (("\x1b[2J", r"\\x1b\[2J"), ("\ud800", r"\\ud800"), ("a\nb", r"a\\nb"), ("\u202e", r"\\u202e")):
+        refused(f"the row '{shown}' has control char", {}, **{**metadata, "rows": json.dumps([odd, *rows[1:]])})
+    empty = {name: None for name in arrays if name.startswith(("capsules", "classes"))}
+    none = {name: array[:0].copy() for name, array in arrays.items() if name not in empty}
+    refused("it has no images", {**empty, **none}, **{**metadata, "rows": "[]", "inputs_only": "[]"})
     for content in (b"", b"\xff" * 64, path.read_bytes()[:-1]):
         other.write_bytes(content)
         with pytest.raises(UsageError, match="is not a golden file"):
             golden.read(other)
+
+
+def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
+    """Labels that are no classes or are another's, and shapes of another network, behind a hash that is right."""
+    honest = bundle.golden()
+
+    def refused(says: str, **changes: Any) -> None:
+        with bundle.adding(GOLDEN, "golden", "fp64") as draft:
+            golden.write(draft.path, replace(honest, **changes))
+        with pytest.raises(UsageError, match=f"is not of the network that manifest.json describes: {says}"):
+            bundle.golden()
+
+    refused("'.*' has the label 10, and there are 10 classes", label=np.where(honest.label == 9, 10, honest.label))
+    refused("'test .*' is of the class", label=np.where(honest.label >= 0, (honest.label + 1) % 10, honest.label))
+    refused(r"its images are \[1, 28, 27\]", image=honest.image[..., 1:])
+    refused(r"its inputs are \[1, 28, 27\]", input=honest.input[..., 1:])
+    fewer = {
+        name: replace(answers, activation=answers.activation[:, :9], pose=answers.pose[:, :9])
+        for name, answers in (("reference", honest.reference), ("float32", honest.float32))
+    }
+    refused(r"its activations are \[9\], where \[10\] are due", **fewer, label=honest.label * 0)
