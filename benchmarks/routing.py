@@ -12,7 +12,7 @@ import copy
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +122,10 @@ def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
 
 
 @torch.inference_mode()
-def inference(network: QCN, device: torch.device, compile: bool, batches: Iterable[int] = ()) -> Iterator[Row]:
+def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]:
     """One image batch to class capsules."""
     networks = {body: with_routing(network, body) for body in BODIES}
-    for batch in batches or ((1, 64, 256) if device.type == "cuda" else (1, 16)):
+    for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
         image = torch.randn(batch, 2, 32, 32, device=device)
         modules: dict[str, Any] = dict(networks)
         if compile and batch > 1:

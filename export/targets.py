@@ -149,12 +149,12 @@ def export_command(bundle: str, precision: str, batch: Batch, *options: str) -> 
     return " ".join((command, *options))
 
 
-def device_commands(bundle: Path, precision: str, batch: Batch, *options: str, host: str = "device") -> list[str]:
-    """What to type to build the engine on the device itself; `host` is what ssh knows it by."""
+def device_commands(bundle: Path, precision: str, batch: Batch, *options: str) -> list[str]:
+    """What to type to build the engine on the device itself; "device" stands for what ssh knows it by."""
     name = bundle.resolve().name
     return [
-        f"scp -r {shlex.quote(str(bundle))} {host}:",
-        f"ssh {host} {export_command(name, precision, batch, *options)}",
+        f"scp -r {shlex.quote(str(bundle))} device:",
+        f"ssh device {export_command(name, precision, batch, *options)}",
     ]
 
 

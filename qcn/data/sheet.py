@@ -23,10 +23,8 @@ PAPER, INK, FAINT, EMPTY = (255, 255, 255), (28, 30, 34), (128, 132, 140), (240,
 Rows = list[list[int | None]]  # by class, by column: which image, or None for an empty cell
 
 
-def contact_sheet(
-    images: ImageSet, path: Path, *, title: str = "", columns: int | None = None, both_eyes: bool = False
-) -> None:
-    """Write the sheet of `images` to `path`, a PNG. Of a stereo pair it shows the left eye, or both side by side.
+def contact_sheet(images: ImageSet, path: Path, *, title: str = "", columns: int | None = None) -> None:
+    """Write the sheet of `images` to `path`, a PNG. Of a stereo pair it shows the left eye.
 
     `columns` is the number of images a row: ten unless told, and with viewpoints one for each azimuth, up to 18.
     """
@@ -38,7 +36,7 @@ def contact_sheet(
         rows, headings = _spread(images, columns or 10)
     else:
         rows, headings = _around(images, images.views, columns or 18)
-    sheet = _draw(images, rows, headings, title, both_eyes)
+    sheet = _draw(images, rows, headings, title)
     with atomic_write(path) as aside:
         sheet.save(aside, format="PNG", optimize=True)
 
@@ -79,14 +77,12 @@ def _walk(members: Ints, views: Views, azimuths: Ints) -> list[int | None]:
     return row
 
 
-def _picture(pixels: NDArray[np.uint8], both_eyes: bool) -> "Image":
+def _picture(pixels: NDArray[np.uint8]) -> "Image":
     """One image [C, H, W] at the size it has on the sheet."""
     from PIL import Image
 
-    if len(pixels) == 3:
-        picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    else:
-        picture = Image.fromarray(np.hstack(list(pixels)) if both_eyes else np.ascontiguousarray(pixels[0]))
+    shown = pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]
+    picture = Image.fromarray(np.ascontiguousarray(shown))
     height = pixels.shape[1]
     if height > CELL:
         return picture.resize((round(picture.width * CELL / height), CELL), Image.Resampling.LANCZOS)
@@ -94,11 +90,11 @@ def _picture(pixels: NDArray[np.uint8], both_eyes: bool) -> "Image":
     return picture.resize((picture.width * factor, height * factor), Image.Resampling.NEAREST)
 
 
-def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str, both_eyes: bool) -> "Image":
+def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str) -> "Image":
     from PIL import Image, ImageDraw, ImageFont
 
     large, plain, small = (ImageFont.load_default(size) for size in (20, 15, 12))
-    width, height = _picture(images.images[0], both_eyes).size
+    width, height = _picture(images.images[0]).size
     counts = [f"{np.count_nonzero(images.labels == label):,}" for label in range(len(images.classes))]
     ruler = ImageDraw.Draw(Image.new("L", (1, 1)))
     labels = [*((name, plain) for name in images.classes), *((count, small) for count in counts)]
@@ -124,5 +120,5 @@ def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str, both_ey
             if index is None:
                 draw.rectangle((x, y, x + width - 1, y + height - 1), EMPTY)
             else:
-                sheet.paste(_picture(images.images[index], both_eyes), (x, y))
+                sheet.paste(_picture(images.images[index]), (x, y))
     return sheet

@@ -1,4 +1,4 @@
-"""Routing on CUDA, in Triton's Gluon dialect: forward and backward without ever writing a vote to memory.
+"""Routing on CUDA, in Triton's Gluon dialect, without ever writing a vote to memory. Gradients: triton_backward.py.
 
 A program works on a tile of N windows × K children × P parents. Gluon lets us say which thread holds what, and here
 that is the difference between slow and fast: a thread holds four neighbouring parents of one or two windows, so rotors
