@@ -1,4 +1,4 @@
-// The files of a bundle, as `qcn export` writes it (qcn/export/bundle.py): read whole, and handed out after their hash
+// The files of a bundle, as `qcn export` writes it (export/bundle.py): read whole, and handed out after their hash
 // was checked.
 #ifndef QCN_SRC_BUNDLE_H
 #define QCN_SRC_BUNDLE_H

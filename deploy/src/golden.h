@@ -1,4 +1,4 @@
-// golden.safetensors: inputs of the network and its right answers (qcn/export/golden.py), as far as a backend is tested
+// golden.safetensors: inputs of the network and its right answers (export/golden.py), as far as a backend is tested
 // against them.
 #ifndef QCN_SRC_GOLDEN_H
 #define QCN_SRC_GOLDEN_H

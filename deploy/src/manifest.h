@@ -1,4 +1,4 @@
-// What a bundle's manifest.json says, as far as a program that runs the network needs it (qcn/export/manifest.py writes
+// What a bundle's manifest.json says, as far as a program that runs the network needs it (export/manifest.py writes
 // it; export/network.py says what a structure means).
 #ifndef QCN_SRC_MANIFEST_H
 #define QCN_SRC_MANIFEST_H
@@ -52,7 +52,7 @@ struct Manifest {
   std::vector<Artefact> files;
 };
 
-// Refuse what qcn/export/manifest.py would refuse. Both throw Error(QCN_BAD_BUNDLE) with what is wrong.
+// Refuse what export/manifest.py would refuse. Both throw Error(QCN_BAD_BUNDLE) with what is wrong.
 Manifest parse_manifest(const std::string& text);
 Structure parse_structure(const Json& json);
 

@@ -11,7 +11,7 @@ namespace qcn {
 
 // How far an answer may be from the exact one: the rule of `qcn verify-parity`, whose reasons are in
 // qcn/verify/compare.py. The noise floor is the largest error that float32 was seen to make in this output of this
-// network, at least one unit in the last place of the output's scale. fp32 may be off by 64 of them, fp16 by 4 * 2^13,
+// network, at least one unit in the last place of the output's scale. fp32 may be off by 16 of them, fp16 by 4 * 2^13,
 // bf16 by 4 * 2^16. int8 is calibrated, and has no such bound: it is taken as bf16, whose 8 bits it has. No
 // tolerance exceeds a quarter of the output's scale.
 double tolerance(const Answers& answers, const std::string& precision);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxAxes = 16;
-constexpr const char* kSchema = "1";  // of qcn/export/native.py and golden.py
+constexpr const char* kSchema = "1";  // of export/native.py and golden.py
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
 

@@ -29,7 +29,7 @@ class TensorFile {
   const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::map<std::string, Tensor>& all() const { return tensors_; }
-  // One of the texts that qcn/export/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
+  // One of the texts that export/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;
 
  private:
