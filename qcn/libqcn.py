@@ -8,9 +8,21 @@ from pathlib import Path
 from qcn.errors import MissingError
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = "make build/libqcn.so"
 # Where `cmake --install` and a system's packages put libraries.
 INSTALLED = (Path("/usr/local/lib"), Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""))
+
+
+def build_command(root: Path) -> str:
+    """What to type in the repository, so that a package in `root` finds the library.
+
+    One that is used where it lies (`pip install -e`) looks into build/; one that was copied out of the repository
+    (`pip install`) knows of no build/, and finds what is installed.
+    """
+    build = "make build/libqcn.so"
+    return build if (root / "deploy").is_dir() else f"{build} && sudo cmake --install build"
+
+
+BUILD = build_command(ROOT)
 
 
 def places() -> list[Path]:
@@ -25,7 +37,7 @@ def find_library() -> Path:
     for place in places():
         if place.is_file():
             return place
-    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` builds it")
+    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` in the repository builds it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:

@@ -27,6 +27,11 @@ def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
         assert (libqcn.find_library(), plugin.find()) == (folder / "libqcn.so", folder / plugin.LIBRARY)
 
 
+def test_the_command_that_builds_it_puts_it_where_it_is_looked_for(tmp_path: Path) -> None:
+    assert libqcn.BUILD == "make build/libqcn.so"  # of this checkout
+    assert libqcn.build_command(tmp_path) == "make build/libqcn.so && sudo cmake --install build"
+
+
 def test_limits_are_those_of_the_library() -> None:
     deploy = Path(__file__).parent.parent / "deploy"
     header = (deploy / "kernels" / "em_routing.h").read_text(encoding="utf-8")
