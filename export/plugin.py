@@ -19,7 +19,8 @@ LIBRARY = "libqcn_plugin.so"
 # How protobuf writes an entry: kinds of values, the sizes of those of a fixed size, and the entry ModelProto.functions.
 _VARINT, _BYTES, _FIXED, _FUNCTIONS = 0, 2, {1: 8, 5: 4}, 25
 NAME, VERSION = "EMRouting", "1"  # of the creator in TensorRT's registry
-BUILD = "cmake -S deploy -B build -DQCN_TENSORRT=ON && cmake --build build -j --target qcn_plugin"
+# CUDA is named too, since `make` configures the same folder without it.
+BUILD = "cmake -S deploy -B build -DQCN_CUDA=ON -DQCN_TENSORRT=ON && cmake --build build -j --target qcn_plugin"
 
 
 @dataclass(frozen=True)
