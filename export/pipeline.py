@@ -291,8 +291,7 @@ def _trt(job: Job) -> Made:
     loaded: plugin.Plugin | None = None
     try:
         found = tensorrt.find(request.tensorrt)
-        site = targets.site(target, found.flavour, found.version, found.known_sms, targets.this_gpu())
-        obstacle = site.why
+        obstacle = targets.obstacle(target, found.flavour, found.version, found.known_sms, targets.this_gpu())
         if request.routing == "fused" and not obstacle:
             loaded = plugin.load(found)
     except MissingError as error:
@@ -303,9 +302,10 @@ def _trt(job: Job) -> Made:
     if obstacle:
         commands = targets.device_commands(bundle.folder, request.precision, request.batch, *request.engine_options())
         return Made("trt", reason=obstacle, commands=tuple(commands))
+    sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
     with tensorrt.shown(job.console, f"building an engine by {found}") as report:
-        engine = tensorrt.build(graph, request.engine(timings, site.sm), found, report, loaded)
+        engine = tensorrt.build(graph, request.engine(timings, sm), found, report, loaded)
     file = f"engines/{engine.file_name}"
     with bundle.adding(file, "trt", request.precision, request.batch) as draft:
         draft.path.write_bytes(engine.plan)

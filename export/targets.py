@@ -83,36 +83,27 @@ def target(name: str) -> Target:
     return TARGETS[name]
 
 
-@dataclass(frozen=True)
-class Site:
-    """Where a target's engine can be built: `here`, and for which SM if the builder is to be told; else `why` not."""
-
-    here: bool
-    sm: int | None = None
-    why: str = ""
-
-
-def site(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: frozenset[int], gpu: Gpu | None) -> Site:
-    """Whether the engine of `wanted` can be built here.
+def obstacle(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: frozenset[int], gpu: Gpu | None) -> str:
+    """Why the engine of `wanted` cannot be built here; empty if it can.
 
     flavour, version   of the TensorRT found here ("tensorrt" or "rtx")
     known_sms          the SMs that its builder can be told to build for, whatever GPU is here (TensorRT-RTX only)
     gpu                this machine's, if any
     """
     words = f"{product(flavour)} {'.'.join(map(str, version))}"
-    why = ""
     if flavour == "rtx":
-        if wanted.sm is not None and wanted.sm not in known_sms:
-            known = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
-            why = f"{words} builds for {known}; {wanted.name} is sm{wanted.sm}"
-    elif gpu is None:
-        why = f"{words}, unlike TensorRT-RTX, builds only on a machine with an NVIDIA GPU; there is none here"
-    elif wanted.sm not in (None, gpu.sm):
-        why = f"{wanted.name} is sm{wanted.sm}; this machine's {gpu.name} is sm{gpu.sm}"
-    elif wanted.tensorrt and version[:2] not in wanted.tensorrt:
+        if wanted.sm is None or wanted.sm in known_sms:
+            return ""
+        known = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
+        return f"{words} builds for {known}; {wanted.name} is sm{wanted.sm}"
+    if gpu is None:
+        return f"{words}, unlike TensorRT-RTX, builds only on a machine with an NVIDIA GPU; there is none here"
+    if wanted.sm not in (None, gpu.sm):
+        return f"{wanted.name} is sm{wanted.sm}; this machine's {gpu.name} is sm{gpu.sm}"
+    if wanted.tensorrt and version[:2] not in wanted.tensorrt:
         brings = " or ".join(f"{major}.{minor}" for major, minor in wanted.tensorrt)
-        why = f"{wanted.name} has TensorRT {brings}; this machine has {words}"
-    return Site(not why, wanted.sm if flavour == "rtx" and not why else None, why)
+        return f"{wanted.name} has TensorRT {brings}; this machine has {words}"
+    return ""
 
 
 def product(flavour: str | None) -> str:

@@ -319,13 +319,14 @@ def test_importing_needs_none_of_the_packages() -> None:
 
 def test_targets() -> None:
     orin, rtx_sms = targets.target("jetson-orin"), frozenset({75, 80, 86, 89, 120})
-    there = targets.site(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("NVIDIA H200", 90))
-    assert (there.here, there.why) == (False, "jetson-orin is sm87; this machine's NVIDIA H200 is sm90")
-    assert targets.site(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("Orin", 87)).here
-    assert "has TensorRT 8.6 or 10.3" in targets.site(orin, "tensorrt", (10, 9, 0), frozenset(), Gpu("Orin", 87)).why
-    assert "sm75, sm80" in targets.site(orin, "rtx", (1, 7, 1), rtx_sms, None).why
-    assert targets.site(targets.target("sm89"), "rtx", (1, 7, 1), rtx_sms, None) == targets.Site(True, 89)
-    assert targets.site(targets.target("this"), "rtx", (1, 7, 1), rtx_sms, None) == targets.Site(True)
+    there = targets.obstacle(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("NVIDIA H200", 90))
+    assert there == "jetson-orin is sm87; this machine's NVIDIA H200 is sm90"
+    assert not targets.obstacle(orin, "tensorrt", (10, 3, 0), frozenset(), Gpu("Orin", 87))
+    assert "none here" in targets.obstacle(orin, "tensorrt", (10, 3, 0), frozenset(), None)
+    assert "has TensorRT 8.6 or 10.3" in targets.obstacle(orin, "tensorrt", (10, 9, 0), frozenset(), Gpu("Orin", 87))
+    assert "sm75, sm80" in targets.obstacle(orin, "rtx", (1, 7, 1), rtx_sms, None)
+    assert not targets.obstacle(targets.target("sm89"), "rtx", (1, 7, 1), rtx_sms, None)
+    assert not targets.obstacle(targets.target("this"), "rtx", (1, 7, 1), rtx_sms, None)
     with pytest.raises(UsageError, match="did you mean 'jetson-orin'"):
         targets.target("jetson-orinn")
 
