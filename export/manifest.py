@@ -29,6 +29,8 @@ FLAGS: dict[Format, str] = {"golden": "native", "onnx-fused": "onnx --routing fu
 # Those that are one file, of one precision, in a bundle: readers find them by name.
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 FIXED: dict[Format, tuple[str, Precision]] = {"native": (WEIGHTS, "fp32"), "golden": (GOLDEN, "fp64")}
+# Facts of engines that are read again, and their kinds; each may be left out or null.
+FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
 MOST_IMAGES = 65536  # at once; libqcn reads no more
 
 
@@ -93,13 +95,17 @@ class Artefact:
             raise ValueError(f"{self.file}: asked for in {self.precision}, and found to compute in {self.found}")
         if FIXED.get(self.format, (self.file, self.precision)) != (self.file, self.precision):
             file, precision = FIXED[self.format]
-            raise ValueError(f"{self.file}: {self.format} is {file}, in {precision}, and not in {self.precision}")
+            raise ValueError(f"{self.format} is {file} in {precision}, not {self.file} in {self.precision}")
         if type(self.sha256) is not str or not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ValueError(f"{self.file}: {self.sha256!r} is not a sha256")
         if type(self.bytes) is not int or self.bytes < 0:
             raise ValueError(f"{self.file}: {self.bytes!r} is not a size in bytes")
         if not isinstance(self.facts, dict):
             raise TypeError(f"{self.file}: facts must be an object, not {self.facts!r}")
+        for name, kind in FACTS.items():
+            if (fact := self.facts.get(name)) is not None and type(fact) is not kind:
+                raise TypeError(f"{self.file}: the fact '{name}' must be a {kind.__name__}, not {fact!r}")
+        Batch(*self.facts.get("batch") or (1, 1, 1))
 
     def command(self, bundle: Path) -> str:
         """The command that makes this artefact again."""

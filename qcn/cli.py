@@ -1,6 +1,7 @@
 """The command line: arguments in, one call each, tables out. Heavy imports happen inside the commands."""
 
 import errno
+import math
 import os
 import shlex
 import sys
@@ -63,6 +64,8 @@ def main() -> None:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         _end("stopped", 130)
+    except MemoryError as error:
+        _end(f"not enough memory: {error}", MissingError.exit_code)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -250,7 +253,7 @@ def export(
         optimization=optimization,
         workspace=workspace,
     )
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names as they are
     bundle, made = pipeline.export(source, out, request, data_dir, console)
     table = Table(box=None)
     for heading in ("file", "precision", "batch", "size"):  # folded where it must be: a name cut short is of no use
@@ -333,8 +336,9 @@ def verify_parity(
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = speeds.read_json(benchmark) if benchmark else None
-    if baseline:
-        verdicts.read_baseline(baseline)  # what is none is told now, and not when all is done
+    if report and report.exists() and not report.is_dir():
+        raise UsageError(f"{report} is a file; --report names a folder")
+    before = verdicts.read_baseline(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle)
     tolerances = parity.tolerances(atol or (), rtol or ())
     chosen = choose(opened, data, samples, data_dir)
@@ -344,17 +348,18 @@ def verify_parity(
         typer.echo(f"{typer.style(f'{status:8}', fg=verdicts.COLOURS[status])} {name}")
         for line in lines:
             typer.echo(f"{'':8} {line}")
-    Console(width=max(110, Console().width)).print(verdicts.table([*found, seen], chosen))
+    console = Console(width=max(110, Console().width), markup=False, emoji=False)  # names as they are
+    console.print(verdicts.table([*found, seen], chosen))
     record = verdicts.record(opened, chosen, [*found, seen], _command(), asked=bool(backends))
     if report:
         from qcn.verify.report.files import write
 
         images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
         for path in write(report, record, images, timed):
-            print(path)
+            typer.echo(path)
     parity.conclude([*found, seen], asked=bool(backends))
-    if baseline:
-        verdicts.check_baseline(baseline, record)
+    if before:
+        verdicts.check_baseline(before, record, asked=bool(backends))
 
 
 @app.command()
@@ -378,12 +383,16 @@ def benchmark(
     from qcn.verify.records import by_reason
 
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
-    if baseline:
-        speeds.read_json(baseline)  # what is none is told now, and not when all is done
+    if not 0 <= max_regression < math.inf:
+        raise UsageError(f"--max-regression must be 0 or more, not {max_regression}")
+    if json and json.is_dir():
+        raise UsageError(f"{json} is a folder; --json names a file")
+    before = speeds.read_medians(baseline) if baseline else {}  # now: the new file may take its place
     opened = Bundle.open(bundle)
     found = latency.benchmark(opened, backends, plan)
     measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
-    console = Console(width=max(130, Console().width))  # names whole, even if lines wrap
+    # Names whole and as they are, even if lines wrap.
+    console = Console(width=max(130, Console().width), markup=False, emoji=False)
     for size in plan.batches:
         if any(speed.batch == size for speed in measured):
             console.print(speeds.table(found, size))
@@ -400,7 +409,7 @@ def benchmark(
     if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline:
-        speeds.check_regression(baseline, found, max_regression)
+        speeds.check_regression(baseline, before, found, max_regression)
 
 
 @datasets.command("list")
@@ -452,7 +461,9 @@ def show(
 
 def _command() -> str:
     """What was typed, for a record that is to be repeated."""
-    return shlex.join(["qcn", *sys.argv[1:]])
+    from qcn.export.golden import readable
+
+    return readable(shlex.join(["qcn", *sys.argv[1:]]))
 
 
 def _new_folder(command: str, name: str) -> Path:

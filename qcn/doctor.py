@@ -105,7 +105,7 @@ def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
     """An engine runs with the TensorRT and on the kind of GPU that it was built with."""
     facts, rebuild = artefact.facts, artefact.command(bundle.folder)
     flavour = facts.get("flavour")
-    if not isinstance(flavour, str) or flavour not in FLAVOURS:
+    if flavour not in FLAVOURS:
         return Verdict("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
     name = product(flavour)
     module = next(filter(installed, FLAVOURS[flavour]), None)

@@ -82,4 +82,7 @@ def candidates(bundle: Bundle, names: Iterable[str] | None) -> list[Candidate]:
             formats = " or ".join(BACKENDS[name].formats)
             raise UsageError(f"{bundle.folder} has nothing for the backend {name}: it runs {formats}")
         found += own
+    if not found:
+        mend = f"qcn export RUN --out {bundle.folder}"
+        raise UsageError(f"{bundle.folder} has nothing that a backend runs; add to it with: {mend}")
     return found

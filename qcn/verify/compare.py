@@ -62,6 +62,14 @@ class Errors:
         """False also for what is not a number."""
         return self.max_abs <= self.tolerance
 
+    @property
+    def of_allowed(self) -> float:
+        """The largest error as part of what is allowed; infinite for what is not a number."""
+        if not self.max_abs:
+            return 0.0
+        part = self.max_abs / self.tolerance if self.tolerance else np.inf
+        return np.inf if np.isnan(part) else part
+
     def words(self) -> str:
         if self.not_finite:
             return f"not finite in {self.not_finite} places"

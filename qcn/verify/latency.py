@@ -6,6 +6,7 @@ all runs after the warm-up. Backends take turns of a fraction of a second, so th
 all of them alike; one whose turns disagree by more than a tenth is called unstable.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.golden import Golden
+from qcn.export.manifest import MOST_IMAGES
 from qcn.verify import Runner
 from qcn.verify.backends import Candidate, candidates
 from qcn.verify.cold import Cold, cold_start, first_images
@@ -45,11 +47,12 @@ class Plan:
 
     def __post_init__(self) -> None:
         limits = {
-            "--batch must be 1 or more": bool(self.batches) and min(self.batches) >= 1,
-            "--warmup must be 0 or more": self.warmup_ms >= 0,
-            "--duration must be 0 or more": self.duration_s >= 0,
+            f"--batch must be from 1 to {MOST_IMAGES}": bool(self.batches)
+            and 1 <= min(self.batches) <= max(self.batches) <= MOST_IMAGES,
+            "--warmup must be a number from 0 on": 0 <= self.warmup_ms < math.inf,
+            "--duration must be a number from 0 on": 0 <= self.duration_s < math.inf,
             "--iterations must be 1 or more": self.iterations >= 1,
-            "--fps must be more than 0": self.fps is None or self.fps > 0,
+            "--fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
         }
         if wrong := [rule for rule, kept in limits.items() if not kept]:
             raise UsageError("; ".join(wrong))

@@ -1,6 +1,7 @@
 """libqcn by its C interface (deploy/include/qcn/qcn.h): the code that a C++ program on a device runs. No torch."""
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ class NativeRunner(Runner):
         library.qcn_model_free.argtypes = library.qcn_session_free.argtypes = (ctypes.c_void_p,)
         library.qcn_model_free.restype = library.qcn_session_free.restype = None
         params = _ModelParams(size=ctypes.sizeof(_ModelParams), backend=NATIVE, threads=self.threads)
-        folder = str(self.folder).encode()
+        folder = os.fsencode(self.folder)
         self._check(library.qcn_model_load(folder, ctypes.byref(params), ctypes.byref(self._model)))
         shown = _SessionParams(size=ctypes.sizeof(_SessionParams), layer=self._seen)
         self._check(library.qcn_session_create(self._model, ctypes.byref(shown), ctypes.byref(self._session)))

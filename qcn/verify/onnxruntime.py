@@ -88,7 +88,9 @@ class OnnxRuntimeRunner(Runner):
                 settings["enable_cuda_graph"] = "1"
             if operators:
                 options.register_custom_ops_library(operators)
-            model = _with_layers(self.path, self.layers) if self.layers else str(self.path)
+            # Weights beside the graph would be weights that no hash was checked of.
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+            model = _with_layers(self.path, self.layers) if self.layers else self.path.read_bytes()
             session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot load {self.path}: {error}") from error
@@ -113,7 +115,10 @@ class OnnxRuntimeRunner(Runner):
             values = self._current.binding.copy_outputs_to_cpu()
         else:
             wanted = self._input_for(images)
-            values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+            try:
+                values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+            except Exception as error:  # its errors have no common base but Exception
+                raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
         return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
 
     def upload(self, images: NDArray[np.float32]) -> None:
@@ -172,7 +177,7 @@ def _with_layers(path: Path, layers: Sequence[str]) -> bytes:
         import onnx
     except ImportError as error:
         raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
-    model = onnx.load(path)
+    model = onnx.load(path, load_external_data=False)
     there = {output for node in model.graph.node for output in node.output}
     for layer in layers:
         for kind in ("pose", "activation"):

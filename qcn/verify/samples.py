@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.golden import QUANTITIES, Answers, Golden, Step
+from qcn.export.golden import QUANTITIES, Answers, Golden, Step, readable
 from qcn.verify import Runner, create
 from qcn.verify.compare import compare
 
@@ -65,7 +65,7 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
     else:
         raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
     answered = _answered(bundle, found)
-    return Samples(data, answered, len(answered.rows) - len(found))
+    return Samples(readable(data), answered, len(answered.rows) - len(found))
 
 
 def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
@@ -91,7 +91,7 @@ def _of_folder(bundle: Bundle, folder: Path, count: int) -> Iterator[tuple[str, 
     kinds = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in paths]
     for index in _spread(kinds, count):
         label = classes.index(kinds[index]) if kinds[index] in classes else -1
-        yield str(paths[index].relative_to(folder)), _picture(paths[index], bundle), label
+        yield readable(str(paths[index].relative_to(folder))), _picture(paths[index], bundle), label
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:
@@ -106,7 +106,7 @@ def _spread(kinds: Sequence[str], count: int) -> list[int]:
 
 def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
     """A picture [C, H, W] of any size that pre-processing brings to the network's."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     manifest, modes = bundle.manifest, {1: "L", 3: "RGB"}
     if manifest.image[0] not in modes:
@@ -114,7 +114,7 @@ def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as opened:
             pixels = np.array(opened.convert(modes[manifest.image[0]]), np.uint8)
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # as Pillow pleases
         raise UsageError(f"{path} cannot be read as a picture: {error}") from error
     if manifest.preprocessing.output_size(*pixels.shape[:2]) != manifest.input.shape[1:]:
         size = f"{pixels.shape[1]}×{pixels.shape[0]}"

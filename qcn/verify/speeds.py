@@ -8,7 +8,7 @@ Strict JSON: what is not known is null.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from qcn.export.bundle import Bundle
 from qcn.files import write_text
 from qcn.verify.latency import Plan, Speed
 from qcn.verify.machine import environment
+from qcn.verify.records import number, part
 
 SCHEMA = 2
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -75,20 +76,27 @@ def read_json(path: Path) -> dict[str, Any]:
     """The record that `qcn benchmark --json` wrote."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a result of `qcn benchmark`: {error!r}") from error
     if not isinstance(record, dict) or not isinstance(record.get("results"), dict):
         raise UsageError(f"{path} is not a result of `qcn benchmark`: it has no results")
     return record
 
 
-def check_regression(path: Path, speeds: list[Speed], allowed: float) -> None:
-    """Refuse medians that are more than `allowed` (0.1: ten per cent) over those of an earlier JSON file."""
-    before = read_json(path)["results"]
-    try:
-        medians = {key: float(speed["latency_ms"]["p50"]) for key, speed in before.items() if not speed["missing"]}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} is not a result of `qcn benchmark`: {error!r}") from error
+def read_medians(path: Path) -> dict[str, float]:
+    """Milliseconds by key, of an earlier JSON file."""
+    medians = {}
+    for key, speed in read_json(path)["results"].items():
+        if not part(speed, "missing"):
+            median = number(part(part(speed, "latency_ms"), "p50"))
+            if median is None or median <= 0:
+                raise UsageError(f"{path} is not a result of `qcn benchmark`: '{key}' has no median latency")
+            medians[key] = median
+    return medians
+
+
+def check_regression(path: Path, medians: Mapping[str, float], speeds: list[Speed], allowed: float) -> None:
+    """Refuse medians that are more than `allowed` (0.1: ten per cent) over those read from `path` earlier."""
     now = {speed.key: speed.latency_ms["p50"] for speed in speeds if not speed.missing}
     if not medians.keys() & now.keys():
         raise UsageError(f"{path} has nothing that was measured now: {', '.join(now) or 'nothing was'}")

@@ -48,7 +48,10 @@ class _TorchRunner(Runner):
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         self.upload(images)
-        self.enqueue()
+        try:
+            self.enqueue()
+        except (RuntimeError, ValueError, AssertionError) as error:  # Assertion-: how pt2 refuses a shape
+            raise UsageError(f"torch cannot run {self.path} on {list(images.shape)}: {error}") from error
         answers = self._answers
         if len(answers) != len(self._outputs()):
             raise UsageError(f"{self.path} gives {len(answers)} outputs, and names {len(self._outputs())}")

@@ -14,11 +14,12 @@ A number that is not finite is written by its name, "nan" or "inf" (`qcn.verify.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
@@ -43,7 +44,7 @@ def table(verdicts: list[Verdict], samples: Samples) -> Table:
         worst = "" if verdict.worst is None else f"{verdict.worst:.3g}"
         shares = (share.words() if share else "" for share in (verdict.agreement, verdict.accuracy))
         colour = COLOURS[verdict.status]
-        shown.add_row(verdict.backend, verdict.file, f"[{colour}]{verdict.status}[/{colour}]", worst, *shares)
+        shown.add_row(verdict.backend, verdict.file, Text(verdict.status, colour), worst, *shares)
     right = accuracy(samples.golden.reference.activation, samples.golden)
     shown.add_row("reference", f"float64, {samples.name}", "", "", "", right.words() if right else "")
     return shown
@@ -112,21 +113,33 @@ def _of_stage(stage: Stage) -> dict[str, Any]:
     }
 
 
-def read_baseline(path: Path) -> tuple[str, dict[str, Any]]:
-    """Of an earlier report.json: the name of its images, and its backends."""
+@dataclass(frozen=True)
+class Baseline:
+    """Of an earlier report.json: where it was read, the name of its images, its backends."""
+
+    path: Path
+    data: str
+    backends: dict[str, Any]
+
+
+def read_baseline(path: Path) -> Baseline:
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        return before["data"]["name"], dict(before["backends"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return Baseline(path, before["data"]["name"], dict(before["backends"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{path} is not a report of `qcn verify-parity`: {error!r}") from error
 
 
-def check_baseline(path: Path, now: dict[str, Any]) -> None:
+def check_baseline(before: Baseline, now: dict[str, Any], asked: bool) -> None:
     """Refuse to be worse than an earlier report.json: a backend that passed and does not any more, or an output that is
-    off by more than `WORSE` times as many noise floors as then, and by more than one."""
-    data, backends = read_baseline(path)
+    off by more than `WORSE` times as many noise floors as then, and by more than one.
+
+    What is not there any more is worse too, unless backends were `asked` for by name.
+    """
+    path, data, backends = before.path, before.data, before.backends
+    gone = None if asked else {"status": "not there any more", "outputs": {}}
     try:
-        worse = [line for key, then in backends.items() for line in _worse(key, then, now["backends"].get(key))]
+        worse = [line for key, then in backends.items() for line in _worse(key, then, now["backends"].get(key, gone))]
     except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a report of `qcn verify-parity`: {error!r}") from error
     if data != now["data"]["name"]:

@@ -195,8 +195,8 @@ def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
     assert found.state == "altered" and "is of the class 0, which manifest.json calls '1'" in found.reason
 
 
-@pytest.mark.parametrize("flavour", [None, [], {}, 7, "other"])
-def test_an_engine_whose_facts_make_no_sense(bundle: Bundle, machine: dict[str, Any], flavour: object) -> None:
+@pytest.mark.parametrize("flavour", [None, "other"])
+def test_an_engine_of_a_tensorrt_that_is_not_known(bundle: Bundle, machine: dict[str, Any], flavour: object) -> None:
     add(bundle, "engines/x.engine", "trt", flavour=flavour)
     found = row(bundle, "engines/x.engine")
     assert found.state == "cannot" and "name no TensorRT" in found.reason and found.mend.startswith("qcn export")

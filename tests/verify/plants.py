@@ -10,9 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
+from graphs import (
+    by_batch,
+    chance,
+    channels_swapped,
+    half_variance,
+    not_a_number_for_denormals,
+    one_class_off,
+    padding_by_one,
+    put_graph,
+    scaled,
+    softmax_over,
+    tf32,
+    transposed_pose,
+    without_first_relu,
+)
 
 from qcn import create
 from qcn.data.spec import Preprocessing
@@ -65,16 +78,6 @@ def honest(
     return bundle
 
 
-def put_graph(bundle: Bundle, model: onnx.ModelProto, precision: Any = "fp32") -> None:
-    """A graph in the bundle, with its hash."""
-    with bundle.adding("model.onnx", "onnx", precision) as draft:
-        draft.path.write_bytes(model.SerializeToString())
-
-
-def graph(bundle: Bundle) -> onnx.ModelProto:
-    return onnx.load(bundle.folder / "model.onnx")
-
-
 def altered_network(change: Callable[[Network], Network], routing: str = "unrolled") -> Callable[[Bundle], None]:
     """The graph of an altered network, while golden answers are the honest one's."""
     return lambda bundle: put_graph(bundle, build(change(bundle.network()), routing=routing))
@@ -96,6 +99,23 @@ def one_rotor_backwards(rotation: Any) -> Any:
     return rotation
 
 
+def parents_swapped(rotation: Any) -> Any:
+    """Of the first two of a layer."""
+    rotation[:, :, :, [0, 1]] = rotation[:, :, :, [1, 0]]
+    return rotation
+
+
+def betas_swapped(network: Network) -> Network:
+    a, u = "capsules1.beta_a", "capsules1.beta_u"
+    return Network(network.structure, {**network.arrays, a: network.arrays[u], u: network.arrays[a]})
+
+
+def rounded_to_half(network: Network) -> Network:
+    """Every weight, while everything is still computed in float32."""
+    halves = {name: array.astype(np.float16) for name, array in network.arrays.items()}
+    return Network(network.structure, {name: array.astype(np.float32) for name, array in halves.items()})
+
+
 def unfolded_norm(network: Network) -> Network:
     """As if a convolution had kept its own weights, and its batch norm had been left out."""
     honest = trained(0).extractor.pose[0]  # type: ignore[index,union-attr]
@@ -111,75 +131,6 @@ def manifest_with(**changes: Any) -> Callable[[Bundle], None]:
         (bundle.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
 
     return plant
-
-
-def channels_swapped(bundle: Bundle) -> None:
-    """The graph takes BGR for RGB."""
-    model = graph(bundle)
-    model.graph.initializer.append(numpy_helper.from_array(np.array([2, 1, 0]), "bgr"))
-    for node in model.graph.node:
-        node.input[:] = ["image.bgr" if name == "image" else name for name in node.input]
-    model.graph.node.insert(0, helper.make_node("Gather", ["image", "bgr"], ["image.bgr"], axis=1))
-    put_graph(bundle, model)
-
-
-def tf32(bundle: Bundle) -> None:
-    """What goes into convolutions and products of matrices, rounded to TF32's eleven bits."""
-    model = graph(bundle)
-    weights = {weight.name: weight for weight in model.graph.initializer}
-    splitter = np.float32(2**13 + 1)  # c = splitter · x; c − (c − x) is x less its last 13 bits, rounded
-    model.graph.initializer.append(numpy_helper.from_array(splitter, "splitter"))
-    nodes, rounded = [], set()
-    for node in model.graph.node:
-        for place in range(2) if node.op_type in ("Conv", "MatMul") else ():
-            name = node.input[place]
-            if name in weights:
-                given = numpy_helper.to_array(weights[name])
-                weights[name].CopyFrom(numpy_helper.from_array(splitter * given - (splitter * given - given), name))
-                continue
-            if name not in rounded:
-                rounded.add(name)
-                nodes += [
-                    helper.make_node("Mul", [name, "splitter"], [f"{name}.c"]),
-                    helper.make_node("Sub", [f"{name}.c", name], [f"{name}.rest"]),
-                    helper.make_node("Sub", [f"{name}.c", f"{name}.rest"], [f"{name}.tf32"]),
-                ]
-            node.input[place] = f"{name}.tf32"
-        nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    put_graph(bundle, model)
-
-
-def half_variance(bundle: Bundle) -> None:
-    """The variances of an fp16 graph added up in float16, and given on as float32."""
-    model = graph(bundle)
-    nodes = []
-    for node in model.graph.node:
-        name = node.output[0]
-        if not name.endswith("/variance"):
-            nodes.append(node)
-            continue
-        given = [f"{name}.{index}" for index in range(len(node.input))]
-        casts = zip(node.input, given, strict=True)
-        nodes += [helper.make_node("Cast", [wide], [half], to=TensorProto.FLOAT16) for wide, half in casts]
-        nodes.append(helper.make_node(node.op_type, given, [f"{name}.half"]))
-        nodes.append(helper.make_node("Cast", [f"{name}.half"], [name], to=TensorProto.FLOAT))
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    put_graph(bundle, model, "fp16")
-
-
-def transposed_pose(bundle: Bundle) -> None:
-    """[B, 3, K] where [B, K, 3] is due, under the right shape."""
-    model = graph(bundle)
-    (last,) = (node for node in model.graph.node if node.output[0] == "pose")
-    last.output[0] = "pose.right"
-    shape = numpy_helper.from_array(np.array([0, len(CLASSES), 3]), "pose.shape")
-    model.graph.initializer.append(shape)
-    model.graph.node.append(helper.make_node("Transpose", ["pose.right"], ["pose.turned"], perm=[0, 2, 1]))
-    model.graph.node.append(helper.make_node("Reshape", ["pose.turned", "pose.shape"], ["pose"]))
-    put_graph(bundle, model)
 
 
 def truncated(file: str, format: Any) -> Callable[[Bundle], None]:
@@ -240,6 +191,27 @@ FAULTS = {
     ),
     "a bias of the classes lost": Fault(
         altered_network(array("classes.beta_a", np.zeros_like)), "classes/iteration1/activation"
+    ),
+    "two capsules swapped": Fault(
+        altered_network(array("capsules2.rotation", parents_swapped)), "capsules2/iteration1/mean"
+    ),
+    "β_a and β_u swapped": Fault(altered_network(betas_swapped), "capsules1/iteration1/activation"),
+    "the softmax over another axis": Fault(softmax_over(0), "capsules2/iteration2/mean"),
+    "a bias of a convolution lost": Fault(
+        altered_network(array("pose.0.conv1.bias", np.zeros_like)), "capsules1/iteration1/mean"
+    ),
+    "a ReLU left out": Fault(without_first_relu, "capsules1/iteration1/mean"),
+    "a padding off by one": Fault(padding_by_one, "capsules1/iteration1/mean"),
+    "weights rounded to float16, in an fp32 graph": Fault(
+        altered_network(rounded_to_half), "capsules1/iteration1/mean"
+    ),
+    "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "activation"),
+    "poses a thousandth too long": Fault(scaled("pose", 1.001), "pose"),
+    "wrong for one image alone": Fault(by_batch(0.9, 1.0), "activation", says="in batches of 1"),
+    "wrong for several images at once": Fault(by_batch(1.0, 0.9), "activation"),
+    "other answers every time": Fault(chance(1e-2), "activation", says="two runs differ in their bits"),
+    "not a number for denormal inputs": Fault(
+        not_a_number_for_denormals(), "activation", says="activation is not finite in 4 places"
     ),
     "mean and std swapped in pre-processing": Fault(
         manifest_with(mean=SPEC.std, std=SPEC.mean), "input", says="channels 0, 1, 2"

@@ -232,15 +232,18 @@ def speed(milliseconds: float, missing: str = "") -> Speed:
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
     speeds.write_json(path, speeds.as_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
-    speeds.check_regression(path, [speed(10.9)], 0.1)
+    speeds.check_regression(path, speeds.read_medians(path), [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: model\.ts, batch 1 is 12% slower"):
-        speeds.check_regression(path, [speed(11.2)], 0.1)
+        speeds.check_regression(path, speeds.read_medians(path), [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has nothing that was measured now"):
-        speeds.check_regression(path, [speed(0.0, missing="gone")], 0.1)
-    for text in ("{}", '{"results": {"a": {}}}', "["):
+        speeds.check_regression(path, speeds.read_medians(path), [speed(0.0, missing="gone")], 0.1)
+    medians = ("NaN", "Infinity", "0", "-1", "null", '"1"', "true", "[]")
+    record = '{"results": {"a": {"missing": "", "latency_ms": {"p50": MEDIAN}}}}'
+    odd = (record.replace("MEDIAN", median) for median in medians)
+    for text in ("{}", '{"results": {"a": {}}}', '{"results": {"a": 7}}', "[", "[" * 100_000, *odd):
         path.write_text(text)
         with pytest.raises(UsageError, match="is not a result"):
-            speeds.check_regression(path, [speed(1.0)], 0.1)
+            speeds.check_regression(path, speeds.read_medians(path), [speed(1.0)], 0.1)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +251,10 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     [
         ("batch", {"batches": (1, 0)}),
         ("batch", {"batches": ()}),
+        ("batch", {"batches": (1, 10**6)}),
         ("fps", {"fps": 0.0}),
+        ("fps", {"fps": float("inf")}),
+        ("duration", {"duration_s": float("inf")}),
         ("iterations", {"iterations": 0}),
         ("duration", {"duration_s": -1.0}),
         ("warmup", {"warmup_ms": float("nan")}),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from graphs import graph, put_graph
 from onnx import helper, numpy_helper
-from plants import FAULTS, graph, honest, put_graph
+from plants import FAULTS, honest
 
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
@@ -19,7 +20,7 @@ from qcn.verify.parity import PREPROCESSING, Verdict, conclude, overall
 from qcn.verify.preprocessing import check_preprocessing
 from qcn.verify.records import strict
 from qcn.verify.samples import samples
-from qcn.verify.verdicts import check_baseline, record, table, told
+from qcn.verify.verdicts import check_baseline, read_baseline, record, table, told
 
 
 @pytest.fixture
@@ -94,33 +95,42 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
         then["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"] |= changes
         path.write_text(json.dumps(then))
 
+    def check(record: dict[str, Any], asked: bool = True) -> None:
+        check_baseline(read_baseline(path), record, asked)
+
     multiple = now["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]["noise_floor_multiple"]
     assert multiple > 0
     before()
-    check_baseline(path, now)
+    check(now)
     worse = copy.deepcopy(now)
     pose = worse["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]
     pose["noise_floor_multiple"] = 9.0
     before(noise_floor_multiple=4.6)
-    check_baseline(path, worse)  # not twice as far
+    check(worse)  # not twice as far
     before(noise_floor_multiple=4.4)
     with pytest.raises(
         CheckFailed, match=r"pose of onnxruntime: model\.onnx is off by 9 noise floors, and was by 4\.4"
     ):
-        check_baseline(path, worse)
+        check(worse)
     before(noise_floor_multiple=0.1)
     pose["noise_floor_multiple"] = 0.9
-    check_baseline(path, worse)  # within one noise floor nothing is worse
+    check(worse)  # within one noise floor nothing is worse
     worse["backends"]["onnxruntime: model.onnx"]["status"] = "failed"
     with pytest.raises(CheckFailed, match="passed, and is failed"):
-        check_baseline(path, worse)
-    for content in ("{", "[]", "{}", json.dumps({**now, "backends": {}})):
+        check(worse)
+    before()
+    fewer = {**now, "backends": {"other: file": now["backends"]["onnxruntime: model.onnx"]}}
+    path.write_text(json.dumps({**now, "backends": {**now["backends"], **fewer["backends"]}}))
+    check(fewer)  # one of the two was not asked for
+    with pytest.raises(CheckFailed, match=r"onnxruntime: model\.onnx passed, and is not there any more"):
+        check(fewer, asked=False)
+    for content in ("{", "[]", "{}", "[" * 100_000, json.dumps({**now, "backends": {}})):
         path.write_text(content)
         with pytest.raises(UsageError, match=r"is not a report|has none of what was compared"):
-            check_baseline(path, now)
+            check(now)
     path.write_text(json.dumps({**now, "data": {"name": "mnist"}}))
     with pytest.raises(UsageError, match="of the images 'mnist'"):
-        check_baseline(path, now)
+        check(now)
 
 
 def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
