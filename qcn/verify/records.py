@@ -10,7 +10,10 @@ def number(value: object) -> float | None:
     """A finite number, or None: for null, for words such as "nan", for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of hundreds of digits, which JSON may have
+        return None
 
 
 def text(value: object) -> str:
@@ -47,9 +50,12 @@ def listed(value: object) -> list[dict[str, Any]]:
 
 
 def strict(value: Any) -> Any:
-    """The same without what JSON does not have: numbers that are not finite become their names, "nan" or "inf"."""
+    """The same without what JSON in UTF-8 does not have: numbers that are not finite become their names, "nan" or
+    "inf", and halves of characters are written out."""
     if isinstance(value, dict):
-        return {str(key): strict(one) for key, one in value.items()}
+        return {strict(str(key)): strict(one) for key, one in value.items()}
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list | tuple):
         return [strict(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,7 +18,7 @@ from qcn.export.bundle import Bundle
 from qcn.verify import native, parity
 from qcn.verify.parity import PREPROCESSING, Verdict, conclude, overall
 from qcn.verify.preprocessing import check_preprocessing
-from qcn.verify.records import strict
+from qcn.verify.records import number, strict
 from qcn.verify.samples import samples
 from qcn.verify.verdicts import check_baseline, read_baseline, record, table, told
 
@@ -168,3 +168,10 @@ def test_pre_processing_is_checked_by_libqcn_by_torch_or_not_at_all(
     monkeypatch.setitem(sys.modules, "torch", None)
     verdict = check_preprocessing(Bundle.open(bundle.folder))
     assert verdict.status == "missing" and "libqcn is not built" in verdict.reasons[0]
+
+
+def test_what_no_number_and_no_text_can_be() -> None:
+    """Another's JSON may have whole numbers of any length, and halves of characters."""
+    assert number(10**400) is None and number(-(10**400)) is None and number(True) is None
+    assert number(10**18) == 1e18
+    assert strict({"\ud800": ["a\udcff", float("nan"), 10**400]}) == {r"\ud800": [r"a\udcff", "nan", 10**400]}
