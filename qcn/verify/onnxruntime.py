@@ -109,25 +109,26 @@ class OnnxRuntimeRunner(Runner):
         self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        if self.transfers:
-            self.upload(images)
-            self.enqueue()
-            values = self._current.binding.copy_outputs_to_cpu()
-        else:
-            wanted = self._input_for(images)
-            try:
+        wanted = self.upload(images) if self.transfers else self._input_for(images)
+        try:
+            if self.transfers:
+                self.enqueue()
+                values = self._current.binding.copy_outputs_to_cpu()
+            else:
                 values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
-            except Exception as error:  # its errors have no common base but Exception
-                raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
+        except Exception as error:  # its errors have no common base but Exception
+            raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
         return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
 
-    def upload(self, images: NDArray[np.float32]) -> None:
-        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
+    def upload(self, images: NDArray[np.float32]) -> Any:
+        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`. Returns the
+        graph's input."""
         wanted = self._input_for(images)
         if images.shape not in self._bound:
             self._bound[images.shape] = self._bind(wanted.name, images.shape)
         self._current = self._bound[images.shape]
         self._current.images.update_inplace(np.ascontiguousarray(images, np.float32))
+        return wanted
 
     def enqueue(self) -> None:
         current = self._current
