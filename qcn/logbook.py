@@ -50,6 +50,10 @@ class Logbook:
         if self.active:
             self.events.close()
 
+    def say(self, line: str) -> None:
+        if self.active:
+            self.console.print(line, highlight=False, soft_wrap=True)
+
     def progress(self, epoch: int, step: int, loss: float) -> None:
         """After some steps: move the bar on."""
         speed = self.bar.tasks[0].speed
@@ -63,12 +67,10 @@ class Logbook:
         """After an epoch: a line, and the files of the run anew."""
         if not self.active:
             return
-        self.console.print(
+        self.say(
             f"epoch {row['epoch']:>3}/{self.epochs}  loss {row['train_loss']:.4f}  "
             f"error {100 * row['train_error']:.2f} % train, {100 * row['validation_error']:.2f} % validation  "
-            f"{row['images_per_second']:,.0f} images/s",
-            highlight=False,
-            soft_wrap=True,
+            f"{row['images_per_second']:,.0f} images/s"
         )
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), row[name], row["step"])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from qcn.distributed import BatchNorm, mean_over_processes
 from qcn.errors import UsageError
-from qcn.kernels import rotation
+from qcn.kernels import obstacle, rotation
 from qcn.quaternion import rotation_matrix, rotor
 from qcn.routing import Body, Mode, fused, route
 
@@ -237,6 +237,16 @@ def choose_routing(network: nn.Module, body: Body) -> None:
     for module in network.modules():
         if isinstance(module, (ConvCapsules, ClassCapsules)):
             module.routing = body
+
+
+def slow_because(network: nn.Module) -> str:
+    """Why capsule layers that choose for themselves have no fused kernel to route by; empty if there is no reason."""
+    for module in network.modules():
+        if isinstance(module, (ConvCapsules, ClassCapsules)) and module.routing == "auto":
+            beta = module.rotors.beta_u
+            if why := obstacle(beta.device.type, beta.dtype, len(beta)):
+                return why
+    return ""
 
 
 class QCN(nn.Module):

@@ -36,7 +36,7 @@ from qcn.evaluate import count_errors
 from qcn.faults import first_non_finite
 from qcn.logbook import Logbook
 from qcn.losses import loss_of
-from qcn.model import choose_routing
+from qcn.model import choose_routing, slow_because
 from qcn.schedules import learning_rate, spread_margin
 from qcn.settings import Settings
 from qcn.zoo import MODELS, create
@@ -161,6 +161,8 @@ class Training:
         if self.step == 0:
             self.save(best=True)
         with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, self.stopping_on_signals():
+            if why := slow_because(self.network):
+                logbook.say(f"routing by plain torch, which is slow: {why}")
             while self.epoch < self.settings.epochs:
                 started, first = time.perf_counter(), self.step
                 self.train_epoch(module, logbook)

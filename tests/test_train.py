@@ -73,6 +73,17 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(data_dir: Pat
     assert any(not torch.equal(tensor, other[name]) for name, tensor in last_weights(tmp_path / "a").items())
 
 
+def test_slow_routing_is_told(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("qcn.kernels.native.available", lambda: False)
+    monkeypatch.setattr("qcn.kernels.native.why_not", lambda: "there is no libqcn")
+    for routing, said in (("auto", 1), ("reference", 0)):
+        train(replace(SHORT, epochs=1, routing=routing), data_dir, tmp_path / routing, "cpu")
+        told = capsys.readouterr().err
+        assert told.count("routing by plain torch, which is slow: there is no libqcn") == said, told
+
+
 @pytest.mark.parametrize("model", ["qcn-tiny", "cnn"])  # cnn: dropout, so the random state counts too
 def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, tmp_path: Path, model: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
