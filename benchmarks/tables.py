@@ -178,7 +178,7 @@ def faults(record: dict[str, Any]) -> str:
             row["status"],
             row["caught_by"].replace(": ", " of "),
             f"`{row['place']}`" if row["place"] else "",
-            "" if row["multiple"] is None else f"{row['multiple']:,.0f}",
+            f"{row['multiple']:,.0f}" if isinstance(row["multiple"], float) else row["multiple"] or "",
         ]
         for row in record["faults"]
     ]
