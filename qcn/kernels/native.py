@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from qcn.errors import MissingError, UsageError
-from qcn.kernels.shapes import STATISTICS, check_map, check_rotors, check_upstream
+from qcn.kernels.shapes import check_map, check_rotors, check_upstream
 from qcn.libqcn import load_library
+from qcn.limits import STATISTICS
 
 FIELDS = (
     *("batch", "channels", "height", "width"),

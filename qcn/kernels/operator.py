@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from qcn.kernels import native
-from qcn.kernels.shapes import STATISTICS, check_map, check_rotors
+from qcn.kernels.shapes import check_map, check_rotors
+from qcn.limits import STATISTICS
 
 Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 

@@ -3,8 +3,7 @@
 from torch import Tensor
 
 from qcn.errors import UsageError
-
-STATISTICS = 7  # of a parent and an iteration, kept for the gradients: mass, mean and variance
+from qcn.limits import STATISTICS
 
 Grid = tuple[int, int]
 

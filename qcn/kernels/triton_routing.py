@@ -15,7 +15,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from qcn.kernels import shapes
+from qcn import limits
 from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR
 
 INTERPRETED = triton.knobs.runtime.interpret
@@ -37,7 +37,7 @@ CANCELLATION = constexpr(8.0)
 # Nor does the softmax look for the largest logit; it takes the largest prior, so that no power overflows. A child so
 # far from every parent that its powers come near float32's least, 2⁻¹²⁶, gives NaN, and its window is done again too.
 LOWEST = constexpr(2.0**-100)
-STATISTICS = constexpr(shapes.STATISTICS)  # mass, mean xyz, variance xyz
+STATISTICS = constexpr(limits.STATISTICS)  # mass, mean xyz, variance xyz
 # Of a parent, what the backward by children needs of an iteration: mean xyz, A, B xyz, C xyz, weight xyz, prior.
 COEFFICIENTS = constexpr(14)
 

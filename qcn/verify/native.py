@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.export.golden import step_names
 from qcn.libqcn import load_library
+from qcn.limits import STATISTICS
 from qcn.verify import Runner
 
 NATIVE, NO_BACKEND = 1, 6  # QCN_BACKEND_NATIVE and QCN_NO_BACKEND of qcn.h
@@ -145,7 +146,7 @@ class NativeRunner(Runner):
             keep(f"{name}.pose", as_array(layer.pose, (images, layer.parents, 3, *places)))
             keep(f"{name}.activation", as_array(layer.activation, (images, layer.parents, *places)))
         statistics = as_array(
-            layer.statistics, (layer.iterations, 7, layer.parents, images, layer.height * layer.width)
+            layer.statistics, (layer.iterations, STATISTICS, layer.parents, images, layer.height * layer.width)
         )
         steps = step_names([name], layer.iterations)
         for step, of in zip(steps, statistics.transpose(0, 3, 2, 1, 4), strict=True):

@@ -1,10 +1,11 @@
 """An ONNX file in ONNX Runtime, with the execution provider that was asked for or none at all."""
 
-import importlib.util
+import importlib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.packages import installed
 from qcn.verify import Runner
 
 OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
@@ -63,7 +65,7 @@ class OnnxRuntimeRunner(Runner):
 
     def open(self) -> None:
         provider = PROVIDERS[self.device]
-        if self.device == "cuda" and importlib.util.find_spec("torch"):
+        if self.device == "cuda" and installed("torch"):
             importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
         try:
             import onnxruntime
@@ -109,26 +111,30 @@ class OnnxRuntimeRunner(Runner):
         self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        wanted = self.upload(images) if self.transfers else self._input_for(images)
+        if self.transfers:
+            self.upload(images)
+            answer = self._answer_on_device
+        else:
+            given = {self._input_for(images).name: np.ascontiguousarray(images, np.float32)}
+            answer = partial(self._session.run, None, given)
         try:
-            if self.transfers:
-                self.enqueue()
-                values = self._current.binding.copy_outputs_to_cpu()
-            else:
-                values = self._session.run(None, {wanted.name: np.ascontiguousarray(images, np.float32)})
+            values = answer()
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
         return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
 
-    def upload(self, images: NDArray[np.float32]) -> Any:
-        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`. Returns the
-        graph's input."""
+    def _answer_on_device(self) -> list[NDArray[Any]]:
+        self.enqueue()
+        values: list[NDArray[Any]] = self._current.binding.copy_outputs_to_cpu()
+        return values
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
         wanted = self._input_for(images)
         if images.shape not in self._bound:
             self._bound[images.shape] = self._bind(wanted.name, images.shape)
         self._current = self._bound[images.shape]
         self._current.images.update_inplace(np.ascontiguousarray(images, np.float32))
-        return wanted
 
     def enqueue(self) -> None:
         current = self._current
@@ -137,7 +143,7 @@ class OnnxRuntimeRunner(Runner):
     def synchronize(self) -> None:
         self._current.binding.synchronize_outputs()
 
-    def _bind(self, image: str, shape: tuple[int, ...]) -> "_Bound":
+    def _bind(self, image: str, shape: tuple[int, ...]) -> _Bound:
         """Memory for images of this shape and for the answers: a graph reads and writes where it did when captured."""
         import onnxruntime
 

@@ -55,11 +55,12 @@ def told(verdicts: list[Verdict], asked: bool) -> list[tuple[str, str, list[str]
 
     Those that this machine lacks are put together by reason, and come last where no backend was asked for by name.
     """
-    said = {status: [(status, one.key, one.lines()) for one in verdicts if one.status == status] for status in COLOURS}
+    failed, passed = (
+        [(status, one.key, one.lines()) for one in verdicts if one.status == status] for status in ("failed", "passed")
+    )
     lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
-    said["missing"] = [("missing", ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
-    order = ("failed", "missing", "passed") if asked else ("failed", "passed", "missing")
-    return [one for status in order for one in said[status]]
+    missing = [("missing", ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
+    return [*failed, *missing, *passed] if asked else [*failed, *passed, *missing]
 
 
 def record(bundle: Bundle, samples: Samples, verdicts: list[Verdict], command: str, asked: bool) -> dict[str, Any]:
