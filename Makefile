@@ -1,7 +1,9 @@
-# `make demo` runs the main job, `make test` passes the tests. Both set up what they need in .venv and build first.
+# `make demo` runs the main job. `make test` checks the code and runs the tests, which takes some minutes; `make test-all`
+# runs the tests that take longer and are not in `make test`. All set up what they need in .venv and build first.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
+JOBS := $(shell nproc)
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # TensorRT-RTX, whose builder needs no GPU. Without --no-deps its packages would fetch the rest from elsewhere.
@@ -11,7 +13,12 @@ RTX := tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings
 # must then be kept: without it each command takes seconds longer to start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint clean
+# Two processes. Tests are dealt out in halves, and a process without work takes some of the other's, so that both are
+# busy to the end: with whole files (loadfile) the last, long file would keep one waiting. Threads of torch that wait for
+# each other must not spin (passive): they would take the time of the other process.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+.PHONY: demo test test-all lint clean
 
 demo: $(BIN)/.installed build/libqcn.so
 	rm -rf $(DEMO)
@@ -25,8 +32,11 @@ demo: $(BIN)/.installed build/libqcn.so
 		--json $(DEMO)/benchmark.json
 	$(BIN)/qcn verify-parity $(DEMO)/bundle --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
-test: $(BIN)/.installed-dev build/libqcn.so lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+test: $(BIN)/.installed-dev build/tests/.built lint
+	$(PYTEST) -m 'not slow'
+
+test-all: $(BIN)/.installed-dev build/tests/.built
+	$(PYTEST) -m slow
 
 lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check
@@ -50,8 +60,14 @@ $(BIN)/.installed-dev: $(BIN)/.installed
 build/libqcn.so: $(shell find deploy/kernels deploy/src deploy/include deploy/programs deploy/examples deploy/cmake \
 		-type f) $(wildcard deploy/CMakeLists.txt)
 	@command -v cmake >/dev/null || { echo 'libqcn needs CMake 3.25 or newer and a C++ compiler: apt install cmake g++' >&2; exit 1; }
-	cmake -S deploy -B build -DQCN_TESTS=OFF -DQCN_CUDA=OFF --log-level=WARNING
-	cmake --build build --parallel -- --quiet
+	cmake -S deploy -B build -DQCN_TESTS=$(if $(wildcard build/tests/.built),ON,OFF) -DQCN_CUDA=OFF --log-level=WARNING
+	cmake --build build --parallel $(JOBS) -- --quiet
+	touch $@
+
+# The C++ tests, beside the library and from the same objects.
+build/tests/.built: build/libqcn.so $(shell find deploy/tests deploy/onnxruntime -type f)
+	cmake -S deploy -B build -DQCN_TESTS=ON -DQCN_CUDA=OFF --log-level=WARNING
+	cmake --build build --parallel $(JOBS) -- --quiet
 	touch $@
 
 clean:

@@ -3,13 +3,18 @@
     python benchmarks/deployed.py --json FILE --commit COMMIT RESULT...
 
 A RESULT is what `qcn benchmark --json`, `qcn verify-parity --report` (report.json) or `qcn-bench --json` wrote, as
-deploy/tests/tensorrt_on_gpu.sh leaves them. Figures are copied; errors are joined to times by backend and file.
+deploy/tests/tensorrt_on_gpu.sh leaves them. Figures are copied; errors are joined to times by backend, file and
+precision.
 """
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from qcn.verify.parity.results import Report, read_report
+from qcn.verify.speed.results import Benchmark, read_benchmark
 
 Row = dict[str, Any]
 
@@ -20,55 +25,61 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--commit", required=True, help="of the code that measured; several where they differ")
     arguments = parser.parse_args()
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.results]
-    parity = [row for record in records if "backends" in record for row in parities(record)]
-    errors = {key(row): row for row in parity}
-    machines = [record["machine"] for record in records if "plan" in record]
-    if not machines:
+    records = {path: json.loads(path.read_text(encoding="utf-8")) for path in arguments.results}
+    benchmarks = [read_benchmark(path) for path, record in records.items() if "plan" in record]
+    reports = [read_report(path) for path, record in records.items() if "backends" in record]
+    if not benchmarks:
         parser.error("none of them is a result of `qcn benchmark`")
-    rows = [row for record in records if "plan" in record for row in times(record)]
+    parity = [row for report in reports for row in parities(report)]
+    errors = {key(row): row for row in parity}
     gathered = {
         "commit": arguments.commit,
-        "machine": machines[0],
-        "benchmark": [row | errors[key(row)] for row in rows],
+        "machine": asdict(benchmarks[0].machine),
+        "benchmark": [row | errors[key(row)] for record in benchmarks for row in times(record)],
         "parity": parity,
-        "libqcn": [programs(record) for record in records if "load_ms" in record],
+        "libqcn": [programs(record) for record in records.values() if "load_ms" in record],
     }
     arguments.json.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
 
 
-def key(row: Row) -> tuple[str, str]:
-    return row["backend"], row["file"]
+def key(row: Row) -> tuple[str, str, str]:
+    return row["backend"], row["file"], row["precision"]
 
 
-def times(record: Row) -> list[Row]:
+def times(record: Benchmark) -> list[Row]:
     """The rows of `qcn benchmark`."""
     return [
         {
-            **{name: speed[name] for name in ("backend", "file", "precision", "batch", "runner", "images_per_second")},
-            "variant": speed.get("variant", ""),
-            "latency_ms": speed["latency_ms"]["p50"],
-            "p99_ms": speed["latency_ms"]["p99"],
-            "compute_ms": speed["compute_ms"].get("p50"),
-            "energy_mj": speed.get("energy_mj"),
+            "backend": speed.backend,
+            "file": speed.file,
+            "precision": speed.precision,
+            "batch": speed.batch,
+            "runner": speed.runner,
+            "images_per_second": speed.images_per_second,
+            "variant": speed.variant,
+            "latency_ms": speed.latency_ms.p50,
+            "p99_ms": speed.latency_ms.p99,
+            "compute_ms": speed.compute_ms.p50 if speed.compute_ms else None,
+            "energy_mj": speed.energy_mj,
         }
-        for speed in record["results"].values()
-        if not speed["missing"]
+        for speed in record.results.values()
+        if speed.latency_ms
     ]
 
 
-def parities(record: Row) -> list[Row]:
+def parities(report: Report) -> list[Row]:
     """The rows of `qcn verify-parity`."""
     return [
         {
-            "backend": verdict["backend"],
-            "file": verdict["file"],
-            "status": verdict["status"],
-            "errors": {name: found["max_abs"] for name, found in verdict["outputs"].items()},
-            "noise_floors": {name: found["noise_floor_multiple"] for name, found in verdict["outputs"].items()},
+            "backend": verdict.backend,
+            "file": verdict.file,
+            "precision": verdict.precision,
+            "status": verdict.status,
+            "errors": {name: found.max_abs for name, found in verdict.outputs.items()},
+            "noise_floors": {name: found.max_abs / found.noise_floor for name, found in verdict.outputs.items()},
         }
-        for verdict in record["backends"].values()
-        if verdict["outputs"]
+        for verdict in report.backends.values()
+        if verdict.outputs
     ]
 
 

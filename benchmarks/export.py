@@ -4,7 +4,7 @@
     python benchmarks/export.py run FOLDER --backend onnxruntime-cpu|onnxruntime-cuda|tensorrt --json FILE
 
 "naive" is the operator as its formula stands, by torch's own exporter: windows outermost, every vote [windows, I, J, 3]
-in memory. "unrolled" is model.onnx, "pointwise" model.trt.onnx. `run` needs no torch, and adds its rows to FILE. Times
+in memory. "unrolled" is model.onnx, "tensorrt" model.tensorrt.onnx. `run` needs no torch, and adds rows to FILE. Times
 are medians; errors are the largest against the golden float64 answers.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 from machine import facts
 
 from qcn.export.bundle import Bundle
-from qcn.export.golden import Golden
-from qcn.verify.cold import first_images
+from qcn.export.bundle.golden import Golden
+from qcn.verify.speed.cold import first_images
 
 BUDGET_S = 1.0  # spent on each figure, after warming up
 
@@ -38,7 +38,7 @@ def main() -> None:
     running.add_argument("folder", type=Path)
     running.add_argument("--backend", choices=["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt"], required=True)
     running.add_argument("--json", type=Path, required=True)
-    running.add_argument("--graphs", nargs="+", help="only these, such as naive or 'pointwise, fp16'")
+    running.add_argument("--graphs", nargs="+", help="only these, such as naive or 'tensorrt, fp16'")
     running.add_argument("--batches", nargs="+", type=int, default=[1])
     running.add_argument("--level", type=int, help="TensorRT's optimisation level")
     arguments = parser.parse_args()
@@ -57,7 +57,7 @@ def make(run_folder: Path, folder: Path) -> None:
     for precision in ("fp32", "fp16"):
         request = Request(precision=precision)
         bundle = open_source(run_folder, folder / "bundle", request, Path("data"))
-        for routing in ("unrolled", "pointwise"):
+        for routing in ("unrolled", "tensorrt"):
             onnx_graph(Job(bundle, request, Console()), routing)
     write_naive(bundle, folder / "naive.onnx")
 
@@ -65,12 +65,12 @@ def make(run_folder: Path, folder: Path) -> None:
 def write_naive(bundle: Bundle, path: Path) -> None:
     import torch
 
-    from qcn.export.lower import Deployed
+    from qcn.export.torch.interpreter import Interpreter
 
-    module = Deployed(bundle.network()).eval()
+    module = Interpreter(bundle.program(), kernels="reference").eval()
     image = torch.zeros(2, *bundle.manifest.input.shape)
     names = ["activation", "pose"]
-    with mock.patch("qcn.export.lower.route", naive_route), warnings.catch_warnings():
+    with mock.patch("qcn.routing.route", naive_route), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             module,
@@ -89,7 +89,7 @@ def naive_route(pose: Any, activation: Any, rotation: Any, beta_u: Any, beta_a: 
     import torch
     import torch.nn.functional as F
 
-    from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR
+    from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
     (kh, kw), stride, iterations = options["window"], options["stride"], options["iterations"]
     rows, columns = (pose.shape[3] - kh) // stride + 1, (pose.shape[4] - kw) // stride + 1
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> None:
     bundle = Bundle.open(arguments.folder / "bundle")
     golden = bundle.golden()
     paths = {"naive": arguments.folder / "naive.onnx"}
-    names = {"onnx": "unrolled", "onnx-trt": "pointwise"}
+    names = {"onnx": "unrolled", "onnx-tensorrt": "tensorrt"}
     graphs = [artefact for artefact in bundle.manifest.files if artefact.format in names]
     paths |= {f"{names[graph.format]}, {graph.precision}": bundle.path(graph) for graph in graphs}
     record = facts()
@@ -177,13 +177,16 @@ def milliseconds(once: Any, finish: Any = lambda: None) -> float:
 
 
 def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: argparse.Namespace) -> Any:
-    from qcn.verify.onnxruntime import OnnxRuntimeRunner
+    from qcn.verify.runners import Options
+    from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
 
     device = arguments.backend.split("-")[1]
     if name.endswith("fp16") and device == "cpu":
         return  # half precision is for GPUs
     given = first_images(golden, batch)
-    with OnnxRuntimeRunner(path, device=device) as runner:
+    opened = OnnxRuntimeRunner(path, Options(device))
+    opened.graph = None  # as it is timed in docs/results.md
+    with opened as runner:
         worst = errors(
             golden,
             {
@@ -195,9 +198,10 @@ def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: ar
 
 
 def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argparse.Namespace) -> Any:
-    from qcn.export.manifest import Batch
-    from qcn.export.tensorrt import BuildRequest, build, find
-    from qcn.verify.tensorrt import TensorRTRunner
+    from qcn.export.bundle.manifest import Batch
+    from qcn.export.tensorrt.build import BuildRequest, build, find
+    from qcn.verify.runners import Options
+    from qcn.verify.runners.tensorrt import TensorRTRunner
 
     precision = "fp16" if name.endswith("fp16") else "fp32"
     cache = arguments.folder / "timings.cache"
@@ -210,7 +214,8 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     about |= {"plan_bytes": len(engine.plan), "receipt": engine.receipt.as_json()}
     given = first_images(golden, batch)
     for graph in (False, True):
-        with TensorRTRunner(plan, graph=graph) as runner:
+        with TensorRTRunner(plan, Options("cuda")) as runner:
+            runner.graph = graph
             worst = errors(golden, runner.infer(given))
             runner.upload(given)
             ms = milliseconds(runner.enqueue, runner.synchronize)

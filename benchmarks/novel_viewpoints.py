@@ -2,8 +2,8 @@
 
     python benchmarks/novel_viewpoints.py --recipe qcn:compile=true --recipe cnn:lr=0.001 --epochs 16 --json FILE
 
-A recipe is a model and, after a colon, settings of `qcn.settings.Settings` as key=value,key=value. The JSON is written
-anew after every recipe.
+A recipe is a model and, after a colon, settings (`qcn.train.settings.Settings`) as key=value,key=value. The JSON is
+written again after every recipe.
 """
 
 import argparse
@@ -16,10 +16,11 @@ from machine import facts
 from rich.console import Console
 from rich.table import Table
 
-from qcn import checkpoint, train
 from qcn.evaluate import ErrorRate, evaluate
-from qcn.settings import settings_from
-from qcn.zoo import create, parameter_count
+from qcn.train import resume, train
+from qcn.train.record import load_run
+from qcn.train.settings import settings_from
+from qcn.zoo import parameter_count
 
 
 def parse(recipe: str) -> dict[str, Any]:
@@ -40,27 +41,27 @@ def percent(rate: dict[str, float]) -> str:
 
 
 def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train one recipe, or take up the run that is there, and measure it on the test splits."""
+    """Train one recipe, or continue its run, and measure it on the test splits."""
     chosen = {"dataset": arguments.dataset, "epochs": arguments.epochs, **parse(recipe)}
     folder = arguments.out / recipe.replace(":", "-").replace(",", "-")
     start = time.perf_counter()
     if (folder / "run.json").exists():
-        run = train.resume(folder, arguments.data_dir)
+        run = resume(folder, arguments.data_dir)
     else:
-        run = train.train(settings_from(arguments.preset, **chosen), arguments.data_dir, folder)
+        run = train(settings_from(arguments.preset, **chosen), arguments.data_dir, folder)
     seconds = time.perf_counter() - start
     results = evaluate(folder, None, arguments.data_dir, folder / "evaluation", which="last", split=None, device="auto")
-    last = checkpoint.load_run(folder).history[-1]
+    last = load_run(folder).history[-1]
     rates: dict[str, ErrorRate] = {result.split: result.overall for result in results}
     return {
         "recipe": recipe,
-        "model": run.model["name"],
-        "settings": {name: run.settings[name] for name in ("loss", "lr", "batch_size", "seed")},
-        "parameters": parameter_count(create(**run.model)),
+        "model": run.model.name,
+        "settings": {name: getattr(run.settings, name) for name in ("loss", "lr", "batch_size", "seed")},
+        "parameters": parameter_count(run.model.create()),
         "seconds": round(seconds, 1),
-        "images_per_second": round(last["images_per_second"]),
-        "train_error": last["train_error"],
-        "validation_error": last["validation_error"],
+        "images_per_second": round(last.images_per_second),
+        "train_error": last.train_error,
+        "validation_error": last.validation_error,
         **{split: vars(rate) for split, rate in rates.items()},
     }
 

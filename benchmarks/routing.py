@@ -22,15 +22,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from qcn import checkpoint
-from qcn.model import QCN, choose_routing, qcn
-from qcn.routing import Body, route
+from qcn.model import QCN, choose_kernels, qcn
+from qcn.routing import Kernels, route
+from qcn.train import checkpoint
 
-# Arithmetic instructions a vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep
+# Arithmetic instructions per vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep
 # also has 3 for the distance, 1 for r and 1 for its sum.
 PER_VOTE = (9 + 3 + 6) + (9 + 3 + 6 + 3 + 1 + 1)
 Row = dict[str, Any]
-BODIES: tuple[Body, ...] = ("reference", "fused")
+KERNELS: tuple[Kernels, ...] = ("reference", "fused")
 BUDGET_S = 0.5  # spent on each figure, after warming up
 
 
@@ -49,7 +49,7 @@ def main() -> None:
     trained = None
     if arguments.run:
         trained, run = checkpoint.load_network(arguments.run)
-        record["trained"] = {"dataset": run.settings["dataset"], "epochs": (run.best or run.last).epoch}
+        record["trained"] = {"dataset": run.settings.dataset, "epochs": (run.best or run.last).epoch}
     parts = {
         "inference": lambda: inference(network, device, not arguments.no_compile),
         "training": lambda: training(network, device, not arguments.no_compile),
@@ -103,9 +103,9 @@ def graph_of(run: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def with_routing(network: QCN, body: Body) -> QCN:
+def with_kernels(network: QCN, kernels: Kernels) -> QCN:
     other = copy.deepcopy(network)
-    choose_routing(other, body)
+    choose_kernels(other, kernels)
     return other
 
 
@@ -124,7 +124,7 @@ def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
 @torch.inference_mode()
 def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]:
     """One image batch to class capsules."""
-    networks = {body: with_routing(network, body) for body in BODIES}
+    networks = {kernels: with_kernels(network, kernels) for kernels in KERNELS}
     for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
         image = torch.randn(batch, 2, 32, 32, device=device)
         modules: dict[str, Any] = dict(networks)
@@ -153,11 +153,11 @@ def training(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]
     image, label = torch.randn(batch, 2, 32, 32, device=device), torch.randint(5, (batch,), device=device)
     # As `qcn train --compile` does: on a GPU the step's launches become CUDA graphs.
     mode = "reduce-overhead" if device.type == "cuda" else "default"
-    for body in BODIES:
+    for kernels in KERNELS:
         steps: dict[str, tuple[Callable[[], None], float | None]] = {}
         torch.compiler.reset()
         for compiled in (False, True) if compile else (False,):
-            own = with_routing(network, body).train()
+            own = with_kernels(network, kernels).train()
             optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3, fused=True)
             module = torch.compile(own, fullgraph=True, mode=mode) if compiled else own
 
@@ -168,7 +168,7 @@ def training(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]
 
             step()
             peak = _peak(device, step)  # now: a graph that is replayed allocates nothing
-            steps[body + (", torch.compile" if compiled else "")] = step, peak
+            steps[kernels + (", torch.compile" if compiled else "")] = step, peak
         for name, (step, peak) in steps.items():
             yield {"batch": batch, "variant": name, "ms": milliseconds(step, device), "peak_gib": peak}
 
@@ -213,7 +213,7 @@ def layers(network: QCN, device: torch.device) -> Iterator[Row]:
         for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
 
             def run(inputs: Any = inputs, options: Any = options) -> Any:
-                return route(*inputs, **options, body="fused")
+                return route(*inputs, **options, kernels="fused")
 
             out = run()[1]
             children = inputs[0].shape[1] * options["window"][0] * options["window"][1]
@@ -238,17 +238,17 @@ def errors(networks: dict[str, Any], device: torch.device) -> Iterator[Row]:
         image = torch.randn(2, network.in_channels, 32, 32, device=device)
         for name, inputs, options in problems(network.to(device), image):
             wide = [x.double().requires_grad_() for x in inputs]
-            exact = route(*wide, **options, body="reference")
+            exact = route(*wide, **options, kernels="reference")
             ask = [torch.randn_like(x) for x in exact]
             exact_gradients = torch.autograd.grad(exact, wide, ask)
-            for body in BODIES:
+            for kernels in KERNELS:
                 narrow = [x.clone().requires_grad_() for x in inputs]
-                out = route(*narrow, **options, body=body)
+                out = route(*narrow, **options, kernels=kernels)
                 gradients = torch.autograd.grad(out, narrow, [x.float() for x in ask])
                 named = ("pose", "activation", "d pose", "d activation", "d rotation", "d beta_u", "d beta_a")
                 pairs = zip(named, (*out, *gradients), (*exact, *exact_gradients), strict=True)
                 worst = {of: float((x.double() - y).detach().abs().max()) for of, x, y in pairs}
-                yield {"weights": weights, "layer": name, "body": body, **worst}
+                yield {"weights": weights, "layer": name, "kernels": kernels, **worst}
 
 
 def show(record: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Speed and memory of training the full-size QCN: one epoch (or --steps of it) a variant, by the product's own loop.
+"""Speed and memory of training the full-size QCN: one epoch (or --steps of it) per variant, by the product's own loop.
 
     python benchmarks/training.py --device cuda --json FILE
     python benchmarks/training.py --device cpu --dataset viewpoints-demo --batch-size 16 --steps 4 --json FILE
@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from qcn.data import load
-from qcn.settings import settings_from
-from qcn.train import Training
+from qcn.train.loop import Training
+from qcn.train.settings import settings_from
 
 VARIANTS = {
     "eager, fp32": {},
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--dataset", default="viewpoints-azimuth")
     parser.add_argument("--model", default="qcn")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--steps", type=int, help="steps an epoch; all of them if not given")
+    parser.add_argument("--steps", type=int, help="steps per epoch; all of them if not given")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--json", type=Path, required=True)
@@ -65,16 +65,16 @@ def main() -> None:
         rows.append(
             {
                 "variant": name,
-                "images_per_second": history[1]["images_per_second"],
-                "ms_per_step": 1e3 * arguments.batch_size / history[1]["images_per_second"],
-                "first_epoch_seconds": history[0]["seconds"],
+                "images_per_second": history[1].images_per_second,
+                "ms_per_step": 1e3 * arguments.batch_size / history[1].images_per_second,
+                "first_epoch_seconds": history[0].seconds,
                 "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
             }
         )
         record = {**facts(), **{k: str(v) for k, v in vars(arguments).items()}, "results": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     table = Table(title=f"Training {arguments.model}, {arguments.dataset}, batch {arguments.batch_size}, {device}")
-    for heading in ("variant", "images/s", "ms a step", "first epoch", "peak memory"):
+    for heading in ("variant", "images/s", "ms per step", "first epoch", "peak memory"):
         table.add_column(heading, justify="left" if heading == "variant" else "right")
     for row in rows:
         peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f} GiB"

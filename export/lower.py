@@ -1,221 +1,252 @@
-"""From a trained network to its deployment form (`qcn.export.network`), and that form as a torch module.
+"""From a trained network to its program (`qcn.export.program`): all that the device side knows of a network.
 
-Folding is done in float64 and rounded once. The module routes by the reference formula of `qcn.routing`; TorchScript
-and torch.export are made from it.
+Batch norms are folded into the convolutions before them, rotors become rotation matrices, and the running RMS by which
+poses are divided between capsule layers, a constant by now, goes into the next layer's rotations. Folding is done in
+float64 and rounded once.
+
+A new extractor needs its class in `qcn.model` and a function here, registered with `lower_extractor`. Nothing else.
 """
 
-from typing import Any
+from functools import singledispatch
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qcn.errors import BuildError, UsageError, unknown_name
-from qcn.export.network import Array, Capsules, Network, Structure
-from qcn.model import (
-    QCN,
-    BranchedExtractor,
-    ConvCapsules,
-    Projection,
-    ResidualBlock,
-    RunningRMS,
-    UnbranchedExtractor,
-    at_least_single,
+from qcn.baselines import CNN
+from qcn.errors import UsageError
+from qcn.export.program import (
+    Affine,
+    Array,
+    Convolution,
+    Ending,
+    Linear,
+    MapEnding,
+    Operation,
+    Output,
+    Pool,
+    Program,
+    Route,
+    Shape,
+    Value,
+    slide,
 )
+from qcn.model import QCN, BranchedExtractor, ConvCapsules, UnbranchedExtractor
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR, Body, route
 
-CLASSES = "classes"  # the name of the last capsule layer; those before it are capsules1, capsules2, …
+IMAGE = "image"
+CLASSES = "classes"  # the name of the last layer; a QCN's capsule layers before it are capsules1, capsules2, …
 
 
-def lower(network: nn.Module, height: int, width: int) -> Network:
-    """The deployment form of a trained QCN for images of this size."""
-    if not isinstance(network, QCN):
-        raise UsageError(f"export carries Quaternion Capsule Networks (qcn, qcn-…), not {type(network).__name__}")
+def lower(network: nn.Module, height: int, width: int) -> Program:
+    """The program of a trained network, for images of this size."""
+    if not isinstance(network, QCN | CNN):
+        raise UsageError(
+            f"{type(network).__name__} is for training only: EM and VB routing with matrix capsules have no deployment "
+            "form. Export carries the Quaternion Capsule Networks (qcn, qcn-unbranched, qcn-tiny) and cnn"
+        )
+    if isinstance(network, CNN):
+        return _lower_cnn(network, height, width)
     if min(height, width) < network.smallest_input:
         side = network.smallest_input
         raise UsageError(f"images of {height}×{width} are too small for this network: at least {side}×{side}")
-    extractor: Any = network.extractor
-    if isinstance(network.extractor, BranchedExtractor):
-        stacks = {"pose": list(extractor.pose[:-1]), "activation": list(extractor.activation[:-1])}
-        projections = {"pose": extractor.pose[-1], "activation": extractor.activation[-1]}
-    elif isinstance(network.extractor, UnbranchedExtractor):
-        stacks = {"stem": list(extractor.stem)}
-        projections = {"pose": extractor.pose, "activation": extractor.activation}
-    else:
-        raise UsageError(f"export does not know the extractor {type(extractor).__name__}")
-    tensors: dict[str, Tensor] = {}
-    for name, blocks in stacks.items():
-        tensors |= _folded_stack(name, blocks)
-    for name, projection in projections.items():
-        tensors |= _folded_projection(name, projection)
-    names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
-    scales = [None, *network.scales]
-    for name, layer, scale in zip(names, [*network.layers, network.class_capsules], scales, strict=True):
-        tensors |= _folded_capsules(name, layer, scale)
-    strides = {name: tuple(int(block.conv1.stride[0]) for block in blocks) for name, blocks in stacks.items()}
-    structure = Structure(
-        channels=network.in_channels,
-        height=height,
-        width=width,
-        classes=network.classes,
-        stem=strides.get("stem", ()),
-        pose=strides.get("pose", ()),
-        activation=strides.get("activation", ()),
-        capsules=(
-            *(Capsules(f"capsules{i + 1}", size.kernel, size.stride) for i, size in enumerate(network.config.layers)),
-            Capsules(CLASSES, None),
-        ),
-        iterations=network.config.iterations,
-        mode=network.config.mode,
-        variance_floor=VARIANCE_FLOOR,
-        mass_floor=MASS_FLOOR,
-    )
-    arrays: dict[str, Array] = {name: tensor.float().contiguous().numpy() for name, tensor in tensors.items()}
-    return Network(structure, arrays)
+    return _lower_qcn(network, height, width)
 
 
-def _folded_stack(name: str, blocks: list[ResidualBlock]) -> dict[str, Tensor]:
-    """Residual blocks whose batch norms have gone into the convolution before them; the first has none before it."""
-    scale, shift = _affine(blocks[0].norm1)
-    out = {f"{name}.scale": scale, f"{name}.shift": shift}
-    for i, block in enumerate(blocks):
-        scale, shift = _affine(block.norm2)
-        out[f"{name}.{i}.conv1.weight"] = _double(block.conv1.weight) * scale[:, None, None, None]
-        out[f"{name}.{i}.conv1.bias"] = shift
-        # What follows a block is the next block's batch norm, or, after the last one, a projection's ReLU alone.
-        follows = blocks[i + 1].norm1 if i + 1 < len(blocks) else None
-        channels = block.conv2.out_channels
-        ones = torch.ones(channels, dtype=torch.float64)
-        scale, shift = _affine(follows) if follows else (ones, torch.zeros_like(ones))
-        out[f"{name}.{i}.conv2.weight"] = _double(block.conv2.weight) * scale[:, None, None, None]
-        out[f"{name}.{i}.conv2.bias"] = shift
-        out[f"{name}.{i}.skip.weight"] = _double(block.skip.weight) * scale[:, None, None, None]
-    return out
+class ProgramBuilder:
+    """A program in the making. Each method adds an operation and returns the name of the value that it makes."""
 
+    def __init__(self, channels: int, height: int, width: int) -> None:
+        self.input = Value(IMAGE, (channels, height, width))
+        self.operations: list[Operation] = []
+        self.arrays: dict[str, Array] = {}
+        self.shapes: dict[str, Shape] = {IMAGE: self.input.shape}
 
-def _folded_projection(name: str, projection: Projection) -> dict[str, Tensor]:
-    conv: Any = projection[1]
-    norm = projection[2]
-    scale, shift = _affine(norm)
-    return {
-        f"{name}.projection.weight": _double(conv.weight) * scale[:, None, None, None],
-        f"{name}.projection.bias": _double(conv.bias) * scale + shift,
-    }
+    def program(self, **outputs: tuple[str, Shape]) -> Program:
+        """The whole; outputs by name, each a value and the shape to give it out in."""
+        named = tuple(Output(name, value, shape) for name, (value, shape) in outputs.items())
+        return Program(self.input, tuple(self.operations), named, self.arrays)
 
-
-def _folded_capsules(name: str, layer: nn.Module, scale: RunningRMS | None) -> dict[str, Tensor]:
-    """Rotors as rotations; `scale` is what the poses of the layer before are divided by."""
-    rotors: Any = layer.rotors
-    rotation = rotation_matrix(rotor(_double(rotors.theta), _double(rotors.axis)))
-    if not isinstance(layer, ConvCapsules):
-        rotation = rotation[None, None]  # all places of the window share their rotations
-    if scale:
-        rotation = rotation * _double(scale.running_square).rsqrt()
-    return {
-        f"{name}.rotation": rotation,
-        f"{name}.beta_u": _double(rotors.beta_u),
-        f"{name}.beta_a": _double(rotors.beta_a),
-    }
-
-
-def _affine(norm: Any) -> tuple[Tensor, Tensor]:
-    """A batch norm with its running statistics as a scale and a shift."""
-    scale = _double(norm.weight) * (_double(norm.running_var) + norm.eps).rsqrt()
-    return scale, _double(norm.bias) - _double(norm.running_mean) * scale
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().double()
-
-
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Deployed(nn.Module):
-    """The deployment form as a torch module: image -> activation [B, classes], pose [B, classes, 3].
-
-    With `every_layer` also the pose [B, J, 3, H', W'] and activation [B, J, H', W'] of each capsule layer before it.
-    Images and outputs are float32 in every precision. Half precisions are for the convolutions and their weights, as
-    in training; routing takes logarithms of variances, and stays float32.
-    """
-
-    routing: Body = "reference"
-
-    def __init__(self, network: Network, every_layer: bool = False, precision: str = "fp32") -> None:
-        super().__init__()
-        if precision not in PRECISIONS:
-            raise unknown_name("precision", precision, PRECISIONS)
-        self.structure, self.sites = network.structure, list(network.sites())
-        self.precision, self.every_layer = precision, every_layer
-        for name, array in network.arrays.items():
-            convolution = name.rpartition(".")[0].endswith(("conv1", "conv2", "skip", "projection"))
-            tensor = torch.tensor(array, dtype=PRECISIONS[precision] if convolution else torch.float32)
-            if not tensor.isfinite().all():
-                raise BuildError(f"the weight '{name}' does not fit {precision}: its largest is {abs(array).max():g}")
-            self.register_buffer(name.replace(".", "_"), tensor)
-
-    def example(self) -> Tensor:
-        """Images to trace it with: two, so that nothing is taken for a batch of one."""
-        structure = self.structure
-        return torch.zeros(2, structure.channels, structure.height, structure.width)
-
-    def facts(self) -> dict[str, Any]:
-        """What a program must know to run this, and in which precision which part was made."""
-        structure = self.structure
-        outputs = {"activation": [structure.classes], "pose": [structure.classes, 3]}
-        if self.every_layer:
-            for site in self.sites[:-1]:
-                outputs[f"{site.name}.pose"] = [site.parents, 3, site.rows, site.columns]
-                outputs[f"{site.name}.activation"] = [site.parents, site.rows, site.columns]
-        return {
-            "precision": self.precision,
-            "convolutions": str(PRECISIONS[self.precision]).removeprefix("torch."),
-            "routing": "float32",
-            "inputs": {"image": ["batch", structure.channels, structure.height, structure.width]},
-            "outputs": {name: ["batch", *shape] for name, shape in outputs.items()},
-            "torch": torch.__version__,
-        }
-
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """[B, channels, height, width] -> the outputs that `facts` names, in that order."""
-        structure = self.structure
-        trunk = self._stack("stem", structure.stem, image)
-        pose = self._convolution("pose.projection", self._stack("pose", structure.pose, trunk))
-        pose = at_least_single(pose).unflatten(1, (-1, 3))
-        activation = self._convolution("activation.projection", self._stack("activation", structure.activation, trunk))
-        activation = torch.sigmoid(at_least_single(activation))
-        layers: list[Tensor] = []
-        for site in self.sites:
-            pose, activation = route(
-                pose,
-                activation,
-                self._array(f"{site.name}.rotation"),
-                self._array(f"{site.name}.beta_u"),
-                self._array(f"{site.name}.beta_a"),
-                window=site.window,
-                stride=site.stride,
-                iterations=structure.iterations,
-                mode=structure.mode,
-                body=self.routing,
+    def affine(self, name: str, value: str, norm: nn.Module, ending: MapEnding) -> str:
+        """A batch norm on its own: with nothing before it that it could be folded into."""
+        scale, shift = scale_and_shift(norm)
+        return self._add(
+            Affine(
+                name=name,
+                input=value,
+                scale=self._array(name, "scale", scale),
+                shift=self._array(name, "shift", shift),
+                ending=ending,
+                shape=self.shapes[value],
             )
-            layers += [pose, activation]
-        out = (activation.flatten(1), pose.flatten(2))
-        return (*out, *layers[:-2]) if self.every_layer else out
+        )
 
-    def _stack(self, name: str, strides: tuple[int, ...], x: Tensor) -> Tensor:
-        if hasattr(self, f"{name}_scale"):
-            x = F.relu(x * self._array(f"{name}.scale")[:, None, None] + self._array(f"{name}.shift")[:, None, None])
-        for i, stride in enumerate(strides):
-            y = F.relu(self._convolution(f"{name}.{i}.conv1", x, stride, padding=1))
-            y = self._convolution(f"{name}.{i}.conv2", y, padding=1)
-            x = F.relu(y + self._convolution(f"{name}.{i}.skip", x, stride))
-        return x
+    def convolution(
+        self,
+        name: str,
+        value: str,
+        convolution: nn.Module,
+        *,
+        norm: nn.Module | None = None,
+        ending: MapEnding = "none",
+        skip: tuple[str, nn.Module] | None = None,
+    ) -> str:
+        """A convolution and the batch norm behind it; `skip` is a second value and its convolution, added first."""
+        sources: list[tuple[str, str, Any]] = [(value, "weight", convolution)]
+        if skip:
+            sources.append((skip[0], "skip", skip[1]))
+        main: Any = convolution
+        channels = main.out_channels
+        bias = double(main.bias) if main.bias is not None else torch.zeros(channels, dtype=torch.float64)
+        scale, shift = scale_and_shift(norm) if norm else (torch.ones_like(bias), torch.zeros_like(bias))
+        weights = tuple(
+            self._array(name, role, double(conv.weight) * scale[:, None, None, None]) for _, role, conv in sources
+        )
+        stride, padding = int(main.stride[0]), int(main.padding[0])
+        places = slide(self.shapes[value][1:], main.kernel_size, stride, padding)
+        return self._add(
+            Convolution(
+                name=name,
+                inputs=tuple(source for source, _, _ in sources),
+                weights=weights,
+                bias=self._array(name, "bias", bias * scale + shift),
+                strides=tuple(int(conv.stride[0]) for _, _, conv in sources),
+                paddings=tuple(int(conv.padding[0]) for _, _, conv in sources),
+                ending=ending,
+                shape=(channels, *places),
+            )
+        )
 
-    def _convolution(self, name: str, x: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
-        weight = self._array(f"{name}.weight")
-        bias = None if name.endswith(".skip") else self._array(f"{name}.bias")
-        return F.conv2d(x.to(weight.dtype), weight, bias, stride, padding)
+    def residual_blocks(self, name: str, value: str, stack: Any) -> str:
+        """Pre-activation residual blocks, one after the other; what follows the last is a ReLU."""
+        blocks: list[Any] = list(stack)
+        value = self.affine(f"{name}.entry", value, blocks[0].norm1, "relu")
+        for i, block in enumerate(blocks):
+            # The batch norm behind a block is the next block's first; the ReLU behind the last is a projection's.
+            follows = blocks[i + 1].norm1 if i + 1 < len(blocks) else None
+            inner = self.convolution(f"{name}.{i}.conv1", value, block.conv1, norm=block.norm2, ending="relu")
+            value = self.convolution(
+                f"{name}.{i}.conv2", inner, block.conv2, norm=follows, ending="relu", skip=(value, block.skip)
+            )
+        return value
 
-    def _array(self, name: str) -> Tensor:
-        return self.get_buffer(name.replace(".", "_"))
+    def projection(self, name: str, value: str, projection: Any, ending: MapEnding = "none") -> str:
+        """The 1×1 convolution of a `Projection` and its batch norm; its ReLU is the ending of what made `value`."""
+        _, convolution, norm = projection
+        return self.convolution(f"{name}.projection", value, convolution, norm=norm, ending=ending)
+
+    def pool(self, name: str, value: str, kind: Literal["max", "average"], kernel: int, stride: int) -> str:
+        """The maximum or average of each window."""
+        channels, *sides = self.shapes[value]
+        shape = (channels, *slide(sides, (kernel, kernel), stride))
+        return self._add(Pool(name=name, input=value, kind=kind, kernel=kernel, stride=stride, shape=shape))
+
+    def linear(self, name: str, value: str, linear: nn.Linear, ending: Ending) -> str:
+        """A fully connected layer, of all numbers of the value in order."""
+        return self._add(
+            Linear(
+                name=name,
+                input=value,
+                weight=self._array(name, "weight", linear.weight),
+                bias=self._array(name, "bias", linear.bias),
+                ending=ending,
+                shape=(linear.out_features,),
+            )
+        )
+
+    def route(
+        self, name: str, pose: str, activation: str, layer: nn.Module, scale: nn.Module | None
+    ) -> tuple[str, str]:
+        """A capsule layer; `scale` is the running RMS that divides the poses which it reads."""
+        capsules: Any = layer
+        rotation = rotation_matrix(rotor(double(capsules.rotors.theta), double(capsules.rotors.axis)))
+        _, *sides = self.shapes[activation]
+        if isinstance(layer, ConvCapsules):
+            window, stride = (layer.kernel, layer.kernel), layer.stride
+        else:  # the class capsules see the whole map, and all its places share their rotations
+            rotation, window, stride = rotation[None, None], (sides[0], sides[1]), 1
+        if scale is not None:
+            rotation = rotation * double(scale.get_buffer("running_square")).rsqrt()
+        self._add(
+            Route(
+                name=name,
+                pose=pose,
+                activation=activation,
+                rotation=self._array(name, "rotation", rotation),
+                beta_u=self._array(name, "beta_u", capsules.rotors.beta_u),
+                beta_a=self._array(name, "beta_a", capsules.rotors.beta_a),
+                window=window,
+                stride=stride,
+                iterations=capsules.iterations,
+                mode=capsules.mode,
+                shape=(rotation.shape[3], *slide(sides, window, stride)),
+            )
+        )
+        return f"{name}.pose", f"{name}.activation"
+
+    def _array(self, operation: str, role: str, tensor: Tensor) -> str:
+        name = f"{operation}.{role}"
+        self.arrays[name] = tensor.detach().cpu().float().contiguous().clone().numpy()
+        return name
+
+    def _add(self, operation: Operation) -> str:
+        self.operations.append(operation)
+        self.shapes |= {value.name: value.shape for value in operation.outputs}
+        return operation.name
+
+
+def _lower_qcn(network: QCN, height: int, width: int) -> Program:
+    build = ProgramBuilder(network.in_channels, height, width)
+    pose, activation = lower_extractor(network.extractor, build)
+    names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
+    layers = [*network.layers, network.class_capsules]
+    for name, layer, scale in zip(names, layers, [None, *network.scales], strict=True):
+        pose, activation = build.route(name, pose, activation, layer, scale)
+    return build.program(activation=(activation, (network.classes,)), pose=(pose, (network.classes, 3)))
+
+
+def _lower_cnn(network: CNN, height: int, width: int) -> Program:
+    if (height, width) != (network.size, network.size):
+        size = f"{network.size}×{network.size}"
+        raise UsageError(f"this CNN was built for images of {size}, not {height}×{width}")
+    build = ProgramBuilder(network.in_channels, height, width)
+    value = build.convolution("conv1", IMAGE, network.conv1, ending="relu")
+    value = build.pool("pool1", value, "max", 2, 2)
+    value = build.convolution("conv2", value, network.conv2, ending="relu")
+    value = build.pool("pool2", value, "max", 2, 2)
+    value = build.linear("hidden", value, network.hidden, "relu")
+    value = build.linear(CLASSES, value, network.classifier, "softmax")
+    return build.program(activation=(value, (network.classes,)))
+
+
+@singledispatch
+def lower_extractor(extractor: nn.Module, build: ProgramBuilder) -> tuple[str, str]:
+    """Add an extractor's operations; returns the values of the primary poses [3C, H, W] and activations [C, H, W]."""
+    raise UsageError(f"export does not know the extractor {type(extractor).__name__}: qcn/export/lower.py needs it")
+
+
+@lower_extractor.register
+def _branched(extractor: BranchedExtractor, build: ProgramBuilder) -> tuple[str, str]:
+    pose = build.residual_blocks("pose", IMAGE, extractor.pose[:-1])
+    activation = build.residual_blocks("activation", IMAGE, extractor.activation[:-1])
+    return (
+        build.projection("pose", pose, extractor.pose[-1]),
+        build.projection("activation", activation, extractor.activation[-1], "sigmoid"),
+    )
+
+
+@lower_extractor.register
+def _unbranched(extractor: UnbranchedExtractor, build: ProgramBuilder) -> tuple[str, str]:
+    stem = build.residual_blocks("stem", IMAGE, extractor.stem)
+    pose = build.projection("pose", stem, extractor.pose)
+    return pose, build.projection("activation", stem, extractor.activation, "sigmoid")
+
+
+def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
+    """A batch norm with its running statistics as x · scale + shift."""
+    scale = double(norm.weight) * (double(norm.running_var) + norm.eps).rsqrt()
+    return scale, double(norm.bias) - double(norm.running_mean) * scale
+
+
+def double(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().double()

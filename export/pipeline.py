@@ -9,32 +9,30 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
-from qcn.export import golden, native, targets
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Precision, manifest_of, tools
-from qcn.export.tensorrt_config import BuildRequest
-from qcn.export.tensorrt_find import FLAVOURS
+from qcn.export import targets
+from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Artefact, Batch, Bundle, golden, weights
+from qcn.export.bundle.manifest import BUNDLE, Format, file_of, manifest_of, tools
+from qcn.export.tensorrt.config import BuildRequest
+from qcn.export.tensorrt.find import FLAVOURS
+from qcn.names import PRECISIONS, Precision
 from qcn.packages import installed
 
 if TYPE_CHECKING:
-    from qcn.export.receipt import Receipt
+    from qcn.export.onnx.build import Routing
+    from qcn.export.tensorrt.receipt import Receipt
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "bf16")
 ROUTINGS = ("unrolled", "fused")
-# How the graph is arranged that TensorRT is given, by --routing.
-ENGINE_ROUTINGS = {"unrolled": "pointwise", "fused": "fused"}
-# By arrangement of routing: the name of the graph's file, and its format in the manifest.
-GRAPHS: dict[str, tuple[str, Format]] = {
-    "unrolled": ("model", "onnx"),
-    "fused": ("model.fused", "onnx-fused"),
-    "pointwise": ("model.trt", "onnx-trt"),
-}
+# How the graph is arranged that TensorRT is given, by --routing; and a graph's format in the manifest, by arrangement.
+ENGINE_ROUTINGS: dict[str, "Routing"] = {"unrolled": "tensorrt", "fused": "fused"}
+GRAPHS: dict["Routing", Format] = {"unrolled": "onnx", "fused": "onnx-fused", "tensorrt": "onnx-tensorrt"}
+# The command that makes the weights and the golden answers, which come with every export of a run.
+FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
 OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first whose convolutions know bfloat16
 
 
@@ -71,11 +69,6 @@ class Request:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
         self.engine()
 
-    @property
-    def precision_suffix(self) -> str:
-        """What a file's name says of its precision: nothing of fp32, .fp16."""
-        return "" if self.precision == "fp32" else f".{self.precision}"
-
     def engine(self, timing_cache: Path | None = None, sm: int | None = None) -> BuildRequest:
         """The engine that this asks for."""
         return BuildRequest(
@@ -88,18 +81,18 @@ class Request:
             sm=sm,
         )
 
-    def engine_options(self) -> list[str]:
-        """The options of the command that asks another machine for the same engine, beside precision and batch."""
-        valued: dict[str, object] = {
-            "--opset": self.opset,
-            "--optimization": self.optimization,
-            "--workspace": self.workspace,
-        }
-        switches = {"--every-layer": self.every_layer, "--tf32": self.tf32}
-        if self.routing != "unrolled":
-            valued["--routing"] = self.routing
+    def command(self, format: str, source: str = BUNDLE) -> str:
+        """The command that asks for the same of a bundle."""
+        valued: dict[str, object] = {"--format": format, "--precision": self.precision}
+        switches = {"--every-layer": self.every_layer}
+        if format in ("onnx", "trt"):
+            valued |= {"--batch": self.batch, "--opset": self.opset}
+            valued |= {"--routing": self.routing} if self.routing != "unrolled" else {}
+        if format == "trt":
+            valued |= {"--optimization": self.optimization, "--workspace": self.workspace}
+            switches |= {"--tf32": self.tf32}
         given = [f"{option} {value}" for option, value in valued.items() if value is not None]
-        return [*given, *(option for option, on in switches.items() if on)]
+        return " ".join(("qcn export", source, *given, *(option for option, on in switches.items() if on)))
 
 
 @dataclass(frozen=True)
@@ -169,23 +162,22 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
 
 
 def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bundle:
-    from qcn.checkpoint import load_network
     from qcn.export.lower import lower
     from qcn.export.reference import make_golden
-    from qcn.model import QCN
+    from qcn.train.checkpoint import load_network
 
     trained, run = load_network(source, request.checkpoint)
-    network = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
-    name, versions = f"{run.data.name}-{run.model['name']}", tools("torch", "onnx", "numpy", "safetensors")
-    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, network.structure, name, versions))
+    program = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
+    name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
+    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, program, name, versions))
     whole = {finding.file for finding in bundle.check() if finding.state == "whole"}
     if GOLDEN not in whole:
-        answers = make_golden(cast(QCN, trained), run, data_dir)  # else `lower` had refused it
-        with bundle.adding(GOLDEN, "golden", "fp64") as draft:
+        answers = make_golden(trained, run, data_dir)
+        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
             golden.write(draft.path, answers)
     if WEIGHTS not in whole:
-        with bundle.adding(WEIGHTS, "native", "fp32") as draft:
-            native.write(draft.path, network)
+        with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+            weights.write(draft.path, program)
     return bundle
 
 
@@ -198,16 +190,16 @@ def _native(job: Job) -> Made:
 
 def _torchscript(job: Job) -> Made:
     _need_torch("TorchScript")
-    from qcn.export.torchscript import write_torchscript
+    from qcn.export.torch.torchscript import write_torchscript
 
-    return _torch_file(job, "torchscript", ".ts", write_torchscript)
+    return _torch_file(job, "torchscript", write_torchscript)
 
 
 def _pt2(job: Job) -> Made:
     _need_torch("pt2")
-    from qcn.export.pt2 import write_pt2
+    from qcn.export.torch.pt2 import write_pt2
 
-    return _torch_file(job, "pt2", ".pt2", write_pt2)
+    return _torch_file(job, "pt2", write_pt2)
 
 
 def _need_torch(what: str) -> None:
@@ -215,12 +207,12 @@ def _need_torch(what: str) -> None:
         raise MissingError(f"{what} needs torch: pip install torch")
 
 
-def _torch_file(job: Job, format: Any, suffix: str, write: Callable[..., dict[str, Any]]) -> Made:
+def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> Made:
     request = job.request
-    file = f"model{request.precision_suffix}{suffix}"
-    with job.bundle.adding(file, format, request.precision) as draft:
+    file = file_of(format, request.precision)
+    with job.bundle.adding(file, format, request.precision, request.command(format)) as draft:
         draft.facts = write(
-            job.bundle.network(),
+            job.bundle.program(),
             draft.path,
             precision=request.precision,
             every_layer=request.every_layer,
@@ -243,25 +235,26 @@ def metadata(bundle: Bundle) -> dict[str, str]:
 
 
 def _onnx(job: Job) -> Made:
-    return Made("onnx", onnx_graph(job, job.request.routing))
+    return Made("onnx", onnx_graph(job, "fused" if job.request.routing == "fused" else "unrolled"))
 
 
-def onnx_graph(job: Job, routing: str) -> Artefact:
+def onnx_graph(job: Job, routing: "Routing") -> Artefact:
     """Write the ONNX graph with its routing arranged this way."""
     if not installed("onnx"):
         raise MissingError("writing ONNX needs the onnx package: pip install onnx")
     import onnx
 
-    from qcn.export.onnx import build
+    from qcn.export.onnx.build import build
 
     request, bundle = job.request, job.bundle
     opset = request.opset or (BF16_OPSET if request.precision == "bf16" else OLDEST_OPSET)
-    file, batch = onnx_file(request, routing), request.batch
-    with bundle.adding(file, GRAPHS[routing][1], request.precision, batch) as draft:
+    format, batch = GRAPHS[routing], request.batch
+    file = file_of(format, request.precision)
+    command = request.command("trt" if routing == "tensorrt" else "onnx")  # an engine's graph is made with the engine
+    with bundle.adding(file, format, request.precision, command, batch=batch) as draft:
         model = build(
-            bundle.network(),
+            bundle.program().at(request.precision, votes=request.precision),
             routing=routing,
-            precision=request.precision,
             batch=batch.min if batch.min == batch.max else None,
             opset=opset,
             every_layer=request.every_layer,
@@ -277,20 +270,16 @@ def onnx_graph(job: Job, routing: str) -> Artefact:
     return bundle.find(file)
 
 
-def onnx_file(request: Request, routing: str) -> str:
-    """The graph's name in the bundle: model.onnx, model.fused.onnx, model.trt.fp16.onnx, …"""
-    return f"{GRAPHS[routing][0]}{request.precision_suffix}.onnx"
-
-
 def _trt(job: Job) -> Made:
     """An engine, or what to type on the device where it cannot be built here."""
-    from qcn.export import plugin, tensorrt
+    from qcn.export.tensorrt import plugin
+    from qcn.export.tensorrt.build import build, find, shown
 
     request, bundle = job.request, job.bundle
     target = targets.target(request.target)
     loaded: plugin.Plugin | None = None
     try:
-        found = tensorrt.find(request.tensorrt)
+        found = find(request.tensorrt)
         obstacle = targets.obstacle(target, found.flavour, found.version, found.known_sms, targets.this_gpu())
         if request.routing == "fused" and not obstacle:
             loaded = plugin.load(found)
@@ -300,14 +289,16 @@ def _trt(job: Job) -> Made:
         raise MissingError(obstacle)
     graph = bundle.path(graph_for_engine(job))
     if obstacle:
-        commands = targets.device_commands(bundle.folder, request.precision, request.batch, *request.engine_options())
+        commands = targets.device_commands(bundle.folder, request.command("trt"))
         return Made("trt", reason=obstacle, commands=tuple(commands))
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
-    with tensorrt.shown(job.console, f"building an engine by {found}") as report:
-        engine = tensorrt.build(graph, request.engine(timings, sm), found, report, loaded)
+    with shown(job.console, f"building an engine by {found}") as report:
+        engine = build(graph, request.engine(timings, sm), found, report, loaded)
     file = f"engines/{engine.file_name}"
-    with bundle.adding(file, "trt", request.precision, request.batch) as draft:
+    fused = bool(engine.facts["plugin"])
+    command = request.command("trt")
+    with bundle.adding(file, "trt", request.precision, command, batch=request.batch, plugin=fused) as draft:
         draft.path.write_bytes(engine.plan)
         draft.found, draft.facts = engine.facts["precision_found"], engine.facts
     return Made("trt", bundle.find(file), receipt=engine.receipt)
@@ -317,9 +308,9 @@ def graph_for_engine(job: Job) -> Artefact:
     """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
     request, routing = job.request, ENGINE_ROUTINGS[job.request.routing]
     for artefact in job.bundle.manifest.files:
-        if artefact.file == onnx_file(request, routing) and artefact.batch is not None:
+        if artefact.file == file_of(GRAPHS[routing], request.precision) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
-            layers_shown = len(artefact.facts.get("outputs", ())) > 2
+            layers_shown = len(artefact.facts.get("outputs", ())) > len(job.bundle.manifest.outputs)
             opset_fits = request.opset in (None, artefact.facts.get("opset"))
             if (open_batch or artefact.batch == request.batch) and layers_shown == request.every_layer and opset_fits:
                 return artefact

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from qcn import routing
-from qcn.checkpoint import Run
 from qcn.data import find, load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
 from qcn.evaluate import check_fits
-from qcn.export.golden import Answers, Golden, Step, step_names
+from qcn.export.bundle.golden import Answers, Golden, Step, step_names
 from qcn.export.lower import CLASSES
-from qcn.model import QCN, choose_routing
+from qcn.model import QCN, choose_kernels
+from qcn.train.record import Run
 
 REAL = 16  # images of the data set among the golden ones, beside the edge cases
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB an image in float64
@@ -45,7 +45,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Insight:
+class Evaluation:
     """A network's answers, those of each capsule layer before the last, and the steps of all layers' routing.
 
     Steps are of the first `STEPPED` rows alone.
@@ -56,14 +56,14 @@ class Insight:
     steps: dict[str, Step]
 
 
-def make_golden(network: QCN, run: Run, data_dir: Path) -> Golden:
+def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
     check_fits(find(run.data.name), run)
     rows, images, labels = zip(*real_images(load(run.data.name, data_dir).tests, REAL), strict=True)
     return golden_of(network, with_edge_cases(rows, np.stack(images), labels, run.preprocessing))
 
 
-def golden_of(network: QCN, given: Inputs) -> Golden:
+def golden_of(network: nn.Module, given: Inputs) -> Golden:
     """The answers of a network to these inputs; it is refused if they are not finite."""
     seen = torch.from_numpy(given.input)
     exact, single = answers(network, seen.double()), answers(network, seen)
@@ -75,7 +75,7 @@ def golden_of(network: QCN, given: Inputs) -> Golden:
     return assembled(given, exact, single)
 
 
-def assembled(given: Inputs, exact: Insight, single: Insight) -> Golden:
+def assembled(given: Inputs, exact: Evaluation, single: Evaluation) -> Golden:
     """Inputs with the truth and with what float32 makes of it."""
     return Golden(
         rows=given.rows,
@@ -104,26 +104,28 @@ def with_edge_cases(
     return Inputs((*rows, *edges), raw, label, seen, (DENORMAL,))
 
 
-def answers(network: QCN, image: Tensor) -> Insight:
+def answers(network: nn.Module, image: Tensor) -> Evaluation:
     """What the network makes of `image` [N, C, h, w], in its precision. Layers are named as in `qcn.export.lower`."""
     network = copy.deepcopy(network).to(image.dtype).cpu().eval()
-    choose_routing(network, "reference")
+    choose_kernels(network, "reference")
     seen: dict[str, list[Any]] = {}
-    for i, layer in enumerate(network.layers):
-        kept = seen.setdefault(f"capsules{i + 1}", [])
-        layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
+    names: list[str] = []
+    if isinstance(network, QCN):
+        for i, layer in enumerate(network.layers):
+            kept = seen.setdefault(f"capsules{i + 1}", [])
+            layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
+        names = step_names([*seen, CLASSES], network.config.iterations)
     steps: list[Step] = []
     whole = []
     with torch.inference_mode():
         for number, batch in enumerate(image.split(BATCH)):
-            with routing.watched(lambda step: steps.append(_kept(step))) if number == 0 else nullcontext():
+            with routing.watched(lambda *step: steps.append(_kept(*step))) if number == 0 else nullcontext():
                 whole.append(network(batch))
     layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
-    named = dict(zip(step_names([*seen, CLASSES], network.config.iterations), steps, strict=True))
-    return Insight(Answers(_joined(whole, 1), _joined(whole, 0)), layers, named)
+    return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
 
 
-def _kept(step: routing.Step) -> Step:
+def _kept(*step: Tensor) -> Step:
     return Step(*(x[:STEPPED].numpy() for x in step))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import MissingError, unknown_name
-from qcn.export.manifest import Batch
+from qcn.export.bundle.manifest import BUNDLE
 
 # CUdevice_attribute of cuda.h
 _MAJOR, _MINOR = 75, 76
@@ -134,19 +134,10 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def export_command(bundle: str, precision: str, batch: Batch, *options: str) -> str:
-    """The command that builds an engine from a bundle."""
-    command = f"qcn export {shlex.quote(bundle)} --format trt --precision {precision} --batch {batch}"
-    return " ".join((command, *options))
-
-
-def device_commands(bundle: Path, precision: str, batch: Batch, *options: str) -> list[str]:
-    """What to type to build the engine on the device itself; "device" stands for what ssh knows it by."""
-    name = bundle.resolve().name
-    return [
-        f"scp -r {shlex.quote(str(bundle))} device:",
-        f"ssh device {export_command(name, precision, batch, *options)}",
-    ]
+def device_commands(bundle: Path, command: str) -> list[str]:
+    """What to type to run an export command on the device itself; "device" stands for what ssh knows it by."""
+    name = shlex.quote(bundle.resolve().name)
+    return [f"scp -r {shlex.quote(str(bundle))} device:", f"ssh device {command.replace(BUNDLE, name)}"]
 
 
 def install_hint(flavour: str | None) -> str:

@@ -29,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qcn.errors import UsageError
+from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.model import (
     BranchedExtractor,
     Prediction,
@@ -40,8 +41,6 @@ from qcn.model import (
 )
 
 POSE = 16  # numbers in a 4×4 pose matrix
-VARIANCE_FLOOR = 1e-4  # ε; poses are scaled to an RMS of 1
-MASS_FLOOR = 1e-6  # under S: a parent that nobody votes for stays finite
 # λ. Hinton lets it grow to 0.01, for costs that grow with the window. Here they are per unit of expected mass, and the
 # mean over the 16 dimensions, not their sum, decides: with λ = ¼ the logits of the second layer reach 40 at start.
 INVERSE_TEMPERATURE = 1 / POSE
@@ -58,7 +57,7 @@ class Windows:
 
     @staticmethod
     def over(height: int, width: int, kernel: int | None, stride: int, device: torch.device) -> "Windows":
-        """The windows of a k×k kernel without padding on a height × width map; without a kernel, one that sees all."""
+        """The windows of a k×k kernel without padding on a height × width map; without a kernel, one window of all."""
         if kernel is None:
             every = torch.arange(height * width, device=device)[:, None]
             return Windows(every, height * width, height * width, (1, 1))
@@ -93,9 +92,10 @@ class Windows:
 class Votes(nn.Module):
     """The learnt 4×4 matrices of a capsule layer, and the votes they make.
 
-    With a kernel: one matrix a (tap, child type, parent type), the same at every position. Without: class capsules,
-    which see the whole map through one matrix a (child type, class), and to tell positions apart, each child's
-    coordinates are added to the last column of its vote (Hinton's coordinate addition). `scale` multiplies all votes.
+    With a kernel: one matrix per (tap, child type, parent type), the same at every position. Without a kernel: class
+    capsules, which see the whole map through one matrix per (child type, class). So that they can tell positions apart,
+    each child's coordinates are added to the last column of its vote (Hinton's coordinate addition). `scale` multiplies
+    all votes.
     """
 
     def __init__(
@@ -281,14 +281,14 @@ class CNN(nn.Module):
         self.classifier = nn.Linear(1024, classes)
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, size, size] -> empty poses [B, classes, 0], activations and logits [B, classes]."""
+        """[B, in_channels, size, size] -> empty poses [B, classes, 0], probabilities and logits [B, classes]."""
         if image.ndim != 4 or image.shape[1:] != (self.in_channels, self.size, self.size):
             wanted = f"[B, {self.in_channels}, {self.size}, {self.size}]"
             raise UsageError(f"this CNN was built for images {wanted}, not {list(image.shape)}; build one with size=…")
         x = F.max_pool2d(F.relu(self.conv1(image)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         logit = self.classifier(self.dropout(F.relu(self.hidden(x.flatten(1)))))
-        return Prediction(logit.new_empty(*logit.shape, 0), torch.sigmoid(logit), logit)
+        return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
 
 
 def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5) -> CNN:

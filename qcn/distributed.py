@@ -1,7 +1,7 @@
-"""Training with several processes (`torchrun … -m qcn train …`): who am I, and statistics over all of us.
+"""Training with several processes (`torchrun … -m qcn train …`): the rank of a process, and statistics over all.
 
-A run with P processes of B/P images each must do what one process with B images does. Gradients are averaged by torch's
-DistributedDataParallel; what is left are the statistics of a batch, here.
+A run with P processes of B/P images each must compute what one process with B images does. torch's
+DistributedDataParallel averages the gradients; this module does the same for the statistics of a batch.
 """
 
 import os

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from qcn.errors import MissingError, UsageError
-from qcn.export import plugin
 from qcn.export.bundle import Bundle
-from qcn.export.manifest import Artefact, Format
+from qcn.export.bundle.manifest import Artefact, Format
 from qcn.export.targets import foreign, install_hint, product, this_gpu
-from qcn.export.tensorrt_find import FLAVOURS, find
+from qcn.export.tensorrt import plugin
+from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
 
 
 @dataclass(frozen=True)
 class Row:
-    """A file of the bundle: whether it `runs` here (or is `whole`, where there is nothing to run), why not, the remedy.
+    """A file of the bundle: whether it `runs` here (or is `whole`, where there is nothing to run), why not, the fix.
 
     `cannot` speaks of this machine; `altered`, `missing` and `unknown` of the bundle.
     """
@@ -29,7 +29,7 @@ class Row:
     format: str
     state: Literal["runs", "whole", "cannot", "altered", "missing", "unknown"]
     reason: str
-    mend: str = ""
+    fix: str = ""
 
     @property
     def faulty(self) -> bool:
@@ -38,12 +38,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What is said of a whole file: whether it can run here, by what or why not, and what to do."""
+class Support:
+    """Whether a whole file can run here, by what or why not, and what to do."""
 
     state: Literal["runs", "whole", "cannot"]
     reason: str
-    mend: str = ""
+    fix: str = ""
 
 
 def diagnose(folder: Path) -> list[Row]:
@@ -55,73 +55,73 @@ def diagnose(folder: Path) -> list[Row]:
         artefact = artefacts.get(finding.file)
         if finding.state != "whole" or artefact is None:
             kind = artefact.format if artefact else ""
-            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.mend))
+            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.rebuild))
             continue
         try:
-            verdict = LOOKS[artefact.format](artefact, bundle)
+            support = LOOKS[artefact.format](artefact, bundle)
         except UsageError as error:  # as the manifest says, and yet not what it should be
-            rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.command(folder)))
+            rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.rebuild_command(folder)))
         else:
-            rows.append(Row(artefact.file, artefact.format, verdict.state, verdict.reason, verdict.mend))
+            rows.append(Row(artefact.file, artefact.format, support.state, support.reason, support.fix))
     return rows
 
 
-def _torch(artefact: Artefact, bundle: Bundle) -> Verdict:
+def _torch(artefact: Artefact, bundle: Bundle) -> Support:
     if not installed("torch"):
-        return Verdict("cannot", "torch is not installed", "pip install torch")
-    return Verdict("runs", f"by torch {version('torch')}")
+        return Support("cannot", "torch is not installed", "pip install torch")
+    return Support("runs", f"by torch {version('torch')}")
 
 
-def _onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
+def _onnx(artefact: Artefact, bundle: Bundle) -> Support:
     if not installed("onnxruntime"):
-        return Verdict("cannot", "onnxruntime is not installed", "pip install onnxruntime")
+        return Support("cannot", "onnxruntime is not installed", "pip install onnxruntime")
     if artefact.precision == "bf16" and not (this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu"):
-        return Verdict(
+        return Support(
             "cannot", "ONNX Runtime has no bf16 convolutions on a CPU", "pip install onnxruntime-gpu, by a GPU"
         )
-    return Verdict("runs", f"by ONNX Runtime {version('onnxruntime')}")
+    return Support("runs", f"by ONNX Runtime {version('onnxruntime')}")
 
 
-def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Verdict:
+def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Support:
     plain = _onnx(artefact, bundle)
     return replace(plain, reason=f"{plain.reason}, as the unrolled graph in it") if plain.state == "runs" else plain
 
 
-def _native(artefact: Artefact, bundle: Bundle) -> Verdict:
-    bundle.network()
+def _native(artefact: Artefact, bundle: Bundle) -> Support:
+    bundle.program()
     try:
         load_library("qcn_model_load")
     except MissingError as error:
-        return Verdict("cannot", str(error), BUILD)
-    return Verdict("runs", f"by libqcn, {find_library()}")
+        return Support("cannot", str(error), BUILD)
+    return Support("runs", f"by libqcn, {find_library()}")
 
 
-def _golden(artefact: Artefact, bundle: Bundle) -> Verdict:
+def _golden(artefact: Artefact, bundle: Bundle) -> Support:
     golden = bundle.golden()
-    return Verdict("whole", f"{len(golden.rows)} images with the reference's answers")
+    return Support("whole", f"{len(golden.rows)} images with the reference's answers")
 
 
-def _tensorrt(artefact: Artefact, bundle: Bundle) -> Verdict:
+def _tensorrt(artefact: Artefact, bundle: Bundle) -> Support:
     """An engine runs with the TensorRT and on the kind of GPU that it was built with."""
-    facts, rebuild = artefact.facts, artefact.command(bundle.folder)
+    facts, rebuild = artefact.facts, artefact.rebuild_command(bundle.folder)
     flavour = facts.get("flavour")
     if flavour not in FLAVOURS:
-        return Verdict("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
+        return Support("cannot", f"its facts name no TensorRT that this version of qcn knows: {flavour!r}", rebuild)
     name = product(flavour)
     module = next(filter(installed, FLAVOURS[flavour]), None)
     if module is None:
-        return Verdict("cannot", f"{name} is not installed", install_hint(flavour))
+        return Support("cannot", f"{name} is not installed", install_hint(flavour))
     gpu = this_gpu()
     if gpu is None:
-        return Verdict("cannot", "there is no NVIDIA GPU here, or its driver is not loaded", "run it on the device")
+        return Support("cannot", "there is no NVIDIA GPU here, or its driver is not loaded", "run it on the device")
     here = version(module)
     if why := foreign(facts, here, gpu):
-        return Verdict("cannot", f"it {why}", rebuild)
-    runs = f"by {name} {here or 'of a version that it does not tell'} on {gpu.name}"
-    return _with_plugin(runs, flavour) if facts.get("plugin") else Verdict("runs", runs)
+        return Support("cannot", f"it {why}", rebuild)
+    runs = f"by {name} {here or 'of unknown version'} on {gpu.name}"
+    return _with_plugin(runs, flavour) if artefact.plugin else Support("runs", runs)
 
 
-def _with_plugin(runs: str, flavour: str) -> Verdict:
+def _with_plugin(runs: str, flavour: str) -> Support:
     """Of an engine with fused routing that runs as far as TensorRT and the GPU go.
 
     The plugin is loaded, and TensorRT with it: nothing less tells whether the two go together.
@@ -129,17 +129,17 @@ def _with_plugin(runs: str, flavour: str) -> Verdict:
     try:
         loaded = plugin.load(find(flavour))
     except MissingError as error:
-        return Verdict("cannot", str(error), plugin.BUILD)
-    return Verdict("runs", f"{runs}, its routing by {loaded.path}")
+        return Support("cannot", str(error), plugin.BUILD)
+    return Support("runs", f"{runs}, its routing by {loaded.path}")
 
 
-LOOKS: dict[Format, Callable[[Artefact, Bundle], Verdict]] = {
+LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "native": _native,
     "golden": _golden,
     "torchscript": _torch,
     "pt2": _torch,
     "onnx": _onnx,
     "onnx-fused": _fused_onnx,
-    "onnx-trt": _onnx,
+    "onnx-tensorrt": _onnx,
     "trt": _tensorrt,
 }

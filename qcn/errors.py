@@ -1,4 +1,4 @@
-"""What can go wrong for a user, and the exit code it ends with. A message names what was seen and what mends it."""
+"""What can go wrong for a user, and the exit code it ends with. A message says what was seen and what fixes it."""
 
 import difflib
 from collections.abc import Iterable

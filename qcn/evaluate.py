@@ -1,53 +1,35 @@
 """How often a network is wrong: overall, by class, and by the viewpoint it saw."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
-from torch import nn
 
-from qcn import checkpoint, plots
-from qcn.checkpoint import Run
+from qcn import plots
 from qcn.data import find, load
 from qcn.data.imageset import ImageSet
-from qcn.data.preprocess import preprocess
-from qcn.data.spec import Dataset, Preprocessing
+from qcn.data.spec import Dataset
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import write_text
-from qcn.intervals import wilson
-from qcn.model import choose_routing
-from qcn.routing import Body
-
-BATCH = 32  # the reference routing, where it is asked for, holds 0.1 GB of votes an image for the full-size QCN
-
-
-@dataclass(frozen=True)
-class ErrorRate:
-    """A share of wrong answers with its 95 % interval (Wilson's)."""
-
-    wrong: int
-    total: int
-    error: float
-    low: float
-    high: float
-
-    @staticmethod
-    def of(wrong: int, total: int) -> "ErrorRate":
-        return ErrorRate(wrong, total, wrong / total, *wilson(wrong, total))
+from qcn.intervals import ErrorRate
+from qcn.model import choose_kernels
+from qcn.routing import Kernels
+from qcn.train import checkpoint
+from qcn.train.record import Run
+from qcn.train.validation import predict
 
 
 @dataclass(frozen=True)
 class Result:
-    """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t taken for class p."""
+    """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t predicted as class p."""
 
     split: str
     overall: ErrorRate
@@ -65,13 +47,13 @@ def evaluate(
     which: str,
     split: str | None,
     device: str,
-    routing: str = "auto",
+    kernels: str = "auto",
 ) -> list[Result]:
     """Measure a run on the test splits of a data set (its own, if none is named); write JSON and PNG to `out`."""
-    if routing not in get_args(Body):
-        raise unknown_name("routing", routing, get_args(Body))
+    if kernels not in get_args(Kernels):
+        raise unknown_name("kernels", kernels, get_args(Kernels))
     network, run = checkpoint.load_network(folder, which)
-    choose_routing(network, routing)  # type: ignore[arg-type]
+    choose_kernels(network, kernels)  # type: ignore[arg-type]
     name = dataset or run.data.name
     check_fits(find(name), run)
     splits = load(name, data_dir)
@@ -94,41 +76,15 @@ def evaluate(
 
 
 def check_fits(dataset: Dataset, run: Run) -> None:
-    """Refuse a data set that a network cannot be measured on."""
-    if list(dataset.classes) != run.classes:
+    """Refuse a data set that the network of a run cannot be measured on."""
+    if dataset.classes != run.classes:
         theirs, ours = ", ".join(dataset.classes), ", ".join(run.classes)
         raise UsageError(f"'{dataset.name}' has the classes {theirs}; the network knows {ours}")
-    if dataset.channels != run.model["in_channels"]:
-        channels = run.model["in_channels"]
+    if dataset.channels != run.model.in_channels:
+        channels = run.model.in_channels
         raise UsageError(f"'{dataset.name}' has {dataset.channels} channels; the network takes {channels}")
     if dataset.size != (side := run.data.image[-1]):
         raise UsageError(f"'{dataset.name}' has images of {dataset.size} pixels; the network was trained on {side}")
-
-
-def predict(
-    network: nn.Module,
-    images: ImageSet,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    rows: slice = slice(None),
-    report: Callable[[int], None] = lambda images_done: None,
-) -> NDArray[np.int64]:
-    """The class with the largest activation, for the images at `rows`. `report` hears of each batch's size."""
-    network.eval()
-    pixels = torch.from_numpy(images.images[rows])
-    answers = []
-    with torch.inference_mode():
-        for batch in pixels.split(BATCH):
-            answers.append(network(preprocess(batch.to(device), preprocessing)).activation.argmax(1).cpu())
-            report(len(batch))
-    return torch.cat(answers).numpy() if answers else np.empty(0, np.int64)
-
-
-def count_errors(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice
-) -> int:
-    """Wrong answers among the images at `rows`."""
-    return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
 
 
 def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Result:
@@ -152,7 +108,9 @@ def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Resul
     )
 
 
-def write_results(out: Path, results: list[Result], run: Path, dataset: str, which: str, classes: list[str]) -> None:
+def write_results(
+    out: Path, results: list[Result], run: Path, dataset: str, which: str, classes: Sequence[str]
+) -> None:
     """evaluation.json, and a PNG each for the confusion matrices and the error by viewpoint."""
     record: dict[str, Any] = {
         "run": str(run),

@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a kill or a full disk leaves no half of one behind; and their hashes."""
+"""Writing files so that a crash, a kill or a full disk leaves no half-written one behind; and their hashes."""
 
 import hashlib
 import os
@@ -39,7 +39,7 @@ def file_sha256(path: Path) -> str:
 
 
 def file_md5(path: Path) -> str:
-    """For comparing with what an official server says; it proves nothing against ill will."""
+    """For comparing with a checksum that an official server gives; it is no protection against tampering."""
     return _digest(path, hashlib.md5(usedforsecurity=False))
 
 

@@ -13,10 +13,10 @@ INSTALLED = (Path("/usr/local/lib"), Path("/usr/lib", sysconfig.get_config_var("
 
 
 def build_command(root: Path) -> str:
-    """What to type in the repository, so that a package in `root` finds the library.
+    """The command that builds the library, in the repository, so that a package in `root` finds it.
 
-    One that is used where it lies (`pip install -e`) looks into build/; one that was copied out of the repository
-    (`pip install`) knows of no build/, and finds what is installed.
+    A package used in place (`pip install -e`) looks into build/. One that was copied out of the repository
+    (`pip install`) has no build/, and finds only an installed library.
     """
     build = "make build/libqcn.so"
     return build if (root / "deploy").is_dir() else f"{build} && sudo cmake --install build"
@@ -41,12 +41,12 @@ def find_library() -> Path:
 
 
 def load_library(*functions: str) -> ctypes.CDLL:
-    """The library, which must have these functions: it may be for another machine, or of another version."""
+    """The library, refused if it is for another machine, or of a version without these functions."""
     path = find_library()
     try:
         library = ctypes.CDLL(str(path))
         for function in functions:
             getattr(library, function)
     except (OSError, AttributeError) as error:
-        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` builds one for this machine") from error
+        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` builds it for this machine") from error
     return library

@@ -1,8 +1,8 @@
 """The Quaternion Capsule Network, whole: an image goes in at the top of `QCN.forward`, class capsules come out.
 
 B. Özcan, F. Kınlı, F. Kıraç, "Quaternion Capsule Networks", ICPR 2020. Two convolutional branches make poses and
-activations of the primary capsules; three convolutional capsule layers and a class capsule layer route them. What
-differs from the paper is said where it does.
+activations of the primary capsules; three convolutional capsule layers and a class capsule layer route them. Each
+difference from the paper is explained where it occurs.
 
 Shapes: B images, C capsule types, J parent types, H×W positions, k×k kernel.
 """
@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from qcn.distributed import BatchNorm, mean_over_processes
 from qcn.errors import UsageError
 from qcn.kernels import obstacle, rotation
+from qcn.names import Mode
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import Body, Mode, fused, route
+from qcn.routing import Kernels, fused, route
 
 
 class Prediction(NamedTuple):
     """What every network of the product returns."""
 
     pose: Tensor  # [B, classes, 3]; other networks have poses of other sizes
-    activation: Tensor  # [B, classes], in (0, 1)
-    logit: Tensor  # [B, classes], the scores behind the activations, for cross-entropy
+    activation: Tensor  # [B, classes], in (0, 1); a CNN's are probabilities, whose sum is 1
+    logit: Tensor  # [B, classes], the scores that the activations come from, for cross-entropy
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Projection(nn.Sequential):
 
 
 class BranchedExtractor(nn.Module):
-    """Primary capsules from two branches, since where a thing is turned and whether it is there are two questions."""
+    """Primary capsules from two branches: how a thing is turned and whether it is there are two questions."""
 
     def __init__(
         self,
@@ -172,9 +173,9 @@ class Rotors(nn.Module):
         self.beta_u = nn.Parameter(torch.zeros(shape[-1]))
         self.beta_a = nn.Parameter(torch.zeros(shape[-1]))
 
-    def forward(self, body: Body) -> Tensor:
+    def forward(self, kernels: Kernels) -> Tensor:
         """Their rotation matrices [*shape, 3, 3]."""
-        if fused(body, self.theta, self.theta.shape[-1]):
+        if fused(kernels, self.theta, self.theta.shape[-1]):
             return rotation(self.theta, self.axis)
         return rotation_matrix(rotor(self.theta, self.axis))
 
@@ -182,7 +183,7 @@ class Rotors(nn.Module):
 class ConvCapsules(nn.Module):
     """A capsule layer whose parents each see a k×k window of children; no padding."""
 
-    routing: Body = "auto"
+    kernels: Kernels = "auto"
 
     def __init__(self, capsules_in: int, layer: CapsuleLayer, iterations: int, mode: Mode) -> None:
         super().__init__()
@@ -195,21 +196,21 @@ class ConvCapsules(nn.Module):
         return route(
             pose,
             activation,
-            self.rotors(self.routing),
+            self.rotors(self.kernels),
             self.rotors.beta_u,
             self.rotors.beta_a,
             window=(self.kernel, self.kernel),
             stride=self.stride,
             iterations=self.iterations,
             mode=self.mode,
-            body=self.routing,
+            kernels=self.kernels,
         )
 
 
 class ClassCapsules(nn.Module):
-    """The last layer: one parent a class, children from all positions, one rotor a (child type, class) pair."""
+    """The last layer: one parent per class, children from all positions, one rotor per (child type, class) pair."""
 
-    routing: Body = "auto"
+    kernels: Kernels = "auto"
 
     def __init__(self, capsules_in: int, classes: int, iterations: int, mode: Mode) -> None:
         super().__init__()
@@ -221,28 +222,28 @@ class ClassCapsules(nn.Module):
         pose, activation = route(
             pose,
             activation,
-            self.rotors(self.routing)[None, None],
+            self.rotors(self.kernels)[None, None],
             self.rotors.beta_u,
             self.rotors.beta_a,
             window=(pose.shape[-2], pose.shape[-1]),
             iterations=self.iterations,
             mode=self.mode,
-            body=self.routing,
+            kernels=self.kernels,
         )
         return pose.flatten(2), activation.flatten(1)
 
 
-def choose_routing(network: nn.Module, body: Body) -> None:
-    """Have the capsule layers of a network route by this body from now on; networks without any are left alone."""
+def choose_kernels(network: nn.Module, kernels: Kernels) -> None:
+    """Have the capsule layers of a network route by these kernels from now on. Other layers are left alone."""
     for module in network.modules():
         if isinstance(module, (ConvCapsules, ClassCapsules)):
-            module.routing = body
+            module.kernels = kernels
 
 
 def slow_because(network: nn.Module) -> str:
-    """Why capsule layers that choose for themselves have no fused kernel to route by; empty if there is no reason."""
+    """Why `auto` finds no fused kernel for a capsule layer of this network; empty if it finds one for each."""
     for module in network.modules():
-        if isinstance(module, (ConvCapsules, ClassCapsules)) and module.routing == "auto":
+        if isinstance(module, (ConvCapsules, ClassCapsules)) and module.kernels == "auto":
             beta = module.rotors.beta_u
             if why := obstacle(beta.device.type, beta.dtype, len(beta)):
                 return why
@@ -278,7 +279,7 @@ class QCN(nn.Module):
 
     @property
     def smallest_input(self) -> int:
-        """The least image side that leaves at least one position after the last convolutional capsule layer."""
+        """The smallest image side that leaves one position after the last convolutional capsule layer."""
         # The extractor halves, rounding up: as a convolution of stride 2 with a kernel of 1 does.
         return smallest_input([(1, 2), *((layer.kernel, layer.stride) for layer in self.config.layers)])
 
@@ -301,7 +302,7 @@ def at_least_single(x: Tensor) -> Tensor:
 
 
 def smallest_input(layers: list[tuple[int, int]]) -> int:
-    """The least image side that leaves one position after unpadded layers of these (kernel, stride), first to last."""
+    """The smallest image side that leaves one position after unpadded layers of these (kernel, stride), in order."""
     side = 1
     for kernel, stride in reversed(layers):
         side = (side - 1) * stride + kernel
@@ -309,7 +310,7 @@ def smallest_input(layers: list[tuple[int, int]]) -> int:
 
 
 def check_input(image: Tensor, channels: int, smallest: int) -> None:
-    """Refuse an image batch that does not fit the network, with what would."""
+    """Refuse an image batch that does not fit the network, and say what would fit."""
     if image.ndim != 4 or image.shape[1] != channels:
         raise UsageError(f"the network takes images [B, {channels}, H, W], not {list(image.shape)}")
     if min(image.shape[2:]) < smallest:

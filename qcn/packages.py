@@ -1,4 +1,4 @@
-"""Which Python modules are here, looked for and not imported."""
+"""Which Python modules are installed: they are looked for, not imported."""
 
 import importlib.metadata
 import importlib.util

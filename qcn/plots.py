@@ -3,12 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qcn.files import atomic_write
-
-if TYPE_CHECKING:
-    from qcn.evaluate import ErrorRate
+from qcn.intervals import ErrorRate
 
 COLOURS = ("#2a6fbb", "#d1495b", "#3c9d6e", "#8e6bbf")
 
@@ -25,27 +23,8 @@ def figure(path: Path, columns: int, width: float, height: float) -> Iterator[li
         canvas.savefig(aside, format="png", dpi=130, bbox_inches="tight", pad_inches=0.12)
 
 
-def learning_curves(path: Path, history: Sequence[Mapping[str, Any]]) -> None:
-    """Training loss, and training and validation error, by epoch."""
-    epochs = [row["epoch"] for row in history]
-    with figure(path, 2, 9, 3.4) as (left, right):
-        left.plot(epochs, [row["train_loss"] for row in history], color=COLOURS[0], marker=".")
-        left.set(title="Training loss", xlabel="epoch")
-        right.plot(
-            epochs, [100 * row["train_error"] for row in history], color=COLOURS[0], marker=".", label="training"
-        )
-        validation = [100 * row["validation_error"] for row in history]
-        right.plot(epochs, validation, color=COLOURS[1], marker=".", label="validation")
-        right.set(title="Error, %", xlabel="epoch", ylim=(0, None))
-        right.legend(frameon=False)
-        for axes in (left, right):
-            axes.xaxis.get_major_locator().set_params(integer=True)
-            axes.grid(alpha=0.25)
-            axes.spines[["top", "right"]].set_visible(False)
-
-
 def confusion(path: Path, matrices: Mapping[str, Sequence[Sequence[int]]], classes: Sequence[str]) -> None:
-    """One confusion matrix a split, in per cent of the true class."""
+    """One confusion matrix per split, in per cent of the true class."""
     size = 1.6 + 0.5 * len(classes)
     with figure(path, len(matrices), size * len(matrices), size) as axes:
         for ax, (split, counts) in zip(axes, matrices.items(), strict=True):
@@ -53,15 +32,15 @@ def confusion(path: Path, matrices: Mapping[str, Sequence[Sequence[int]]], class
             ax.imshow(shares, cmap="Blues", vmin=0, vmax=100)
             ax.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
             ax.set_yticks(range(len(classes)), classes)
-            ax.set(title=f"{split}: % of each class", xlabel="taken for", ylabel="is")
+            ax.set(title=f"{split}: % of each class", xlabel="predicted", ylabel="true")
             for true, row in enumerate(shares):
                 for guess, share in enumerate(row):
                     if share >= 0.5:
                         ax.text(guess, true, f"{share:.0f}", ha="center", va="center", color="w" if share > 50 else "k")
 
 
-def error_by_view(path: Path, axis: str, curves: Mapping[str, Mapping[int, "ErrorRate"]]) -> None:
-    """Error with its 95 % interval at each azimuth or elevation, one colour a split."""
+def error_by_view(path: Path, axis: str, curves: Mapping[str, Mapping[int, ErrorRate]]) -> None:
+    """Error with its 95 % interval at each azimuth or elevation, one colour per split."""
     with figure(path, 1, 7, 3.4) as (ax,):
         for colour, (split, rates) in zip(COLOURS, curves.items(), strict=False):
             angles = sorted(rates)

@@ -5,7 +5,7 @@ activation a_i ∈ (0, 1); the rotor q_ij turns its pose into a vote for the pos
 pose space, fitted to the votes by T rounds of expectation-maximisation (Hinton et al. 2018):
 
     v_ij = q_ij u_i q_ij* = R(q_ij) u_i                                     votes
-    r_ij = a_i / J                                                          each child is shared out evenly at first
+    r_ij = a_i / J                                                          each child is shared evenly at first
     repeat T times:
         S_j  = Σ_i r_ij                                                     M-step: mass, mean, variance per axis h
         μ_j  = Σ_i r_ij v_ij / S_j
@@ -21,45 +21,36 @@ parents of a window; it keeps every activation within sigmoid(±1).
 
 `em_routing` is the oracle: any floating dtype, differentiable, plain torch. `route` is what the network calls: it does
 the same in every window of a map of capsules, by a fused kernel that keeps no votes (qcn/kernels) where there is one.
-`watched` shows the reference's iterations to whoever looks for the one where a deployment goes wrong.
+`watched` shows the reference's iterations, to find the one where a deployed network goes wrong.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qcn import kernels
+import qcn.kernels
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_shapes
-from qcn.limits import MAX_ITERATIONS
+from qcn.limits import MASS_FLOOR, MAX_ITERATIONS, VARIANCE_FLOOR
+from qcn.names import Mode
 
-Mode = Literal["logistic", "unit"]
-Body = Literal["auto", "fused", "reference"]  # auto: fused where it can be
-
-VARIANCE_FLOOR = 1e-4  # ε: poses are scaled to an RMS of 1, so this is a spread of one percent
-MASS_FLOOR = 1e-6  # under S: a parent that nobody votes for stays finite
+Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
 
-class Step(NamedTuple):
-    """The parents of a map after an M-step, n positions: mean and variance [B, J, 3, n], activation [B, J, n]."""
-
-    mean: Tensor
-    variance: Tensor
-    activation: Tensor
-
-
-_watchers: list[Callable[[Step], None]] = []
+Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and activation of the parents after an M-step
+_watchers: list[Watcher] = []
 
 
 @contextmanager
-def watched(watcher: Callable[[Step], None]) -> Iterator[None]:
-    """While the block runs, `route` by the reference gives each of its steps to `watcher`, layer after layer.
+def watched(watcher: Watcher) -> Iterator[None]:
+    """While the block runs, `route` by the reference shows each M-step to `watcher`, layer after layer.
 
-    It is for one thread at a time. A fused kernel has nothing to show.
+    With n positions in the map, it is given mean and variance [B, J, 3, n] and activation [B, J, n]. This is for one
+    thread at a time. A fused kernel has nothing to show.
     """
     _watchers.append(watcher)
     try:
@@ -79,7 +70,7 @@ def route(
     stride: int = 1,
     iterations: int = 2,
     mode: Mode = "logistic",
-    body: Body = "auto",
+    kernels: Kernels = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Route the children of every window of a map to that window's parents; no padding.
 
@@ -88,9 +79,9 @@ def route(
     -> pose [B, J, 3, H', W'], activation [B, J, H', W']
     """
     _check_options(iterations, mode)
-    if fused(body, pose, beta_u.numel()):  # which checks the shapes itself
+    if fused(kernels, pose, beta_u.numel()):  # which checks the shapes itself
         save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
-        out = kernels.route(
+        out = qcn.kernels.route(
             pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save
         )
         return out[0], out[1]
@@ -101,10 +92,10 @@ def route(
     grid = (poses.shape[0], poses.shape[3], poses.shape[4])
 
     def by_image(mean: Tensor, variance: Tensor, active: Tensor) -> None:
-        """A step of all windows [B·H'·W', J, …] for the watchers."""
-        step = Step(*(x.unflatten(0, (grid[0], -1)).movedim(1, -1) for x in (mean, variance, active)))
+        """Show the parents of all windows [B·H'·W', J, …] to the watchers."""
+        mean, variance, active = (x.unflatten(0, (grid[0], -1)).movedim(1, -1) for x in (mean, variance, active))
         for watcher in _watchers:
-            watcher(step)
+            watcher(mean, variance, active)
 
     parents, active = em_routing(
         poses.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C, 3]
@@ -119,13 +110,13 @@ def route(
     return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
 
 
-def fused(body: Body, pose: Tensor, parents: int) -> bool:
-    """Whether a fused kernel routes these poses; refuses when one was asked for and there is none."""
-    if body == "reference":
+def fused(kernels: Kernels, pose: Tensor, parents: int) -> bool:
+    """Whether a fused kernel routes these poses; an error where one was asked for and there is none."""
+    if kernels == "reference":
         return False
-    obstacle = kernels.obstacle(pose.device.type, pose.dtype, parents)
-    if body == "fused" and obstacle:
-        raise MissingError(f"fused routing was asked for, but {obstacle}")
+    obstacle = qcn.kernels.obstacle(pose.device.type, pose.dtype, parents)
+    if kernels == "fused" and obstacle:
+        raise MissingError(f"fused kernels were asked for, but {obstacle}")
     return not obstacle
 
 
@@ -138,7 +129,7 @@ def em_routing(
     *,
     iterations: int = 2,
     mode: Mode = "logistic",
-    watcher: Callable[[Tensor, Tensor, Tensor], None] | None = None,
+    watcher: Watcher | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route children to parents in N independent windows that share their rotors.
 
@@ -193,5 +184,5 @@ def _check(
 def _check_options(iterations: int, mode: str) -> None:
     if not 1 <= iterations <= MAX_ITERATIONS:
         raise UsageError(f"routing iterations must be from 1 to {MAX_ITERATIONS}, not {iterations}")
-    if mode not in ("logistic", "unit"):
+    if mode not in get_args(Mode):
         raise UsageError(f"routing mode must be 'logistic' or 'unit', not '{mode}'")

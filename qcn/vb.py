@@ -39,10 +39,10 @@ from qcn.model import Prediction, at_least_single, check_input, smallest_input
 DIRICHLET = 1.0  # α₀
 MEAN_PRECISION = 1.0  # κ₀
 FREEDOM = POSE + 1.0  # ν₀, degrees of freedom; the Wishart distribution needs more than D − 1
-# Poses have an RMS of 1 between layers, but to the prior above that is a spread beyond belief: one parent wins all from
-# the start and training stalls. With votes of this scale E[(V − μ)ᵀΛ(V − μ)] starts near 1, and children are shared out
-# softly until the votes say otherwise. (The authors start from small matrices instead; then their learning rate, too,
-# must be small.)
+# Poses have an RMS of 1 between layers, but for the prior above that is far too large a spread: one parent takes all
+# children from the start, and training stalls. With votes of this scale E[(V − μ)ᵀΛ(V − μ)] starts near 1, and children
+# are shared softly until the votes decide. (The authors start from small matrices instead; then their learning rate
+# must be small too.)
 VOTE_SCALE = 1 / math.sqrt(FREEDOM * POSE)
 
 
@@ -89,8 +89,8 @@ class VBCapsules(nn.Module):
         self.iterations = iterations
         self.votes = Votes(child_types, parent_types, kernel, stride, VOTE_SCALE)
         self.pose_norm = BatchNorm(parent_types, affine=False)
-        # The authors add two learnt numbers a parent type to z, but in front of a norm without parameters, which takes
-        # them out again. Here the two are that norm's scale and shift.
+        # The authors add two learnt numbers per parent type to z, but before a norm without parameters, which removes
+        # them again. Here the two are that norm's scale and shift.
         self.activation_norm = BatchNorm(parent_types)
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ class VBCapsules(nn.Module):
 
 
 def normalised(norm: BatchNorm, pose: Tensor) -> Tensor:
-    """Batch norm with one mean and variance a capsule type, over all 16 numbers of its poses: [B, C, 16, H, W]."""
+    """Batch norm with one mean and variance per capsule type, over all 16 numbers of its poses: [B, C, 16, H, W]."""
     flat: Tensor = norm(pose.flatten(2, 3))  # [B, C, 16·H, W]
     return flat.unflatten(2, (POSE, -1))
 

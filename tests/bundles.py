@@ -1,66 +1,117 @@
-"""A short training run, its network in deployment form and a bundle of it, for everything that is made from them."""
+"""A short training run, its program and a bundle of it; and bundles of any network."""
 
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from qcn.checkpoint import load_network, load_run
 from qcn.data import load
-from qcn.export import golden, native
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
+from qcn.data.spec import Preprocessing
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle.manifest import Manifest, Source, manifest_of, ports, tools
+from qcn.export.bundle.transaction import locked
 from qcn.export.lower import lower
-from qcn.export.manifest import Manifest, manifest_of, tools
-from qcn.export.network import Network
-from qcn.export.reference import make_golden
-from qcn.model import QCN
-from qcn.settings import Settings
-from qcn.train import Training
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.program import Program
+from qcn.export.reference import golden_of, make_golden, with_edge_cases
+from qcn.train.checkpoint import load_network
+from qcn.train.loop import Training
+from qcn.train.record import load_run
+from qcn.train.settings import Settings
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder of this name that `make` fills, once for all processes of a test session."""
+    base = factory.getbasetemp()  # that of the process, where pytest-xdist has several
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    shared.mkdir(exist_ok=True)
+    done = shared / f"{name}.done"
+    with locked(shared):
+        if not done.exists():
+            make(shared / name)
+            done.touch()
+    return shared / name
 
 
 @pytest.fixture(scope="session")
 def run(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a qcn-tiny run on the small mnist: one epoch of eight steps."""
-    out = tmp_path_factory.mktemp("runs") / "tiny"
-    splits = load("mnist", data_dir)
-    few = replace(splits, train=splits.train[np.arange(64)])
-    Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=8), few, out, torch.device("cpu")).run()
-    return out
+
+    def train(out: Path) -> None:
+        splits = load("mnist", data_dir)
+        few = replace(splits, train=splits.train[np.arange(64)])
+        Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=8), few, out, torch.device("cpu")).run()
+
+    return made_once(tmp_path_factory, "run", train)
 
 
 @pytest.fixture(scope="session")
-def network(run: Path) -> Network:
-    """The best network of `run` in deployment form."""
+def program(run: Path) -> Program:
+    """The best network of `run` as a program."""
     trained, record = load_network(run)
     return lower(trained, *record.preprocessing.output_size(*record.data.image[1:]))
 
 
 @pytest.fixture(scope="session")
-def manifest(run: Path, network: Network) -> Manifest:
+def manifest(run: Path, program: Program) -> Manifest:
     """The manifest of a bundle of `run`, of no files yet."""
-    return manifest_of(load_run(run), "best", network.structure, "tiny", tools("torch"))
+    return manifest_of(load_run(run), "best", program, "tiny", tools("torch"))
 
 
 @pytest.fixture(scope="session")
 def _bundle(
-    run: Path, network: Network, manifest: Manifest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    run: Path, program: Program, manifest: Manifest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    bundle = Bundle.create(tmp_path_factory.mktemp("bundles") / "tiny", manifest)
-    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
-        native.write(draft.path, network)
-        draft.found = "fp32"
-    trained, record = load_network(run)
-    assert isinstance(trained, QCN)
-    with bundle.adding(GOLDEN, "golden", "fp64") as draft:
-        golden.write(draft.path, make_golden(trained, record, data_dir))
-        draft.found = "fp64"
-    return bundle.folder
+    def write(folder: Path) -> None:
+        bundle = Bundle.create(folder, manifest)
+        trained, record = load_network(run)
+        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+            golden.write(draft.path, make_golden(trained, record, data_dir))
+            draft.found = "fp64"
+        with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+            weights.write(draft.path, program)
+            draft.found = "fp32"
+
+    return made_once(tmp_path_factory, "bundle", write)
 
 
 @pytest.fixture
 def bundle(_bundle: Path, tmp_path: Path) -> Bundle:
     """A bundle of the test's own with weights and golden answers in it."""
     return Bundle.open(shutil.copytree(_bundle, tmp_path / "bundle"))
+
+
+def bundle_of(folder: Path, network: nn.Module, *sides: int, spec: Preprocessing | None = None) -> Bundle:
+    """A bundle of any network that can be exported, whose input has these sides; by default images are not resized.
+
+    Its golden images are two of noise, and the edge cases. Its classes are class0, class1, …
+    """
+    program, spec = lower(network, *sides), spec or Preprocessing(standardise="image")
+    image, outputs = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+    times = 1 if spec.output_size(*sides) == sides else 2
+    shape = (image.shape[0], times * sides[0], times * sides[1])
+    manifest = Manifest(
+        name=folder.name,
+        classes=tuple(f"class{k}" for k in range(program.classes)),
+        image=shape,
+        preprocessing=spec,
+        input=image,
+        outputs=outputs,
+        source=Source("0" * 64, "some", "last", 1, "noise", "0" * 64),
+        tools=tools("torch"),
+    )
+    pixels = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
+    bundle = Bundle.create(folder, manifest)
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+        golden.write(draft.path, golden_of(network, with_edge_cases(("first", "second"), pixels, (0, 1), spec)))
+        draft.found = "fp64"
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, program)
+        draft.found = "fp32"
+    return bundle

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundles import _bundle, bundle, manifest, network, run  # noqa: F401 (fixtures for all tests below)
+from bundles import _bundle, bundle, manifest, program, run  # noqa: F401 (fixtures for all tests below)
 from official import idx, write
 
 

@@ -11,16 +11,19 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.main import get_command
 
 import qcn
 from qcn.cli import app
 from qcn.data.spec import Preprocessing
-from qcn.export import native, targets
-from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export import targets
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle.manifest import Format, Manifest, Source, ports
 from qcn.export.lower import lower
-from qcn.export.manifest import Format, Manifest, Source, ports
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.reference import golden_of, with_edge_cases
 
 ROOT = Path(__file__).parent.parent
 # A device often has none of these: every command must at least explain itself without them.
@@ -103,7 +106,7 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     heads = [line.split("  ")[0] for line in lines if not line.startswith(" ")]
-    assert heads[:3] == ["GPU", "torch", "triton"] and heads[-1] == "libqcn" and len(heads) == 11
+    assert heads[:3] == ["GPU", "torch", "triton"] and heads[-1] == "libqcn" and len(heads) == 12
     for line, after in itertools.pairwise([*lines, ""]):
         if line.endswith("missing"):
             assert re.match(r" +for .* → .+", after), after
@@ -111,23 +114,26 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
 
 def write_bundle(folder: Path) -> Bundle:
     """A bundle of an untrained network, with stand-ins for artefacts."""
-    network = lower(qcn.create("qcn-tiny", in_channels=1, classes=2), 28, 28)
+    network = qcn.create("qcn-tiny", in_channels=1, classes=2)
+    program, spec = lower(network, 28, 28), Preprocessing(standardise="image")
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 1, 28, 28), np.uint8)
     manifest = Manifest(
         "tiny",
         ("cat", "dog"),
         (1, 28, 28),
-        Preprocessing(standardise="image"),
-        *ports(network.structure),
-        network.structure,
+        spec,
+        *ports(program.input.shape, 2, poses=True),
         Source("0" * 64, "qcn-tiny", "best", 1, "mnist", "0" * 64),
         {},
     )
     bundle = Bundle.create(folder, manifest)
-    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
-        native.write(draft.path, network)
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+        golden.write(draft.path, golden_of(network, with_edge_cases(["one"], pixels, [0], spec)))
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, program)
     others: dict[str, Format] = {"model.ts": "torchscript", "model.onnx": "onnx", "engines/fp32.engine": "trt"}
     for file, kind in others.items():
-        with bundle.adding(file, kind, "fp32") as draft:
+        with bundle.adding(file, kind, "fp32", f"qcn export {{bundle}} --format {kind}") as draft:
             draft.path.write_bytes(b"content")
             draft.facts = {"flavour": "tensorrt", "version": "10.3.0", "sm": 87} if kind == "trt" else {}
     return bundle
@@ -169,8 +175,8 @@ def test_version() -> None:
         (["train"], 2, "name a data set with --dataset"),
         (["train", "--epochs", "many"], 2, "--epochs"),
         (["train", "--dataset", "mnist", "--preset", "beste"], 2, "did you mean 'best'?"),
-        (["train", "--dataset", "mnist", "--routing", "fuse"], 2, "did you mean 'fused'?"),
-        (["evaluate", "nowhere", "--routing", "refrence"], 2, "did you mean 'reference'?"),
+        (["train", "--dataset", "mnist", "--kernels", "fuse"], 2, "did you mean 'fused'?"),
+        (["evaluate", "nowhere", "--kernels", "refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
         (["evaluate", "nowhere"], 2, "nowhere is not a training run"),

@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import bundle_of
 from numpy.typing import NDArray
 from PIL import Image
 
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
-from qcn.export import native
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.lower import lower
-from qcn.export.manifest import Manifest, ports, tools
-from qcn.export.network import Network
 from qcn.model import qcn_tiny
 
 ROOT = Path(__file__).parents[1]
@@ -39,22 +36,13 @@ def built() -> Path:
 
 
 @pytest.fixture
-def make(manifest: Manifest, tmp_path: Path) -> Make:
-    """Makes bundles of untrained networks that take this many channels and see this many pixels a side."""
+def make(tmp_path: Path) -> Make:
+    """Makes bundles of untrained networks that take this many channels and see this many pixels per side."""
 
     def make_bundle(channels: int, side: int, spec: Preprocessing) -> Bundle:
         torch.manual_seed(0)
-        network: Network = lower(qcn_tiny(channels, 10).eval(), side, side)
-        image, outputs = ports(network.structure)
-        size = (side, side) if spec.output_size(side, side) == (side, side) else (2 * side, 2 * side)
-        record: dict[str, Any] = {**manifest.__dict__, "image": (channels, *size), "preprocessing": spec, "files": ()}
-        record |= {"input": image, "outputs": outputs, "structure": network.structure, "tools": tools("torch")}
         folder = tmp_path / f"bundle{len(list(tmp_path.glob('bundle*')))}"
-        made = Bundle.create(folder, Manifest(**record))
-        with made.adding(WEIGHTS, "native", "fp32") as draft:
-            native.write(draft.path, network)
-            draft.found = "fp32"
-        return made
+        return bundle_of(folder, qcn_tiny(channels, 10).eval(), side, side, spec=spec)
 
     return make_bundle
 
@@ -202,7 +190,7 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
     (tmp_path / "empty.png").touch()
     bad = {
         "gone.pgm": "No such file",
-        "text.pgm": "its width is no number",
+        "text.pgm": "its width is not a number",
         "cut.pgm": "ends too early",
         "cut.jpg": "JPEG",
         "cut.png": "PNG",
@@ -242,7 +230,7 @@ def test_two_views_are_two_files_or_one(built: Path, make: Make, tmp_path: Path)
     assert answers(tmp_path / "both.pgm", "--beside") == two[:1]
     done = run(program, bundle.folder, left, right, left, "--no-self-test")
     assert done.returncode == 1
-    assert "2 views of a thing" in done.stderr
+    assert "2 views of an object" in done.stderr
     assert done.stdout.startswith(f"{left} + {right}: ")
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from qcn.checkpoint import Run, load_network, load_run
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
 from qcn.errors import UsageError
 from qcn.evaluate import ErrorRate, evaluate, measure, predict, write_results
+from qcn.intervals import wilson
+from qcn.train.checkpoint import load_network
+from qcn.train.record import Run, load_run
 
 
 def test_intervals_are_wilsons() -> None:
@@ -100,30 +102,39 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
     weights.write_bytes(good)
     text = (copy / "run.json").read_text()
     for bad, says in (
-        (text[: len(text) // 2], "cannot be read"),
-        ("[]", "a JSON list"),
-        (text.replace('"schema": 1', '"schema": 99'), "schema 99"),
-        (text.replace('"history"', '"histroy"'), "unknown entries: histroy"),
-        (text.replace('"last": {', '"last": {"extra": 1,'), "cannot be read"),
-        (text.replace('"crop"', '"corp"'), "cannot be read"),
-        (text.replace('"mode"', '"mood"', 1), "does not describe a network"),
+        (text[: len(text) // 2], "run.json is not valid JSON"),
+        ("[]", "run.json must be an object, not a list"),
+        (text.replace('"schema": 2', '"schema": 99'), "schema 99; this version of qcn reads 2"),
+        (text.replace('"history"', '"histroy"'), "run.json has an unknown entry 'histroy'"),
+        (text.replace('"last": {', '"last": {"extra": 1,'), "run.json: last has an unknown entry 'extra'"),
+        (text.replace('"last": {', '"last": {"epoch": 1,'), "the key 'epoch' appears twice"),
+        (text.replace(record.last.file, f"../{record.last.file}"), "is not the name of a file in the run's folder"),
+        (text.replace('"crop"', '"corp"'), "run.json: preprocessing has an unknown entry 'corp'"),
+        (text.replace('"size": null', '"size": 32'), "does not describe a network: 'qcn-tiny' does not take"),
+        (text.replace('"epoch": 1,', '"epoch": "1",', 1), r"must be a whole number, not '1'"),
+        (text.replace('"lr": 0.01', '"lr": 1e999'), "1e999 is too large a number"),
+        (text.replace('"loss": "ce"', '"loss": "mse"'), "settings.loss must be one of 'spread', 'ce', not 'mse'"),
     ):
         (copy / "run.json").write_text(bad)
         refused(says)
 
 
-def altered(record: Any, place: Any = None) -> Iterator[tuple[str, Any]]:
-    """Every way to take out one entry of a nested record, or to put something of another kind in its place."""
+def altered(record: Any, place: Any = None) -> Iterator[tuple[str, Any, bool]]:
+    """Every way to take out one entry of a nested record, or to put something else in its place.
+
+    With each: whether the change is one of kind, which must be refused.
+    """
     place = record if place is None else place
     for key in list(place if isinstance(place, dict) else range(len(place))):
         kept = place[key]
         for wrong in (None, "x", -1, 2.5, [], {}, True):
             place[key] = wrong
-            yield f"{key} = {wrong!r}", record
+            allowed = (type(kept), int) if type(kept) is float else (type(kept),)
+            yield f"{key} = {wrong!r}", record, None not in (kept, wrong) and type(wrong) not in allowed
         place[key] = kept
         if isinstance(place, dict):
             del place[key]
-            yield f"no {key}", record
+            yield f"no {key}", record, True
             place[key] = kept
         if isinstance(kept, dict | list):
             yield from altered(record, kept)
@@ -133,13 +144,22 @@ def test_whatever_is_altered_in_a_record_it_is_read_or_refused(run: Path, tmp_pa
     copy = damaged(run, tmp_path)
     record = json.loads((copy / "run.json").read_text())
     outcomes = {"read": 0, "refused": 0}
-    for change, version in altered(record):
+    for change, version, wrong_kind in altered(record):
         (copy / "run.json").write_text(json.dumps(version))
         try:
             network, _ = load_network(copy)
-            assert network is not None, change
+            assert network is not None and not wrong_kind, change
             outcomes["read"] += 1
         except UsageError as error:
             assert "\n" not in str(error), change
             outcomes["refused"] += 1
-    assert min(outcomes.values()) > 50  # entries that loading does not need may hold anything
+    assert outcomes["read"] > 20 and outcomes["refused"] > 300
+
+
+def test_an_interval_holds_its_share() -> None:
+    """Rounding must not move an end past the share, as it did at 0 of 270: an error bar would be negative."""
+    for total in range(1, 1500):
+        for count in {0, total // 2, total}:
+            low, high = wilson(count, total)
+            assert 0 <= low <= count / total <= high <= 1
+        assert wilson(0, total)[0] == 0 and wilson(total, total)[1] == 1

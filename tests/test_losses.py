@@ -2,7 +2,7 @@
 
 import torch
 
-from qcn.losses import spread_loss
+from qcn.train.losses import spread_loss
 
 
 def test_spread_loss_is_the_papers_sum() -> None:

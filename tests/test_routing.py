@@ -12,9 +12,9 @@ from torch import Tensor
 
 from qcn import routing
 from qcn.errors import MissingError, UsageError
-from qcn.model import choose_routing, qcn_tiny
+from qcn.model import choose_kernels, qcn_tiny
+from qcn.names import Mode
 from qcn.quaternion import conjugate, hamilton_product, rotate, rotation_matrix, rotor
-from qcn.routing import Mode
 
 MODES: tuple[Mode, Mode] = ("logistic", "unit")
 
@@ -211,13 +211,13 @@ def test_a_map_is_routed_window_by_window() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "parents", "says"),
-    [(torch.float64, 4, "none for torch.float64 on a CPU"), (torch.float32, 65, "at most 64 parents")],
+    [(torch.float64, 4, "no fused kernel for torch.float64 on a CPU"), (torch.float32, 65, "at most 64 parents")],
 )
 def test_fused_routing_is_refused_where_there_is_none(dtype: torch.dtype, parents: int, says: str) -> None:
     pose, activation = torch.randn(1, 2, 3, 2, 2, dtype=dtype), torch.rand(1, 2, 2, 2, dtype=dtype)
     rotation, beta = torch.eye(3, dtype=dtype).expand(2, 2, 2, parents, 3, 3), torch.zeros(parents, dtype=dtype)
     with pytest.raises(MissingError, match=says):
-        routing.route(pose, activation, rotation, beta, beta, window=(2, 2), body="fused")
+        routing.route(pose, activation, rotation, beta, beta, window=(2, 2), kernels="fused")
     _, active = routing.route(pose, activation, rotation, beta, beta, window=(2, 2))
     assert active.shape == (1, parents, 1, 1)
 
@@ -225,12 +225,12 @@ def test_fused_routing_is_refused_where_there_is_none(dtype: torch.dtype, parent
 def test_fused_and_reference_are_one_operator_in_a_network() -> None:
     network = qcn_tiny(2, 5)
     image, results = torch.randn(3, 2, 32, 32), {}
-    for body in ("reference", "fused"):
-        choose_routing(network, body)
+    for kernels in ("reference", "fused"):
+        choose_kernels(network, kernels)
         network.zero_grad()
         prediction = network(image)
         prediction.activation.square().sum().backward()
-        results[body] = [*prediction, *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
+        results[kernels] = [*prediction, *(p.grad.clone() for p in network.parameters() if p.grad is not None)]
     for got, want in zip(results["fused"], results["reference"], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-5)
 
@@ -248,8 +248,8 @@ def test_fused_and_reference_are_one_operator_in_a_network() -> None:
         ({"iterations": 6}, "from 1 to 5"),
     ],
 )
-@pytest.mark.parametrize("body", ["fused", "reference"])
-def test_a_map_that_does_not_fit_is_refused(body: routing.Body, change: dict, says: str) -> None:
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+def test_a_map_that_does_not_fit_is_refused(kernels: routing.Kernels, change: dict, says: str) -> None:
     arguments = {
         "pose": torch.zeros(1, 2, 3, 3, 3),
         "activation": torch.zeros(1, 2, 3, 3),
@@ -259,13 +259,13 @@ def test_a_map_that_does_not_fit_is_refused(body: routing.Body, change: dict, sa
         "window": (2, 2),
     }
     with pytest.raises(UsageError, match=says):
-        routing.route(**{**arguments, **change}, body=body)
+        routing.route(**{**arguments, **change}, kernels=kernels)
 
 
-@pytest.mark.parametrize("body", ["fused", "reference"])
-def test_torch_compile_finds_one_graph(body: routing.Body) -> None:
+@pytest.mark.parametrize("kernels", ["fused", "reference"])
+def test_torch_compile_finds_one_graph(kernels: routing.Kernels) -> None:
     network = qcn_tiny(1, 3)
-    choose_routing(network, body)
+    choose_kernels(network, kernels)
     image = torch.randn(2, 1, 28, 28)
     want = network(image).activation
     got = torch.compile(network, backend="aot_eager", fullgraph=True)(image).activation

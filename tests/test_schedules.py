@@ -2,7 +2,7 @@
 
 import pytest
 
-from qcn.schedules import learning_rate, spread_margin
+from qcn.train.schedules import learning_rate, spread_margin
 
 
 def test_one_cycle_rises_for_fifteen_percent_and_falls_to_nothing() -> None:

@@ -17,13 +17,14 @@ from official import idx, write
 from safetensors.torch import load_file
 from torch import Tensor
 
-from qcn import train as training
-from qcn.checkpoint import Progress, load_network, load_run
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
-from qcn.settings import Settings, settings_from
 from qcn.train import resume, train
+from qcn.train.checkpoint import load_network
+from qcn.train.loop import Training
+from qcn.train.record import Progress, load_run
+from qcn.train.settings import Settings, settings_from
 
 SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
 
@@ -51,7 +52,7 @@ def environment(threads: int = 1) -> dict[str, str]:
 def test_a_run_learns_and_leaves_its_files(data_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = train(replace(SHORT, epochs=5), data_dir, out, "cpu")
-    assert run.history[-1]["train_error"] < 0.6 < run.history[0]["train_error"]
+    assert run.history[-1].train_error < 0.6 < run.history[0].train_error
     assert {"run.json", "metrics.csv", "curves.png", "tensorboard"} <= {path.name for path in out.iterdir()}
     assert len((out / "metrics.csv").read_text().splitlines()) == 6
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
@@ -73,18 +74,19 @@ def test_the_same_seed_gives_the_same_weights_and_another_does_not(data_dir: Pat
     assert any(not torch.equal(tensor, other[name]) for name, tensor in last_weights(tmp_path / "a").items())
 
 
-def test_slow_routing_is_told(
+def test_slow_routing_is_announced(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("qcn.kernels.native.available", lambda: False)
     monkeypatch.setattr("qcn.kernels.native.why_not", lambda: "there is no libqcn")
-    for routing, said in (("auto", 1), ("reference", 0)):
-        train(replace(SHORT, epochs=1, routing=routing), data_dir, tmp_path / routing, "cpu")
-        told = capsys.readouterr().err
-        assert told.count("routing by plain torch, which is slow: there is no libqcn") == said, told
+    for kernels, times in (("auto", 1), ("reference", 0)):
+        train(replace(SHORT, epochs=1, kernels=kernels), data_dir, tmp_path / kernels, "cpu")
+        shown = capsys.readouterr().err
+        assert shown.count("routing runs in plain torch, which is slow: there is no libqcn") == times, shown
 
 
-@pytest.mark.parametrize("model", ["qcn-tiny", "cnn"])  # cnn: dropout, so the random state counts too
+# cnn: dropout, so the random state counts too
+@pytest.mark.parametrize("model", ["cnn", pytest.param("qcn-tiny", marks=pytest.mark.slow)])
 def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, tmp_path: Path, model: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ("--dataset", "mnist", "--model", model, "--data-dir", data_dir, "--epochs", 3, "--batch-size", 60)
@@ -103,9 +105,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, 
         start = command("train", "--resume", killed, "--data-dir", data_dir)
     subprocess.run(start, env=environment(), check=True, capture_output=True)
     assert_equal(last_weights(whole), last_weights(killed))
-    assert [row["train_loss"] for row in load_run(whole).history] == [
-        row["train_loss"] for row in load_run(killed).history
-    ]
+    assert [row.train_loss for row in load_run(whole).history] == [row.train_loss for row in load_run(killed).history]
     assert not list(killed.glob(".*.part")) and len(list(killed.glob("state-*"))) == 1
 
 
@@ -114,22 +114,22 @@ def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
 ) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     train(SHORT, data_dir, whole, "cpu")
-    update = training.Training.update
+    update = Training.update
 
-    def update_then_ctrl_c(self: training.Training, *arguments: Tensor) -> Tensor:
+    def update_then_ctrl_c(self: Training, *arguments: Tensor) -> Tensor:
         loss = update(self, *arguments)  # type: ignore[arg-type]
         if self.step == 8:
             signal.raise_signal(signal.SIGINT)
         return loss
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.Training, "update", update_then_ctrl_c)
-        with pytest.raises(Stopped, match="after 8 steps; go on: qcn train --resume"):
+        patch.setattr(Training, "update", update_then_ctrl_c)
+        with pytest.raises(Stopped, match="after 8 steps; continue with: qcn train --resume"):
             train(SHORT, data_dir, stopped, "cpu")
     assert load_run(stopped).progress.step == 8  # two steps into the second epoch
     resume(stopped, data_dir, "cpu")
     assert_equal(last_weights(whole), last_weights(stopped))
-    assert load_run(whole).history[1]["train_loss"] == load_run(stopped).history[1]["train_loss"]
+    assert load_run(whole).history[1].train_loss == load_run(stopped).history[1].train_loss
 
 
 def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
     # of single weights, but not into another network.
     assert difference.norm() / start.norm() < 2e-3
     rows = load_run(tmp_path / "one").history[0], load_run(tmp_path / "two").history[0]
-    assert rows[0]["train_loss"] == pytest.approx(rows[1]["train_loss"], rel=1e-3)
-    assert rows[0]["train_error"] == pytest.approx(rows[1]["train_error"], abs=0.02)
+    assert rows[0].train_loss == pytest.approx(rows[1].train_loss, rel=1e-3)
+    assert rows[0].train_error == pytest.approx(rows[1].train_error, abs=0.02)
 
 
 def test_two_processes_have_the_gradients_of_one_to_rounding() -> None:
@@ -168,16 +168,16 @@ def test_two_processes_have_the_gradients_of_one_to_rounding() -> None:
 def test_nan_stops_the_run_names_step_and_layer_and_keeps_the_checkpoint(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = training.Training.update
+    update = Training.update
 
-    def poison(self: training.Training, *arguments: Tensor) -> Tensor:
+    def poison(self: Training, *arguments: Tensor) -> Tensor:
         if self.step == 8:
             with torch.no_grad():  # the second capsule layer overflows from now on
                 self.network.layers[1].rotors.beta_u.fill_(torch.inf)  # type: ignore[union-attr, index]
         return update(self, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.Training, "update", poison)
+        patch.setattr(Training, "update", poison)
         with pytest.raises(
             CheckFailed, match=r"NaN at step 8 \(epoch 2\): first in the weights of 'layers.1.rotors.beta_u'"
         ):
@@ -220,16 +220,16 @@ def test_the_presets() -> None:
 
 def first_images(data_dir: Path) -> Splits:
     splits = load("mnist", data_dir)
-    return replace(splits, train=splits.train[np.arange(16)], validation=splits.validation[np.arange(8)])
+    return replace(splits, train=splits.train[np.arange(4)], validation=splits.validation[np.arange(2)])
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        settings_from("paper", dataset="mnist", model="qcn-tiny", epochs=1, batch_size=8),
-        replace(SHORT, epochs=1, batch_size=8, precision="bf16"),
+        settings_from("paper", dataset="mnist", model="qcn-tiny", epochs=1, batch_size=2),
+        replace(SHORT, epochs=1, batch_size=2, precision="bf16"),
         *(
-            replace(SHORT, model=m, epochs=1, batch_size=8, loss="spread")
+            replace(SHORT, model=m, epochs=1, batch_size=2, loss="spread")
             for m in ("em", "vb", "cnn", "qcn-unbranched")
         ),
     ],
@@ -238,8 +238,8 @@ def first_images(data_dir: Path) -> Splits:
 def test_presets_precisions_and_rivals_train_by_the_same_call(
     data_dir: Path, tmp_path: Path, settings: Settings
 ) -> None:
-    run = training.Training(settings, first_images(data_dir), tmp_path / "run", torch.device("cpu")).run()
-    assert np.isfinite(run.history[0]["train_loss"]) and load_network(tmp_path / "run")
+    run = Training(settings, first_images(data_dir), tmp_path / "run", torch.device("cpu")).run()
+    assert np.isfinite(run.history[0].train_loss) and load_network(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
 def test_a_gpu_trains_and_resumes(data_dir: Path, tmp_path: Path, options: dict) -> None:
     settings = replace(SHORT, epochs=6, **options)
     run = train(settings, data_dir, tmp_path / "run", "cuda")
-    assert run.history[-1]["train_error"] < 0.6
+    assert run.history[-1].train_error < 0.6
     assert resume(tmp_path / "run", data_dir, "cuda").history == run.history  # nothing is left to do
     network, _ = load_network(tmp_path / "run")
     assert all(tensor.device.type == "cpu" for tensor in network.state_dict().values())
@@ -285,4 +285,4 @@ def test_a_gpu_trains_and_resumes(data_dir: Path, tmp_path: Path, options: dict)
 def test_nan_is_found_on_a_gpu(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qcn.routing.VARIANCE_FLOOR", -torch.inf)
     with pytest.raises(CheckFailed, match=r"NaN at step 0 .*the output of layer 'layers.0'"):
-        train(replace(SHORT, routing="reference"), data_dir, tmp_path / "run", "cuda")
+        train(replace(SHORT, kernels="reference"), data_dir, tmp_path / "run", "cuda")

@@ -1,4 +1,4 @@
-// A folder of pictures in place of a camera: for tests, and for a recording.
+// A folder of pictures instead of a camera: for tests and for recordings.
 #include <algorithm>
 #include <filesystem>
 #include <stdexcept>

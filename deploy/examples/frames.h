@@ -1,4 +1,4 @@
-// Frames for camera.cpp: of a camera, or of a folder of pictures in its place.
+// Frames for camera.cpp: from a camera, or from a folder of pictures instead.
 #ifndef QCN_EXAMPLES_FRAMES_H
 #define QCN_EXAMPLES_FRAMES_H
 
@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-// One frame as it lies in memory. It holds until the next is asked for.
+// One frame in memory. It is valid until the next one is asked for.
 struct Frame {
   enum Format { kGrey, kYuyv, kRgb } format;
   const unsigned char* data;
@@ -18,13 +18,13 @@ struct Frame {
 class Frames {
  public:
   virtual ~Frames() = default;
-  // None when they are at an end, or when `stop` has become other than 0. Throws std::runtime_error.
+  // The next frame; nothing after the last one, or once `stop` is not 0. Throws std::runtime_error.
   virtual std::optional<Frame> next(const volatile std::sig_atomic_t& stop) = 0;
 };
 
-// A V4L2 camera, such as /dev/video0. It is asked for this size, and may give another.
+// A V4L2 camera, such as /dev/video0. It is asked for this size, but may choose another.
 std::unique_ptr<Frames> open_camera(const std::string& device, int width, int height);
-// The pictures of a folder, by name, in grey or in colours.
+// The pictures of a folder, sorted by name, in grey or in colour.
 std::unique_ptr<Frames> open_folder(const std::string& folder, bool grey);
 
 #endif

@@ -1,4 +1,4 @@
-/* The smallest program around libqcn: classifies one picture of packed bytes from standard input.
+/* The smallest program around libqcn: prints the class of one picture, whose packed bytes come from standard input.
  *
  *     ./minimal BUNDLE WIDTH HEIGHT CHANNELS < pixels
  */
@@ -9,21 +9,22 @@
 static int classify(const char* bundle, const unsigned char* pixels, int width, int height, int channels) {
   qcn_model* model = NULL;
   qcn_session* session = NULL;
-  float activation[1000]; /* one a class */
+  float* activation = NULL; /* one number per class */
   qcn_model_info info = {.size = sizeof info};
   qcn_image image = qcn_image_default(pixels, width, height, channels);
   int best = -1;
   if (qcn_model_load(bundle, NULL, &model) || qcn_model_describe(model, &info) ||
       qcn_session_create(model, NULL, &session)) {
     fprintf(stderr, "%s\n", qcn_last_error());
-  } else if (info.classes > 1000) {
-    fprintf(stderr, "%d classes are more than this program has room for\n", info.classes);
+  } else if ((activation = malloc((size_t)info.classes * sizeof *activation)) == NULL) {
+    fprintf(stderr, "there is no memory for %d classes\n", info.classes);
   } else if (qcn_classify(session, &image, 1, activation, NULL)) {
     fprintf(stderr, "%s\n", qcn_last_error());
   } else {
     best = qcn_best(activation, info.classes);
     if (best >= 0) printf("%s %.4f\n", qcn_model_class(model, best), activation[best]);
   }
+  free(activation);
   qcn_session_free(session);
   qcn_model_free(model);
   return best;

@@ -1,7 +1,7 @@
-// A camera by Video4Linux: the driver writes frames into buffers that are mapped here, so none is copied.
+// A camera through Video4Linux. The driver writes frames into buffers that are mapped here, so no frame is copied.
 //
-// YUYV and GREY only: what webcams and the drivers of grey machine-vision cameras give raw. MJPEG would need a decoder,
-// and CSI cameras on a Jetson that give raw Bayer need the image processor behind libargus; jetson/README.md says more.
+// Only YUYV and GREY, the raw formats of webcams and of grey machine-vision cameras. MJPEG would need a decoder. CSI
+// cameras on a Jetson give raw Bayer, which needs the image processor behind libargus: see jetson/README.md.
 #include <fcntl.h>
 #include <linux/videodev2.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 namespace {
 
 constexpr unsigned kBuffers = 4;
-constexpr int kPatience = 5000;  // milliseconds without a frame
+constexpr int kTimeout = 5000;  // milliseconds without a frame
 
 class Camera : public Frames {
  public:
@@ -41,17 +41,17 @@ class Camera : public Frames {
   std::optional<Frame> next(const volatile std::sig_atomic_t& stop) override {
     give_back();
     for (int waited = 0; !stop; waited += 100) {
-      if (waited >= kPatience) throw std::runtime_error(device_ + ": no frame for 5 seconds");
+      if (waited >= kTimeout) throw std::runtime_error(device_ + ": no frame for 5 seconds");
       pollfd wait{file_, POLLIN, 0};
       if (poll(&wait, 1, 100) < 0 && errno != EINTR) fail("poll");
       v4l2_buffer buffer = empty();
       if (!control(VIDIOC_DQBUF, &buffer)) {
         if (errno == EAGAIN) continue;
-        fail("has gone");  // unplugged, mostly
+        fail("has gone");  // usually it was unplugged
       }
       held_ = buffer;
       if (buffer.flags & V4L2_BUF_FLAG_ERROR || buffer.index >= maps_.size() || buffer.bytesused < bytes_) {
-        give_back();  // a damaged frame: the next may be whole
+        give_back();  // a damaged frame: skip it
         continue;
       }
       return Frame{format_, static_cast<unsigned char*>(maps_[buffer.index].data), width_, height_, row_stride_};
@@ -86,10 +86,10 @@ class Camera : public Frames {
 
   void start(int width, int height) {
     v4l2_capability can{};
-    if (!control(VIDIOC_QUERYCAP, &can)) fail("is no video device");
+    if (!control(VIDIOC_QUERYCAP, &can)) fail("is not a video device");
     const unsigned caps = can.capabilities & V4L2_CAP_DEVICE_CAPS ? can.device_caps : can.capabilities;
     if (!(caps & V4L2_CAP_VIDEO_CAPTURE) || !(caps & V4L2_CAP_STREAMING)) {
-      throw std::runtime_error(device_ + " is no camera that streams: v4l2-ctl --list-devices names those that do");
+      throw std::runtime_error(device_ + " is not a camera that streams: `v4l2-ctl --list-devices` lists the cameras");
     }
     choose_format(width, height);
 
@@ -120,24 +120,24 @@ class Camera : public Frames {
       format.fmt.pix.height = static_cast<unsigned>(height);
       format.fmt.pix.pixelformat = pixel;
       format.fmt.pix.field = V4L2_FIELD_NONE;
-      // A driver that does not know the format offers another instead of an error.
+      // A driver that does not know the format offers another one instead of an error.
       if (!control(VIDIOC_S_FMT, &format) || format.fmt.pix.pixelformat != pixel) continue;
       format_ = pixel == V4L2_PIX_FMT_GREY ? Frame::kGrey : Frame::kYuyv;
       const unsigned each = format_ == Frame::kGrey ? 1 : 2;
       if (format.fmt.pix.width > 1 << 14 || format.fmt.pix.height > 1 << 14 || format.fmt.pix.width < 2 ||
           format.fmt.pix.height < 1) {
-        throw std::runtime_error(device_ + ": its frames are of no sensible size");
+        throw std::runtime_error(device_ + ": its frames are smaller than 2×1 or larger than 16384×16384 pixels");
       }
       width_ = static_cast<int>(format.fmt.pix.width - format.fmt.pix.width % each);  // YUYV comes in pairs
       height_ = static_cast<int>(format.fmt.pix.height);
       const unsigned stride = std::max(format.fmt.pix.bytesperline, format.fmt.pix.width * each);
-      if (stride > 1 << 20) throw std::runtime_error(device_ + ": its rows are of no sensible length");
+      if (stride > 1 << 20) throw std::runtime_error(device_ + ": its rows are longer than 1 MiB");
       row_stride_ = static_cast<int>(stride);
       bytes_ = static_cast<std::size_t>(stride) * (format.fmt.pix.height - 1) + format.fmt.pix.width * each;
       return;
     }
-    throw std::runtime_error(device_ + " gives neither GREY nor YUYV: v4l2-ctl -d " + device_ +
-                             " --list-formats-ext says what it gives");
+    throw std::runtime_error(device_ + " gives neither GREY nor YUYV: `v4l2-ctl -d " + device_ +
+                             " --list-formats-ext` lists its formats");
   }
 
   void give_back() {

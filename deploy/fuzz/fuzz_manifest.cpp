@@ -1,4 +1,4 @@
-// Any text as a manifest: it is read or refused as no bundle, and nothing else.
+// Any text as a manifest: it is read, or refused as not being a bundle, and nothing else.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -10,7 +10,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const qcn::Manifest manifest = qcn::parse_manifest({reinterpret_cast<const char*>(data), size});
-    if (manifest.classes.size() != static_cast<std::size_t>(manifest.structure.classes)) std::abort();
+    if (manifest.classes.size() != manifest.signature.activation_floats()) std::abort();
+    for (const qcn::Artefact& artefact : manifest.files) {
+      if (artefact.file.find("..") == 0 || artefact.file.find("/.") != std::string::npos) std::abort();
+      if (artefact.format != "golden" && !(artefact.tolerance.activation > 0)) std::abort();
+    }
   } catch (const qcn::Error& error) {
     if (error.status != QCN_BAD_BUNDLE) std::abort();
   }

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: as weights of a network, which then runs, and as golden answers to it.
+// Any bytes as a safetensors file: as weights with a program, which then runs, and as golden answers to it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,14 +9,22 @@
 #include "em_routing.h"
 #include "error.h"
 #include "golden.h"
-#include "json.h"
+#include "program.h"
 #include "sha256.h"
 
 namespace {
 
-// Small enough that a fuzzer runs it often.
-bool small(const qcn::Structure& structure) {
-  return structure.channels <= 4 && structure.height <= 16 && structure.width <= 16 && structure.classes <= 16;
+// Small enough that a fuzzer runs it often: a small file can ask for large maps, by padding.
+bool small(const qcn::program::Program& program) {
+  std::size_t floats = 0;
+  for (const auto& shape : program.shapes) floats += qcn::program::count(shape);
+  for (const auto& operation : program.operations) {
+    const auto convolution = std::get_if<qcn::program::Convolution>(&operation.body);
+    for (std::size_t s = 0; convolution && s < convolution->sources.size(); ++s) {
+      if (convolution->sources[s].padding > 16) return false;
+    }
+  }
+  return floats <= 10000;
 }
 
 template <typename Body>
@@ -33,22 +41,24 @@ void refused_or_done(const Body& body) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const bool one_thread = (qcn_set_threads(1), true);
   (void)one_thread;
+  const auto first = reinterpret_cast<const std::byte*>(data);
+  const std::vector<std::byte> bytes(first, first + size);
   refused_or_done([&] {
-    const auto bytes = reinterpret_cast<const std::byte*>(data);
-    const auto file = std::make_shared<const qcn::TensorFile>(std::vector<std::byte>(bytes, bytes + size));
-    for (const auto& [name, tensor] : file->all())
-      qcn::sha256(tensor.data, tensor.count());  // reads what there is said to be
-    refused_or_done([&] {
-      qcn::Structure structure;
-      structure.channels = 1, structure.height = structure.width = 8, structure.classes = 3;
-      qcn::read_golden(*file, structure);
-    });
-    const qcn::Structure structure = qcn::parse_structure(qcn::Json::parse(file->text("structure")));
-    if (!small(structure)) return;
-    const auto backend = qcn::native_backend(structure, file);
-    std::vector<float> input(static_cast<std::size_t>(structure.channels * structure.height * structure.width), 0.5f);
-    std::vector<float> activation(static_cast<std::size_t>(structure.classes)), pose(activation.size() * 3);
-    backend->runner(nullptr)->run(input.data(), 1, activation.data(), pose.data());
+    const qcn::TensorFile file(bytes, qcn::kGoldenSchema);
+    // Reads what there is said to be.
+    for (const auto& [name, tensor] : file.all()) qcn::sha256(tensor.data, tensor.count());
+    for (const bool poses : {true, false}) {
+      refused_or_done([&] { qcn::read_golden(file, {1, 8, 8, 3, poses}); });
+    }
+  });
+  refused_or_done([&] {
+    qcn::program::Program program(std::make_shared<const qcn::TensorFile>(bytes, qcn::kWeightsSchema));
+    if (!small(program)) return;
+    const qcn::Signature signature = program.signature;
+    const auto backend = qcn::native_backend(std::move(program));
+    std::vector<float> input(signature.image_floats(), 0.5f);
+    std::vector<float> activation(signature.activation_floats()), pose(signature.pose_floats());
+    backend->runner(nullptr)->run(input.data(), 1, activation.data(), signature.poses ? pose.data() : nullptr);
   });
   return 0;
 }

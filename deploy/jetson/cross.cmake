@@ -1,10 +1,11 @@
-# What the toolchain files here have in common: they set CMAKE_SYSTEM_PROCESSOR, and the rest is named for it.
+# What the toolchain files here have in common. They set CMAKE_SYSTEM_PROCESSOR; the compilers are named for it.
 set(triple ${CMAKE_SYSTEM_PROCESSOR}-linux-gnu)
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_C_COMPILER ${triple}-gcc)
 set(CMAKE_CXX_COMPILER ${triple}-g++)
 
-# Libraries of this machine are of the wrong kind. Those for the other, from a copy of its root: -DCMAKE_SYSROOT=…
+# Libraries of this machine are for the wrong processor. For those of the device give a copy of its root with
+# -DCMAKE_SYSROOT=…
 set(CMAKE_FIND_ROOT_PATH /usr/${triple})
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

@@ -1,10 +1,12 @@
-// Convolutions of the feature extractor on CPUs: 3x3 (padded by one) and 1x1, any stride, with what follows them fused.
+// Convolutions on CPUs: square kernels, any stride and padding, one or two maps, with the activation function fused. A
+// linear layer is one too: of a map of one pixel, whose channels are all its inputs.
 //
-// A map of features has the channels of a pixel together and a border of zeros, one pixel wide:
-//     [batch][height + 2][width + 2][channels]
+// A map of features has the channels of a pixel together and a border of zeros, as wide as the largest padding that a
+// convolution of it asks for:
+//     [batch][height + 2 * border][width + 2 * border][channels]
 // So a row of a 3x3 window is one run of 3 * channels numbers, nothing asks where the image ends, and a convolution is
-// a sum over runs: three for a 3x3 kernel, one for a 1x1. A residual block's second convolution and its skip are one
-// sum over four runs, of two maps. The lanes of a vector are output channels.
+// a sum over runs: three for a 3x3 kernel, one for a 1x1. Two convolutions that are added up are one sum over the runs
+// of two maps. The lanes of a vector are output channels.
 #ifndef QCN_KERNELS_CONVOLUTION_H
 #define QCN_KERNELS_CONVOLUTION_H
 
@@ -13,25 +15,28 @@
 namespace qcn {
 
 struct Map {
-  size_t height, width, channels;
+  size_t height, width, channels, border;
 };
 
 // Numbers from one row, and from one image, to the next. All functions here are static: the linker might else give the
 // driver the copy of one that was compiled for another instruction set.
-static inline size_t row_floats(const Map& map) { return (map.width + 2) * map.channels; }
-static inline size_t image_floats(const Map& map) { return (map.height + 2) * row_floats(map); }
+static inline size_t row_floats(const Map& map) { return (map.width + 2 * map.border) * map.channels; }
+static inline size_t image_floats(const Map& map) { return (map.height + 2 * map.border) * row_floats(map); }
+// From the beginning of an image to its first pixel, behind a border of this width.
+static inline size_t inside(const Map& map, size_t border) { return border * (row_floats(map) + map.channels); }
 
-enum class Ending { kNone, kRelu, kSigmoid };
+// The activation function. A softmax is over all channels, and is left to who called.
+enum class Ending { kNone, kRelu, kSigmoid, kSoftmax };
 
 struct Convolution {
   struct Source {
     Map map;
-    size_t kernel, stride;  // kernel: 1 or 3, and so many runs
+    size_t kernel, stride, padding;  // kernel: so many runs; padding: at most the map's border
   };
 
   Source sources[2];
   size_t source_count;
-  Map out;      // height = ceil(source height / stride), and width likewise
+  Map out;      // height = (source height + 2 * padding - kernel) / stride + 1, and width likewise
   bool planar;  // what is written is [batch][channels][height][width], as routing reads it, not a map with a border
   Ending ending;
   const float* weight;  // as pack_weights lays it out: biases first
@@ -45,7 +50,7 @@ void pack_weights(const Convolution& convolution, const float* const* weights, c
 // pixel's sum is in the same order, so its bits are the same.
 void convolve(const Convolution& convolution, size_t batch, const float* const* in, float* out);
 
-// What the driver (convolution.cpp) and the kernels, one copy an instruction set, know of each other: a block is the
+// What the driver (convolution.cpp) and the kernels, one copy per instruction set, know of each other: a block is the
 // output channels that one sum works at, a tile so many pixels.
 struct ConvolutionCall {
   const Convolution* convolution;

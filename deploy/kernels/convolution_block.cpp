@@ -49,35 +49,35 @@ struct Place {
 };
 
 size_t offset_in(const Convolution::Source& s, const Place& place) {
-  size_t border = s.kernel == 1 ? 1 : 0;  // a 3x3 window begins on it, a 1x1 window inside
-  return place.image * image_floats(s.map) + (place.y * s.stride + border) * row_floats(s.map) +
-         (place.x * s.stride + border) * s.map.channels;
+  return place.image * image_floats(s.map) + place.y * s.stride * row_floats(s.map) +
+         place.x * s.stride * s.map.channels + inside(s.map, s.map.border - s.padding);
 }
 
 size_t offset_out(const Convolution& c, const Place& place) {
   if (c.planar) return (place.image * c.out.channels * c.out.height + place.y) * c.out.width + place.x;
-  return place.image * image_floats(c.out) + (place.y + 1) * row_floats(c.out) + (place.x + 1) * c.out.channels;
+  return place.image * image_floats(c.out) + place.y * row_floats(c.out) + place.x * c.out.channels +
+         inside(c.out, c.out.border);
 }
 
 // Adds `length` products to each sum. `weight` is at the run's first, and moves on to the next run's.
-template <size_t vectors>
-inline void add_run(const float* const (&from)[kPixels], size_t length, const float*& weight,
-                    Vec (&sum)[kPixels][vectors]) {
+template <size_t pixels, size_t vectors>
+inline void add_run(const float* const (&from)[pixels], size_t length, const float*& weight,
+                    Vec (&sum)[pixels][vectors]) {
   size_t k = 0;
   for (; k + 4 <= length; k += 4) {
-    Four x[kPixels];
-    for (size_t p = 0; p < kPixels; ++p) x[p] = four(from[p] + k);
+    Four x[pixels];
+    for (size_t p = 0; p < pixels; ++p) x[p] = four(from[p] + k);
     for (size_t i = 0; i < 4; ++i) {
       for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
         Vec w = load(weight);
-        for (size_t p = 0; p < kPixels; ++p) sum[p][v] += x[p][i] * w;
+        for (size_t p = 0; p < pixels; ++p) sum[p][v] += x[p][i] * w;
       }
     }
   }
   for (; k < length; ++k) {
     for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
       Vec w = load(weight);
-      for (size_t p = 0; p < kPixels; ++p) sum[p][v] += from[p][k] * w;
+      for (size_t p = 0; p < pixels; ++p) sum[p][v] += from[p][k] * w;
     }
   }
 }
@@ -96,33 +96,33 @@ void write(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
   for (size_t i = 0; i < channels; ++i) to[i * step] = values[i];
 }
 
-template <size_t vectors>
+template <size_t vectors, size_t tile>
 void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const float* weight, size_t first_pixel,
                      size_t pixels) {
   const Convolution& c = *call.convolution;
   size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
   size_t step = c.planar ? c.out.height * c.out.width : 1;
   Place place(c.out, first_pixel);
-  for (size_t done = 0; done < pixels; done += kPixels) {
-    size_t valid = pixels - done < kPixels ? pixels - done : kPixels;
-    const float* from[2][kPixels];
-    float* to[kPixels];
-    for (size_t p = 0; p < kPixels; ++p) {
+  for (size_t done = 0; done < pixels; done += tile) {
+    size_t valid = pixels - done < tile ? pixels - done : tile;
+    const float* from[2][tile];
+    float* to[tile];
+    for (size_t p = 0; p < tile; ++p) {
       for (size_t s = 0; s < c.source_count; ++s) from[s][p] = call.in[s] + offset_in(c.sources[s], place);
       to[p] = call.out + offset_out(c, place) + first_channel * step;
-      if (p + 1 < valid || valid == kPixels) place.advance(c.out);
+      if (p + 1 < valid || valid == tile) place.advance(c.out);
     }
 
-    Vec sum[kPixels][vectors];
+    Vec sum[tile][vectors];
     const float* w = weight;
     for (size_t v = 0; v < vectors; ++v, w += kLanes) {
-      for (size_t p = 0; p < kPixels; ++p) sum[p][v] = load(w);
+      for (size_t p = 0; p < tile; ++p) sum[p][v] = load(w);
     }
     for (size_t s = 0; s < c.source_count; ++s) {
       const Convolution::Source& source = c.sources[s];
       for (size_t run = 0; run < source.kernel; ++run) {
         add_run(from[s], source.kernel * source.map.channels, w, sum);
-        for (size_t p = 0; p < kPixels; ++p) from[s][p] += row_floats(source.map);
+        for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(source.map);
       }
     }
     for (size_t p = 0; p < valid; ++p) {
@@ -132,13 +132,22 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
   }
 }
 
+// A single pixel, as a linear layer has it for a single image, need not be summed as often as a tile has pixels. Its
+// bits are the same.
+template <size_t vectors>
+void convolve_tiles(const ConvolutionCall& call, size_t first_channel, const float* weight, size_t first_pixel,
+                    size_t pixels) {
+  if (pixels == 1) return convolve_pixels<vectors, 1>(call, first_channel, weight, first_pixel, pixels);
+  convolve_pixels<vectors, kPixels>(call, first_channel, weight, first_pixel, pixels);
+}
+
 void convolve_block(const ConvolutionCall& call, size_t block, const float* weight, size_t first_pixel, size_t pixels) {
   static_assert(kVectors == 2, "the last block has one vector, or as many as the others");
   size_t first_channel = block * kVectors * kLanes;
   if (call.convolution->out.channels - first_channel > kLanes) {
-    convolve_pixels<2>(call, first_channel, weight, first_pixel, pixels);
+    convolve_tiles<2>(call, first_channel, weight, first_pixel, pixels);
   } else {
-    convolve_pixels<1>(call, first_channel, weight, first_pixel, pixels);
+    convolve_tiles<1>(call, first_channel, weight, first_pixel, pixels);
   }
 }
 

@@ -151,7 +151,7 @@ int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile) {
 
 int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                   const void* activation, const float* rotors, const float* beta_u, const float* beta_a,
-                                  float pose_scale, float* out_pose, float* out_activation, int tile, void* stream) {
+                                  float* out_pose, float* out_activation, int tile, void* stream) {
   if (!valid(shape) || type < QCN_CUDA_FLOAT32 || type > QCN_CUDA_BFLOAT16 || tile < 0 || tile >= kTiles || !pose ||
       !activation || !rotors || !beta_u || !beta_a || !out_pose || !out_activation) {
     return cudaErrorInvalidValue;
@@ -167,7 +167,7 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type 
 
   Routing r{};
   r.pose = pose, r.activation = activation, r.rotors = rotors, r.beta_u = beta_u, r.beta_a = beta_a;
-  r.out_pose = out_pose, r.out_activation = out_activation, r.pose_scale = pose_scale;
+  r.out_pose = out_pose, r.out_activation = out_activation;
   r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
   r.parents = shape->parents, r.children = r.places * shape->channels, r.iterations = shape->iterations;
@@ -182,10 +182,10 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type 
 
 int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                              const void* activation, const float* rotors, const float* beta_u, const float* beta_a,
-                             float pose_scale, float* out_pose, float* out_activation, void* stream) {
+                             float* out_pose, float* out_activation, void* stream) {
   int tile;
   const int error = qcn_cuda_routing_choose(shape, &tile);
   if (error != cudaSuccess) return error;
-  return qcn_cuda_routing_forward_tile(shape, type, pose, activation, rotors, beta_u, beta_a, pose_scale, out_pose,
-                                       out_activation, tile, stream);
+  return qcn_cuda_routing_forward_tile(shape, type, pose, activation, rotors, beta_u, beta_a, out_pose, out_activation,
+                                       tile, stream);
 }

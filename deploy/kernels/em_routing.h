@@ -66,7 +66,7 @@ QCN_API int qcn_routing_backward(const qcn_routing_shape* shape, const float* po
                                  float* grad_pose, float* grad_activation, float* grad_rotation, float* grad_beta_u,
                                  float* grad_beta_a);
 
-QCN_API void qcn_set_threads(int threads);      // of the next calls; less than 1 means one a core, as at the start
+QCN_API void qcn_set_threads(int threads);      // of the next calls; less than 1 means one per core, as at the start
 QCN_API const char* qcn_instruction_set(void);  // the one chosen for this CPU: "neon", "sse2", "avx2" or "avx512"
 
 #ifdef __cplusplus

@@ -23,7 +23,7 @@ extern "C" {
 // Of the poses and activations given. Those that come out, rotations and betas are float32, and so is all arithmetic.
 typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1, QCN_CUDA_BFLOAT16 = 2 } qcn_cuda_type;
 
-// Bytes of the prepared rotors, or 0 for a shape that is no shape. Does not depend on the batch or the map's size,
+// Bytes of the prepared rotors, or 0 for a shape that is not valid. Does not depend on the batch or the map's size,
 // unless the rotors are shared.
 QCN_API size_t qcn_cuda_routing_rotors_size(const qcn_routing_shape* shape);
 
@@ -31,19 +31,17 @@ QCN_API size_t qcn_cuda_routing_rotors_size(const qcn_routing_shape* shape);
 QCN_API int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, const float* rotation, float* rotors,
                                      void* stream);
 
-// `pose_scale` multiplies out_pose: the running scale between two capsule layers, or 1.
 QCN_API int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                      const void* activation, const float* rotors, const float* beta_u,
-                                     const float* beta_a, float pose_scale, float* out_pose, float* out_activation,
-                                     void* stream);
+                                     const float* beta_a, float* out_pose, float* out_activation, void* stream);
 
 // For tuning. A tile says how a thread block is laid over windows and children; tiles are numbered from 0.
 typedef struct {
-  int windows;       // a thread block
+  int windows;       // per thread block
   int splits;        // threads that share out the children of a window
-  int threads;       // a thread block
+  int threads;       // per thread block
   int stages;        // steps of children in shared memory at a time
-  int shared_bytes;  // a thread block
+  int shared_bytes;  // per thread block
 } qcn_cuda_routing_tile;
 
 QCN_API int qcn_cuda_routing_tiles(void);
@@ -54,8 +52,8 @@ QCN_API int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile);
 
 QCN_API int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
                                           const void* activation, const float* rotors, const float* beta_u,
-                                          const float* beta_a, float pose_scale, float* out_pose, float* out_activation,
-                                          int tile, void* stream);
+                                          const float* beta_a, float* out_pose, float* out_activation, int tile,
+                                          void* stream);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@ namespace {
 template <class T>
 struct Block {
   static constexpr int kV = T::kV;
-  // The first bit of a lane's number that tells parents apart. Reading 16 bytes a lane is twice as fast when lanes n
+  // The first bit of a lane's number that tells parents apart. Reading 16 bytes per lane is twice as fast when lanes n
   // and n^1, or lanes n and n^2, read the same: so lanes n and n^1 have the same parents, hence rotors, in two windows
   // where there are two, and lanes n and n^2 the same window, hence poses.
   static constexpr int kParentBit = T::kWindowLanes > 1 ? 2 : 1;
@@ -383,7 +383,7 @@ struct Block {
         const int64_t row = static_cast<int64_t>(n / positions) * r.parents + j;
         const int position = n % positions;
         float* pose = r.out_pose + 3 * row * positions + position;
-        for (int h = 0; h < 3; ++h) pose[h * positions] = r.pose_scale * parent[v][p].mean[h];
+        for (int h = 0; h < 3; ++h) pose[h * positions] = parent[v][p].mean[h];
         r.out_activation[row * positions + position] = 1.0f / (1.0f + exp2f(-kLog2E * parent[v][p].prior));
       }
     }

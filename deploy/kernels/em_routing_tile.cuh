@@ -29,7 +29,6 @@ struct Routing {
   const void *pose, *activation;
   const float *rotors, *beta_u, *beta_a;
   float *out_pose, *out_activation;
-  float pose_scale;
   bool half, brain, unit;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
   int parents, children, iterations;
   int windows, rows, columns;                        // windows: of the batch

@@ -23,7 +23,7 @@ class Memory {
   std::size_t bytes_ = 0;
 };
 
-void set_threads(int threads);  // less than 1: one a core
+void set_threads(int threads);  // less than 1: one per core
 int thread_count();             // of the next job
 
 using Task = void (*)(const void* context, std::size_t item, float* scratch);

@@ -1,10 +1,9 @@
-// libqcn_onnxruntime.so: the node EMRouting (export/fused.py) as a custom operator of ONNX Runtime, on the CPU, by the
-// kernels of libqcn. Registered with a session's options, from C or Python (README.md); no C++ of ONNX Runtime's and
-// nothing to link, so that one file serves every ONNX Runtime from 1.16 on.
+// libqcn_onnxruntime.so: the node EMRouting (export/fused.py) as a custom operator of ONNX Runtime on the CPU, with the
+// kernels of libqcn. It is registered with the options of a session, from C or Python: see README.md. It uses only ONNX
+// Runtime's C interface and links to nothing, so that one file works with every ONNX Runtime from 1.16 on.
 #include <onnxruntime_c_api.h>
 
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <new>
 #include <string>
@@ -16,15 +15,12 @@
 namespace qcn {
 namespace {
 
-constexpr std::uint32_t kApiVersion = 16;  // of ONNX Runtime's interface: what 1.16 has, and all after it
+constexpr std::uint32_t kApiVersion = 16;  // of ONNX Runtime's interface: 1.16 and all later versions have it
 constexpr int kInputs = 5, kOutputs = 2;   // pose, activation, rotation, beta_u, beta_a -> pose, activation
-constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;  // of the kernels, which have them built in
 
-// Ends a function of ours with the status of ONNX Runtime's that is no success.
+// Returns from the function with the status of a failed call.
 #define QCN_TRY(call) \
   if (OrtStatus* status = (call)) return status
-
-bool close(float a, float b) { return std::fabs(a - b) <= 1e-6f * b; }
 
 // One node of a model. Any number of threads may run it at once.
 class Routing {
@@ -35,18 +31,12 @@ class Routing {
     std::int64_t window[2] = {0, 0}, stride = 0, iterations = 0;
     std::size_t numbers = 2, letters = 16;
     char mode[16] = "";
-    float variance_floor = 0, mass_floor = 0;
     QCN_TRY(api_.KernelInfoGetAttributeArray_int64(info, "window", window, &numbers));
     QCN_TRY(api_.KernelInfoGetAttribute_int64(info, "stride", &stride));
     QCN_TRY(api_.KernelInfoGetAttribute_int64(info, "iterations", &iterations));
     QCN_TRY(api_.KernelInfoGetAttribute_string(info, "mode", mode, &letters));
-    QCN_TRY(api_.KernelInfoGetAttribute_float(info, "variance_floor", &variance_floor));
-    QCN_TRY(api_.KernelInfoGetAttribute_float(info, "mass_floor", &mass_floor));
     const bool unit = std::strcmp(mode, "unit") == 0;
     if (!unit && std::strcmp(mode, "logistic") != 0) return refuse("its mode is neither 'logistic' nor 'unit'");
-    if (!close(variance_floor, kVarianceFloor) || !close(mass_floor, kMassFloor)) {
-      return refuse("the kernels have a variance_floor of 1e-4 and a mass_floor of 1e-6 built in, the node has others");
-    }
     for (const std::int64_t number : {window[0], window[1], stride, iterations}) {
       if (number < 1 || number > 1 << 20) return refuse("its window, stride or iterations are out of range");
     }
@@ -85,7 +75,7 @@ class Routing {
     float *out_pose, *out_activation;
     QCN_TRY(output(context, 0, pose_dims, 5, &out_pose));
     QCN_TRY(output(context, 1, activation_dims, 4, &out_activation));
-    thread_local std::vector<float> wide_pose, wide_activation;  // a second call of a size allocates nothing
+    thread_local std::vector<float> wide_pose, wide_activation;  // the second call of a size allocates nothing
     const int status =
         qcn_routing_forward(&s, half ? widened(pose, wide_pose) : pose.floats(),
                             half ? widened(activation, wide_activation) : activation.floats(), rotation.floats(),
@@ -140,12 +130,12 @@ class Routing {
   }
 
   const OrtApi& api_;
-  qcn_routing_shape shape_{};  // what the attributes say of it
+  qcn_routing_shape shape_{};  // the fields that the attributes set
 };
 
 #undef QCN_TRY
 
-// The operator as ONNX Runtime sees it, for poses and activations of one type; what is computed is in float32.
+// The operator for ONNX Runtime, for poses and activations of one type. It computes in float32.
 template <bool half>
 struct Operator : OrtCustomOp {
   Operator() : OrtCustomOp{} {
@@ -190,7 +180,8 @@ struct Operator : OrtCustomOp {
 }  // namespace
 }  // namespace qcn
 
-// The domain with both; null where there is no memory for it. ONNX Runtime keeps pointers to it while sessions live.
+// The domain with both operators; null if there is no memory for it. ONNX Runtime keeps pointers to it while sessions
+// live.
 static OrtCustomOpDomain* domain_of_operators(const OrtApi& api) {
   static const qcn::Operator<false> single;
   static const qcn::Operator<true> half;
@@ -203,7 +194,7 @@ static OrtCustomOpDomain* domain_of_operators(const OrtApi& api) {
   return nullptr;
 }
 
-// The name that ONNX Runtime looks for.
+// ONNX Runtime looks for this name.
 extern "C" QCN_API OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   const OrtApi* api = base->GetApi(qcn::kApiVersion);
   if (!api) return base->GetApi(1)->CreateStatus(ORT_FAIL, "libqcn_onnxruntime needs ONNX Runtime 1.16 or newer");

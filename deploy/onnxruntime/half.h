@@ -1,4 +1,4 @@
-// float16 numbers in software: a compiler's own type is not there for every processor.
+// float16 numbers in software: not every compiler has a type for them on every processor.
 #ifndef QCN_ONNXRUNTIME_HALF_H
 #define QCN_ONNXRUNTIME_HALF_H
 
@@ -7,11 +7,11 @@
 
 namespace qcn {
 
-// The bits of an IEEE 754 binary16 as a float: exact for every one of them.
+// The value of an IEEE 754 binary16 number, which a float holds exactly.
 inline float float_of_half(std::uint16_t half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16, rest = half & 0x7fffU;
-  // Exponent and mantissa move to a float's places, whose exponent is biased by 112 more: a multiplication by 2^112
-  // mends that, and makes denormals normal on its way. Infinities and NaN have an exponent of their own.
+  // Exponent and mantissa move to where a float has them. A float's exponent has a bias that is larger by 112, which a
+  // multiplication by 2^112 corrects; it also makes denormal numbers normal. Infinities and NaN are set apart below.
   std::uint32_t bits = rest << 13;
   float value;
   std::memcpy(&value, &bits, sizeof value);

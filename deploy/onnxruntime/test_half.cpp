@@ -1,4 +1,4 @@
-// Every float16 there is, against its definition.
+// Compares every float16 number with its definition.
 #include <cmath>
 #include <cstdio>
 
@@ -16,6 +16,6 @@ int main() {
         std::isnan(expected) ? std::isnan(found) : found == expected && std::signbit(found) == std::signbit(expected);
     wrong += !same;
   }
-  if (wrong) std::printf("FAILED: %d of 65536 float16 numbers come out as others\n", wrong);
+  if (wrong) std::printf("FAILED: %d of 65536 float16 numbers are wrong\n", wrong);
   return wrong != 0;
 }

@@ -34,7 +34,7 @@ class Plugin final : public IPluginV2DynamicExt {
     return inputs == kInputs && outputs == kOutputs && Routing::supports(position, tensors[position], tensors[0]);
   }
 
-  // TensorRT has no way to be told that sizes do not fit, but enqueue's.
+  // It cannot report that sizes do not fit: enqueue does.
   void configurePlugin(const DynamicPluginTensorDesc* in, std::int32_t inputs, const DynamicPluginTensorDesc*,
                        std::int32_t) noexcept override {
     Dims largest[kInputs];
@@ -73,7 +73,7 @@ class Plugin final : public IPluginV2DynamicExt {
 
  private:
   Routing routing_;
-  bool fits_ = true;  // a plugin from a plan is not configured again in all versions
+  bool fits_ = true;  // not all versions configure a plugin that comes from a plan
   std::string namespace_ = kNamespace;
 };
 
@@ -91,7 +91,7 @@ class Creator final : public IPluginCreator {
   Plugin* deserializePlugin(const char*, const void* data, std::size_t size) noexcept override {
     Attributes attributes;
     if (!data || size != sizeof attributes) {
-      complain("the plan holds it in a form of another version: build the engine again");
+      log_error("the plan stores it in the form of another version: build the engine again");
       return nullptr;
     }
     std::memcpy(&attributes, data, size);

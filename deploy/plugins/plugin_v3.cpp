@@ -1,4 +1,4 @@
-// The plugin from TensorRT 10 (JetPack 6.2) on: IPluginV3, since IPluginV2DynamicExt is deprecated there.
+// The plugin from TensorRT 10 (JetPack 6.2) on, as IPluginV3: IPluginV2DynamicExt is deprecated there.
 #include <NvInferRuntime.h>
 
 #if NV_TENSORRT_MAJOR >= 10
@@ -104,7 +104,7 @@ class Creator final : public IPluginCreatorV3One {
   const char* getPluginNamespace() const noexcept override { return kNamespace; }
   const PluginFieldCollection* getFieldNames() noexcept override { return names_.get(); }
 
-  // From the parser's fields when an engine is built, and from those of getFieldsToSerialize when it is loaded.
+  // The fields come from the parser when an engine is built, and from getFieldsToSerialize when it is loaded.
   IPluginV3* createPlugin(const char*, const PluginFieldCollection* fields, TensorRTPhase) noexcept override {
     Attributes attributes;
     return Fields::read(fields, &attributes) ? new (std::nothrow) Plugin(attributes) : nullptr;

@@ -2,7 +2,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -18,16 +17,11 @@ namespace {
 
 constexpr const char* kModes[] = {"logistic", "unit"};
 
-// Of the kernels, which have them built in.
-constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;
-
-bool close(float a, float b) { return std::fabs(a - b) <= 1e-6f * b; }
-
 int size(const nvinfer1::Dims& dims, int axis) { return static_cast<int>(dims.d[axis]); }
 
 }  // namespace
 
-void complain(const char* what) {
+void log_error(const char* what) {
   if (nvinfer1::ILogger* log = ::getLogger()) {
     log->log(nvinfer1::ILogger::Severity::kERROR, (std::string("EMRouting: ") + what).c_str());
   }
@@ -38,9 +32,7 @@ Fields::Fields(const Attributes& a)
               PluginField("stride", &a.stride, PluginFieldType::kINT32, 1),
               PluginField("iterations", &a.iterations, PluginFieldType::kINT32, 1),
               PluginField("mode", kModes[a.unit], PluginFieldType::kCHAR,
-                          static_cast<std::int32_t>(std::strlen(kModes[a.unit]))),
-              PluginField("variance_floor", &a.variance_floor, PluginFieldType::kFLOAT32, 1),
-              PluginField("mass_floor", &a.mass_floor, PluginFieldType::kFLOAT32, 1)},
+                          static_cast<std::int32_t>(std::strlen(kModes[a.unit])))},
       collection_{static_cast<std::int32_t>(fields_.size()), fields_.data()} {}
 
 bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attributes) {
@@ -54,14 +46,12 @@ bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attr
     if (is("window", PluginFieldType::kINT32, 2)) a.window[0] = whole[0], a.window[1] = whole[1];
     if (is("stride", PluginFieldType::kINT32, 1)) a.stride = whole[0];
     if (is("iterations", PluginFieldType::kINT32, 1)) a.iterations = whole[0];
-    if (is("variance_floor", PluginFieldType::kFLOAT32, 1)) a.variance_floor = *static_cast<const float*>(field.data);
-    if (is("mass_floor", PluginFieldType::kFLOAT32, 1)) a.mass_floor = *static_cast<const float*>(field.data);
     if (is("mode", PluginFieldType::kCHAR, 1)) {
-      // Some parsers count the zero at the end.
+      // Some parsers count the terminating zero.
       const auto* text = static_cast<const char*>(field.data);
       const std::string mode(text, ::strnlen(text, static_cast<std::size_t>(field.length)));
       if (mode != kModes[0] && mode != kModes[1]) {
-        complain(("its mode is '" + mode + "', neither 'logistic' nor 'unit'").c_str());
+        log_error(("its mode is '" + mode + "', but must be 'logistic' or 'unit'").c_str());
         return false;
       }
       a.unit = mode == kModes[1];
@@ -69,11 +59,7 @@ bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attr
   }
   if (a.window[0] < 1 || a.window[1] < 1 || a.stride < 1 || a.iterations < 1 ||
       a.iterations > QCN_ROUTING_MAX_ITERATIONS) {
-    complain("it needs a window and a stride of 1 or more, and 1 to 5 iterations");
-    return false;
-  }
-  if (!close(a.variance_floor, kVarianceFloor) || !close(a.mass_floor, kMassFloor)) {
-    complain("the kernels have a variance_floor of 1e-4 and a mass_floor of 1e-6 built in, the node asks for others");
+    log_error("it needs a window and a stride of 1 or more, and 1 to 5 iterations");
     return false;
   }
   *attributes = a;
@@ -118,7 +104,7 @@ bool Routing::fits(const nvinfer1::Dims* inputs) const {
   constexpr int kRanks[kInputs] = {5, 4, 6, 1, 1};
   for (int i = 0; i < kInputs; ++i) {
     if (inputs[i].nbDims != kRanks[i]) {
-      complain("pose must have 5 axes, activation 4, rotation 6, beta_u and beta_a 1");
+      log_error("pose must have 5 axes, activation 4, rotation 6, beta_u and beta_a 1");
       return false;
     }
   }
@@ -130,7 +116,7 @@ bool Routing::fits(const nvinfer1::Dims* inputs) const {
                      size(rotation, 2) == s.channels && size(rotation, 4) == 3 && size(rotation, 5) == 3 &&
                      size(inputs[3], 0) == s.parents && size(inputs[4], 0) == s.parents;
   if (!whole || !agree || qcn_cuda_routing_rotors_size(&s) == 0) {
-    complain("the sizes of its inputs do not fit each other or the window, or there are more than 64 parents");
+    log_error("the sizes of its inputs do not fit each other or the window, or there are more than 64 parents");
     return false;
   }
   return true;
@@ -141,8 +127,9 @@ std::size_t Routing::workspace(const nvinfer1::Dims* inputs) const {
   return qcn_cuda_routing_rotors_size(&s);
 }
 
-// Rotations are constants, so they are laid out once, into memory of the plugin's own. Not while a graph is captured:
-// then they are laid out in the workspace, in every launch. TensorRT has the first run outside of the graph.
+// Rotations are constants, so they are converted to the kernel's layout once, into memory that the plugin owns. While a
+// CUDA graph is captured nothing can be allocated: then they are converted into the workspace, in every launch.
+// TensorRT makes its first run outside of the graph.
 const float* Routing::rotors(const qcn_routing_shape& s, const void* rotation, void* workspace, cudaStream_t stream,
                              int* error) {
   if (rotors_ && rotation_ == rotation) return rotors_;
@@ -151,14 +138,14 @@ const float* Routing::rotors(const qcn_routing_shape& s, const void* rotation, v
   if (*error != cudaSuccess) return nullptr;
   float* to = static_cast<float*>(workspace);
   if (capturing == cudaStreamCaptureStatusNone) {
-    // Relaxed: allocating must not break a graph that another thread captures.
+    // Relaxed, so that allocating does not break a graph that another thread captures.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     void* memory = rotors_;
     if (rotors_ || cudaMalloc(&memory, qcn_cuda_routing_rotors_size(&s)) == cudaSuccess) {
       to = rotors_ = static_cast<float*>(memory), rotation_ = rotation;
     } else {
-      cudaGetLastError();  // no memory: the workspace will do
+      cudaGetLastError();  // no memory: use the workspace
     }
     cudaThreadExchangeStreamCaptureMode(&mode);
   }
@@ -180,7 +167,7 @@ int Routing::enqueue(const nvinfer1::PluginTensorDesc* descriptions, const void*
                              : given == DataType::kHALF ? QCN_CUDA_FLOAT16
                                                         : QCN_CUDA_BFLOAT16;
   return qcn_cuda_routing_forward(&s, type, inputs[0], inputs[1], prepared, static_cast<const float*>(inputs[3]),
-                                  static_cast<const float*>(inputs[4]), 1.0f, static_cast<float*>(outputs[0]),
+                                  static_cast<const float*>(inputs[4]), static_cast<float*>(outputs[0]),
                                   static_cast<float*>(outputs[1]), stream);
 }
 
@@ -191,7 +178,7 @@ void Routing::release() {
 
 }  // namespace qcn::plugin
 
-// For `qcn export`, which records them and refuses a plugin that was built for another TensorRT.
+// For `qcn export`, which records both, and refuses a plugin that was built for another TensorRT.
 #define QCN_TEXT_(x) #x
 #define QCN_TEXT(x) QCN_TEXT_(x)
 extern "C" QCN_API const char* qcn_plugin_version() { return QCN_PLUGIN_VERSION; }

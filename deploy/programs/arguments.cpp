@@ -16,7 +16,7 @@ Number parsed(const std::string& name, const std::string& text, Number least, Nu
   Number value{};
   try {
     value = static_cast<Number>(parse(text, &used));
-  } catch (const std::logic_error&) {  // what std::stoi throws
+  } catch (const std::logic_error&) {  // from std::stoi and std::stod
     used = 0;
   }
   if (used == 0 || used != text.size() || !(value >= least && value <= most)) {
@@ -27,7 +27,7 @@ Number parsed(const std::string& name, const std::string& text, Number least, Nu
   return value;
 }
 
-// How many bytes of well-formed UTF-8 start here; 0 if none do.
+// The length in bytes of the UTF-8 character that starts here; 0 if it is not well-formed.
 std::size_t utf8_length(const std::string& text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const unsigned first = byte(at);
@@ -40,7 +40,7 @@ std::size_t utf8_length(const std::string& text, std::size_t at) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
   }
-  const unsigned second = byte(at + 1);  // too long for what they say, surrogates, beyond U+10FFFF
+  const unsigned second = byte(at + 1);  // overlong forms, surrogates, beyond U+10FFFF
   if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
       (first == 0xF4 && second > 0x8F)) {
     return 0;
@@ -102,12 +102,12 @@ std::vector<std::string> Arguments::parse(int argc, char** argv) const {
       for (const Option& option : options_) {
         std::printf("  %-22s %s\n", (option.name + (option.takes_value ? " …" : "")).c_str(), option.help.c_str());
       }
-      std::printf("  %-22s %s\n", "--version", "of the library");
-      std::exit(kDone);
+      std::printf("  %-22s %s\n", "--version", "print the version of the library");
+      std::exit(0);
     }
     if (argument == "--version") {
       std::printf("%s\n", qcn_version());
-      std::exit(kDone);
+      std::exit(0);
     }
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(0, equals);

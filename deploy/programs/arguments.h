@@ -1,4 +1,4 @@
-// The command line of the programs: options with two dashes, the rest in order, a --help that is made of them.
+// Parses the command line of the programs: options with two dashes, and arguments in order. Writes their --help.
 #ifndef QCN_PROGRAMS_ARGUMENTS_H
 #define QCN_PROGRAMS_ARGUMENTS_H
 
@@ -8,9 +8,6 @@
 #include <vector>
 
 namespace qcn_programs {
-
-// As of the Python commands: done; a file or a check failed; wrong usage; something is missing on this machine.
-enum Exit { kDone = 0, kFailed = 1, kUsage = 2, kMissing = 3 };
 
 class UsageError : public std::runtime_error {
  public:
@@ -27,7 +24,7 @@ class Arguments {
   void number(const std::string& name, const std::string& help, int least, int most, int& value);
   void number(const std::string& name, const std::string& help, double least, double most, double& value);
 
-  // The arguments without dashes. Throws UsageError. Ends the program for --help and --version.
+  // Returns the arguments without dashes. Throws UsageError. --help and --version end the program.
   std::vector<std::string> parse(int argc, char** argv) const;
 
  private:
@@ -40,9 +37,9 @@ class Arguments {
   std::vector<Option> options_;
 };
 
-// Text between quotes, as JSON has it. Bytes that are no UTF-8 become U+FFFD.
+// Text in quotes, as in JSON. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(const std::string& text);
-// A number as JSON has it: null for NaN and infinity.
+// A number as in JSON: null for NaN and infinity.
 std::string json_number(double value);
 
 }  // namespace qcn_programs

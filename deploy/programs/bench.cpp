@@ -6,11 +6,10 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
-#include <optional>
 #include <random>
 #include <thread>
 
-#include "model.h"
+#include "program.h"
 #include "statistics.h"
 
 namespace qcn_programs {
@@ -30,14 +29,14 @@ struct Options {
 
 struct Times {
   std::vector<double> milliseconds;  // of each run
-  int dropped = 0;                   // frames that came while the one before was still worked on
+  int dropped = 0;                   // frames that arrived while the previous one was still being classified
   Clock::time_point begun, ended;
 };
 
-// One session's work, until it is time to stop. All sessions start together.
-Times measure(const Model& model, const Options& options, std::atomic<int>& ready) {
+// Runs one session until the time is over. All sessions start together.
+Times measure(const qcn::Model& model, const Options& options, std::atomic<int>& ready) {
   const qcn_model_info& info = model.info();
-  const Session session(model.get());
+  qcn::Session session(model);
   const auto batch = static_cast<std::size_t>(options.batch);
   std::mt19937 generator(0);
   const std::size_t bytes = static_cast<std::size_t>(options.width) * static_cast<std::size_t>(options.height) *
@@ -48,15 +47,19 @@ Times measure(const Model& model, const Options& options, std::atomic<int>& read
   for (std::size_t i = 0; i < batch; ++i) {
     images.push_back(qcn_image_default(&pixels[i * bytes], options.width, options.height, info.channels));
   }
-  const std::size_t seen = static_cast<std::size_t>(info.channels) * static_cast<std::size_t>(info.height) *
-                           static_cast<std::size_t>(info.width);
-  std::vector<float> input(seen * batch), activation(static_cast<std::size_t>(info.classes) * batch),
-      pose(activation.size() * 3);
-  for (std::size_t i = 0; i < batch; ++i) succeed(qcn_preprocess(model.get(), &images[i], &input[i * seen]));
+  std::vector<float> input;
+  for (const qcn_image& image : images) {
+    const std::vector<float> one = model.preprocess(image);
+    input.insert(input.end(), one.begin(), one.end());
+  }
+  std::vector<float> activation(model.classes() * batch), poses(model.pose_size() * batch);
+  float* const pose = poses.empty() ? nullptr : poses.data();
   const auto once = [&] {
-    succeed(options.infer_only
-                ? qcn_infer(session.get(), input.data(), options.batch, activation.data(), pose.data())
-                : qcn_classify(session.get(), images.data(), options.batch, activation.data(), pose.data()));
+    if (options.infer_only) {
+      session.infer(input.data(), options.batch, activation.data(), pose);
+    } else {
+      session.classify(images.data(), options.batch, activation.data(), pose);
+    }
   };
 
   Times times;
@@ -85,7 +88,7 @@ Times measure(const Model& model, const Options& options, std::atomic<int>& read
   return times;
 }
 
-std::vector<Times> measure_all(const Model& model, const Options& options) {
+std::vector<Times> measure_all(const qcn::Model& model, const Options& options) {
   const auto count = static_cast<std::size_t>(options.sessions);
   std::vector<Times> times(count);
   std::vector<std::exception_ptr> errors(count);
@@ -108,7 +111,7 @@ std::vector<Times> measure_all(const Model& model, const Options& options) {
   return times;
 }
 
-void report(const Model& model, const Options& options, double load_ms, const std::vector<Times>& all) {
+void report(const qcn::Model& model, const Options& options, double load_ms, const std::vector<Times>& all) {
   std::vector<double> sorted;
   int dropped = 0;
   auto begun = all[0].begun, ended = all[0].ended;
@@ -132,7 +135,7 @@ void report(const Model& model, const Options& options, double load_ms, const st
                  {"max", sorted.back()}};
   if (options.json) {
     std::printf("{%s, \"load_ms\": %s, \"batch\": %d, \"sessions\": %d, \"image\": [%d, %d, %d], \"preprocessing\": %s",
-                model.json().c_str(), json_number(load_ms).c_str(), options.batch, options.sessions,
+                json_entries(model.info()).c_str(), json_number(load_ms).c_str(), options.batch, options.sessions,
                 model.info().channels, options.height, options.width, options.infer_only ? "false" : "true");
     if (options.fps > 0) std::printf(", \"fps\": %s, \"dropped\": %d", json_number(options.fps).c_str(), dropped);
     std::printf(", \"runs\": %zu, \"seconds\": %s, \"images_per_second\": %s, \"memory_mb\": %s, \"latency_ms\": {",
@@ -161,28 +164,33 @@ void parse_size(Options& options, const qcn_model_info& info) {
   char after = 0;
   if (std::sscanf(options.size.c_str(), "%5dx%5d%c", &options.width, &options.height, &after) != 2 ||
       options.width < 1 || options.height < 1) {
-    throw UsageError("--size must be as 640x480, not '" + options.size + "'");
+    throw UsageError("--size must look like 640x480, not '" + options.size + "'");
   }
 }
 
 int bench(int argc, char** argv) {
   Options options;
   Arguments arguments("qcn-bench BUNDLE [options]",
-                      "Times a bundle's network from pixels to answer. Percentiles are trtexec's, p50 is its median.");
-  arguments.number("--batch", "images a run; 1", 1, 1 << 16, options.batch);
-  arguments.number("--sessions", "that run at once, each in a thread of its own; 1", 1, 1024, options.sessions);
-  arguments.number("--fps", "frames a second that come to each session; as fast as it can", 0.001, 1e6, options.fps);
-  arguments.text("--size", "of the images before pre-processing, as 640x480; what the network sees", options.size);
-  arguments.flag("--infer", "without pre-processing", options.infer_only);
-  arguments.number("--duration", "seconds at least; 3", 0.0, 86400.0, options.duration_s);
-  arguments.number("--runs", "at least, of each session; 10", 1, 1 << 30, options.runs);
-  arguments.number("--warmup", "milliseconds; 200", 0.0, 3.6e6, options.warm_up_ms);
+                      "Measures how long a bundle's network takes, from pixels to answer. Percentiles are computed as\n"
+                      "trtexec does; p50 is its median.");
+  arguments.number("--batch", "images per run (default: 1)", 1, 1 << 16, options.batch);
+  arguments.number("--sessions", "sessions that run at once, one thread per session (default: 1)", 1, 1024,
+                   options.sessions);
+  arguments.number("--fps", "frames per second for each session (default: as fast as it can)", 0.001, 1e6, options.fps);
+  arguments.text("--size", "of the images before pre-processing, such as 640x480 (default: the network's input size)",
+                 options.size);
+  arguments.flag("--infer", "leave out pre-processing", options.infer_only);
+  arguments.number("--duration", "measure for at least this many seconds (default: 3)", 0.0, 86400.0,
+                   options.duration_s);
+  arguments.number("--runs", "at least this many runs per session (default: 10)", 1, 1 << 30, options.runs);
+  arguments.number("--warmup", "run for this many milliseconds before measuring (default: 200)", 0.0, 3.6e6,
+                   options.warm_up_ms);
   arguments.flag("--json", "print a JSON object", options.json);
   options.model.add_to(arguments);
   const std::vector<std::string> rest = arguments.parse(argc, argv);
   if (rest.size() != 1) throw UsageError("needs one bundle: see --help");
   const auto start = Clock::now();
-  const Model model(rest[0], options.model);
+  const qcn::Model model = options.model.load(rest[0]);
   const double load_ms = Milliseconds(Clock::now() - start).count();
   parse_size(options, model.info());
   report(model, options, load_ms, measure_all(model, options));

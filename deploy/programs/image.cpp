@@ -65,7 +65,7 @@ Picture stacked(const std::vector<Picture>& views) {
               std::vector<unsigned char>(count * channels)};
   for (std::size_t c = 0; c < channels; ++c) {
     const Picture& view = views[c];
-    if (view.channels != 1) throw std::logic_error("a view of several channels");
+    if (view.channels != 1) throw std::logic_error("a view has several channels");
     if (view.width != out.width || view.height != out.height) {
       throw std::runtime_error("the views differ in size: " + std::to_string(out.width) + "×" +
                                std::to_string(out.height) + " and " + std::to_string(view.width) + "×" +
@@ -78,8 +78,8 @@ Picture stacked(const std::vector<Picture>& views) {
 
 Picture split_beside(const Picture& picture, int views) {
   if (picture.width % views) {
-    throw std::runtime_error("its width of " + std::to_string(picture.width) + " pixels is not " +
-                             std::to_string(views) + " views beside each other");
+    throw std::runtime_error("its width of " + std::to_string(picture.width) + " pixels does not divide into " +
+                             std::to_string(views) + " views side by side");
   }
   const int width = picture.width / views;
   std::vector<Picture> parts;

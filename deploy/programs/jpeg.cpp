@@ -1,4 +1,4 @@
-// JPEG by libjpeg. A build without it says so when it meets a JPEG.
+// Reads JPEG with libjpeg. A build without libjpeg says so when it meets a JPEG.
 #include <stdexcept>
 
 #include "image.h"
@@ -7,7 +7,7 @@
 #include <csetjmp>
 #include <cstdio>
 
-// After <cstdio>, which it takes for granted.
+// After <cstdio>, which it needs but does not include.
 #include <jpeglib.h>
 #endif
 
@@ -24,16 +24,16 @@ struct Failure {
 };
 
 void on_error(j_common_ptr jpeg) {
-  auto* failure = reinterpret_cast<Failure*>(jpeg->err);  // whose first member it is
+  auto* failure = reinterpret_cast<Failure*>(jpeg->err);  // its first member
   failure->manager.format_message(jpeg, failure->message);
   std::longjmp(failure->back, 1);
 }
 
 void on_message(j_common_ptr jpeg, int level) {
-  if (level < 0) on_error(jpeg);  // a warning: the file is damaged, and the rest would be grey
+  if (level < 0) on_error(jpeg);  // a warning: the file is damaged, and the rest would come out grey
 }
 
-// What is jumped over must have no destructors, hence two functions. False: see failure.message.
+// longjmp must not skip destructors, hence two functions. They return false on failure: see failure.message.
 bool begin(jpeg_decompress_struct& jpeg, Failure& failure, const unsigned char* bytes, std::size_t size) {
   jpeg.err = jpeg_std_error(&failure.manager);
   failure.manager.error_exit = on_error;
@@ -78,10 +78,10 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
     }
   }
   jpeg_destroy_decompress(&jpeg);
-  if (!good) throw std::runtime_error(std::string("a JPEG that cannot be read: ") + failure.message);
+  if (!good) throw std::runtime_error(std::string("the JPEG cannot be read: ") + failure.message);
   if (!small) {
-    throw std::runtime_error("a JPEG of " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
-                             " pixels is too large");
+    throw std::runtime_error("the JPEG has " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
+                             " pixels, which is too large");
   }
   return picture;
 }

@@ -1,4 +1,5 @@
-// PGM, PPM (binary and text) and PAM. Files are not trusted: nothing is allocated that the file does not fill.
+// Reads PGM, PPM (binary and text) and PAM. Files are not trusted: memory is allocated only for pixels that are in the
+// file.
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
@@ -16,7 +17,7 @@ class Reader {
   std::size_t left() const { return static_cast<std::size_t>(end_ - at_); }
   unsigned char byte() { return at_ == end_ ? throw std::runtime_error("it ends too early") : *at_++; }
 
-  // White space, and comments from # to the end of the line, before a number or word.
+  // Skips white space, and comments from # to the end of the line.
   void skip_blank() {
     while (at_ != end_ && (is_space(*at_) || *at_ == '#')) {
       if (*at_ == '#') {
@@ -29,7 +30,8 @@ class Reader {
 
   int number(int most, const char* what) {
     skip_blank();
-    if (at_ == end_ || *at_ < '0' || *at_ > '9') throw std::runtime_error(std::string("its ") + what + " is no number");
+    if (at_ == end_ || *at_ < '0' || *at_ > '9')
+      throw std::runtime_error(std::string("its ") + what + " is not a number");
     int value = 0;
     for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++at_) {
       value = value * 10 + (*at_ - '0');
@@ -102,16 +104,16 @@ Picture parse_netpbm(const unsigned char* bytes, std::size_t size) {
     header.text = kind < '5';
     if (!header.text) reader.byte();  // the one white space before the pixels
   } else {
-    throw std::runtime_error("it is of the kind P" +
+    throw std::runtime_error("it is a Netpbm file of type P" +
                              std::string(1, static_cast<char>(kind >= ' ' && kind < 127 ? kind : '?')) +
-                             "; PGM (P2, P5), PPM (P3, P6) and PAM (P7) can be read");
+                             "; only PGM (P2, P5), PPM (P3, P6) and PAM (P7) can be read");
   }
   if (header.width < 1 || header.height < 1 || header.channels < 1 || header.most < 1) {
-    throw std::runtime_error("it has no pixels, or none that are not black");
+    throw std::runtime_error("its width, height, depth or largest value is 0 or missing");
   }
   const std::size_t count = static_cast<std::size_t>(header.width) * static_cast<std::size_t>(header.height) *
                             static_cast<std::size_t>(header.channels);
-  const std::size_t each = header.text ? 1 : header.most > 255 ? 2 : 1;  // bytes of the file, at least
+  const std::size_t each = header.text ? 1 : header.most > 255 ? 2 : 1;  // bytes per number in the file, at least
   if (reader.left() / each < count) throw std::runtime_error("it ends too early");
   Picture picture{header.width, header.height, header.channels, std::vector<unsigned char>(count)};
   for (auto& pixel : picture.pixels) {

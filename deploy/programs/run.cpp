@@ -1,4 +1,4 @@
-// qcn-run: what a bundle's network says of pictures in files.
+// qcn-run: classifies pictures in files with a bundle's network.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "image.h"
-#include "model.h"
+#include "program.h"
 
 namespace qcn_programs {
 namespace {
@@ -17,19 +17,19 @@ struct Options {
   bool json = false, pose = false, beside = false;
 };
 
-struct Answer {
+struct Result {
   std::vector<std::string> files;
-  std::string error;  // empty if there is none
-  std::vector<float> activation, pose;
+  std::string error;  // empty if all went well
+  qcn::Answer answer;
   double milliseconds = 0;
 };
 
-// Folders become the pictures in them, by name.
+// Replaces folders by the pictures in them, sorted by name.
 std::vector<std::string> with_folders(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
-    std::error_code none;
-    if (!std::filesystem::is_directory(path, none)) {
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(path, ignored)) {
       files.push_back(path);
       continue;
     }
@@ -44,11 +44,11 @@ std::vector<std::string> with_folders(const std::vector<std::string>& paths) {
   return files;
 }
 
-// The picture that starts with this file, for a network of `channels` channels. Takes the files that it consists of
-// from `files`, even when one of them cannot be read.
+// Reads the next picture for a network of `channels` channels, from files[at] on. Moves `at` past its files and adds
+// them to `taken`, even when one of them cannot be read.
 //
-// A network of 1 or 3 channels sees a picture a file. One of 2 sees two views of a thing, left and right: a file that
-// has 2 channels itself, or one with the views beside each other, or else two files.
+// For a network of 1 or 3 channels each file is a picture. A network of 2 channels takes two views of an object, left
+// and right: from one file with 2 channels, from one file with the views side by side, or from two files.
 Picture next_picture(const std::vector<std::string>& files, std::size_t& at, int channels, bool beside,
                      std::vector<std::string>& taken) {
   const auto read = [&] {
@@ -62,7 +62,7 @@ Picture next_picture(const std::vector<std::string>& files, std::size_t& at, int
   for (int view = 0; view < channels; ++view) {
     if (at == files.size()) {
       throw std::runtime_error("the network takes " + std::to_string(channels) +
-                               " views of a thing, a file each; or one file with --beside");
+                               " views of an object, one file per view; or one file with --beside");
     }
     try {
       Picture picture = read();
@@ -79,7 +79,7 @@ Picture next_picture(const std::vector<std::string>& files, std::size_t& at, int
 std::vector<int> best_first(const std::vector<float>& activation) {
   std::vector<int> order(activation.size());
   std::iota(order.begin(), order.end(), 0);
-  // NaN is no order that sort may be given: it counts as less than all.
+  // A comparison with NaN would break std::sort: NaN counts as less than all numbers.
   const auto rank = [&](int i) {
     const float value = activation[static_cast<std::size_t>(i)];
     return value == value ? value : -1.0F;
@@ -94,12 +94,13 @@ std::string joined(const std::vector<std::string>& files, const char* between) {
   return text;
 }
 
-void print_text(const Model& model, const Options& options, const Answer& answer) {
-  const std::string name = joined(answer.files, " + ");
-  if (!answer.error.empty()) {
-    std::fprintf(stderr, "qcn-run: %s: %s\n", name.c_str(), answer.error.c_str());
+void print_text(const qcn::Model& model, const Options& options, const Result& result) {
+  const std::string name = joined(result.files, " + ");
+  if (!result.error.empty()) {
+    std::fprintf(stderr, "qcn-run: %s: %s\n", name.c_str(), result.error.c_str());
     return;
   }
+  const qcn::Answer& answer = result.answer;
   std::printf("%s:", name.c_str());
   const auto order = best_first(answer.activation);
   for (std::size_t i = 0; i < order.size() && i < static_cast<std::size_t>(options.top); ++i) {
@@ -113,19 +114,20 @@ void print_text(const Model& model, const Options& options, const Answer& answer
   std::printf("\n");
 }
 
-void print_json(const Model& model, const Options& options, const Answer& answer, bool first) {
+void print_json(const qcn::Model& model, const Options& options, const Result& result, bool first) {
   std::printf("%s\n  {\"files\": [", first ? "" : ",");
-  for (std::size_t i = 0; i < answer.files.size(); ++i) {
-    std::printf("%s%s", i ? ", " : "", quoted(answer.files[i]).c_str());
+  for (std::size_t i = 0; i < result.files.size(); ++i) {
+    std::printf("%s%s", i ? ", " : "", quoted(result.files[i]).c_str());
   }
   std::printf("], ");
-  if (!answer.error.empty()) {
-    std::printf("\"error\": %s}", quoted(answer.error).c_str());
+  if (!result.error.empty()) {
+    std::printf("\"error\": %s}", quoted(result.error).c_str());
     return;
   }
-  const int best = qcn_best(answer.activation.data(), static_cast<int>(answer.activation.size()));
+  const qcn::Answer& answer = result.answer;
+  const int best = answer.best();
   std::printf("\"class\": %s, \"milliseconds\": %s, \"answers\": [",
-              best < 0 ? "null" : quoted(model.class_name(best)).c_str(), json_number(answer.milliseconds).c_str());
+              best < 0 ? "null" : quoted(model.class_name(best)).c_str(), json_number(result.milliseconds).c_str());
   const auto order = best_first(answer.activation);
   for (std::size_t i = 0; i < order.size() && i < static_cast<std::size_t>(options.top); ++i) {
     const auto index = static_cast<std::size_t>(order[i]);
@@ -141,21 +143,18 @@ void print_json(const Model& model, const Options& options, const Answer& answer
   std::printf("]}");
 }
 
-Answer answer_next(const Model& model, const Session& session, const std::vector<std::string>& files, std::size_t& at,
-                   bool beside) {
-  Answer answer;
+Result classify_next(qcn::Session& session, const std::vector<std::string>& files, std::size_t& at, bool beside) {
+  Result result;
   try {
-    const Picture picture = next_picture(files, at, model.info().channels, beside, answer.files);
-    const qcn_image image = qcn_image_default(picture.pixels.data(), picture.width, picture.height, picture.channels);
-    answer.activation.resize(static_cast<std::size_t>(model.info().classes));
-    answer.pose.resize(answer.activation.size() * 3);
+    const Picture picture = next_picture(files, at, session.model().info().channels, beside, result.files);
     const auto start = std::chrono::steady_clock::now();
-    succeed(qcn_classify(session.get(), &image, 1, answer.activation.data(), answer.pose.data()));
-    answer.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  } catch (const std::runtime_error& error) {  // of the file, or of the library for this picture
-    answer.error = error.what();
+    result.answer =
+        session.classify(qcn_image_default(picture.pixels.data(), picture.width, picture.height, picture.channels));
+    result.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  } catch (const std::runtime_error& error) {  // the file cannot be read, or the library refuses the picture
+    result.error = error.what();
   }
-  return answer;
+  return result;
 }
 
 int run(int argc, char** argv) {
@@ -163,26 +162,29 @@ int run(int argc, char** argv) {
   Arguments arguments("qcn-run BUNDLE PICTURE… [options]",
                       "Classifies pictures: PGM, PPM, PAM, PNG or JPEG files, or folders of them. A network of two "
                       "views takes files in\n"
-                      "pairs: left, right, left, right; or files with both views beside each other (--beside). Ends "
-                      "with 0, with 1 if a\n"
+                      "pairs: left, right, left, right; or files with both views side by side (--beside). The exit "
+                      "code is 0, or 1 if a\n"
                       "file could not be classified, 2 for wrong usage, 3 if this machine lacks something.");
-  arguments.number("--top", "how many classes to print; 1", 1, 1 << 20, options.top);
-  arguments.flag("--pose", "print the pose of each class, three numbers", options.pose);
-  arguments.flag("--beside", "every file shows all views of a thing, beside each other", options.beside);
+  arguments.number("--top", "how many classes to print (default: 1)", 1, 1 << 20, options.top);
+  arguments.flag("--pose", "print the pose of each class: three numbers", options.pose);
+  arguments.flag("--beside", "each file shows all views of an object, side by side", options.beside);
   arguments.flag("--json", "print a JSON object", options.json);
   options.model.add_to(arguments);
   const std::vector<std::string> rest = arguments.parse(argc, argv);
   if (rest.size() < 2) throw UsageError("needs a bundle and at least one picture: see --help");
   const std::vector<std::string> files = with_folders({rest.begin() + 1, rest.end()});
-  const Model model(rest[0], options.model);
-  const Session session(model.get());
-  if (options.json) std::printf("{%s, \"pictures\": [", model.json().c_str());
+  const qcn::Model model = options.model.load(rest[0]);
+  if (options.pose && !model.info().poses) {
+    throw UsageError("--pose: " + rest[0] + " is a network without poses; leave out --pose");
+  }
+  qcn::Session session(model);
+  if (options.json) std::printf("{%s, \"pictures\": [", json_entries(model.info()).c_str());
   bool failed = false;
   for (std::size_t at = 0; at < files.size();) {
     const bool first = at == 0;
-    const Answer answer = answer_next(model, session, files, at, options.beside);
-    failed |= !answer.error.empty();
-    options.json ? print_json(model, options, answer, first) : print_text(model, options, answer);
+    const Result result = classify_next(session, files, at, options.beside);
+    failed |= !result.error.empty();
+    options.json ? print_json(model, options, result, first) : print_text(model, options, result);
   }
   if (options.json) std::printf("\n]}\n");
   return failed ? kFailed : kDone;

@@ -1,4 +1,4 @@
-// Percentiles as trtexec computes them, so that figures can be set beside its own.
+// Percentiles as trtexec computes them, so that the figures can be compared with trtexec's.
 #ifndef QCN_PROGRAMS_STATISTICS_H
 #define QCN_PROGRAMS_STATISTICS_H
 
@@ -15,7 +15,7 @@ inline double percentile(const std::vector<double>& sorted, double percent) {
   return sorted[sorted.size() - 1 - std::min(excluded, sorted.size() - 1)];
 }
 
-// The mean of the two in the middle where there are two; trtexec's "median", its percentile 50 is the upper one.
+// The mean of the two middle values if their number is even: trtexec's "median". (Its percentile 50 is the upper one.)
 inline double median(const std::vector<double>& sorted) {
   const std::size_t middle = sorted.size() / 2;
   return sorted.size() % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;

@@ -12,6 +12,7 @@
 #include "qcn/qcn.h"
 #include "session.h"
 #include "structures.h"
+#include "text.h"
 
 struct qcn_model {
   std::shared_ptr<const qcn::Model> model;
@@ -28,8 +29,7 @@ namespace {
 thread_local char last_error[2048] = "";
 
 void set_last_error(const char* message) noexcept {
-  std::size_t length = std::min(std::strlen(message), sizeof last_error - 1);
-  while (length > 0 && message[length] != '\0' && (message[length] & 0xC0) == 0x80) --length;  // no half character
+  const std::size_t length = whole_characters(message, sizeof last_error - 1);
   std::memcpy(last_error, message, length);
   last_error[length] = '\0';
 }
@@ -79,9 +79,9 @@ LoadRequest load_request(const char* path, const qcn_model_params* given) {
   if (backend < QCN_BACKEND_AUTO || backend > QCN_BACKEND_TENSORRT) refuse("backend", backend, "a qcn_backend");
   request.backend = static_cast<qcn_backend>(backend);
   if (params.precision) request.precision = params.precision;
-  const auto known = {"", "fp32", "fp16", "bf16", "int8"};
+  const auto known = {"", "fp32", "fp16", "bf16"};
   if (std::find(known.begin(), known.end(), request.precision) == known.end()) {
-    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: precision must be fp32, fp16, bf16, int8 or NULL");
+    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: precision must be fp32, fp16, bf16 or NULL");
   }
   request.self_test = params.self_test;
   request.threads = params.threads;
@@ -127,19 +127,20 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     require(info, "info");
     qcn::check_size<qcn_model_info>(info->size, 2 * sizeof(std::size_t), "qcn_model_info",
                                     "set info.size = sizeof info before the call");
-    const qcn::Structure& structure = model->model->manifest.structure;
+    const qcn::Signature& signature = model->model->manifest.signature;
     qcn_model_info ours;
     std::memset(&ours, 0, sizeof ours);
     ours.size = info->size;
     ours.name = model->model->manifest.name.c_str();
-    ours.classes = structure.classes;
-    ours.channels = structure.channels;
-    ours.height = structure.height;
-    ours.width = structure.width;
+    ours.classes = signature.classes;
+    ours.channels = signature.channels;
+    ours.height = signature.height;
+    ours.width = signature.width;
     ours.backend = model->model->kind;
     ours.backend_name = model->model->backend_name.c_str();
     ours.precision = model->model->precision.c_str();
     ours.max_batch = model->model->backend->max_batch();
+    ours.poses = signature.poses ? 1 : 0;
     const std::size_t known = std::min(info->size, sizeof ours);
     std::memset(reinterpret_cast<char*>(info) + known, 0, info->size - known);  // facts that only a newer library has
     std::memcpy(info, &ours, known);
@@ -147,7 +148,7 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
 }
 
 const char* qcn_model_class(const qcn_model* model, int index) {
-  if (!model || index < 0 || index >= model->model->manifest.structure.classes) return nullptr;
+  if (!model || index < 0 || index >= model->model->manifest.signature.classes) return nullptr;
   return model->model->manifest.classes[static_cast<std::size_t>(index)].c_str();
 }
 

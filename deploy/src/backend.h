@@ -1,4 +1,4 @@
-// What runs a network: one Backend a loaded model, which any thread may ask for Runners, one a session.
+// What runs a network: one Backend per loaded model, which any thread may ask for Runners, one per session.
 #ifndef QCN_SRC_BACKEND_H
 #define QCN_SRC_BACKEND_H
 
@@ -8,7 +8,6 @@
 
 #include "manifest.h"
 #include "qcn/qcn.h"
-#include "tensors.h"
 
 namespace qcn {
 
@@ -16,16 +15,19 @@ using Log = std::function<void(qcn_log_level, const std::string&)>;
 using ShowLayer = std::function<void(const qcn_layer&)>;
 
 class DeviceRunner;
+namespace program {
+struct Program;
+}
 
 class Runner {
  public:
   virtual ~Runner() = default;
 
   // input [count, channels, height, width] -> activation [count, classes] and, unless it is null, pose
-  // [count, classes, 3]. All in host memory.
+  // [count, classes, 3], which is null for a network without poses. All in host memory.
   virtual void run(const float* input, int count, float* activation, float* pose) = 0;
 
-  // Has every capsule layer shown from now on, as it is computed; false: this runner cannot.
+  // Shows every capsule layer from now on, as it is computed; false: this runner cannot.
   virtual bool show_layers(ShowLayer) { return false; }
 
   // Itself, if it takes images that lie in the memory of a GPU.
@@ -58,9 +60,14 @@ class Backend {
   virtual int max_batch() const = 0;          // 0: any
 };
 
-// The library's own kernels on the CPU (native/). Throws Error(QCN_BAD_BUNDLE) when the weights do not make the
-// structure. `weights` must stay while the backend lives.
-std::unique_ptr<Backend> native_backend(const Structure& structure, std::shared_ptr<const TensorFile> weights);
+// A backend, and the file of the manifest that it runs.
+struct LoadedBackend {
+  std::unique_ptr<Backend> backend;
+  const Artefact* artefact = nullptr;
+};
+
+// The library's own kernels on the CPU (native/). Throws Error(QCN_BAD_BUNDLE) for a network that is too large.
+std::unique_ptr<Backend> native_backend(program::Program program);
 
 }  // namespace qcn
 

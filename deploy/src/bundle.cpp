@@ -34,7 +34,7 @@ class File {
 
   bool is_open() const { return descriptor_ >= 0; }
 
-  // Its size; -1 for what is no plain file.
+  // Its size; -1: it is not a plain file.
   std::int64_t size() const {
     struct stat status;
     return fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode) ? std::int64_t{status.st_size} : -1;
@@ -75,14 +75,8 @@ std::string because(int error) {
 #endif
 }
 
-std::string mend(const std::string& folder, const Artefact& artefact) {
-  const bool engine = artefact.format == "trt", fixed = artefact.format == "native" || artefact.format == "golden";
-  std::string flags = fixed ? "native" : artefact.format;
-  if (artefact.format == "onnx-fused") flags = "onnx --routing fused";
-  if (artefact.format == "onnx-trt") flags = "trt";
-  if (!fixed) flags += " --precision " + artefact.precision;
-  return "; make it anew with: qcn export " + (engine ? folder : "RUN") + " --format " + flags +
-         (engine ? "" : " --out " + folder);
+std::string rebuilt(const std::string& folder, const Artefact& artefact) {
+  return "; rebuild it: " + artefact.rebuild_in(folder);
 }
 
 }  // namespace
@@ -114,7 +108,7 @@ Manifest read_manifest(const std::string& folder) {
     return parse_manifest(text);
   } catch (const Error& error) {
     throw Error(error.status, path + " cannot be read: " + error.what() +
-                                  "; remove the bundle and make it anew with: qcn export RUN --out " + folder);
+                                  "; remove the bundle and make it again: qcn export RUN --out " + folder);
   }
 }
 
@@ -128,7 +122,7 @@ const Artefact* find_artefact(const Manifest& manifest, const std::string& forma
 std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact) {
   const std::string path = folder + "/" + artefact.file;
   const auto altered = [&](const std::string& how) {
-    return Error(QCN_BAD_BUNDLE, path + " was altered: " + how + mend(folder, artefact));
+    return Error(QCN_BAD_BUNDLE, path + " was altered: " + how + rebuilt(folder, artefact));
   };
   if (leads_out(folder, path)) {
     throw Error(QCN_BAD_BUNDLE, path + " leads out of the bundle, to " + real_path(path) + ": remove that link");
@@ -137,7 +131,7 @@ std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& 
   if (!file.is_open()) {
     const std::string why = because(errno);
     throw Error(QCN_NO_FILE,
-                path + ", which " + kManifest + " names, cannot be opened: " + why + mend(folder, artefact));
+                path + ", which " + kManifest + " names, cannot be opened: " + why + rebuilt(folder, artefact));
   }
   // The size first: no more is read, nor memory taken, than the manifest and the file agree on.
   const std::int64_t size = file.size();

@@ -124,7 +124,7 @@ class Reader {
     constexpr std::string_view kLetters = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
     if (take('u')) return code_point(out);
     const std::size_t which = place_ < text_.size() ? kLetters.find(text_[place_]) : std::string_view::npos;
-    if (which == std::string_view::npos) fail("an escape that there is not");
+    if (which == std::string_view::npos) fail("an unknown escape");
     ++place_;
     out += kMeant[which];
   }
@@ -232,7 +232,7 @@ const Json& Json::at(std::string_view name, const std::string& what) const {
   throw Error(QCN_BAD_BUNDLE, what + " has no " + quoted(name));
 }
 
-void Json::check_entries(std::initializer_list<std::string_view> names, const std::string& what) const {
+void Json::check_entries(const std::vector<std::string_view>& names, const std::string& what) const {
   for (const std::string_view name : names) at(name, what);
   for (const JsonEntry& entry : object(what)) {
     if (std::find(names.begin(), names.end(), entry.name) == names.end()) {
@@ -244,7 +244,11 @@ void Json::check_entries(std::initializer_list<std::string_view> names, const st
 const JsonList& Json::list(const std::string& what) const& { return as<JsonList>(*this, what, "a list"); }
 const JsonObject& Json::object(const std::string& what) const& { return as<JsonObject>(*this, what, "an object"); }
 const std::string& Json::text(const std::string& what) const& { return as<std::string>(*this, what, "a text"); }
-double Json::real(const std::string& what) const { return as<double>(*this, what, "a number such as 1.0"); }
+bool Json::boolean(const std::string& what) const { return as<bool>(*this, what, "true or false"); }
+double Json::real(const std::string& what) const {
+  if (const auto whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  return as<double>(*this, what, "a number");
+}
 
 std::int64_t Json::integer(const std::string& what, std::int64_t least, std::int64_t most) const {
   const std::int64_t number = as<std::int64_t>(*this, what, "a whole number");

@@ -6,7 +6,6 @@
 #define QCN_SRC_JSON_H
 
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -23,18 +22,18 @@ using JsonObject = std::vector<JsonEntry>;  // by name
 // A value. The functions that take `what` say it in the message when the value is of another kind.
 class Json {
  public:
-  // A whole number is one written without '.' or exponent that fits 64 bits: 1.0 is none, as in Python.
+  // A whole number is one written without '.' or exponent that fits 64 bits: 1.0 is not one, as in Python.
   using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, JsonList, JsonObject>;
 
   static Json parse(std::string_view text);  // throws Error(QCN_BAD_BUNDLE)
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value); }
-  const Json* find(std::string_view name) const;  // null: it is no object or has no such entry
+  const Json* find(std::string_view name) const;  // null: it is not an object, or has no such entry
 
   // An entry of an object, refused if it is not there.
   const Json& at(std::string_view name, const std::string& what) const;
   // Refuse what is not an object of exactly these entries.
-  void check_entries(std::initializer_list<std::string_view> names, const std::string& what) const;
+  void check_entries(const std::vector<std::string_view>& names, const std::string& what) const;
 
   const JsonList& list(const std::string& what) const&;
   const JsonObject& object(const std::string& what) const&;
@@ -43,7 +42,8 @@ class Json {
   const JsonList& list(const std::string& what) && = delete;
   const JsonObject& object(const std::string& what) && = delete;
   const std::string& text(const std::string& what) && = delete;
-  double real(const std::string& what) const;  // one that is written as no whole number
+  bool boolean(const std::string& what) const;
+  double real(const std::string& what) const;  // a number of either kind
   // A whole number from `least` to `most`.
   std::int64_t integer(const std::string& what, std::int64_t least, std::int64_t most) const;
 

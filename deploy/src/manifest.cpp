@@ -11,9 +11,8 @@
 namespace qcn {
 namespace {
 
-constexpr int kSchema = 1;
-constexpr int kMaxIterations = 5;
-// Far above any network there is, and low enough that the sizes of its maps are sure to fit their types.
+constexpr int kSchema = 2;
+// Far above any network there is, and low enough that the size of its input is sure to fit its type.
 constexpr int kMaxCount = 1 << 16;
 constexpr std::int64_t kMaxPixels = std::int64_t{1} << 26;
 constexpr std::int64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
@@ -47,15 +46,6 @@ std::string one_of(const Json& json, std::initializer_list<const char*> choices,
   refuse(what + " must be one of " + known + ", not " + quoted(text));
 }
 
-std::int64_t product(const std::vector<int>& factors) {
-  std::int64_t all = 1;
-  for (const int factor : factors) {
-    all *= factor;
-    if (all > kMaxPixels) refuse("the strides of the network's structure are too large");
-  }
-  return all;
-}
-
 Preprocessing parse_preprocessing(const Json& json) {
   json.check_entries({"resize", "crop", "standardise", "mean", "std"}, "preprocessing");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "preprocessing"); };
@@ -72,25 +62,51 @@ Preprocessing parse_preprocessing(const Json& json) {
   return spec;
 }
 
-// Names, layouts and shapes of the input and outputs are the structure's, and are there for readers that know only
-// ONNX.
-void check_port(const Json& json, const char* name, const char* layout, const std::vector<int>& shape) {
-  const std::string what = std::string("the port '") + name + "'";
+// The shape of an input or output of this name and layout.
+std::vector<int> parse_port(const Json& json, const char* name, const char* layout) {
+  const std::string what = std::string("the input or output '") + name + "'";
   json.check_entries({"name", "shape", "layout", "dtype"}, what);
-  const auto entry = [&](const char* key) -> const Json& { return json.at(key, what); };
-  if (entry("name").text(what) != name || entry("layout").text(what) != layout ||
-      entry("dtype").text(what) != "float32" || counts(entry("shape"), what) != shape) {
-    refuse(what + " is not that of the network's structure");
-  }
+  const auto check = [&](const char* key, const char* expected) {
+    const std::string& found = json.at(key, what).text(what + ": " + key);
+    if (found != expected) refuse(what + ": " + key + " must be " + quoted(expected) + ", not " + quoted(found));
+  };
+  check("name", name), check("layout", layout), check("dtype", "float32");
+  return counts(json.at("shape", what), "the shape of " + what);
 }
 
-void check_image(const Json& json, const Preprocessing& spec, const Structure& structure) {
+Signature parse_signature(const Json& input, const JsonList& outputs, int classes) {
+  Signature signature;
+  const std::vector<int> image = parse_port(input, "image", "NCHW");
+  if (image.size() != 3) refuse("the input 'image' must be [channels, height, width]");
+  signature.channels = image[0], signature.height = image[1], signature.width = image[2];
+  if (std::int64_t{image[0]} * image[1] * image[2] > kMaxPixels) {
+    refuse("the network's input is too large: " + std::to_string(image[0]) + " channels of " +
+           std::to_string(image[1]) + "×" + std::to_string(image[2]));
+  }
+  if (outputs.empty() || outputs.size() > 2) {
+    refuse("outputs must be activation and, where the network has poses, pose; " + std::to_string(outputs.size()) +
+           " are given");
+  }
+  signature.classes = classes;
+  signature.poses = outputs.size() == 2;
+  const auto check = [](const std::vector<int>& found, const std::vector<int>& expected, const char* name) {
+    if (found != expected) {
+      refuse(std::string("the shape of the output '") + name + "' does not fit " + std::to_string(expected[0]) +
+             " classes");
+    }
+  };
+  check(parse_port(outputs[0], "activation", "NK"), {classes}, "activation");
+  if (signature.poses) check(parse_port(outputs[1], "pose", "NKP"), {classes, 3}, "pose");
+  return signature;
+}
+
+void check_image(const Json& json, const Preprocessing& spec, const Signature& signature) {
   const std::vector<int> image = counts(json, "image");
   if (image.size() != 3) refuse("image must be [channels, height, width]");
   const std::optional<int> side = spec.crop ? spec.crop : spec.resize;
   const std::vector<int> seen = {image[0], side.value_or(image[1]), side.value_or(image[2])};
-  if (seen != std::vector<int>{structure.channels, structure.height, structure.width}) {
-    refuse("images become other than the network takes, by the pre-processing that is given");
+  if (seen != std::vector<int>{signature.channels, signature.height, signature.width}) {
+    refuse("pre-processing does not make of 'image' what the network takes as its input");
   }
   if (!spec.by_image && spec.mean.size() != static_cast<std::size_t>(image[0])) {
     refuse(std::to_string(spec.mean.size()) + " means for " + std::to_string(image[0]) + " channels");
@@ -104,44 +120,99 @@ void check_source(const Json& json) {
   json.at("epoch", "source").integer("epoch", std::numeric_limits<std::int64_t>::min(), kMaxBytes);
 }
 
-void check_place(const std::string& file) {
-  bool plain = !file.empty() && file != "manifest.json" && printable(file) && file.find('\\') == std::string::npos;
-  for (std::size_t begin = 0; plain && begin <= file.size();) {
-    const std::size_t end = std::min(file.find('/', begin), file.size());
-    plain = end > begin && file[begin] != '.';  // no empty part, none that is hidden or leads up
-    begin = end + 1;
+// Whether the text is nothing but letters, digits, '.', '_' and '-', and does not begin with '.'.
+bool is_plain_name(const std::string& text) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
+  };
+  return !text.empty() && text[0] != '.' && std::all_of(text.begin(), text.end(), plain);
+}
+
+// Every format has its own file name, so no manifest leads a reader out of its bundle.
+void check_file(const Artefact& artefact) {
+  const std::string &file = artefact.file, &format = artefact.format;
+  if (format == "trt") {
+    const std::string folder = "engines/", ending = ".engine";
+    const bool long_enough = file.size() > folder.size() + ending.size();
+    if (long_enough && file.compare(0, folder.size(), folder) == 0 &&
+        file.compare(file.size() - ending.size(), ending.size(), ending) == 0 &&
+        is_plain_name(file.substr(folder.size(), file.size() - folder.size() - ending.size()))) {
+      return;
+    }
+    refuse("a file of the format trt must be named engines/NAME.engine, not " + quoted(file));
   }
-  if (!plain) refuse(quoted(file) + " is not a place for a file of a bundle: a plain path below it is wanted");
+  const std::string part = artefact.precision == "fp32" ? "" : "." + artefact.precision;
+  const std::string expected = format == "native"          ? "weights.safetensors"
+                               : format == "golden"        ? "golden.safetensors"
+                               : format == "onnx"          ? "model" + part + ".onnx"
+                               : format == "onnx-fused"    ? "model.fused" + part + ".onnx"
+                               : format == "onnx-tensorrt" ? "model.tensorrt" + part + ".onnx"
+                               : format == "torchscript"   ? "model" + part + ".ts"
+                                                           : "model" + part + ".pt2";
+  if (file != expected)
+    refuse("a file of the format " + format + " in " + artefact.precision + " must be named " + expected + ", not " +
+           quoted(file));
 }
 
 bool is_sha256(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string fact(const Json& facts, const char* name) {
+// A text among the facts, "" where there is none.
+std::string fact(const Artefact& artefact, const Json& facts, const char* name) {
   const Json* found = facts.find(name);
-  const std::string* text = found ? std::get_if<std::string>(&found->value) : nullptr;
-  return text && printable(*text) ? *text : "";
+  if (!found || found->is_null()) return "";
+  const std::string& text = found->text(artefact.file + ": the fact '" + name + "'");
+  return printable(text) ? text : "";
 }
 
-Artefact parse_artefact(const Json& json) {
-  json.check_entries({"file", "format", "sha256", "bytes", "precision", "found", "batch", "facts"},
-                     "an entry of 'files'");
-  const auto entry = [&](const char* name) -> const Json& { return json.at(name, "an entry of 'files'"); };
+Tolerance parse_tolerance(const Json& json, const Artefact& artefact, const Signature& signature) {
+  const std::string what = artefact.file + ": tolerance";
+  Tolerance tolerance;
+  if (artefact.format == "golden") {
+    if (!json.is_null()) refuse(what + " must be null: the golden answers have none");
+    return tolerance;
+  }
+  std::vector<std::string_view> outputs = {"activation"};
+  if (signature.poses) outputs.push_back("pose");
+  json.check_entries(outputs, what);
+  const auto read = [&](const char* output) {
+    const double found = json.at(output, what).real(what);
+    if (!(found > 0)) refuse(what + " must be positive, not " + std::to_string(found));
+    return found;
+  };
+  tolerance.activation = read("activation");
+  if (signature.poses) tolerance.pose = read("pose");
+  return tolerance;
+}
+
+Artefact parse_artefact(const Json& json, const Signature& signature) {
+  const std::string what = "an entry of 'files'";
+  json.check_entries(
+      {"file", "format", "sha256", "bytes", "precision", "found", "batch", "rebuild", "plugin", "tolerance", "facts"},
+      what);
+  const auto entry = [&](const char* name) -> const Json& { return json.at(name, what); };
   Artefact artefact;
-  artefact.file = entry("file").text("file");
-  check_place(artefact.file);
+  artefact.file = plain_text(entry("file"), "file");
   artefact.format =
-      one_of(entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-trt", "trt"},
+      one_of(entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"},
              artefact.file + ": format");
+  artefact.precision = one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16"}, artefact.file + ": precision");
+  if ((artefact.format == "golden") != (artefact.precision == "fp64") ||
+      (artefact.format == "native" && artefact.precision != "fp32")) {
+    refuse(artefact.file + ": a file of the format " + artefact.format + " is not in " + artefact.precision);
+  }
+  check_file(artefact);
+  if (const Json& found = entry("found"); !found.is_null()) {
+    const std::string& text = found.text(artefact.file + ": found");
+    if (text != artefact.precision) {
+      refuse(artefact.file + ": found must be null or the precision, " + artefact.precision + ", not " + quoted(text));
+    }
+  }
   artefact.sha256 = entry("sha256").text(artefact.file + ": sha256");
   if (!is_sha256(artefact.sha256)) refuse(artefact.file + ": " + quoted(artefact.sha256) + " is not a sha256");
   artefact.bytes = static_cast<std::uint64_t>(entry("bytes").integer(artefact.file + ": bytes", 0, kMaxBytes));
-  const auto precision = [&](const char* name) {
-    return one_of(entry(name), {"fp64", "fp32", "fp16", "bf16", "int8"}, artefact.file + ": " + name);
-  };
-  artefact.precision = precision("precision");
-  if (!entry("found").is_null()) precision("found");
   if (const Json& batch = entry("batch"); !batch.is_null()) {
     batch.check_entries({"min", "opt", "max"}, "batch");
     const auto size = [&](const char* name) { return count(batch.at(name, "batch"), "a batch size"); };
@@ -150,100 +221,74 @@ Artefact parse_artefact(const Json& json) {
       refuse(artefact.file + ": a batch range goes upwards");
     }
   }
-  // What else the facts are, only the backend of this format knows: absent or odd ones are left empty here.
+  artefact.rebuild = plain_text(entry("rebuild"), artefact.file + ": rebuild");
+  if (artefact.rebuild.rfind("qcn export ", 0) != 0) {
+    refuse(artefact.file + ": rebuild must be a command of `qcn export`, not " + quoted(artefact.rebuild));
+  }
+  artefact.plugin = entry("plugin").boolean(artefact.file + ": plugin");
+  if (artefact.plugin && artefact.format != "trt") refuse(artefact.file + ": only engines need the TensorRT plugin");
+  artefact.tolerance = parse_tolerance(entry("tolerance"), artefact, signature);
+  // What else the facts are, only the backend of this format knows.
   const Json& facts = entry("facts");
   facts.object(artefact.file + ": facts");
-  artefact.flavour = fact(facts, "flavour");
-  artefact.version = fact(facts, "version");
-  artefact.gpu = fact(facts, "gpu");
-  if (const Json* sm = facts.find("sm")) {
-    const auto number = std::get_if<std::int64_t>(&sm->value);
-    artefact.sm = number && *number > 0 && *number < kMaxCount ? static_cast<int>(*number) : 0;
+  artefact.flavour = fact(artefact, facts, "flavour");
+  artefact.version = fact(artefact, facts, "version");
+  artefact.gpu = fact(artefact, facts, "gpu");
+  if (const Json* sm = facts.find("sm"); sm && !sm->is_null()) {
+    const std::int64_t number = sm->integer(artefact.file + ": the fact 'sm'", -kMaxBytes, kMaxBytes);
+    artefact.sm = number > 0 && number < kMaxCount ? static_cast<int>(number) : 0;
   }
   return artefact;
+}
+
+std::vector<std::string> parse_classes(const Json& json) {
+  std::vector<std::string> classes;
+  std::set<std::string> seen;
+  for (const Json& name : json.list("classes")) {
+    classes.push_back(plain_text(name, "the name of a class"));
+    if (classes.back().empty()) refuse("a class has an empty name");
+    if (!seen.insert(classes.back()).second) refuse("two classes have the name " + quoted(classes.back()));
+  }
+  if (classes.empty() || classes.size() > static_cast<std::size_t>(kMaxCount)) {
+    refuse("there must be 1 to " + std::to_string(kMaxCount) + " classes, not " + std::to_string(classes.size()));
+  }
+  return classes;
 }
 
 void check_schema(const Json& json) {
   const Json& schema = json.at("schema", "the manifest");
   const auto number = std::get_if<std::int64_t>(&schema.value);
   if (number && *number == kSchema) return;
-  refuse("it has schema " + (number ? std::to_string(*number) : std::string("of another kind")) +
+  refuse((number ? "it has schema " + std::to_string(*number) : "its schema is not a whole number") +
          "; this version of libqcn, " + qcn_version() + ", reads " + std::to_string(kSchema) +
          (number && *number > kSchema ? ": a newer libqcn is needed" : ""));
 }
 
 }  // namespace
 
-bool operator==(const Structure& a, const Structure& b) {
-  const auto same_layer = [](const Capsules& x, const Capsules& y) {
-    return x.name == y.name && x.kernel == y.kernel && x.stride == y.stride;
-  };
-  return a.channels == b.channels && a.height == b.height && a.width == b.width && a.classes == b.classes &&
-         a.stem == b.stem && a.pose == b.pose && a.activation == b.activation &&
-         std::equal(a.capsules.begin(), a.capsules.end(), b.capsules.begin(), b.capsules.end(), same_layer) &&
-         a.iterations == b.iterations && a.unit == b.unit && a.variance_floor == b.variance_floor &&
-         a.mass_floor == b.mass_floor;
-}
-
-Structure parse_structure(const Json& json) {
-  const auto entry = [&](const char* name) -> const Json& { return json.at(name, "structure"); };
-  Structure structure;
-  structure.channels = count(entry("channels"), "channels");
-  structure.height = count(entry("height"), "height");
-  structure.width = count(entry("width"), "width");
-  structure.classes = count(entry("classes"), "classes");
-  if (std::int64_t{structure.channels} * structure.height * structure.width > kMaxPixels) {
-    refuse("the network's input is too large: " + std::to_string(structure.channels) + " channels of " +
-           std::to_string(structure.height) + "×" + std::to_string(structure.width));
+std::string Artefact::rebuild_in(const std::string& folder) const {
+  const std::string placeholder = "{bundle}", path = shell_word(folder);
+  std::string command = rebuild;
+  for (std::size_t at = 0; (at = command.find(placeholder, at)) != std::string::npos; at += path.size()) {
+    command.replace(at, placeholder.size(), path);
   }
-  structure.stem = counts(entry("stem"), "stem");
-  structure.pose = counts(entry("pose"), "pose");
-  structure.activation = counts(entry("activation"), "activation");
-  if (product(structure.pose) != product(structure.activation)) {
-    refuse("the branches of the network's structure end on maps of different sizes");
-  }
-  for (const Json& layer : entry("capsules").list("capsules")) {
-    layer.check_entries({"name", "kernel", "stride"}, "a capsule layer");
-    const auto part = [&](const char* name) -> const Json& { return layer.at(name, "a capsule layer"); };
-    structure.capsules.push_back({plain_text(part("name"), "the name of a capsule layer"),
-                                  count_or_null(part("kernel"), "kernel"), count(part("stride"), "stride")});
-  }
-  for (std::size_t i = 0; i < structure.capsules.size(); ++i) {
-    const bool last = i + 1 == structure.capsules.size();
-    if (structure.capsules[i].kernel.has_value() == last) refuse("the last capsule layer alone must have no kernel");
-  }
-  if (structure.capsules.empty()) refuse("the network's structure has no capsule layer");
-  structure.iterations = static_cast<int>(entry("iterations").integer("iterations", 1, kMaxIterations));
-  structure.unit = one_of(entry("mode"), {"logistic", "unit"}, "mode") == "unit";
-  structure.variance_floor = entry("variance_floor").real("variance_floor");
-  structure.mass_floor = entry("mass_floor").real("mass_floor");
-  if (!(structure.variance_floor > 0 && structure.mass_floor > 0)) refuse("the floors must be positive");
-  return structure;
+  return command;
 }
 
 Manifest parse_manifest(const std::string& text) {
   const Json json = Json::parse(text);
   check_schema(json);
-  json.check_entries({"name", "classes", "image", "preprocessing", "input", "outputs", "structure", "source", "tools",
-                      "files", "schema"},
-                     "the manifest");
+  json.check_entries(
+      {"name", "classes", "image", "preprocessing", "input", "outputs", "source", "tools", "files", "schema"},
+      "the manifest");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "the manifest"); };
   Manifest manifest;
   manifest.name = plain_text(entry("name"), "name");
-  for (const Json& name : entry("classes").list("classes")) manifest.classes.push_back(plain_text(name, "a class"));
+  manifest.classes = parse_classes(entry("classes"));
   manifest.preprocessing = parse_preprocessing(entry("preprocessing"));
-  manifest.structure = parse_structure(entry("structure"));
-  const Structure& structure = manifest.structure;
-  if (manifest.classes.size() != static_cast<std::size_t>(structure.classes)) {
-    refuse(std::to_string(manifest.classes.size()) + " classes are named, but the network has " +
-           std::to_string(structure.classes));
-  }
-  check_port(entry("input"), "image", "NCHW", {structure.channels, structure.height, structure.width});
-  const JsonList& outputs = entry("outputs").list("outputs");
-  if (outputs.size() != 2) refuse("there must be two outputs, not " + std::to_string(outputs.size()));
-  check_port(outputs[0], "activation", "NK", {structure.classes});
-  check_port(outputs[1], "pose", "NKP", {structure.classes, 3});
-  check_image(entry("image"), manifest.preprocessing, structure);
+  manifest.signature =
+      parse_signature(entry("input"), entry("outputs").list("outputs"), static_cast<int>(manifest.classes.size()));
+  check_image(entry("image"), manifest.preprocessing, manifest.signature);
   check_source(entry("source"));
   for (const JsonEntry& tool : entry("tools").object("tools")) {
     if (!printable(tool.name)) refuse("tools must be printable text, not " + quoted(tool.name));
@@ -251,7 +296,7 @@ Manifest parse_manifest(const std::string& text) {
   }
   std::set<std::string> seen;
   for (const Json& file : entry("files").list("files")) {
-    manifest.files.push_back(parse_artefact(file));
+    manifest.files.push_back(parse_artefact(file, manifest.signature));
     if (!seen.insert(manifest.files.back().file).second) refuse(quoted(manifest.files.back().file) + " is named twice");
   }
   return manifest;

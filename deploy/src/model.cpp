@@ -2,12 +2,11 @@
 
 #include <chrono>
 #include <cstdio>
-#include <tuple>
 #include <utility>
 
 #include "bundle.h"
 #include "error.h"
-#include "json.h"
+#include "program.h"
 #include "self_test.h"
 #include "tensorrt/tensorrt_backend.h"
 #include "threads.h"
@@ -15,10 +14,11 @@
 namespace qcn {
 namespace {
 
-std::shared_ptr<const TensorFile> read_tensors(const std::string& folder, const Artefact& artefact) {
+std::shared_ptr<const TensorFile> read_tensors(const std::string& folder, const Artefact& artefact,
+                                               const char* schema) {
   std::vector<std::byte> bytes = read_artefact(folder, artefact);
   try {
-    return std::make_shared<const TensorFile>(std::move(bytes));
+    return std::make_shared<const TensorFile>(std::move(bytes), schema);
   } catch (const Error& error) {
     throw Error(error.status, folder + "/" + artefact.file + " cannot be read: " + error.what());
   }
@@ -30,29 +30,31 @@ const Artefact& wanted(const Manifest& manifest, const LoadRequest& request, con
                                   request.folder + "` adds them");
 }
 
-std::unique_ptr<Backend> load_native(const Manifest& manifest, const LoadRequest& request) {
+LoadedBackend load_native(const Manifest& manifest, const LoadRequest& request) {
   if (!request.precision.empty() && request.precision != "fp32") {
     throw Error(QCN_NO_BACKEND, "the native backend computes in fp32, not in " + request.precision);
   }
   const Artefact& artefact = wanted(manifest, request, "native", "weights");
-  const std::shared_ptr<const TensorFile> weights = read_tensors(request.folder, artefact);
+  const std::shared_ptr<const TensorFile> weights = read_tensors(request.folder, artefact, kWeightsSchema);
   try {
-    if (!(parse_structure(Json::parse(weights->text("structure"))) == manifest.structure)) {
-      throw Error(QCN_BAD_BUNDLE, "it is another network than manifest.json describes");
+    program::Program program(weights);
+    if (!(program.signature == manifest.signature)) {
+      throw Error(QCN_BAD_BUNDLE, "its program takes " + program.signature.text() + ", but manifest.json describes " +
+                                      manifest.signature.text());
     }
     if (request.threads > 0) set_threads(request.threads);
-    return native_backend(manifest.structure, weights);
+    return {native_backend(std::move(program)), &artefact};
   } catch (const Error& error) {
     throw Error(error.status, request.folder + "/" + artefact.file + ": " + error.what());
   }
 }
 
-std::unique_ptr<Backend> load_tensorrt(const Manifest& manifest, const LoadRequest& request) {
+LoadedBackend load_tensorrt(const Manifest& manifest, const LoadRequest& request) {
   return tensorrt_backend(manifest, {request.folder, request.precision, request.device, request.log});
 }
 
 // The backend asked for, or the best there is, and which that is.
-std::pair<std::unique_ptr<Backend>, qcn_backend> load_backend(const Manifest& manifest, const LoadRequest& request) {
+std::pair<LoadedBackend, qcn_backend> load_backend(const Manifest& manifest, const LoadRequest& request) {
   if (request.backend == QCN_BACKEND_NATIVE) return {load_native(manifest, request), QCN_BACKEND_NATIVE};
   if (request.backend == QCN_BACKEND_TENSORRT) return {load_tensorrt(manifest, request), QCN_BACKEND_TENSORRT};
   try {
@@ -69,30 +71,26 @@ std::pair<std::unique_ptr<Backend>, qcn_backend> load_backend(const Manifest& ma
 
 void run_self_test(const Model& model, const LoadRequest& request) {
   const Artefact& artefact = wanted(model.manifest, request, "golden", "golden answers for the self-test");
-  const std::shared_ptr<const TensorFile> file = read_tensors(request.folder, artefact);
+  const std::shared_ptr<const TensorFile> file = read_tensors(request.folder, artefact, kGoldenSchema);
   Golden golden;
   try {
-    golden = read_golden(*file, model.manifest.structure);
+    golden = read_golden(*file, model.manifest.signature);
   } catch (const Error& error) {
     throw Error(error.status, request.folder + "/" + artefact.file + " is not a golden file: " + error.what());
   }
-  const std::string passed = self_test(*model.backend, golden, model.manifest.structure, request.self_test > 1);
+  const std::string passed =
+      self_test(*model.backend, model.artefact->tolerance, golden, model.manifest.signature, request.self_test > 1);
   if (request.log) request.log(QCN_LOG_INFO, passed);
 }
 
 }  // namespace
 
-std::size_t Model::pixels() const {
-  const Structure& structure = manifest.structure;
-  return static_cast<std::size_t>(structure.channels) * static_cast<std::size_t>(structure.height) *
-         static_cast<std::size_t>(structure.width);
-}
-
 std::shared_ptr<const Model> load_model(const LoadRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   auto model = std::make_shared<Model>();
   model->manifest = read_manifest(request.folder);
-  std::tie(model->backend, model->kind) = load_backend(model->manifest, request);
+  auto [loaded, kind] = load_backend(model->manifest, request);
+  model->backend = std::move(loaded.backend), model->artefact = loaded.artefact, model->kind = kind;
   model->backend_name = model->backend->name();
   model->precision = model->backend->precision();
   if (request.log) {

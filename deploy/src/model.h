@@ -23,11 +23,10 @@ struct LoadRequest {
 
 struct Model {
   Manifest manifest;
+  const Artefact* artefact = nullptr;  // the file of the manifest that is run
   std::unique_ptr<Backend> backend;
   qcn_backend kind = QCN_BACKEND_NATIVE;
   std::string backend_name, precision;  // as the backend says, kept for qcn_model_describe
-
-  std::size_t pixels() const;  // numbers of an input image
 };
 
 std::shared_ptr<const Model> load_model(const LoadRequest& request);  // throws Error

@@ -15,7 +15,7 @@ namespace {
 
 // Grows to the largest size seen, then stays: a camera's frames allocate once.
 struct Scratch {
-  std::vector<Between> rows, columns;
+  std::vector<Neighbours> rows, columns;
   std::vector<double> pixels;  // of one channel
 };
 
@@ -45,7 +45,7 @@ void check_strides(const qcn_image& image) {
 }
 
 // Where each pixel along an axis comes from.
-void places(const Axis& axis, std::vector<Between>& out) {
+void places(const Axis& axis, std::vector<Neighbours>& out) {
   const auto seen = static_cast<std::size_t>(axis.seen);
   if (out.size() < seen) out.resize(seen);
   for (std::size_t i = 0; i < seen; ++i) out[i] = axis.at(static_cast<std::int64_t>(i));
@@ -57,9 +57,9 @@ void sample(const Pixels<Pixel>& image, std::int64_t channel, const Axis& rows, 
   double* out = scratch.pixels.data();
   const bool resized = rows.resized() || columns.resized();
   for (std::int64_t y = 0; y < rows.seen; ++y) {
-    const Between& row = scratch.rows[static_cast<std::size_t>(y)];
-    const Between* column = scratch.columns.data();
-    const Between* const end = column + columns.seen;
+    const Neighbours& row = scratch.rows[static_cast<std::size_t>(y)];
+    const Neighbours* column = scratch.columns.data();
+    const Neighbours* const end = column + columns.seen;
     if (resized) {
       for (; column < end; ++column) *out++ = image.between(channel, row, *column);
     } else {
@@ -121,8 +121,8 @@ void preprocess_as(const Preprocessing& spec, const qcn_image& image, float* out
 Seen check_image(const Preprocessing& spec, const qcn_image& image) {
   if (!image.data) refuse("the image has no data: data is NULL");
   if (image.width < 1 || image.height < 1 || image.channels < 1) {
-    refuse("an image of " + by(image.width, image.height) + " pixels with " + std::to_string(image.channels) +
-           " channels is none");
+    refuse("width, height and channels of an image must be 1 or more, not " + by(image.width, image.height) + " and " +
+           std::to_string(image.channels));
   }
   unsigned int pixel = 0;  // C may have written any number there, which is more than a C++ enum may hold
   static_assert(sizeof pixel == sizeof image.pixel);

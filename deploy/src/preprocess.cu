@@ -1,4 +1,4 @@
-// Pre-processing on a GPU: a block a channel. Pixels are interpolated again for each of the three passes, which is
+// Pre-processing on a GPU: one block per channel. Pixels are interpolated again for each of the three passes, which is
 // cheaper than keeping them: what the network sees is small, and what was read once is in the cache.
 #include <cuda_runtime.h>
 
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t count = rows.seen * columns.seen;
   const bool resized = rows.resized() || columns.resized();
   const auto pixel = [&](std::int64_t index) {
-    const Between y = rows.at(index / columns.seen), x = columns.at(index % columns.seen);
+    const Neighbours y = rows.at(index / columns.seen), x = columns.at(index % columns.seen);
     return resized ? image.between(channel, y, x) : image.at(channel, y.lower, x.lower);
   };
   out += channel * count;

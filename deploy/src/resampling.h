@@ -21,7 +21,7 @@ constexpr double kStdFloor = 1.0 / 255;  // STD_FLOOR of qcn/data/spec.py
 constexpr int kMaxSide = 1 << 14;        // of a resized image and of a crop; larger ones are refused
 
 // The two pixels that one pixel of the resized image lies between, and their weights, which add up to Axis::parts.
-struct Between {
+struct Neighbours {
   std::int64_t lower, upper;
   double lower_weight, upper_weight;
 };
@@ -42,7 +42,7 @@ struct Axis {
 
   QCN_ANYWHERE bool resized() const { return size != side; }
 
-  QCN_ANYWHERE Between at(std::int64_t index) const {
+  QCN_ANYWHERE Neighbours at(std::int64_t index) const {
     std::int64_t lower = index + margin, weight = 0;
     if (resized()) {  // else the same comes out, by divisions
       const std::int64_t place = (2 * (index + margin) + 1) * size - side;
@@ -80,7 +80,7 @@ struct Pixels {
   }
 
   // Interpolated, times the parts of both axes: a whole number if the pixels are bytes.
-  QCN_ANYWHERE double between(std::int64_t channel, const Between& y, const Between& x) const {
+  QCN_ANYWHERE double between(std::int64_t channel, const Neighbours& y, const Neighbours& x) const {
     const double left = at(channel, y.lower, x.lower) * y.lower_weight + at(channel, y.upper, x.lower) * y.upper_weight;
     const double right =
         at(channel, y.lower, x.upper) * y.lower_weight + at(channel, y.upper, x.upper) * y.upper_weight;

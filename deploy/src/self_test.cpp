@@ -1,7 +1,6 @@
 #include "self_test.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -19,20 +18,28 @@ std::string number(double value) {
   return text;
 }
 
-// The largest error of these rows of an output; the first that is too large is refused.
-double compare(const char* output, const Answers& answers, const Golden& golden, const std::vector<std::size_t>& rows,
-               const std::vector<float>& found, const Backend& backend) {
-  const double allowed = tolerance(answers, backend.precision());
+// An output of the network: what is expected of it, and what was found for some rows.
+struct Output {
+  const char* name;
+  const double* golden;  // [rows of golden, width]
+  double allowed;
+  std::size_t width;  // numbers per row
+  std::vector<float> found;
+};
+
+// The largest error; the first that is too large is refused.
+double compare(const Output& output, const Golden& golden, const std::vector<std::size_t>& rows,
+               const Backend& backend) {
   double worst = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (std::size_t k = 0; k < answers.width; ++k) {
-      const double seen = found[i * answers.width + k], expected = answers.exact[rows[i] * answers.width + k];
+    for (std::size_t k = 0; k < output.width; ++k) {
+      const double seen = output.found[i * output.width + k], expected = output.golden[rows[i] * output.width + k];
       const double error = std::abs(seen - expected);
-      if (!(error <= allowed)) {  // a NaN too
+      if (!(error <= output.allowed)) {  // a NaN too
         throw Error(QCN_WRONG_ANSWER, backend.name() + " gives a wrong answer to the golden image " +
-                                          quoted(golden.rows[rows[i]]) + ": " + output + "[" + std::to_string(k) +
+                                          quoted(golden.rows[rows[i]]) + ": " + output.name + "[" + std::to_string(k) +
                                           "] is " + number(seen) + ", expected " + number(expected) + " within " +
-                                          number(allowed) + " (" + backend.precision() + ")");
+                                          number(output.allowed) + " (" + backend.precision() + ")");
       }
       worst = std::max(worst, error);
     }
@@ -42,26 +49,22 @@ double compare(const char* output, const Answers& answers, const Golden& golden,
 
 }  // namespace
 
-double tolerance(const Answers& answers, const std::string& precision) {
-  double floors = 16;
-  if (precision == "fp16") floors = 4 * std::exp2(13);
-  if (precision == "bf16" || precision == "int8") floors = 4 * std::exp2(16);
-  const double floor = std::max(answers.noise, double{FLT_EPSILON} * answers.scale);
-  return std::min(floors * floor, answers.scale / 4);
-}
-
-std::string self_test(const Backend& backend, const Golden& golden, const Structure& structure, bool all) {
+std::string self_test(const Backend& backend, const Tolerance& tolerance, const Golden& golden,
+                      const Signature& signature, bool all) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::size_t> rows;
   for (std::size_t i = 0; all && i < golden.rows.size(); ++i) rows.push_back(i);
   if (!all) rows = {0, golden.rows.size() / 2, golden.rows.size() - 1};
   rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
 
-  const std::size_t pixels = static_cast<std::size_t>(structure.channels) * static_cast<std::size_t>(structure.height) *
-                             static_cast<std::size_t>(structure.width);
+  const auto output = [&](const char* name, const double* answers, double allowed, std::size_t width) {
+    return Output{name, answers, allowed, width, std::vector<float>(rows.size() * width)};
+  };
+  Output activation = output("activation", golden.activation, tolerance.activation, signature.activation_floats());
+  Output pose = output("pose", golden.pose, tolerance.pose, signature.pose_floats());
+  const std::size_t pixels = signature.image_floats();
   const std::size_t at_once = std::min(rows.size(), std::size_t(backend.max_batch() > 0 ? backend.max_batch() : 8));
   std::vector<float> input(at_once * pixels);
-  std::vector<float> activation(rows.size() * golden.activation.width), pose(rows.size() * golden.pose.width);
   const std::unique_ptr<Runner> runner = backend.runner(nullptr);
   for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
     const std::size_t count = std::min(at_once, rows.size() - begin);
@@ -69,21 +72,21 @@ std::string self_test(const Backend& backend, const Golden& golden, const Struct
       std::copy_n(golden.input + rows[begin + i] * pixels, pixels,
                   input.begin() + static_cast<std::ptrdiff_t>(i * pixels));
     }
-    runner->run(input.data(), static_cast<int>(count), activation.data() + begin * golden.activation.width,
-                pose.data() + begin * golden.pose.width);
+    runner->run(input.data(), static_cast<int>(count), activation.found.data() + begin * activation.width,
+                signature.poses ? pose.found.data() + begin * pose.width : nullptr);
   }
-  const double activation_error = compare("activation", golden.activation, golden, rows, activation, backend);
-  const double pose_error = compare("pose", golden.pose, golden, rows, pose, backend);
+  const double activation_error = compare(activation, golden, rows, backend);
+  const double pose_error = compare(pose, golden, rows, backend);
 
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
   char text[256];
   std::snprintf(text, sizeof text,
-                "self-test: %zu of %zu golden images in %.1f ms; largest error of an activation %.1e (allowed %.1e), "
-                "of a pose %.1e (%.1e)",
-                rows.size(), golden.rows.size(), elapsed.count(), activation_error,
-                tolerance(golden.activation, backend.precision()), pose_error,
-                tolerance(golden.pose, backend.precision()));
-  return text;
+                "self-test: %zu of %zu golden images in %.1f ms; largest error of an activation %.1e (allowed %.1e)",
+                rows.size(), golden.rows.size(), elapsed.count(), activation_error, tolerance.activation);
+  if (!signature.poses) return text;
+  char poses[64];
+  std::snprintf(poses, sizeof poses, ", of a pose %.1e (%.1e)", pose_error, tolerance.pose);
+  return std::string(text) + poses;
 }
 
 }  // namespace qcn

@@ -24,16 +24,16 @@ T* grown(std::vector<T>& memory, std::size_t count) {
 
 // Refuses an image that does not become what the network takes; its pixels are not looked at.
 void check_for(const Model& model, const qcn_image& image) {
-  const Structure& structure = model.manifest.structure;
-  if (image.channels != structure.channels) {
+  const Signature& signature = model.manifest.signature;
+  if (image.channels != signature.channels) {
     throw Error(QCN_BAD_ARGUMENT, "the image has " + std::to_string(image.channels) +
                                       " channels, but the network was trained on " +
-                                      std::to_string(structure.channels));
+                                      std::to_string(signature.channels));
   }
   const Seen seen = check_image(model.manifest.preprocessing, image);
-  if (seen.channels != structure.channels || seen.height != structure.height || seen.width != structure.width) {
-    throw Error(QCN_BAD_ARGUMENT, "the network takes images of " + std::to_string(structure.width) + "×" +
-                                      std::to_string(structure.height) +
+  if (seen.channels != signature.channels || seen.height != signature.height || seen.width != signature.width) {
+    throw Error(QCN_BAD_ARGUMENT, "the network takes images of " + std::to_string(signature.width) + "×" +
+                                      std::to_string(signature.height) +
                                       " and its bundle asks for no resize; this one is " + std::to_string(image.width) +
                                       "×" + std::to_string(image.height));
   }
@@ -41,17 +41,18 @@ void check_for(const Model& model, const qcn_image& image) {
 
 }  // namespace
 
-// A session is one thread's at a time; two at once would get each other's answers.
-class Session::Turn {
+// Held during a call. Two threads in one session would get each other's answers, so the second is refused.
+class Session::Lock {
  public:
-  explicit Turn(std::atomic<bool>& busy) : busy_(busy) {
+  explicit Lock(std::atomic<bool>& busy) : busy_(busy) {
     if (busy_.exchange(true, std::memory_order_acquire)) {
-      throw Error(QCN_BAD_ARGUMENT, "another thread is using this session: make one a thread, from the same model");
+      throw Error(QCN_BAD_ARGUMENT,
+                  "another thread is using this session: make one session per thread, from the same model");
     }
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() { busy_.store(false, std::memory_order_release); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+  ~Lock() { busy_.store(false, std::memory_order_release); }
 
  private:
   std::atomic<bool>& busy_;
@@ -64,11 +65,18 @@ Session::Session(std::shared_ptr<const Model> model, void* stream, const ShowLay
   }
 }
 
+void Session::check_pose(const float* pose) const {
+  if (pose && !model_->manifest.signature.poses) {
+    throw Error(QCN_BAD_ARGUMENT, "the network " + model_->manifest.name +
+                                      " has no poses (qcn_model_info.poses is 0): pass NULL for pose");
+  }
+}
+
 // `run(first, count, activation, pose)` answers that many images from the first on.
 template <typename Run>
 void Session::in_parts(int count, float* activation, float* pose, const Run& run) {
   const std::size_t images = static_cast<std::size_t>(count);
-  const std::size_t classes = static_cast<std::size_t>(model_->manifest.structure.classes);
+  const std::size_t classes = model_->manifest.signature.activation_floats();
   const int most = model_->backend->max_batch();
   const std::size_t at_once = std::min(images, most > 0 ? static_cast<std::size_t>(most) : kAtOnce);
   float* const found = grown(activation_, images * classes);
@@ -82,8 +90,9 @@ void Session::in_parts(int count, float* activation, float* pose, const Run& run
 }
 
 void Session::classify(const qcn_image* images, int count, float* activation, float* pose) {
-  const Turn turn(busy_);
-  const std::size_t pixels = model_->pixels();
+  const Lock lock(busy_);
+  check_pose(pose);
+  const std::size_t pixels = model_->manifest.signature.image_floats();
   // All are looked at before the first is worked on: a refused call leaves nothing running on a GPU.
   bool on_device = false;
   for (int i = 0; i < count; ++i) {
@@ -106,7 +115,7 @@ void Session::classify(const qcn_image* images, int count, float* activation, fl
 // Images of which some are in device memory: those of the host are pre-processed here, and join them there.
 void Session::run_on_device(const qcn_image* images, std::size_t first, int count, float* activation, float* pose) {
   DeviceRunner& runner = *runner_->on_device();
-  float* const input = grown(input_, model_->pixels());
+  float* const input = grown(input_, model_->manifest.signature.image_floats());
   for (int i = 0; i < count; ++i) {
     const qcn_image image = image_at(images, static_cast<int>(first) + i);
     if (image.on_device) {
@@ -120,8 +129,9 @@ void Session::run_on_device(const qcn_image* images, std::size_t first, int coun
 }
 
 void Session::infer(const float* input, int count, float* activation, float* pose) {
-  const Turn turn(busy_);
-  const std::size_t pixels = model_->pixels();
+  const Lock lock(busy_);
+  check_pose(pose);
+  const std::size_t pixels = model_->manifest.signature.image_floats();
   in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
     runner_->run(input + first * pixels, now, found, found_pose);
   });
@@ -151,7 +161,7 @@ qcn_image image_at(const qcn_image* images, int index) {
   const int pixel = number_of(image.pixel);
   if (pixel != QCN_UINT8 && pixel != QCN_FLOAT32) {
     throw Error(QCN_BAD_ARGUMENT, "image " + std::to_string(index) + ": " + std::to_string(pixel) +
-                                      " is no qcn_pixel: QCN_UINT8 or QCN_FLOAT32 is wanted");
+                                      " is not a qcn_pixel: it must be QCN_UINT8 or QCN_FLOAT32");
   }
   return image;
 }

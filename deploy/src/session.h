@@ -20,8 +20,9 @@ class Session {
   void infer(const float* input, int count, float* activation, float* pose);
 
  private:
-  class Turn;
+  class Lock;
 
+  void check_pose(const float* pose) const;  // throws Error(QCN_BAD_ARGUMENT) for a network without poses
   template <typename Run>
   void in_parts(int count, float* activation, float* pose, const Run& run);
   void run_on_device(const qcn_image* images, std::size_t first, int count, float* activation, float* pose);

@@ -17,7 +17,6 @@ namespace {
 
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxAxes = 16;
-constexpr const char* kSchema = "1";  // of export/native.py and golden.py
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
 
@@ -88,12 +87,14 @@ std::size_t Tensor::count() const {
   return elements;
 }
 
-TensorFile::TensorFile(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {
+TensorFile::TensorFile(std::vector<std::byte> bytes, const std::string& schema) : bytes_(std::move(bytes)) {
   constexpr std::size_t kPrefix = 8;
   std::uint64_t header_size = 0;
-  if (bytes_.size() < kPrefix) refuse("it is no safetensors file: it has " + std::to_string(bytes_.size()) + " bytes");
+  if (bytes_.size() < kPrefix)
+    refuse("it is not a safetensors file: it has " + std::to_string(bytes_.size()) + " bytes");
   for (std::size_t i = kPrefix; i-- > 0;) header_size = header_size << 8 | std::to_integer<std::uint64_t>(bytes_[i]);
-  if (header_size > bytes_.size() - kPrefix) refuse("it is no safetensors file, or cut short: its header does not fit");
+  if (header_size > bytes_.size() - kPrefix)
+    refuse("it is not a safetensors file, or cut short: its header does not fit");
   const std::size_t data = kPrefix + static_cast<std::size_t>(header_size);
   const Json header = Json::parse({reinterpret_cast<const char*>(bytes_.data() + kPrefix), data - kPrefix});
 
@@ -120,8 +121,8 @@ TensorFile::TensorFile(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) 
   for (const JsonEntry& entry : texts.object("its metadata 'qcn'")) {
     texts_.emplace(entry.name, entry.value.text("an entry of its metadata"));
   }
-  if (const std::string& schema = text("schema"); schema != kSchema) {
-    refuse("it has schema " + quoted(schema) + "; this version of libqcn, " + qcn_version() + ", reads '" + kSchema +
+  if (const std::string& found = text("schema"); found != schema) {
+    refuse("it has schema " + quoted(found) + "; this version of libqcn, " + qcn_version() + ", reads '" + schema +
            "'");
   }
 }

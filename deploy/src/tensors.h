@@ -18,10 +18,14 @@ struct Tensor {
   std::size_t count() const;  // of elements
 };
 
+constexpr const char* kWeightsSchema = "2";  // of weights.safetensors
+constexpr const char* kGoldenSchema = "1";   // of golden.safetensors
+
 class TensorFile {
  public:
-  explicit TensorFile(std::vector<std::byte> bytes);  // throws Error(QCN_BAD_BUNDLE)
-  TensorFile(const TensorFile&) = delete;             // tensors point into the bytes
+  // `schema`: what the file must say of itself. Throws Error(QCN_BAD_BUNDLE).
+  TensorFile(std::vector<std::byte> bytes, const std::string& schema);
+  TensorFile(const TensorFile&) = delete;  // tensors point into the bytes
   TensorFile& operator=(const TensorFile&) = delete;
 
   const Tensor& at(const std::string& name) const;  // throws Error(QCN_BAD_BUNDLE)
@@ -29,7 +33,7 @@ class TensorFile {
   const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::map<std::string, Tensor>& all() const { return tensors_; }
-  // One of the texts that export/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
+  // One of the texts that export/bundle/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;
 
  private:

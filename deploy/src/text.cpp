@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::uint32_t kInvalid = 0xFFFFFFFF;
 
-// The code point that begins at `place`, which moves past it; kInvalid, and one byte further, if there is none.
+// The code point that begins at `place`, which moves past it; kInvalid, and one byte further, where the bytes are not
+// UTF-8.
 std::uint32_t next_code_point(std::string_view text, std::size_t& place) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned first = byte(place++);
@@ -56,6 +57,24 @@ bool printable(std::string_view text) {
     if (!printable(next_code_point(text, place))) return false;
   }
   return true;
+}
+
+std::size_t whole_characters(std::string_view text, std::size_t most) {
+  std::size_t place = 0;
+  for (std::size_t next = 0; next < text.size();) {
+    next_code_point(text, next);
+    if (next > most) break;
+    place = next;
+  }
+  return place;
+}
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kSafe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kSafe) == std::string::npos) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\"'\"'" : std::string(1, c);
+  return word + "'";
 }
 
 std::string quoted(std::string_view text) {

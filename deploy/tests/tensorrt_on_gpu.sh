@@ -34,7 +34,7 @@ with_tensorrt() { # stub: where shared/gpu/unpack puts stand-ins for libraries t
   LD_LIBRARY_PATH=$tensorrt:$tensorrt/../stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"
 }
 
-later() { # a command beside others, one a core; build waits for them all
+later() { # a command beside others, one per core; build waits for them all
   while (($(jobs -rp | wc -l) >= $(nproc))); do sleep 0.1; done
   "$@" & pids+=($!)
 }

@@ -1,4 +1,4 @@
-/* qcn.h as a C99 program sees it: test_api BUNDLE. Everything that can be misused is. */
+/* qcn.h as a C99 program sees it: test_api BUNDLE CNN_BUNDLE. Everything that can be misused is. */
 #include <math.h>
 #include <qcn/qcn.h>
 #include <stdint.h>
@@ -119,7 +119,7 @@ static void structure_sizes(const char* bundle) {
   CHECK(qcn_model_describe(model, &info) == QCN_OK && info.size == sizeof info);
   CHECK(strcmp(info.name, "tiny") == 0 && info.classes == 3 && info.channels == 1 && info.height == 8);
   CHECK(info.backend == QCN_BACKEND_NATIVE && strncmp(info.backend_name, "native", 6) == 0);
-  CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0);
+  CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0 && info.poses == 1);
   memset(&info, 0x55, sizeof info);
   info.size = offsetof(qcn_model_info, backend_name);
   CHECK(qcn_model_describe(model, &info) == QCN_OK && info.width == 8 && info.max_batch == 0x55555555);
@@ -246,14 +246,36 @@ static void classifying(const char* bundle) {
   qcn_session_free(session);
 }
 
+/* A network without poses: it says so, and is not asked for them. */
+static void without_poses(const char* bundle) {
+  qcn_model* model = NULL;
+  qcn_session* session = NULL;
+  qcn_model_info info;
+  unsigned char pixels[12 * 10] = {0};
+  float input[64] = {0}, activation[3], pose[9];
+  qcn_image image = qcn_image_default(pixels, 12, 10, 1);
+  CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK);
+  info.size = sizeof info;
+  CHECK(qcn_model_describe(model, &info) == QCN_OK && info.poses == 0 && info.classes == 3);
+  CHECK(qcn_session_create(model, NULL, &session) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, activation, pose) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "no poses"));
+  CHECK(qcn_infer(session, input, 1, activation, pose) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "no poses"));
+  CHECK(qcn_infer(session, input, 1, activation, NULL) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, activation, NULL) == QCN_OK);
+  CHECK(fabsf(activation[0] + activation[1] + activation[2] - 1) < 1e-6f);
+  qcn_session_free(session);
+  qcn_model_free(model);
+}
+
 int main(int count, char** arguments) {
   CHECK(qcn_last_error()[0] == '\0');
-  if (count != 2) return 2;
+  if (count != 3) return 2;
   names();
   best();
   loading(arguments[1]);
   structure_sizes(arguments[1]);
   classifying(arguments[1]);
   seeing_layers(arguments[1]);
+  without_poses(arguments[2]);
   return failures ? 1 : 0;
 }

@@ -84,10 +84,9 @@ class StandInBackend final : public qcn::Backend {
   const bool on_device_;
 };
 
-std::shared_ptr<const qcn::Model> model(Calls& calls, bool on_device) {
+std::shared_ptr<const qcn::Model> model(Calls& calls, bool on_device, bool poses = true) {
   auto made = std::make_shared<qcn::Model>();
-  qcn::Structure& structure = made->manifest.structure;
-  structure.channels = 1, structure.height = structure.width = kSide, structure.classes = 1;
+  made->manifest.signature = {1, kSide, kSide, 1, poses};
   made->manifest.preprocessing.resize = kSide;
   made->manifest.preprocessing.mean = {0.25}, made->manifest.preprocessing.std = {0.5};
   made->backend = std::make_unique<StandInBackend>(calls, on_device);
@@ -144,6 +143,12 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   const std::string layers = refused("layers of a backend that shows none", QCN_BAD_ARGUMENT,
                                      [&] { qcn::Session(here, nullptr, [](const qcn_layer&) {}); });
   check(contains(layers, "a stand-in shows no layers"), layers);
+  std::vector<float> pose(3 * pixels.size(), 7.0F);
+  qcn::Session without(model(calls, true, false), nullptr);
+  const std::string poses = refused("poses of a network without them", QCN_BAD_ARGUMENT, [&] {
+    without.classify(images(pixels, 0).data(), count, found.data(), pose.data());
+  });
+  check(contains(poses, "has no poses") && contains(poses, "NULL"), poses);
   // The last is bad: nothing may have been queued for the others.
   std::vector<qcn_image> last = images(pixels, 0x3f);
   last.back().channels = 3;

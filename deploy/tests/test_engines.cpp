@@ -15,13 +15,16 @@ Artefact engine(const std::string& file, const std::string& precision, const std
   made.file = "engines/" + file, made.format = "trt", made.precision = precision;
   made.flavour = "tensorrt", made.version = version, made.sm = sm, made.gpu = sm == 90 ? "NVIDIA H200" : "Orin";
   made.min_batch = 1, made.opt_batch = 8, made.max_batch = 64;
+  made.rebuild = "qcn export {bundle} --format trt --precision " + precision + " --batch 1:8:64";
   return made;
 }
 
 Manifest bundle(const std::vector<Artefact>& files) {
   Manifest manifest;
   manifest.files = files;
-  manifest.files.push_back({"weights.safetensors", "native", "", "fp32", 1, 0, 0, 0, "", "", "", 0});
+  Artefact weights;
+  weights.file = "weights.safetensors", weights.format = "native", weights.precision = "fp32";
+  manifest.files.push_back(weights);
   return manifest;
 }
 
@@ -34,13 +37,14 @@ std::string chosen(const Manifest& manifest, const std::string& precision = "") 
 void test_choice() {
   const Artefact full = engine("fp32-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90);
   const Artefact half = engine("fp16-b1-8-64-sm90-trt8.6.0.engine", "fp16", "8.6.0", 90);
-  const Artefact fused = engine("fp32-fused-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90);
+  Artefact fused = engine("any-name.engine", "fp32", "8.6.0", 90);
+  fused.plugin = true;
   const Artefact other = engine("fp16-b1-8-64-sm87-trt10.3.0.engine", "fp16", "10.3.0", 87);
   Artefact rtx = half;
   rtx.flavour = "rtx";
   check(chosen(bundle({full, half})) == half.file, "the faster precision is taken");
   check(chosen(bundle({full, half}), "fp32") == full.file, "unless another is asked for");
-  check(chosen(bundle({half, fused, full})) == fused.file, "fused routing comes first");
+  check(chosen(bundle({half, fused, full})) == fused.file, "routing by the plugin comes first");
   check(chosen(bundle({half, fused}), "fp16") == half.file, "but not before what is asked for");
   check(chosen(bundle({other, rtx, full})) == full.file, "engines of other machines are passed over");
   Artefact one = half;
@@ -51,9 +55,11 @@ void test_choice() {
 void test_refusals() {
   const Manifest none = bundle({});
   const std::string nothing = refused("no engine", QCN_NO_BACKEND, [&] { chosen(none); });
-  check(contains(nothing, "`qcn export bundle --format trt --precision fp32 --batch 1:8:64`"), nothing);
+  check(contains(nothing, "`qcn export bundle --format trt`"), nothing);
 
-  const Manifest foreign = bundle({engine("fp16-fused-b1-8-64-sm87-trt10.3.0.engine", "fp16", "10.3.0", 87)});
+  Artefact other = engine("fp16-b1-8-64-sm87-trt10.3.0.engine", "fp16", "10.3.0", 87);
+  other.rebuild += " --routing fused";
+  const Manifest foreign = bundle({other, engine("fp32-b1-8-64-sm87-trt10.3.0.engine", "fp32", "10.3.0", 87)});
   const std::string said = refused("a foreign engine", QCN_BAD_ENGINE, [&] { chosen(foreign); });
   check(contains(said, "no engine for TensorRT 8.6.0 on NVIDIA H200 (sm90)"), said);
   check(contains(said, "fp16, TensorRT 10.3.0, Orin (sm87)"), said);
@@ -61,7 +67,8 @@ void test_refusals() {
 
   const Manifest full = bundle({engine("fp32-b1-8-64-sm90-trt8.6.0.engine", "fp32", "8.6.0", 90)});
   const std::string precise = refused("another precision", QCN_BAD_ENGINE, [&] { chosen(full, "fp16"); });
-  check(contains(precise, "no fp16 engine") && contains(precise, "--precision fp16"), precise);
+  check(contains(precise, "no fp16 engine") && contains(precise, "`qcn export bundle --format trt --precision fp16`"),
+        precise);
 }
 
 // Without an engine nothing is loaded; with one and no libqcn_tensorrt.so, or no GPU, it is said.

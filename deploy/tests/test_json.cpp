@@ -14,7 +14,7 @@ static void values() {
   check(std::get<std::int64_t>(Json::parse(" -12 ").value) == -12, "a whole number");
   check(std::get<std::int64_t>(Json::parse("9223372036854775807").value) == INT64_MAX, "the largest whole number");
   check(std::get<double>(Json::parse("9223372036854775808").value) == 9223372036854775808.0, "one more");
-  check(std::get<double>(Json::parse("1.0").value) == 1.0, "1.0 is no whole number");
+  check(std::get<double>(Json::parse("1.0").value) == 1.0, "1.0 is not a whole number");
   check(std::get<double>(Json::parse("-1.5E-3").value) == -1.5e-3, "an exponent");
   check(std::get<double>(Json::parse("0.1").value) == 0.1, "0.1 to the last bit");
   check(std::get<bool>(Json::parse("true").value) && Json::parse("null").is_null(), "words");
@@ -109,7 +109,10 @@ static void kinds() {
   check(contains(refused("too large", QCN_BAD_BUNDLE, [&] { entry("whole").integer("depth", 1, 2); }), "depth"),
         "the message names the entry");
   refused("a number for a whole number", QCN_BAD_BUNDLE, [&] { entry("real").integer("it", 0, 9); });
-  refused("a whole number for a number", QCN_BAD_BUNDLE, [&] { entry("whole").real("it"); });
+  check(entry("whole").real("it") == 3 && entry("real").real("it") == 3.5, "numbers, whole or not");
+  refused("a text for a number", QCN_BAD_BUNDLE, [&] { entry("text").real("it"); });
+  check(Json::parse("true").boolean("it") && !Json::parse("false").boolean("it"), "true and false");
+  refused("a number for true or false", QCN_BAD_BUNDLE, [&] { entry("whole").boolean("it"); });
   refused("a text for a list", QCN_BAD_BUNDLE, [&] { entry("text").list("it"); });
   refused("a list for a text", QCN_BAD_BUNDLE, [&] { entry("list").text("it"); });
   refused("no such entry", QCN_BAD_BUNDLE, [&] { entry("none"); });
@@ -127,6 +130,11 @@ static void texts() {
         "odd text in a message: " + qcn::quoted("a\n\xFF"
                                                 "b"));
   check(qcn::quoted(string(1000, 'x')).size() < 100, "long text in a message");
+  check(qcn::whole_characters("aé€", 9) == 6 && qcn::whole_characters("aé€", 6) == 6, "a text that fits");
+  check(qcn::whole_characters("aé€", 5) == 3 && qcn::whole_characters("aé€", 2) == 1, "no character is cut in two");
+  check(qcn::whole_characters("é", 1) == 0 && qcn::whole_characters("", 5) == 0, "nothing is left");
+  check(qcn::shell_word("a/b-1.0") == "a/b-1.0" && qcn::shell_word("") == "''", "plain words of a shell");
+  check(qcn::shell_word("a b;$c") == "'a b;$c'" && qcn::shell_word("a'b") == "'a'\"'\"'b'", "words in quotation marks");
 }
 
 static void hashes() {

@@ -1,10 +1,12 @@
-// The native backend against the plainest loops in double precision, on random networks. Trained networks and their
-// golden answers are for Python (tests/test_deploy_native.py); here is what a program without it relies on, under the
-// sanitizers too.
+// The native backend against the plainest loops in double precision, on random networks: QCNs, CNNs, and programs that
+// nobody would train. Trained networks and their golden answers are for Python (tests/test_deploy_native.py); here is
+// what a program without it relies on, under the sanitizers too.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -12,9 +14,11 @@
 #include <vector>
 
 #include "backend.h"
+#include "check.h"
 #include "em_routing.h"
-#include "error.h"
 #include "plain_network.h"
+#include "program.h"
+#include "random_network.h"
 
 // The linker (--wrap) sends what the backend calls for memory here, so that the calls can be counted.
 namespace {
@@ -36,39 +40,44 @@ QCN_COUNT(_Znwm, (std::size_t bytes), (bytes))  // operator new
 
 namespace {
 
+using networks::Builder;
+using networks::Network;
+using qcn::program::Program;
 using std::size_t;
 using std::string;
 using std::to_string;
 using Floats = std::vector<float>;
-
-int failures = 0;
-
-void check(bool good, const string& what) {
-  if (good) return;
-  std::printf("FAILED: %s\n", what.c_str());
-  ++failures;
-}
 
 struct Result {
   Floats activation, pose;
   bool operator==(const Result& other) const { return activation == other.activation && pose == other.pose; }
 };
 
-Result run(qcn::Runner& runner, const qcn::Structure& s, const Floats& images, int batch) {
-  Result r{Floats(static_cast<size_t>(batch * s.classes)), Floats(static_cast<size_t>(batch * s.classes * 3))};
-  runner.run(images.data(), batch, r.activation.data(), r.pose.data());
-  return r;
-}
+// A network that is loaded.
+struct Loaded {
+  explicit Loaded(const Network& network)
+      : program(network.file()), signature(program.signature), backend(qcn::native_backend(program)) {}
 
-Floats random_images(const qcn::Structure& s, int batch, unsigned seed = 1) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  Floats images(static_cast<size_t>(batch * s.channels * s.height * s.width));
-  for (float& x : images) x = normal(generator);
-  return images;
-}
+  const Program program;
+  const qcn::Signature signature;
+  const std::unique_ptr<qcn::Backend> backend;
+
+  Floats images(int batch, unsigned seed = 1) const {
+    std::mt19937 generator(seed);
+    return networks::random_floats(static_cast<size_t>(batch) * signature.image_floats(), generator, 1);
+  }
+  Result run(qcn::Runner& runner, const Floats& images, int batch) const {
+    const auto count = static_cast<size_t>(batch);
+    Result r{Floats(count * signature.activation_floats()), Floats(count * signature.pose_floats())};
+    runner.run(images.data(), batch, r.activation.data(), signature.poses ? r.pose.data() : nullptr);
+    return r;
+  }
+  Result run(const Floats& images, int batch) const { return run(*backend->runner(nullptr), images, batch); }
+  plain::Answers expected(const Floats& images, int batch) const { return plain::run(program, images, batch); }
+};
 
 double distance(const Floats& found, const std::vector<double>& expected) {
+  check(found.size() == expected.size(), "as many numbers as expected");
   double largest = 0;
   for (size_t i = 0; i < found.size(); ++i) {
     double d = std::fabs(static_cast<double>(found[i]) - expected[i]);
@@ -86,58 +95,104 @@ constexpr double kTolerance = 1e-5;
 
 struct Case {
   string name;
-  qcn::Structure structure;
-  plain::Widths widths;
+  Network network;
 };
 
-qcn::Structure structure_of(int channels, int height, int width, int classes) {
-  qcn::Structure s;
-  s.channels = channels;
-  s.height = height;
-  s.width = width;
-  s.classes = classes;
-  s.iterations = 2;
-  s.variance_floor = 1e-4;
-  s.mass_floor = 1e-6;
-  return s;
+// Poses shrink with each layer of capsules: larger rotations make up for it.
+Builder::Routing routing_of(int layer, bool unit, int iterations) {
+  return {iterations, unit ? "unit" : "logistic", false, layer == 0 ? 0.6 : 4.0};
 }
 
-// Widths that fill no vector, one that fills one exactly, maps of odd sides.
-std::vector<Case> cases() {
-  Case branched{"branched", structure_of(2, 17, 19, 5), {{}, {5, 12}, {7}, 6, {9, 4}}};
-  branched.structure.pose = {1, 2};
-  branched.structure.activation = {2};
-  branched.structure.capsules = {{"capsules1", 3, 2}, {"capsules2", 2, 1}, {"classes", {}, 1}};
-  Case unbranched{"unbranched", structure_of(3, 29, 37, 10), {{8, 17}, {}, {}, 5, {8}}};
-  unbranched.structure.stem = {2, 2};
-  unbranched.structure.capsules = {{"capsules1", 3, 2}, {"classes", {}, 1}};
-  Case both{"stem and branches", structure_of(1, 13, 10, 2), {{33}, {4}, {16, 3}, 2, {}}};
-  both.structure.stem = {3};
-  both.structure.pose = {2};
-  both.structure.activation = {1, 2};
-  both.structure.capsules = {{"classes", {}, 1}};
-  Case bare{"no convolutions but the projections", structure_of(3, 4, 3, 3), {{}, {}, {}, 4, {5}}};
-  bare.structure.capsules = {{"capsules1", 2, 1}, {"classes", {}, 1}};
-  return {branched, unbranched, both, bare};
+Network branched(bool unit, int iterations, unsigned seed) {
+  Builder b({2, 17, 19}, seed);
+  const string pose = b.blocks("pose", "image", {{5, 1}, {12, 2}}),
+               activation = b.blocks("activation", "image", {{7, 2}});
+  auto capsules = b.project(pose, activation, 6);
+  capsules = b.route("capsules1", capsules, 3, 3, 2, 9, routing_of(0, unit, iterations));
+  capsules = b.route("capsules2", capsules, 2, 2, 1, 4, routing_of(1, unit, iterations));
+  capsules = b.route_whole("classes", capsules, 5, routing_of(2, unit, iterations));
+  return b.network(capsules.activation, capsules.pose);
 }
 
-std::unique_ptr<qcn::Backend> backend_of(const plain::Network& network) {
-  return qcn::native_backend(network.structure, plain::file_of(network));
+Network unbranched(bool unit, int iterations, unsigned seed) {
+  Builder b({3, 29, 37}, seed);
+  const string trunk = b.blocks("stem", "image", {{8, 2}, {17, 2}});
+  auto capsules = b.project(trunk, trunk, 5);
+  capsules = b.route("capsules1", capsules, 3, 3, 2, 8, routing_of(0, unit, iterations));
+  capsules = b.route_whole("classes", capsules, 10, routing_of(1, unit, iterations));
+  return b.network(capsules.activation, capsules.pose);
+}
+
+Network stem_and_branches(bool unit, int iterations, unsigned seed) {
+  Builder b({1, 13, 10}, seed);
+  const string trunk = b.blocks("stem", "image", {{33, 3}});
+  const string pose = b.blocks("pose", trunk, {{4, 2}}), activation = b.blocks("activation", trunk, {{16, 1}, {3, 2}});
+  auto capsules = b.route_whole("classes", b.project(pose, activation, 2), 2, routing_of(0, unit, iterations));
+  return b.network(capsules.activation, capsules.pose);
+}
+
+Network bare(bool unit, int iterations, unsigned seed) {
+  Builder b({3, 4, 3}, seed);
+  auto capsules = b.project("image", "image", 4);
+  capsules = b.route("capsules1", capsules, 2, 2, 1, 5, routing_of(0, unit, iterations));
+  capsules = b.route_whole("classes", capsules, 3, routing_of(1, unit, iterations));
+  return b.network(capsules.activation, capsules.pose);
+}
+
+// The rival: no routing, no poses.
+Network cnn(unsigned seed) {
+  Builder b({3, 16, 12}, seed);
+  const string first = b.pool("pool1", b.convolution("conv1", {{"image", 5, 1, 2}}, 18), "max", 2, 2);
+  const string second = b.pool("pool2", b.convolution("conv2", {{first, 5, 1, 2}}, 33), "max", 2, 2);
+  return b.network(b.linear("classes", b.linear("hidden", second, 70, "relu"), 7, "softmax"));
+}
+
+// An extractor that is nobody's: wide strides, an average over what is left, and a linear layer.
+Network odd_extractor(unsigned seed) {
+  Builder b({2, 21, 23}, seed);
+  const string wide = b.convolution("wide", {{"image", 5, 2, 1}}, 9);
+  const string even = b.convolution("even", {{wide, 4, 3, 3}, {wide, 2, 3, 2}}, 11, "none");
+  const string mean = b.pool("mean", b.affine("scaled", even, "sigmoid"), "average", 4, 1);
+  return b.network(b.linear("classes", mean, 4, "sigmoid"));
+}
+
+// Values that are read in both layouts, from the image on: pooling before routing, routing before convolutions.
+Network mixed(bool unit, int iterations, unsigned seed) {
+  Builder b({3, 14, 14}, seed);
+  const string features = b.convolution("features", {{"image", 3, 1, 0}}, 12, "none");
+  const string pose = b.pool("pose", features, "average", 3, 2);
+  const string activation =
+      b.pool("activation", b.convolution("four", {{features, 1, 1, 0}}, 4, "sigmoid"), "max", 3, 2);
+  auto capsules = b.route("capsules1", {pose, activation}, 2, 3, 1, 3, routing_of(0, unit, iterations));
+  const string again = b.convolution("again", {{capsules.activation, 3, 1, 1}}, 6, "sigmoid");
+  const string poses = b.convolution("poses", {{again, 1, 1, 0}, {capsules.activation, 3, 1, 1}}, 18, "none");
+  capsules = b.route_whole("capsules2", {poses, again}, 4, routing_of(1, unit, iterations));
+  b.linear("unread", "image", 9, "relu");
+  b.linear("poses12", features, 12, "none");
+  return b.network(b.linear("classes", capsules.pose, 4, "softmax"), "poses12");
+}
+
+std::vector<Case> cases(unsigned seed, bool unit = false, int iterations = 2) {
+  return {{"branched", branched(unit, iterations, seed)},
+          {"unbranched", unbranched(unit, iterations, seed)},
+          {"stem and branches", stem_and_branches(unit, iterations, seed)},
+          {"no convolutions but the projections", bare(unit, iterations, seed)},
+          {"CNN", cnn(seed)},
+          {"odd extractor", odd_extractor(seed)},
+          {"mixed", mixed(unit, iterations, seed)}};
 }
 
 void test_answers() {
   double worst = 0;
-  for (Case c : cases()) {
-    for (bool unit : {false, true}) {
-      for (int iterations = 1; iterations <= 3; ++iterations) {
-        c.structure.unit = unit;
-        c.structure.iterations = iterations;
-        plain::Network network = plain::random_network(c.structure, c.widths, 3);
-        auto runner = backend_of(network)->runner(nullptr);  // it outlives its backend
+  for (bool unit : {false, true}) {
+    for (int iterations = 1; iterations <= 3; ++iterations) {
+      for (const Case& c : cases(3, unit, iterations)) {
+        const Loaded loaded(c.network);
+        auto runner = qcn::native_backend(loaded.program)->runner(nullptr);  // it outlives its backend
         for (int batch : {1, 2, 3, 17}) {
           if (batch > 1 && iterations != 2) continue;
-          Floats images = random_images(c.structure, batch);
-          double d = distance(run(*runner, c.structure, images, batch), plain::run(network, images, batch));
+          Floats images = loaded.images(batch);
+          double d = distance(loaded.run(*runner, images, batch), loaded.expected(images, batch));
           worst = d <= worst ? worst : d;
           check(d <= kTolerance, c.name + ", unit " + to_string(unit) + ", " + to_string(iterations) +
                                      " iterations, batch " + to_string(batch) + ": off by " + to_string(d * 1e6) +
@@ -149,54 +204,111 @@ void test_answers() {
   std::printf("worst distance from float64: %.2g\n", worst);
 }
 
+// Programs of random operations, each on values that random ones before it made.
+void test_random_programs() {
+  std::mt19937 generator(11);
+  const auto up_to = [&](int most) { return 1 + static_cast<int>(generator() % static_cast<unsigned>(most)); };
+  const std::vector<string> endings = {"none", "relu", "sigmoid"};
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    Builder b({up_to(3), 4 + up_to(12), 4 + up_to(12)}, seed);
+    std::vector<string> maps = {"image"}, all = maps;
+    for (int i = 0; i < 6; ++i) {
+      const string name = "n" + to_string(i), input = maps[generator() % maps.size()];
+      const networks::Shape of = b.shape(input);
+      const int side = std::min(of[1], of[2]), kernel = up_to(std::min(side, 5)), stride = up_to(3);
+      const string& ending = endings[generator() % 3];
+      string made = name;
+      switch (generator() % 5) {
+        case 0:
+          b.affine(name, input, ending);
+          break;
+        case 1: {
+          std::vector<Builder::Source> sources = {{input, kernel, stride, up_to(4) - 1}};
+          // A second source that makes the same map: a kernel and a padding that are larger by 2 and 1.
+          if (generator() % 2) sources.push_back({input, kernel + 2, stride, sources[0].padding + 1});
+          b.convolution(name, sources, up_to(20), ending);
+          break;
+        }
+        case 2:
+          b.pool(name, input, generator() % 2 ? "max" : "average", kernel, stride);
+          break;
+        case 3:
+          all.push_back(b.linear(name, all[generator() % all.size()], up_to(40), ending));
+          continue;
+        default: {
+          const int types = up_to(4);
+          const Builder::Capsules children = {b.convolution(name + ".p", {{input, 1, 1, 0}}, 3 * types, "none"),
+                                              b.convolution(name + ".a", {{input, 1, 1, 0}}, types, "sigmoid")};
+          const Builder::Routing routing = {2, "logistic", generator() % 2 == 0, 0.6};
+          const auto capsules = b.route(name, children, kernel, up_to(of[2]), stride, up_to(5), routing);
+          all.push_back(capsules.pose);
+          made = capsules.activation;
+        }
+      }
+      maps.push_back(made), all.push_back(made);
+    }
+    const string activation = b.linear("classes", all.back(), 5, generator() % 2 ? "softmax" : "none");
+    const bool poses = generator() % 2;
+    const Loaded loaded(b.network(activation, poses ? b.linear("poses", all[all.size() / 2], 15, "none") : ""));
+    const int batch = up_to(4);
+    const Floats images = loaded.images(batch, seed);
+    const double d = distance(loaded.run(images, batch), loaded.expected(images, batch));
+    check(d <= 3 * kTolerance, "random program " + to_string(seed) + ": off by " + to_string(d * 1e6) + "e-6");
+  }
+}
+
 // Any number of threads, any runner, alone or beside others: the same bits. A large batch goes through in parts.
 void test_bits() {
-  Case c = cases()[0];
-  plain::Network network = plain::random_network(c.structure, c.widths, 4);
-  auto backend = backend_of(network);
-  const int batch = 70;
-  Floats images = random_images(c.structure, batch);
-  qcn_set_threads(1);
-  Result expected = run(*backend->runner(nullptr), c.structure, images, batch);
-  check(distance(expected, plain::run(network, images, batch)) <= kTolerance, "a batch of 70");
-  for (int threads : {2, 3, 8, 0}) {
-    qcn_set_threads(threads);
-    check(run(*backend->runner(nullptr), c.structure, images, batch) == expected, to_string(threads) + " threads");
+  for (const Case& c : {Case{"branched", branched(false, 2, 4)}, Case{"CNN", cnn(4)}}) {
+    const Loaded loaded(c.network);
+    const int batch = 40;
+    Floats images = loaded.images(batch);
+    qcn_set_threads(1);
+    const Result expected = loaded.run(images, batch), first = loaded.run(images, 1);
+    check(distance(expected, loaded.expected(images, batch)) <= kTolerance, c.name + ", a batch of 40");
+    for (int threads : {2, 3, 8, 0}) {
+      qcn_set_threads(threads);
+      check(loaded.run(images, batch) == expected, c.name + ", " + to_string(threads) + " threads");
+      check(loaded.run(images, 1) == first, c.name + ", one image, " + to_string(threads) + " threads");
+    }
+    if (!loaded.signature.poses) {  // routing has the images of a batch in one vector: there, last bits may differ
+      check(std::equal(first.activation.begin(), first.activation.end(), expected.activation.begin()),
+            c.name + ": an image alone has the bits that it has in a batch");
+    }
+    std::vector<std::thread> hosts;
+    std::atomic<int> wrong{0};
+    for (int host = 0; host < 4; ++host) {
+      hosts.emplace_back([&] {
+        auto runner = loaded.backend->runner(nullptr);
+        for (int i = 0; i < 5; ++i) wrong += !(loaded.run(*runner, images, batch) == expected);
+      });
+    }
+    for (std::thread& host : hosts) host.join();
+    check(wrong == 0, c.name + ", runners beside each other: " + to_string(wrong) + " of 20 answers wrong");
   }
-  std::vector<std::thread> hosts;
-  std::atomic<int> wrong{0};
-  for (int host = 0; host < 4; ++host) {
-    hosts.emplace_back([&] {
-      auto runner = backend->runner(nullptr);
-      for (int i = 0; i < 10; ++i) wrong += !(run(*runner, c.structure, images, batch) == expected);
-    });
-  }
-  for (std::thread& host : hosts) host.join();
-  check(wrong == 0, "runners beside each other: " + to_string(wrong) + " of 40 answers wrong");
 }
 
 void test_no_pose_asked() {
-  Case c = cases()[0];
-  auto runner = backend_of(plain::random_network(c.structure, c.widths, 5))->runner(nullptr);
-  Floats images = random_images(c.structure, 3), activation(15);
+  const Loaded loaded(branched(false, 2, 5));
+  auto runner = loaded.backend->runner(nullptr);
+  Floats images = loaded.images(3), activation(15);
   runner->run(images.data(), 3, activation.data(), nullptr);
-  check(activation == run(*runner, c.structure, images, 3).activation, "activations without poses");
+  check(activation == loaded.run(*runner, images, 3).activation, "activations without poses");
   runner->run(nullptr, 0, nullptr, nullptr);
 }
 
 // Layers are shown in parts, first to last; to look changes no bit. A layer gives out the means of its last iteration.
 void test_layers() {
-  Case c = cases()[0];
-  c.structure.iterations = 3;
-  auto backend = backend_of(plain::random_network(c.structure, c.widths, 8));
-  const int batch = 70;
-  Floats images = random_images(c.structure, batch);
-  const Result expected = run(*backend->runner(nullptr), c.structure, images, batch);
+  const Loaded loaded(branched(false, 3, 8));
+  const std::vector<string> layers = {"capsules1", "capsules2", "classes"};
+  const int batch = 40;
+  Floats images = loaded.images(batch);
+  const Result expected = loaded.run(images, batch);
   std::vector<string> names;
   Floats activation, pose;
   size_t wrong = 0;
-  auto runner = backend->runner(nullptr);
-  check(runner->show_layers([&](const qcn_layer& layer) {
+  auto runner = loaded.backend->runner(nullptr);
+  const bool shows = runner->show_layers([&](const qcn_layer& layer) {
     names.emplace_back(layer.name);
     const size_t places = static_cast<size_t>(layer.height * layer.width), parents = static_cast<size_t>(layer.parents);
     const size_t images_of_it = static_cast<size_t>(layer.images), numbers = images_of_it * parents * places;
@@ -210,154 +322,234 @@ void test_layers() {
         }
       }
     }
-    if (names.back() != c.structure.capsules.back().name) return;
+    if (names.back() != layers.back()) return;
     activation.insert(activation.end(), layer.activation, layer.activation + numbers);
     pose.insert(pose.end(), layer.pose, layer.pose + 3 * numbers);
-  }),
-        "the native backend shows its layers");
-  check(run(*runner, c.structure, images, batch) == expected, "the answers of a runner that shows its layers");
+  });
+  check(shows, "the native backend shows its layers");
+  check(loaded.run(*runner, images, batch) == expected, "the answers of a runner that shows its layers");
   check(activation == expected.activation && pose == expected.pose, "the last layer's are the answers");
   check(wrong == 0, to_string(wrong) + " means differ from poses");
-  const size_t layers = c.structure.capsules.size();
-  check(names.size() % layers == 0 && names.size() > layers, "layers are shown of every part of a batch");
-  for (size_t i = 0; i < names.size(); ++i) check(names[i] == c.structure.capsules[i % layers].name, names[i]);
+  check(names.size() % layers.size() == 0 && names.size() > layers.size(), "layers are shown of every part of a batch");
+  for (size_t i = 0; i < names.size(); ++i) check(names[i] == layers[i % layers.size()], names[i]);
 }
 
 void test_no_allocation_after_warm_up() {
-  Case c = cases()[0];
-  auto runner = backend_of(plain::random_network(c.structure, c.widths, 6))->runner(nullptr);
-  Floats images = random_images(c.structure, 40), activation(40 * 5), pose(40 * 15);
-  for (int threads : {1, 2, 5}) {  // more of them may take more scratch, in their first run
-    qcn_set_threads(threads);
-    long before = allocations;
-    runner->run(images.data(), 40, activation.data(), pose.data());
-    check(allocations > before || threads > 1, "allocations are counted");
-    before = allocations;
-    for (int batch : {40, 1, 33, 7}) runner->run(images.data(), batch, activation.data(), pose.data());
-    check(allocations == before, to_string(allocations - before) + " allocations after the first run");
+  for (const Case& c : cases(6)) {
+    const Loaded loaded(c.network);
+    auto runner = loaded.backend->runner(nullptr);
+    Floats images = loaded.images(40), activation(40 * loaded.signature.activation_floats());
+    Floats poses(40 * loaded.signature.pose_floats());
+    float* pose = loaded.signature.poses ? poses.data() : nullptr;
+    for (int threads : {1, 2, 5}) {  // more of them may take more scratch, in their first run
+      qcn_set_threads(threads);
+      long before = allocations;
+      runner->run(images.data(), 40, activation.data(), pose);
+      check(allocations > before || threads > 1, "allocations are counted");
+      before = allocations;
+      for (int batch : {40, 1, 33, 7}) runner->run(images.data(), batch, activation.data(), pose);
+      check(allocations == before,
+            c.name + ": " + to_string(allocations - before) + " allocations after the first run");
+    }
   }
   qcn_set_threads(0);
 }
 
 void test_odd_numbers() {
-  for (const Case& c : cases()) {
-    auto runner = backend_of(plain::random_network(c.structure, c.widths, 7))->runner(nullptr);
+  for (const Case& c : cases(7)) {
+    const Loaded loaded(c.network);
+    auto runner = loaded.backend->runner(nullptr);
     for (float odd : {std::nanf(""), std::numeric_limits<float>::infinity(), -3e38f}) {
-      Floats images = random_images(c.structure, 2);
-      Result good = run(*runner, c.structure, images, 2);
-      images[images.size() / 4] = odd;  // of the first image
-      Result r = run(*runner, c.structure, images, 2);
-      bool nan = false;
-      for (float x : r.pose) nan = nan || std::isnan(x);
+      Floats images = loaded.images(2);
+      Result good = loaded.run(*runner, images, 2);
+      const float right = std::exchange(images[images.size() / 4], odd);  // of the first image
+      Result r = loaded.run(*runner, images, 2);
+      const Floats& seen = loaded.signature.poses ? r.pose : r.activation;
+      const bool nan = std::any_of(seen.begin(), seen.end(), [](float x) { return std::isnan(x); });
       check(nan || !std::isnan(odd), c.name + ": a NaN pixel comes out as NaN");
-      images[images.size() / 4] = random_images(c.structure, 2)[images.size() / 4];
-      check(run(*runner, c.structure, images, 2) == good, c.name + ": nothing of it stays");
+      images[images.size() / 4] = right;
+      check(loaded.run(*runner, images, 2) == good, c.name + ": nothing of it stays");
     }
   }
 }
 
-// A wrong number in any array shows: what the tests above compare is the whole network.
+// Wrong numbers in any array show: what the tests above compare is the whole network. Three in each, since one may meet
+// a relu that is closed for all four images.
 void test_planted_faults() {
-  for (const Case& c : cases()) {
-    plain::Network network = plain::random_network(c.structure, c.widths, 8);
-    Floats images = random_images(c.structure, 4);
-    plain::Answers expected = plain::run(network, images, 4);
-    for (auto& [name, array] : network.arrays) {
-      float& last = array.values.back();
-      float right = std::exchange(last, last + 1.5f);
-      double d = distance(run(*backend_of(network)->runner(nullptr), c.structure, images, 4), expected);
+  for (Case& c : cases(8)) {
+    const Loaded good(c.network);
+    Floats images = good.images(4);
+    plain::Answers expected = good.expected(images, 4);
+    for (auto& [name, array] : c.network.arrays) {
+      if (name.compare(0, 6, "unread") == 0) continue;  // nothing reads what this makes
+      const Floats right = array.values;
+      for (size_t place : {size_t{0}, right.size() / 2, right.size() - 1}) array.values[place] = right[place] + 1.5f;
+      double d = distance(Loaded(c.network).run(images, 4), expected);
       check(d > 4 * kTolerance, c.name + ": a wrong " + name + " goes unnoticed");
-      last = right;
+      array.values = right;
     }
   }
 }
 
-void refused(const plain::Network& network, const string& what) {
-  try {
-    backend_of(network);
-    check(false, what + " is not refused");
-  } catch (const qcn::Error& error) {
-    check(error.status == QCN_BAD_BUNDLE, what + ": " + error.what());
-  }
+void refuse(const Network& network, const string& what) {
+  refused(what, QCN_BAD_BUNDLE, [&] { qcn::native_backend(Program(network.file())); });
 }
 
-void test_refusals() {
-  Case c = cases()[0];
-  const plain::Network good = plain::random_network(c.structure, c.widths, 9);
-  for (const auto& [name, array] : good.arrays) {
-    plain::Network network = good;
-    network.arrays.erase(name);
-    refused(network, "no " + name);
-    network = good;
-    network.arrays[name].shape.push_back(1);
-    refused(network, name + " of one dimension too many");
-    network.arrays[name] = {{0}, {}};
-    refused(network, "an empty " + name);
-    if (array.shape.size() > 1 && array.shape[0] != array.shape[1]) {
+void test_arrays_that_do_not_fit() {
+  for (const Network& good : {branched(false, 2, 9), cnn(9), mixed(false, 2, 9)}) {
+    for (const auto& [name, array] : good.arrays) {
+      Network network = good;
+      network.arrays.erase(name);
+      refuse(network, "no " + name);
       network = good;
-      std::swap(network.arrays[name].shape[0], network.arrays[name].shape[1]);
-      refused(network, name + " transposed");
+      network.arrays[name].shape.push_back(1);
+      refuse(network, name + " of one dimension too many");
+      network.arrays[name] = {{0}, {}};
+      refuse(network, "an empty " + name);
+      if (array.shape.size() > 1 && array.shape[0] != array.shape[1]) {
+        network = good;
+        std::swap(network.arrays[name].shape[0], network.arrays[name].shape[1]);
+        refuse(network, name + " transposed");
+      }
     }
+    Network more = good;
+    more.arrays["more"] = {{1}, {0.0f}};
+    refuse(more, "an array too many");
   }
-  plain::Network more = good;
-  more.arrays["more"] = {{1}, {0.0f}};
-  refused(more, "an array too many");
+}
 
-  auto altered = [&](const string& what, auto alter) {
-    plain::Network network = good;
-    alter(network.structure);
-    refused(network, what);
+void test_programs_that_do_not_fit() {
+  const auto altered = [](const Network& good, const string& from, const string& to) {
+    Network network = good;
+    const size_t place = network.program.find(from);
+    check(place != string::npos, "the test replaces what is not there: " + from);
+    if (place == string::npos) return;
+    network.program.replace(place, from.size(), to);
+    refuse(network, from + " made " + to);
   };
-  for (int size : {0, -1, std::numeric_limits<int>::min()}) {
-    altered("channels", [&](qcn::Structure& s) { s.channels = size; });
-    altered("height", [&](qcn::Structure& s) { s.height = size; });
-    altered("width", [&](qcn::Structure& s) { s.width = size; });
-    altered("classes", [&](qcn::Structure& s) { s.classes = size; });
-    altered("iterations", [&](qcn::Structure& s) { s.iterations = size; });
-    altered("a stride", [&](qcn::Structure& s) { s.pose[1] = size; });
-    altered("a capsule layer's stride", [&](qcn::Structure& s) { s.capsules[0].stride = size; });
-    altered("a kernel", [&](qcn::Structure& s) { s.capsules[0].kernel = size; });
+  const Network capsules = branched(false, 2, 9), rival = cnn(9), odd = odd_extractor(9);
+  for (const string size : {"0", "-1", "65537", "2147483647", "9223372036854775807", "1.0", "\"1\"", "null", "[1]"}) {
+    altered(capsules, "\"shape\": [2, 17, 19]", "\"shape\": [2, 17, " + size + "]");
+    altered(capsules, "\"strides\": [1]", "\"strides\": [" + size + "]");
+    altered(capsules, "\"window\": [3, 3]", "\"window\": [3, " + size + "]");
+    altered(capsules, "\"stride\": 2", "\"stride\": " + size);
+    altered(capsules, "\"iterations\": 2", "\"iterations\": " + size);
+    altered(capsules, "\"shape\": [5]", "\"shape\": [" + size + "]");
+    altered(rival, "\"kernel\": 2", "\"kernel\": " + size);
+    altered(rival, "\"stride\": 2", "\"stride\": " + size);
+    altered(rival, "\"shape\": [70]", "\"shape\": [" + size + "]");
+    if (size != "0") altered(rival, "\"paddings\": [2]", "\"paddings\": [" + size + "]");
   }
-  const int huge = std::numeric_limits<int>::max();
-  altered("a huge height", [&](qcn::Structure& s) { s.height = huge; });
-  altered("a huge image", [&](qcn::Structure& s) { s.height = s.width = huge; });
-  altered("a huge stride", [&](qcn::Structure& s) { s.pose[0] = huge; });
-  altered("a huge kernel", [&](qcn::Structure& s) { s.capsules[0].kernel = huge; });
-  altered("too small an image", [&](qcn::Structure& s) { s.height = s.width = 4; });
-  altered("branches to different maps", [&](qcn::Structure& s) { s.pose[0] = 2; });
-  altered("6 iterations", [&](qcn::Structure& s) { s.iterations = 6; });
-  altered("another variance floor", [&](qcn::Structure& s) { s.variance_floor = 1e-3; });
-  altered("another mass floor", [&](qcn::Structure& s) { s.mass_floor = std::nan(""); });
-  altered("no capsule layer", [&](qcn::Structure& s) { s.capsules.clear(); });
-  altered("two class layers", [&](qcn::Structure& s) { s.capsules[1].kernel.reset(); });
-  altered("a class layer with a kernel", [&](qcn::Structure& s) { s.capsules[2].kernel = 1; });
-  altered("a stack too many", [&](qcn::Structure& s) { s.stem = {1}; });
-  c.structure.classes = QCN_ROUTING_MAX_PARENTS + 1;
-  refused(plain::random_network(c.structure, c.widths, 9), "65 classes");
+  const std::vector<std::pair<string, string>> of_capsules = {
+      {"\"name\": \"image\"", "\"name\": \"picture\""},
+      {"\"shape\": [2, 17, 19]", "\"shape\": [2, 17]"},
+      {"\"shape\": [2, 17, 19]", "\"shape\": [3, 17, 19]"},
+      {"\"shape\": [2, 17, 19]", "\"shape\": [65536, 65536, 65536]"},
+      {"\"precision\": \"fp32\"", "\"precision\": \"fp16\""},
+      {"\"precision\": \"fp32\"", "\"precision\": \"int8\""},
+      {"\"op\": \"affine\"", "\"op\": \"norm\""},
+      {"\"op\": \"affine\"", "\"op\": \"linear\""},
+      {"\"op\": \"affine\", ", ""},
+      {"\"op\": \"affine\"", "\"op\": \"affine\", \"more\": 1"},
+      {"\"op\": \"affine\"", "\"op\": \"affine\", \"op\": \"affine\""},
+      {"\"input\": \"image\"", "\"input\": \"later\""},
+      {"\"input\": \"image\"", "\"input\": \"pose.0.conv1\""},  // which is made after it
+      {"\"input\": \"image\"", "\"input\": \"pose.entry\""},    // itself
+      {"\"name\": \"pose.0.conv1\"", "\"name\": \"pose.entry\""},
+      {"\"name\": \"pose.0.conv1\"", "\"name\": \"image\""},
+      {"\"name\": \"pose.0.conv1\"", "\"name\": \"\""},
+      {"\"name\": \"pose.0.conv1\"", "\"name\": \"a\\nb\""},
+      {"\"name\": \"capsules2\"", "\"name\": \"capsules1\""},
+      {"\"ending\": \"relu\"", "\"ending\": \"softmax\""},
+      {"\"ending\": \"relu\"", "\"ending\": \"tanh\""},
+      {"\"inputs\": [\"pose.0.conv1\", \"pose.entry\"]", "\"inputs\": []"},
+      {"\"inputs\": [\"pose.0.conv1\", \"pose.entry\"]", "\"inputs\": [\"pose.0.conv1\"]"},
+      {"\"inputs\": [\"pose.0.conv1\", \"pose.entry\"]",
+       "\"inputs\": [\"pose.0.conv1\", \"pose.entry\", \"pose.entry\"]"},
+      {"\"strides\": [1, 1]", "\"strides\": [1, 2]"},
+      {"\"strides\": [1, 1]", "\"strides\": [1]"},
+      {"\"paddings\": [1, 0]", "\"paddings\": [1, 1]"},
+      {"\"paddings\": [1, 0]", "\"paddings\": [0, 0]"},
+      {"\"pose\": \"pose.projection\"", "\"pose\": \"activation.projection\""},
+      {"\"activation\": \"activation.projection\"", "\"activation\": \"pose.projection\""},
+      {"\"activation\": \"capsules1.activation\"", "\"activation\": \"capsules1.pose\""},
+      {"\"activation\": \"capsules1.activation\"", "\"activation\": \"capsules1\""},
+      {"\"window\": [3, 3]", "\"window\": [3]"},
+      {"\"window\": [3, 3]", "\"window\": [10, 3]"},
+      {"\"window\": [3, 3]", "\"window\": [2, 3]"},
+      {"\"iterations\": 2", "\"iterations\": 6"},
+      {"\"mode\": \"logistic\"", "\"mode\": \"linear\""},
+      {"\"shape\": [9, 4, 4]", "\"shape\": [9, 4, 5]"},
+      {"\"shape\": [9, 4, 4]", "\"shape\": [9, 4]"},
+      {"\"value\": \"classes.activation\"", "\"value\": \"capsules2.activation\""},
+      {"\"value\": \"classes.activation\"", "\"value\": \"classes\""},
+      {"\"name\": \"activation\"", "\"name\": \"probability\""},
+      {"\"shape\": [5, 3]", "\"shape\": [3, 5]"},
+      {"\"shape\": [5, 3]", "\"shape\": [15]"},
+      {", {\"name\": \"pose\"", ", {\"name\": \"activation\""},
+      {"\"outputs\": [", "\"outputs\": [], \"more\": ["},
+      {"\"operations\": [", "\"operations\": [], \"more\": ["},
+  };
+  for (const auto& [from, to] : of_capsules) altered(capsules, from, to);
+  const std::vector<std::pair<string, string>> of_rival = {
+      {"\"kind\": \"max\"", "\"kind\": \"min\""},
+      {"\"kernel\": 2", "\"kernel\": 13"},
+      {"\"paddings\": [2]", "\"paddings\": [1]"},
+      {"\"paddings\": [2]", "\"paddings\": [65536]"},
+      {"\"input\": \"hidden\"", "\"input\": \"pool2\""},
+      {"\"shape\": [70]", "\"shape\": [70, 1]"},
+      {"\"shape\": [70]", "\"shape\": [71]"},
+      {"\"inputs\": [\"pool1\"]", "\"inputs\": [\"conv1\"]"},
+  };
+  for (const auto& [from, to] : of_rival) altered(rival, from, to);
+  altered(odd, "\"input\": \"mean\"", "\"input\": \"scaled\"");
+  altered(odd, "\"kind\": \"average\"", "\"kind\": 1");
+
+  const auto refuse_program = [&](const string& text) {
+    Network network = rival;
+    network.program = text;
+    refuse(network, text);
+  };
+  for (const char* text : {"", "{}", "[]", "null", "{\"input\": 1, \"operations\": 1, \"outputs\": 1}"})
+    refuse_program(text);
+
+  // More parents than routing has room for.
+  Builder b({3, 4, 4}, 1);
+  const auto crowd = b.route_whole("classes", b.project("image", "image", 2), QCN_ROUTING_MAX_PARENTS + 1, {});
+  refuse(b.network(crowd.activation, crowd.pose), "65 classes");
+  // Small arrays, but maps that would fill all memory: by padding, and by many of them.
+  Builder huge({1, 4, 4}, 1);
+  const string wide = huge.convolution("wide", {{"image", 1, 1, 30000}}, 1);
+  refuse(huge.network(huge.linear("classes", huge.pool("one", wide, "max", 60004, 1), 2, "none")), "a huge border");
+  Builder many({1, 4, 4}, 1);
+  string last = many.convolution("wide", {{"image", 1, 1, 10000}}, 1);
+  for (int i = 0; i < 3; ++i) last = many.affine("copy" + to_string(i), last);
+  refuse(many.network(many.linear("classes", many.pool("one", last, "max", 20004, 1), 2, "none")), "many huge maps");
 }
 
 void test_name() {
-  Case c = cases()[3];
-  auto backend = backend_of(plain::random_network(c.structure, c.widths, 10));
+  const Loaded loaded(bare(false, 2, 10));
   qcn_set_threads(3);
-  check(backend->name() == string("native, ") + qcn_instruction_set() + ", 3 threads", backend->name());
+  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 3 threads", loaded.backend->name());
   qcn_set_threads(1);
-  check(backend->name() == string("native, ") + qcn_instruction_set() + ", 1 thread", backend->name());
+  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 1 thread", loaded.backend->name());
   qcn_set_threads(0);
-  check(backend->precision() == "fp32" && backend->max_batch() == 0, "precision and largest batch");
+  check(loaded.backend->precision() == "fp32" && loaded.backend->max_batch() == 0, "precision and largest batch");
 }
 
 }  // namespace
 
 int main() {
   test_answers();
+  test_random_programs();
   test_bits();
   test_no_pose_asked();
   test_layers();
   test_no_allocation_after_warm_up();
   test_odd_numbers();
   test_planted_faults();
-  test_refusals();
+  test_arrays_that_do_not_fit();
+  test_programs_that_do_not_fit();
   test_name();
   std::printf("%s: %s\n", qcn_instruction_set(), failures ? "FAILED" : "all passed");
   return failures ? 1 : 0;

@@ -1,4 +1,4 @@
-// qcn.hpp, and many threads: test_sessions BUNDLE [INFERENCES a thread], of any bundle.
+// qcn.hpp, and many threads: test_sessions BUNDLE [INFERENCES per thread], of any bundle.
 #include <unistd.h>
 
 #include <atomic>

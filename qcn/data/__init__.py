@@ -27,15 +27,15 @@ def find(name: str) -> Dataset:
 
 
 def load(name: str, data_dir: Path) -> Splits:
-    """Read the data set of this name from its folder below `data_dir`, and cut it."""
+    """Read the data set of this name from its folder below `data_dir`, and split it."""
     dataset = find(name)
     folder = data_dir / dataset.folder
     if not dataset.files:
         return dataset.load(folder)
-    mend = f"qcn datasets fetch {name} --data-dir {data_dir}"
+    command = f"qcn datasets fetch {name} --data-dir {data_dir}"
     try:
         return dataset.load(folder)
     except MissingError as error:
-        raise MissingError(f"{error}; get it with: {mend}") from None
+        raise MissingError(f"{error}; get it with: {command}") from None
     except UsageError as error:
-        raise UsageError(f"{error}; remove the file and get it anew with: {mend}") from None
+        raise UsageError(f"{error}; delete the file and get it again with: {command}") from None

@@ -1,6 +1,6 @@
-"""What every reader of an official file shares: find it, read it (gzip or not), and say plainly what is wrong with it.
+"""What every reader of an official file shares: find it, read it (gzip or not), and say what is wrong with it.
 
-A file is read whole before its header is believed, so a header that promises more than there is costs no memory.
+A file is read whole before its header is used, so a header that promises more than the file has costs no memory.
 """
 
 import gzip
@@ -25,7 +25,7 @@ def find_file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise MissingError(f"{folder / name} is missing, and so is a .gz of it")
+    raise MissingError(f"{folder / name} is missing, and so is {name}.gz")
 
 
 def read_bytes(path: Path) -> Bytes:
@@ -39,7 +39,7 @@ def read_bytes(path: Path) -> Bytes:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     if data[:256].tobytes().lstrip().lower().startswith((b"<!doctype", b"<html")):
-        raise UsageError(f"{path}: is a web page, not data: a server answered the download with it")
+        raise UsageError(f"{path}: is a web page, not data: the server sent it instead of the file")
     return data
 
 
@@ -60,7 +60,7 @@ def header(path: Path, data: Bytes, offset: int, count: int, dtype: str) -> tupl
 
 
 def body(path: Path, data: Bytes, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
-    """The array of `shape` that the header promises after `offset`: no byte less, no byte more."""
+    """The array of `shape` that the header promises after `offset`, to the exact byte."""
     promised = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if len(data) != promised:
         what = "truncated" if len(data) < promised else "too long"

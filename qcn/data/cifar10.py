@@ -1,7 +1,7 @@
 """CIFAR-10, the binary version: 50,000 training and 10,000 test images of 32×32 colour pixels, ten classes.
 
 Six files of 10,000 records; a record is one label byte, then 1,024 red, 1,024 green and 1,024 blue bytes. (The Python
-version of the same data is a pickle: it is not read here, for a pickle can run code.)
+version of the same data is a pickle. It is not read here, because a pickle can run code.)
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 TEST_FILE = "test_batch.bin"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 RECORD = 1 + 3 * 32 * 32
-RECORDS = 10_000  # in each file: the format has no header, so this is what a cut-off file is known by
+RECORDS = 10_000  # per file: the format has no header, so only this shows that a file was cut off
 
 
 def load(folder: Path) -> Splits:

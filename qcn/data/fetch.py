@@ -1,7 +1,7 @@
-"""Downloads: the files of a data set from its official server, resumed where they broke off, checked, put in place.
+"""Download the files of a data set from its official server, resume where a download stopped, and check them.
 
-A file grows as NAME.part, which outlives a failed try and is continued by the next one. It gets its name when it is
-whole and its checksum is right, so a file in place is a file to trust.
+A file is first written as NAME.part. A failed try leaves it there, and the next try continues it. It gets its name once
+it is complete and its checksum is right, so a file under its own name can be trusted.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from qcn.data.spec import Dataset, RemoteArchive, RemoteFile
 from qcn.errors import MissingError, UsageError
 from qcn.files import atomic_write, file_md5
 
-TRIES = 3  # for a connection that breaks midway; a server that refuses is not asked again
+TRIES = 3  # for a connection that breaks midway; a refusal by the server is final
 TIMEOUT = 30.0  # seconds without a byte
 CHUNK = 1 << 18
 
@@ -31,7 +31,7 @@ class _Interrupted(Exception):
 
 
 def fetch(dataset: Dataset, data_dir: Path) -> list[Path]:
-    """Bring the files of a data set that are not in `data_dir` yet; return those brought (none: all were there)."""
+    """Download the files of a data set that are not in `data_dir` yet; return those (none: all were there)."""
     folder = data_dir / dataset.folder
     brought: list[Path] = []
     with _progress_bar() as show:
@@ -57,7 +57,7 @@ def is_here(dataset: Dataset, data_dir: Path) -> bool:
 
 
 def download(file: RemoteFile, folder: Path, report: Report) -> Path:
-    """Bring one file into `folder`, unless it is there with the right checksum already."""
+    """Download one file into `folder`, unless it is there already with the right checksum."""
     target, part = folder / file.name, folder / f"{file.name}.part"
     if _whole(file, folder):
         return target
@@ -71,13 +71,13 @@ def download(file: RemoteFile, folder: Path, report: Report) -> Path:
     seen = file_md5(part)
     if seen != file.md5:
         part.unlink()
-        raise UsageError(f"{file.url} has md5 {seen}, expected {file.md5}; the download was removed, try again")
+        raise UsageError(f"{file.url} has md5 {seen}, expected {file.md5}; the download was deleted: try again")
     part.replace(target)
     return target
 
 
 def _transfer(file: RemoteFile, part: Path, report: Report) -> None:
-    """Append to `part` what it still lacks of the file, or start it anew where the server does not resume."""
+    """Append the rest of the file to `part`, or start again where the server does not resume."""
     have = part.stat().st_size if part.exists() else 0
     response = _open(file, part.parent, have)
     if response is None:
@@ -96,7 +96,7 @@ def _transfer(file: RemoteFile, part: Path, report: Report) -> None:
 
 
 def _open(file: RemoteFile, folder: Path, offset: int) -> Any:
-    """The server's answer from byte `offset` on; None when there is nothing beyond it, and the checksum may judge."""
+    """The server's answer from byte `offset` on; None if there is nothing beyond it: then the checksum decides."""
     request = urllib.request.Request(file.url, headers={"User-Agent": "qcn"})
     if offset:
         request.add_header("Range", f"bytes={offset}-")
@@ -111,7 +111,7 @@ def _open(file: RemoteFile, folder: Path, offset: int) -> Any:
         reason = error.reason if isinstance(error.reason, str) else getattr(error.reason, "strerror", None)
         raise _unreachable(file, folder, f"no connection ({reason or error.reason})") from None
     except (http.client.HTTPException, OSError) as error:
-        raise _Interrupted(f"the server hung up ({error})") from None
+        raise _Interrupted(f"the server closed the connection ({error})") from None
 
 
 def _receive(response: Any) -> bytes:
@@ -123,19 +123,19 @@ def _receive(response: Any) -> bytes:
 
 
 def _unreachable(file: RemoteFile, folder: Path, why: str) -> MissingError:
-    then = ", and unpacked by this command" if isinstance(file, RemoteArchive) else ""
-    return MissingError(f"cannot fetch {file.url}: {why}; {file.name} may also be put into {folder} by hand{then}")
+    then = ", and this command unpacks it" if isinstance(file, RemoteArchive) else ""
+    return MissingError(f"cannot fetch {file.url}: {why}; you can also put {file.name} into {folder} yourself{then}")
 
 
 def _unpacked(file: RemoteFile, folder: Path) -> bool:
-    """Whether the readers find the content of the file without the file as served: unpacked, whoever did it."""
+    """Whether the file is there unpacked, by us or by the user: the readers take that as well."""
     if isinstance(file, RemoteArchive):
         return all((folder / Path(member).name).is_file() for member in file.members)
     return file.name.endswith(".gz") and (folder / file.name.removesuffix(".gz")).is_file()
 
 
 def _unpack(archive: RemoteArchive, path: Path, folder: Path) -> list[Path]:
-    """Copy the wanted members into `folder`. No path, link or mode in the archive is followed: only bytes are taken."""
+    """Copy the wanted members into `folder`: only their bytes. No path, link or mode in the archive is followed."""
     wanted = {member: folder / Path(member).name for member in archive.members}
     try:
         with tarfile.open(path) as tar:

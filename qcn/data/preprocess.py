@@ -1,6 +1,6 @@
 """From a stored image to what the network sees, and the random variations of it that training draws.
 
-Both run on the tensor, on whatever device it lives. What a network sees is part of it, and libqcn
+Both run on the tensor's own device. What a network sees is part of it, and libqcn
 (deploy/src/preprocess.cpp) must repeat it, so the arithmetic is defined to the last bit:
 
 1. Resize. Pixel i of `side` lies at x = ((2i + 1)·size - side) / 2·side among `size` pixels, at least at 0. With the
@@ -9,7 +9,7 @@ Both run on the tensor, on whatever device it lives. What a network sees is part
    sampled.
 2. Crop: (size - crop) // 2 pixels go above and to the left.
 3. Standardise, q being the pixel so far and `one` what white has become. By data set: (q / one - mean) / std. By image,
-   with N pixels a channel and S = Σq: D = N·q - S, D / max(√(ΣD² / N), N·one·STD_FLOOR).
+   with N pixels per channel and S = Σq: D = N·q - S, D / max(√(ΣD² / N), N·one·STD_FLOOR).
 
 All in float64, rounded to float32 at the end. For uint8 images all numbers before the first division or root are whole,
 and exact (for sides up to 1700; only ΣD² may be rounded), so they are the same in any order of summation, fused or not,

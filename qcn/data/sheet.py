@@ -1,7 +1,7 @@
 """A contact sheet: a PNG that shows at a glance what a data set holds and whether it was read the right way round.
 
-One row a class. Where viewpoints are known, a row walks around one object, azimuth by azimuth, with all else as equal
-as the images allow; elsewhere it shows images spread evenly over the class.
+One row per class. Where viewpoints are known, a row goes around one object, azimuth by azimuth, with all else as equal
+as the images allow. Elsewhere it shows images spread evenly over the class.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ Rows = list[list[int | None]]  # by class, by column: which image, or None for a
 def contact_sheet(images: ImageSet, path: Path, *, title: str = "", columns: int | None = None) -> None:
     """Write the sheet of `images` to `path`, a PNG. Of a stereo pair it shows the left eye.
 
-    `columns` is the number of images a row: ten unless told, and with viewpoints one for each azimuth, up to 18.
+    `columns` is the number of images per row: ten if not given, and with viewpoints one per azimuth, up to 18.
     """
     if not len(images):
         raise UsageError("no images to show on a contact sheet")

@@ -1,8 +1,8 @@
 """smallNORB: 50 toys of 5 classes, from 9 elevations × 18 azimuths under 6 lights, in stereo pairs of 96×96 pixels.
 
-24,300 pairs show the training instances 4, 6, 7, 8, 9 of each class, 24,300 the test instances 0, 1, 2, 3, 5. Of three
-files a side, `dat` holds the pairs, `cat` the classes, `info` the instance, the elevation (0 to 8, for 30° to 70°), the
-azimuth (0 to 34, in tens of degrees) and the lighting (0 to 5). All are "binary matrices", little endian: a magic
+24,300 pairs show the training instances 4, 6, 7, 8, 9 of each class, 24,300 the test instances 0, 1, 2, 3, 5. Each half
+has three files: `dat` holds the pairs, `cat` the classes, `info` the instance, the elevation (0 to 8, for 30° to 70°),
+the azimuth (0 to 34, in tens of degrees) and the lighting (0 to 5). All are "binary matrices", little endian: a magic
 number for the element type, the number of dimensions, the dimensions (three at least, however few count), the data.
 """
 
@@ -31,7 +31,9 @@ def read_matrix(path: Path, magic: int, ndim: int) -> NDArray[np.generic]:
     data = read_bytes(path)
     seen, dims = header(path, data, 0, 2, "<u4")
     if seen != magic:
-        raise UsageError(f"{path}: no smallNORB matrix of this kind: magic number 0x{seen:08X}, not 0x{magic:08X}")
+        raise UsageError(
+            f"{path}: not the expected kind of smallNORB matrix: magic number 0x{seen:08X}, not 0x{magic:08X}"
+        )
     if dims != ndim:
         raise UsageError(f"{path}: a matrix of {dims} dimensions, not {ndim}")
     stored = max(3, ndim)
@@ -58,11 +60,11 @@ def _read_side(folder: Path, side: str) -> ImageSet:
 def _views(info: Path, count: int) -> Views:
     table = read_matrix(info, INTEGERS, ndim=2).astype(np.int64)
     if table.shape != (count, len(INFO)):
-        raise UsageError(f"{info}: a table of {list(table.shape)}, not [{count}, {len(INFO)}], a row for each pair")
+        raise UsageError(f"{info}: a table of {list(table.shape)}, not [{count}, {len(INFO)}], one row per pair")
     for (name, allowed), column in zip(INFO.items(), table.T, strict=True):
         if not np.isin(column, allowed).all():
             wrong = column[~np.isin(column, allowed)][0]
-            raise UsageError(f"{info}: {name} {wrong} is none of {', '.join(map(str, allowed))}")
+            raise UsageError(f"{info}: {name} must be one of {', '.join(map(str, allowed))}, not {wrong}")
     instance, elevation, azimuth, lighting = table.T
     return Views(instance, 30 + 5 * elevation, 10 * azimuth, lighting)
 

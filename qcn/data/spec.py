@@ -1,4 +1,4 @@
-"""The description of a data set: what it is, how it is read, cut and varied, and where its files come from.
+"""The description of a data set: what it is, how it is read, split and augmented, and where its files come from.
 
 `Preprocessing` is part of a trained network: it is written into the checkpoint, and what runs the network later must
 repeat it exactly. `Augmentation` is for training only. `qcn.data.preprocess` carries both out. No torch here.
@@ -21,7 +21,7 @@ class Preprocessing:
 
     resize       side in pixels after a bilinear resize with half-pixel centres (halving it is the mean of 2×2 pixels)
     crop         side in pixels of the centre crop
-    standardise  "dataset": by the `mean` and `std` of the training images, one pair a channel
+    standardise  "dataset": by the `mean` and `std` of the training images, one pair per channel
                  "image": each channel of each image by its own mean and standard deviation
     """
 
@@ -32,7 +32,7 @@ class Preprocessing:
     std: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no preprocessing is: a specification may come from a file."""
+        """Refuse values that cannot be right: a specification may come from a file."""
         for name, side in (("resize", self.resize), ("crop", self.crop)):
             if side is not None and (type(side) is not int or side < 1):
                 raise UsageError(f"preprocessing: {name} must be a number of pixels, not {side!r}")
@@ -40,7 +40,7 @@ class Preprocessing:
             raise UsageError(f"preprocessing: standardise must be 'dataset' or 'image', not {self.standardise!r}")
         numbers = (*self.mean, *self.std)
         if not all(type(number) is float for number in numbers) or len(self.mean) != len(self.std):
-            raise UsageError("preprocessing: mean and std must be as many numbers each as there are channels")
+            raise UsageError("preprocessing: mean and std must each have one number per channel")
         if not all(std > 0 for std in self.std):
             raise UsageError(f"preprocessing: std must be positive, not {list(self.std)}")
 
@@ -81,7 +81,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class RemoteArchive(RemoteFile):
-    """A tar archive of which only `members` are wanted, in the data set's folder. It is removed once unpacked."""
+    """A tar archive, of which only `members` are kept in the data set's folder. It is deleted once unpacked."""
 
     members: tuple[str, ...] = ()
 
@@ -92,7 +92,7 @@ class Dataset:
 
     load          reads the folder `data_dir / folder` and returns the splits
     augmentation  by training preset, "paper" or "best"
-    files         what `qcn datasets fetch` brings; empty for a set that is rendered here
+    files         what `qcn datasets fetch` downloads; empty for a set that is rendered on this machine
     """
 
     name: str

@@ -1,16 +1,17 @@
-"""The cuts of a data set into training, validation and test images, the same on every machine.
+"""How a data set is split into training, validation and test images, the same on every machine.
 
-Every random cut is a function of the data set's name and labels alone. Validation images are always taken out of what
-would else be trained on, never out of a test, so that choosing a network by them leaves the tests untouched.
+Every random split is a function of the data set's name and labels alone. Validation images are always taken from the
+training images, never from a test, so that choosing a network by them leaves the tests untouched.
 
 For novel viewpoints on smallNORB there are two protocols, and their numbers must not be compared with each other:
 
 plain    Train on the five training instances of each class at the familiar viewpoints. "familiar" tests the five test
          instances at the familiar viewpoints, "novel" the same test instances at the other viewpoints. So "novel" asks
          for new objects from new sides. (Hinton et al. 2018 and most who followed.)
-pooled   All ten instances stand on both sides. Images at the familiar viewpoints are cut at random, 80 / 10 / 10, into
-         training, validation and the "familiar" test; "novel" is every image at the other viewpoints. So "novel" asks
-         for the objects that were trained on, from new sides. (The code of the Quaternion Capsule Networks paper.)
+pooled   All ten instances are in training and in the tests. Images at the familiar viewpoints are split at random,
+         80 / 10 / 10, into training, validation and the "familiar" test; "novel" is every image at the other
+         viewpoints. So "novel" asks for the objects that were trained on, from new sides. (The code of the Quaternion
+         Capsule Networks paper.)
 """
 
 import hashlib
@@ -29,20 +30,20 @@ FAMILIAR: dict[Axis, tuple[int, ...]] = {"azimuth": (300, 320, 340, 0, 20, 40), 
 
 
 def hold_out(train: ImageSet, name: str, fraction: float = 0.1) -> tuple[ImageSet, ImageSet]:
-    """Cut `fraction` of every class out of `train`, at random: (what is left to train on, validation)."""
+    """Hold out a random `fraction` of every class: (what is left to train on, validation)."""
     rest, validation = _deal(train, name, fraction)
     return rest, validation
 
 
 def by_instance(images: ImageSet, name: str) -> Splits:
-    """smallNORB's official cut: train on instances 4, 6, 7, 8, 9 of each class, less validation; test on the rest."""
+    """smallNORB's official split: train on instances 4, 6, 7, 8, 9 of each class, less validation; test on the rest."""
     known = np.isin(_views(images, name).instance, TRAIN_INSTANCES)
     train, validation = hold_out(_where(images, known, name, "training instances"), name)
     return Splits(train, validation, {"test": _where(images, ~known, name, "test instances")})
 
 
 def by_viewpoint(images: ImageSet, name: str, axis: Axis, pooled: bool) -> Splits:
-    """The cut by azimuth or elevation, in one of the two protocols that the head of this module describes."""
+    """The split by azimuth or elevation, in one of the two protocols that the head of this module describes."""
     views = _views(images, name)
     known = np.isin(views.instance, TRAIN_INSTANCES)
     familiar = np.isin(getattr(views, axis), FAMILIAR[axis])
@@ -60,17 +61,17 @@ def by_viewpoint(images: ImageSet, name: str, axis: Axis, pooled: bool) -> Split
 def _deal(images: ImageSet, name: str, *shares: float) -> list[ImageSet]:
     """Deal every class out at random: first what is left over, then one set for each of `shares`, in file order.
 
-    The order comes from the raw output of the bit generator, which NumPy promises never to change; of the methods that
-    shuffle it promises no such thing.
+    The order comes from the raw output of the bit generator, which NumPy promises never to change; it does
+    not promise that of its shuffles.
     """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
     order = np.argsort(np.random.PCG64(seed).random_raw(len(images)), kind="stable")
-    hand = np.zeros(len(images), int)  # whose each image is; 0: nobody's, the rest
+    hand = np.zeros(len(images), int)  # which set each image goes to; 0: the rest
     for label in range(len(images.classes)):
         members = order[images.labels[order] == label]
         start = 0
         for owner, share in enumerate(shares, 1):
-            count = max(1, round(share * len(members)))  # a class without a validation image could not be watched
+            count = max(1, round(share * len(members)))  # every class needs a validation image
             hand[members[start : start + count]] = owner
             start += count
     return [images[np.flatnonzero(hand == owner)] for owner in range(len(shares) + 1)]
@@ -78,7 +79,7 @@ def _deal(images: ImageSet, name: str, *shares: float) -> list[ImageSet]:
 
 def _views(images: ImageSet, name: str) -> Views:
     if images.views is None:
-        raise UsageError(f"{name} has no viewpoints to cut by")
+        raise UsageError(f"{name} has no viewpoints to split by")
     return images.views
 
 

@@ -30,8 +30,8 @@ def _read(folder: Path, name: str) -> ImageSet:
     stream: Any = io.BytesIO(read_bytes(path).tobytes())
     try:
         matrices = loadmat(stream, variable_names=["X", "y"])
-    except Exception as error:  # the parser meets damaged files with whatever it trips over: any of it means the same
-        raise UsageError(f"{path}: damaged, or no Matlab 5 file ({error})") from None
+    except Exception as error:  # on a damaged file the parser raises whatever it runs into; all of it means the same
+        raise UsageError(f"{path}: damaged, or not a Matlab 5 file ({error})") from None
     for variable in ("X", "y"):
         if not isinstance(matrices.get(variable), np.ndarray):
             raise UsageError(f"{path}: has no matrix named {variable}")

@@ -13,22 +13,22 @@ TRITON = (3, 6)  # the first whose Gluon has what the kernels use
 
 
 def obstacle(device: str, dtype: torch.dtype, parents: int) -> str:
-    """Why no fused kernel routes such tensors, or nothing."""
+    """Why no fused kernel routes such tensors; empty if one does."""
     if parents > MAX_PARENTS:
-        return f"it takes at most {MAX_PARENTS} parents, not {parents}"
+        return f"a fused kernel takes at most {MAX_PARENTS} parents, not {parents}"
     if device == "cuda":
         if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            return f"there is none for {dtype} on a GPU"
+            return f"there is no fused kernel for {dtype} on a GPU"
         return _without_triton()
     if device == "cpu":
         if dtype != torch.float32:
-            return f"there is none for {dtype} on a CPU"
+            return f"there is no fused kernel for {dtype} on a CPU"
         return "" if native.available() else native.why_not()
-    return f"there is none for the device '{device}'"
+    return f"there is no fused kernel for the device '{device}'"
 
 
-# For torch.compile the answer is a constant. This is what torch.compiler.assume_constant_result does, which would bring
-# in all of the compiler: five seconds at the start of every command.
+# For torch.compile the answer is a constant. torch.compiler.assume_constant_result does the same, but would import all
+# of the compiler: five seconds at the start of every command.
 obstacle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

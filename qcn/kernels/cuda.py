@@ -66,7 +66,7 @@ def forward(
         return out_pose, out_activation, statistics
     split = _child_split(geometry, windows, 2, pose.device)
     one_each = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
-    # Two windows a thread halve the loads; but not where the GPU has room for all windows at once.
+    # Two windows per thread halve the loads. One is better where the GPU has room for all windows at once.
     windows_per_thread = 1 if one_each <= RESIDENT * _multiprocessors(pose.device) else 2
     tensors = (
         pose.contiguous(),

@@ -28,7 +28,7 @@ def available() -> bool:
 
 
 def why_not() -> str:
-    """What is missing and the command that mends it; empty if nothing is."""
+    """What is missing and the command that fixes it; empty if nothing is missing."""
     return _load()[1]
 
 
@@ -38,7 +38,7 @@ def instruction_set() -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Of the calls that follow; 0: one a core. The results are the same bits for any number."""
+    """Set the threads of the calls that follow; 0: one per core. The results are the same bits for any number."""
     _library().qcn_set_threads(threads)
 
 

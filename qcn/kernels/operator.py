@@ -1,7 +1,7 @@
 """The fused operator as torch knows it: `torch.ops.qcn.route`, with gradients and shapes for torch.compile.
 
-Its body is `native` (libqcn) on a CPU and `cuda` (Triton) on a GPU; both have the same `forward` and `backward`. It is
-registered with torch.library's own calls, not with `custom_op`, whose wrapping takes longer than a small kernel.
+It runs in `native` (libqcn) on a CPU and in `cuda` (Triton) on a GPU; both have the same `forward` and `backward`. It
+is registered with torch.library's own calls, not with `custom_op`, whose wrapping takes longer than a small kernel.
 """
 
 from types import ModuleType
@@ -39,7 +39,7 @@ rotation = torch.ops.qcn.rotation.default
 rotation_backward = torch.ops.qcn.rotation_backward.default
 
 
-def _body(tensor: Tensor) -> ModuleType:
+def _kernels(tensor: Tensor) -> ModuleType:
     """The module whose `forward` and `backward` run where `tensor` is."""
     if tensor.is_cuda:
         from qcn.kernels import cuda
@@ -50,22 +50,24 @@ def _body(tensor: Tensor) -> ModuleType:
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     *tensors, window, stride, iterations, unit, save = arguments
-    return _body(tensors[0]).forward(
+    return _kernels(tensors[0]).forward(
         *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, save=save
     )
 
 
 def _backward(*arguments: Any) -> Five:
     *tensors, window, stride, iterations, unit = arguments
-    return _body(tensors[0]).backward(*tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit)
+    return _kernels(tensors[0]).backward(
+        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit
+    )
 
 
 def _rotation(theta: Tensor, axis: Tensor) -> Tensor:
-    return _body(theta).rotation(theta, axis)
+    return _kernels(theta).rotation(theta, axis)
 
 
 def _rotation_backward(theta: Tensor, axis: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    return _body(theta).rotation_backward(theta, axis, grad)
+    return _kernels(theta).rotation_backward(theta, axis, grad)
 
 
 class _Route(torch.autograd.Function):
@@ -142,7 +144,7 @@ for device in ("CPU", "CUDA"):
     LIBRARY.impl("rotation_backward", _rotation_backward, device)
 LIBRARY.impl("route", _Route.apply, "Autograd")
 LIBRARY.impl("rotation", _Rotation.apply, "Autograd")
-# Not impl(…, "Meta"): that would be told that tensors are on the device "meta", and the layout depends on the true one.
+# Not impl(…, "Meta"): there all tensors are on the device "meta", and the layout depends on the true device.
 torch.library.register_fake("qcn::route", _like_route, lib=LIBRARY)
 torch.library.register_fake("qcn::route_backward", _like_inputs, lib=LIBRARY)
 torch.library.register_fake("qcn::rotation", _like_rotation, lib=LIBRARY)

@@ -1,4 +1,4 @@
-"""The one check of shapes that every body of the operator makes: a kernel would read past the end of a wrong one."""
+"""The check of shapes before every kernel: a kernel would read past the end of a tensor that is too small."""
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ def check_map(
     window: tuple[int, int],
     stride: int,
 ) -> Grid:
-    """The rows and columns of the parents' map, [B, C, 3, H, W] and the rest being of shapes that belong together."""
+    """The rows and columns of the parents' map, once pose [B, C, 3, H, W] and the rest are seen to fit together."""
     if pose.ndim != 5 or rotation.ndim != 6:
         shapes = f"{list(pose.shape)} and {list(rotation.shape)}"
         raise UsageError(f"routing: expected pose [B, C, 3, H, W] and rotation [kh, kw, C, J, 3, 3], got {shapes}")

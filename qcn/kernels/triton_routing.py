@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from qcn import limits
-from qcn.routing import MASS_FLOOR, VARIANCE_FLOOR
 
 INTERPRETED = triton.knobs.runtime.interpret
 if INTERPRETED:
@@ -29,13 +28,13 @@ else:
 
 constexpr = tl.constexpr
 LOG2E = constexpr(1.4426950408889634)
-EPS_V = constexpr(VARIANCE_FLOOR)
-EPS_M = constexpr(MASS_FLOOR)
+EPS_V = constexpr(limits.VARIANCE_FLOOR)
+EPS_M = constexpr(limits.MASS_FLOOR)
 # Σ r (v − μ)² comes from sums around a shift m. Where the mean is further from it than this many variances, too many
 # digits cancel, and the sweep is done again around the mean itself.
 CANCELLATION = constexpr(8.0)
-# Nor does the softmax look for the largest logit; it takes the largest prior, so that no power overflows. A child so
-# far from every parent that its powers come near float32's least, 2⁻¹²⁶, gives NaN, and its window is done again too.
+# Nor does the softmax look for the largest logit: it takes the largest prior, so that no power overflows. A child so
+# far from every parent that its powers come near float32's smallest, 2⁻¹²⁶, gives NaN, and its window is done again.
 LOWEST = constexpr(2.0**-100)
 STATISTICS = constexpr(limits.STATISTICS)  # mass, mean xyz, variance xyz
 # Of a parent, what the backward by children needs of an iteration: mean xyz, A, B xyz, C xyz, weight xyz, prior.
@@ -59,7 +58,7 @@ class Geometry:
     padded_parents: int  # the next power of two, since a tile's sides are such
     iterations: int
     unit: bool
-    shared: bool  # one rotation a (child type, parent) pair for all places of the window
+    shared: bool  # one rotation per (child type, parent) pair for all places of the window
 
 
 # ---- where things lie ------------------------------------------------------------------------------------------------
@@ -377,7 +376,7 @@ def route_tile(
     ITERATIONS: constexpr = G.iterations
     AREA: constexpr = G.rows * G.columns
     first = gl.program_id(0) * N
-    # Windows past the end do the last one's work again and keep quiet about it.
+    # Windows past the end repeat the last one's work and store nothing.
     image, place = corner(gl.minimum(first + indices(N, without(L, 2, 1)), windows - 1), G)
     n = first + indices(N, without(L, 1, 1))[:, None]
     j = indices(P, without(L, 1, 0))[None, :]
@@ -454,7 +453,7 @@ def repair_kernel(
     SAVE: constexpr,
     K: constexpr,
 ):
-    """Those windows once more that `forward_kernel` marked: hardly ever any, so that most programs end at once."""
+    """Route the windows again that `forward_kernel` marked. There are hardly ever any: most programs end at once."""
     N: constexpr = tile_windows(1, K, G.padded_parents)
     L: constexpr = tile_layout(1, K, G.padded_parents)
     n = gl.program_id(0) * N + indices(N, without(L, 2, 1))

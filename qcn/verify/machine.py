@@ -11,15 +11,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import qcn
 from qcn.errors import MissingError
 from qcn.export.targets import install_hint, on_jetson, this_gpu
-from qcn.export.tensorrt_find import FLAVOURS
+from qcn.export.tensorrt.find import FLAVOURS
 from qcn.libqcn import BUILD, find_library
 from qcn.packages import installed, version
-from qcn.verify import nvml
+from qcn.verify.speed import nvml
 
 PACKAGES = (
     "torch",
@@ -29,41 +28,69 @@ PACKAGES = (
     "tensorrt",
     "tensorrt_rtx_cu13_bindings",
     "cuda-bindings",
+    "nvidia-ml-py",
     "numpy",
 )
 
 
-def environment() -> dict[str, Any]:
-    """The machine in a few entries, for a JSON file."""
+@dataclass(frozen=True)
+class Graphics:
+    """The GPU, and what NVML knows of it."""
+
+    name: str
+    sm: int
+    state: nvml.State
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What figures depend on; None or left out where it is not known."""
+
+    processor: str
+    cores: int
+    governor: str | None
+    cpu_mhz: float | None
+    max_cpu_mhz: float | None
+    jetson: str | None
+    power_mode: str | None
+    gpu: Graphics | None
+    system: str
+    python: str
+    qcn: str
+    packages: dict[str, str]
+
+
+def environment() -> Environment:
+    """This machine, now."""
     gpu, watched = this_gpu(), nvml.find()
     frequency = "/sys/devices/system/cpu/cpu0/cpufreq"
-    return {
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "governor": _line(f"{frequency}/scaling_governor"),
-        "cpu_mhz": _megahertz(f"{frequency}/scaling_cur_freq"),
-        "max_cpu_mhz": _megahertz(f"{frequency}/cpuinfo_max_freq"),
-        "jetson": _line("/proc/device-tree/model") if on_jetson() else None,
-        "power_mode": power_mode(),
-        "gpu": gpu and {"name": gpu.name, "sm": gpu.sm, **(watched.facts() if watched else {})},
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "qcn": qcn.__version__,
-        "packages": dict(filter(lambda item: item[1], ((name, _version(name)) for name in PACKAGES))),
-    }
+    return Environment(
+        processor=processor(),
+        cores=len(os.sched_getaffinity(0)),
+        governor=_line(f"{frequency}/scaling_governor"),
+        cpu_mhz=_megahertz(f"{frequency}/scaling_cur_freq"),
+        max_cpu_mhz=_megahertz(f"{frequency}/cpuinfo_max_freq"),
+        jetson=_line("/proc/device-tree/model") if on_jetson() else None,
+        power_mode=power_mode(),
+        gpu=Graphics(gpu.name, gpu.sm, watched.state() if watched else nvml.State()) if gpu else None,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        qcn=qcn.__version__,
+        packages={name: found for name in PACKAGES if (found := _version(name))},
+    )
 
 
 def processor() -> str:
     """Its name, as lscpu tells it: on ARM /proc/cpuinfo has none."""
-    return _told("lscpu", "Model name") or platform.processor() or platform.machine()
+    return _printed("lscpu", "Model name") or platform.processor() or platform.machine()
 
 
 def power_mode() -> str | None:
     """A Jetson's, as nvpmodel tells it: "NV Power Mode: MAXN" and its number. None elsewhere."""
-    return _told("nvpmodel", "NV Power Mode", "-q")
+    return _printed("nvpmodel", "NV Power Mode", "-q")
 
 
-def _told(program: str, entry: str, *arguments: str) -> str | None:
+def _printed(program: str, entry: str, *arguments: str) -> str | None:
     """What a program prints behind "ENTRY:", if there is such a program and it does."""
     path = shutil.which(program)
     if not path:
@@ -96,7 +123,7 @@ def _version(package: str) -> str | None:
 
 def _tensorrt(flavour: str) -> str:
     module = next(filter(installed, FLAVOURS[flavour]), None)
-    return (version(module) or "there, of a version that it does not tell") if module else ""
+    return (version(module) or "installed, of unknown version") if module else ""
 
 
 @dataclass(frozen=True)
@@ -112,7 +139,7 @@ class Piece:
 def survey() -> list[Piece]:
     """What this machine has of all that the product can use. Packages are looked for, not imported."""
     gpu, watched = this_gpu(), nvml.find()
-    driver = watched.facts()["driver"] if watched else None
+    driver = watched.state().driver if watched else None
     here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
     providers = _version("onnxruntime-gpu") and f"{_version('onnxruntime-gpu')}, CUDA"
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
@@ -136,6 +163,12 @@ def survey() -> list[Piece]:
         Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
         Piece(
             "cuda-bindings", _version("cuda-bindings") or "", "running engines from Python", "pip install 'qcn[trt]'"
+        ),
+        Piece(
+            "nvidia-ml-py",
+            _version("nvidia-ml-py") or "",
+            "memory, energy and clocks of the GPU in a benchmark",
+            nvml.INSTALL,
         ),
         Piece("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
         Piece("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),

@@ -32,7 +32,7 @@ class Server:
     """Serves `content` under every path and keeps the Range of each request.
 
     ranges   whether it honours Range
-    cut      after how many bytes it drops a connection; one entry a request, None for never
+    cut      after how many bytes it drops a connection; one entry per request, None for never
     status   what it answers instead, where set
     """
 
@@ -161,7 +161,7 @@ def test_a_server_that_refuses(tmp_path, status):
     with serving(Server(status=status)) as server, pytest.raises(MissingError) as error:
         fetch(dataset(server.url), tmp_path)
     assert f"a.bin.gz: the server answered {status} " in str(error.value)
-    assert f"a.bin.gz may also be put into {tmp_path / 'some'} by hand" in str(error.value)
+    assert f"you can also put a.bin.gz into {tmp_path / 'some'} yourself" in str(error.value)
     assert len(server.asked) == 1
 
 

@@ -62,7 +62,7 @@ def test_bad_mnist_file(tmp_path, file, content, message):
         qcn.data.load("mnist", tmp_path)
     assert message in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "mnist" / "train-"))
-    assert f"remove the file and get it anew with: qcn datasets fetch mnist --data-dir {tmp_path}" in str(error.value)
+    assert f"delete the file and get it again with: qcn datasets fetch mnist --data-dir {tmp_path}" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -155,7 +155,7 @@ def test_svhn_file_that_is_no_mat(tmp_path, content):
     official.write_svhn(tmp_path / "svhn")
     (tmp_path / "svhn" / "test_32x32.mat").write_bytes(content)
     with pytest.raises(
-        UsageError, match=r"test_32x32\.mat: (damaged, or no Matlab 5 file|is a web page|has no matrix)"
+        UsageError, match=r"test_32x32\.mat: (damaged, or not a Matlab 5 file|is a web page|has no matrix)"
     ):
         qcn.data.load("svhn", tmp_path)
 
@@ -173,7 +173,7 @@ def test_truncated_svhn(tmp_path):
     official.write_svhn(tmp_path / "svhn")
     path = tmp_path / "svhn" / "train_32x32.mat"
     path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(UsageError, match=r"damaged, or no Matlab 5 file|has no matrix"):
+    with pytest.raises(UsageError, match=r"damaged, or not a Matlab 5 file|has no matrix"):
         qcn.data.load("svhn", tmp_path)
 
 
@@ -219,7 +219,7 @@ WRONG_AZIMUTH[7, 2] = 3
         ("cat", official.norb(CATEGORY + 1), "label 5 is out of range"),
         ("cat", official.norb(CATEGORY - 1), "label -1 is out of range"),
         ("info", official.norb(INFO[1:]), "a table of [449, 4], not [450, 4]"),
-        ("info", official.norb(WRONG_AZIMUTH), "azimuth 3 is none of 0, 2, 4"),
+        ("info", official.norb(WRONG_AZIMUTH), "azimuth must be one of 0, 2, 4"),
         ("info", b"<html>moved</html>", "is a web page"),
     ],
 )

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from qcn.data import raytrace, viewpoints
-from qcn.data.raytrace import LIGHTS, NOTHING, Light, cast, decode
-from qcn.data.solids import box, ellipsoid, view_axes
-from qcn.data.toys import CATEGORIES, INSTANCES, Toy, toy
-from qcn.data.viewpoints import DATASETS, DEMO, FULL, Variant, load_viewpoints, render
+from qcn.data.viewpoints import dataset as viewpoints
+from qcn.data.viewpoints import raytrace
+from qcn.data.viewpoints.dataset import DATASETS, DEMO, FULL, Variant, load_viewpoints, render
+from qcn.data.viewpoints.raytrace import LIGHTS, NOTHING, Light, cast, decode
+from qcn.data.viewpoints.solids import box, ellipsoid, view_axes
+from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -41,6 +42,12 @@ def silhouettes(one: Toy, elevations=(40,), azimuths=(40,), size=48):
     """[E · A, size, size]"""
     azimuths, elevations = np.meshgrid(azimuths, elevations)
     return (cast(one, view_axes(azimuths.ravel(), elevations.ravel()), size, CPU) != NOTHING).numpy()
+
+
+@pytest.fixture(scope="module")
+def every_silhouette():
+    """Of all toys, in the order of TOYS, from three elevations and six azimuths: [50, 18, 48, 48]."""
+    return np.stack([silhouettes(toy(*which, 0), (30, 50, 70), FULL.azimuths[::3]) for which in TOYS])
 
 
 # ---- structure -------------------------------------------------------------------------------------------------------
@@ -145,9 +152,8 @@ def test_same_seed_same_bytes():
     assert render(replace(one, seed=1)).tobytes() != first.tobytes()
 
 
-def test_the_middle_of_the_picture_holds_the_toy():
-    for category, instance in TOYS:
-        seen = silhouettes(toy(category, instance, 0), (30, 70), (0, 40, 80))
+def test_the_middle_of_the_picture_holds_the_toy(every_silhouette):
+    for seen in every_silhouette:
         assert seen[:, 8:40, 8:40].sum() > 0.98 * seen.sum()
         extent = max(seen.any(1).sum(1).max(), seen.any(2).sum(1).max()) / 48
         assert 0.45 < extent < 0.75
@@ -215,9 +221,8 @@ def test_instances_of_a_category_differ(folder: Path):
         assert apart[~np.eye(INSTANCES, dtype=bool)].min() > 2
 
 
-def test_the_area_of_a_silhouette_does_not_tell_the_category():
-    area = np.array([silhouettes(toy(*which, 0), (30, 50, 70), FULL.azimuths[::3]).mean((1, 2)) for which in TOYS])
-    area = area.reshape(len(CATEGORIES), INSTANCES, -1)
+def test_the_area_of_a_silhouette_does_not_give_the_category_away(every_silhouette):
+    area = every_silhouette.mean((2, 3)).reshape(len(CATEGORIES), INSTANCES, -1)
     test = [i for i in range(INSTANCES) if i not in TRAIN]
     truth = np.arange(len(CATEGORIES))[:, None, None]
 
@@ -271,6 +276,6 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path, damage: str):
         content[{"last byte": -1, "first byte": 0, "middle": len(content) // 2}[damage]] ^= 1
     path = tmp_path / TINY.file_name
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="damaged; delete it to render it again") as caught:
+    with pytest.raises(UsageError, match="damaged; delete the file, and they are rendered again") as caught:
         load_viewpoints(tmp_path, TINY)
     assert str(path) in str(caught.value)

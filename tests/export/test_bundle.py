@@ -15,18 +15,22 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
+from qcn import create
 from qcn.errors import UsageError
-from qcn.export import native
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Manifest
-from qcn.export.network import Network
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, weights
+from qcn.export.bundle.manifest import MANIFEST, Artefact, Batch, Format, Manifest
+from qcn.export.lower import lower
+from qcn.export.pipeline import FROM_RUN, Request
+from qcn.export.program import Program
 from qcn.kernels import native as native_kernels
 
 HASH = "0" * 64
 
 
 def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
-    with bundle.adding(file, "trt" if file.endswith(".engine") else "onnx", "fp32", Batch(1, 1, 1)) as draft:
+    format: Format = "trt" if file.endswith(".engine") else "onnx"
+    command = f"qcn export {{bundle}} --format {format} --precision fp32 --batch 1"
+    with bundle.adding(file, format, "fp32", command, batch=Batch(1, 1, 1)) as draft:
         draft.path.write_bytes(content)
         draft.found = "fp32"
         draft.facts["opset"] = 17
@@ -42,13 +46,14 @@ def states(bundle: Bundle) -> dict[str, str]:
     return {finding.file: finding.state for finding in bundle.check()}
 
 
-def test_what_was_written_is_read_back(bundle: Bundle, network: Network, manifest: Manifest) -> None:
+def test_what_was_written_is_read_back(bundle: Bundle, program: Program, manifest: Manifest) -> None:
     assert replace(bundle.manifest, files=()) == manifest
-    read = bundle.network()
-    assert read.structure == network.structure
-    assert all(np.array_equal(read.arrays[name], array) for name, array in network.arrays.items())
+    read = bundle.program()
+    assert read.to_json() == program.to_json()
+    assert read.arrays.keys() == program.arrays.keys()
+    assert all(np.array_equal(read.arrays[name], array) for name, array in program.arrays.items())
     assert len(bundle.golden().rows) == 22
-    assert states(bundle) == {WEIGHTS: "whole", GOLDEN: "whole"}
+    assert states(bundle) == {GOLDEN: "whole", WEIGHTS: "whole"}
     assert Manifest.from_json(bundle.manifest.to_json()) == bundle.manifest
 
 
@@ -83,8 +88,9 @@ def test_what_is_missing_cut_or_unknown_is_listed(bundle: Bundle) -> None:
         "notes.txt": "unknown",
     }
     with pytest.raises(UsageError, match="was altered: it has 100 bytes, manifest"):
-        bundle.network()
-    with pytest.raises(UsageError, match=r"is missing.*qcn export RUN --format onnx --precision fp32 --batch 1 --out"):
+        bundle.program()
+    command = rf"qcn export {bundle.folder} --format onnx --precision fp32 --batch 1$"
+    with pytest.raises(UsageError, match=rf"is missing.*; rebuild it with: {command}"):
         bundle.path(bundle.find("model.onnx"))
     with pytest.raises(UsageError, match="did you mean 'model"):
         bundle.find("model.onx")
@@ -101,49 +107,97 @@ def test_what_is_no_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
                 Bundle.open(bundle.folder)
 
 
-def hostile(file: object) -> Callable[[dict[str, Any]], object]:
-    return lambda record: record["files"][0].update(file=file)
+def entry(of: str, **changes: object) -> Callable[[dict[str, Any]], object]:
+    """A change of this file's entry."""
+    return lambda record: next(one for one in record["files"] if one["file"] == of).update(changes)
+
+
+def engine(file: str) -> Callable[[dict[str, Any]], object]:
+    """An engine in this place."""
+    return lambda record: record["files"].append({**record["files"][1], "format": "trt", "file": file})
+
+
+HOSTILE = (
+    "x.engine",
+    "/engines/x.engine",
+    "engines/../../x.engine",
+    "engines/a/x.engine",
+    "engines/.x.engine",
+    "engines/.engine",
+    "engines//x.engine",
+    "engines/x",
+    "engines/x.engine\n",
+    "engines/x\0.engine",
+    "engines\\x.engine",
+    "engines/é.engine",
+    "manifest.json",
+    ".lock",
+)
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda record: record.update(schema=2), "schema 2; this version of qcn reads 1"),
+        (lambda record: record.update(schema=1), "schema 1; this version of qcn reads 2"),
         (lambda record: record.pop("schema"), "schema None"),
         (lambda record: record.update(extra=1), "unknown entry 'extra'"),
-        (lambda record: record.pop("classes"), "has no 'classes'"),
-        (lambda record: record.update(classes="0123456789"), "'classes' must be a list"),
-        (lambda record: record["classes"].pop(), "9 classes are named, but the network has 10"),
+        (lambda record: record.pop("classes"), "classes is missing"),
+        (lambda record: record.update(classes="0123456789"), "classes must be a list"),
+        (lambda record: record["classes"].pop(), "not those of a network of so many classes"),
         (lambda record: record.update(image=[3, 28, 28]), r"images become \[3, 28, 28\]"),
-        (lambda record: record.update(image=[1, 28.0, 28]), "image must be"),
+        (lambda record: record.update(image=[1, 28.0, 28]), r"image\[1\] must be a whole number"),
+        (lambda record: record.update(image=[1, 0, 28]), r"image must be \[channels, height, width\]"),
         (lambda record: record.update(name="\x1b[2J"), "printable"),
         (lambda record: record["preprocessing"].update(mean=[], std=[]), "0 means for 1 channels"),
         (lambda record: record["preprocessing"].update(crop=-1), "crop must be a number of pixels"),
-        (lambda record: record["input"].update(name="x"), "not those of the network's structure"),
-        (lambda record: record["structure"].update(iterations=0), "not the structure"),
-        (lambda record: record["source"].update(epoch="1"), "'source'"),
-        (lambda record: record.update(files={}), "'files' must be a list"),
+        (lambda record: record["input"].update(name="x"), "not those of a network of so many classes"),
+        (lambda record: record["input"].update(dtype="float16"), "input.dtype must be one of 'float32'"),
+        (lambda record: record["outputs"].reverse(), "not those of a network"),
+        (lambda record: record.update(outputs=[]), "not those of a network"),
+        (lambda record: record["outputs"].pop(), "a tolerance for each of activation is needed"),
+        (lambda record: record["source"].update(epoch="1"), "source.epoch must be a whole number"),
+        (lambda record: record.update(files={}), "files must be a list"),
         (lambda record: record["files"].append(record["files"][0]), "named twice"),
-        (lambda record: record["files"][0].update(sha256="abc"), "not a sha256"),
-        (lambda record: record["files"][0].update(bytes=-1), "size in bytes"),
-        (lambda record: record["files"][0].update(format="pickle"), "format must be one of"),
-        (lambda record: record["files"][0].update(batch={"min": 8, "opt": 1, "max": 8}), "8:1:8"),
-        (lambda record: record["files"][0].update(batch={"min": 1, "opt": 1, "max": 10**9}), "65536 or less"),
-        (
-            lambda record: record["files"][0].update(precision="int8", found=None),
-            "native is weights.safetensors in fp32, not .* in int8",
-        ),
-        (lambda record: record["files"][0].update(file="other.safetensors"), "native is weights.safetensors"),
-        (lambda record: record["files"][1].update(file="other.safetensors"), "golden is golden.safetensors"),
-        (lambda record: record["files"][0].update(found="bf16"), "asked for in fp32, and found to compute in bf16"),
+        (entry(GOLDEN, sha256="abc"), "not a sha256"),
+        (entry(GOLDEN, bytes=-1), "size in bytes"),
+        (entry(GOLDEN, format="pickle"), "format must be one of"),
+        (entry(GOLDEN, batch={"min": 8, "opt": 1, "max": 8}), "8:1:8"),
+        (entry(GOLDEN, batch={"min": 1, "opt": 1, "max": 10**9}), "65536 or less"),
+        (entry(GOLDEN, batch={"min": 1, "max": 8}), r"files\[0\].batch.opt is missing"),
+        (entry(GOLDEN, precision="fp32", found=None), "golden is not made in fp32"),
+        (entry(GOLDEN, tolerance={"activation": 1.0, "pose": 1.0}), "every file but golden.safetensors has a tol"),
+        (entry(WEIGHTS, precision="int8", found=None), "precision must be one of"),
+        (entry(WEIGHTS, precision="fp16", found=None), "native is not made in fp16"),
+        (entry(WEIGHTS, precision="fp64", found=None), "native is not made in fp64"),
+        (entry(WEIGHTS, file="other.safetensors"), "'other.safetensors' is not where a bundle keeps native in fp32"),
+        (entry(GOLDEN, file="other.safetensors"), "'other.safetensors' is not where a bundle keeps golden in fp64"),
+        (entry(WEIGHTS, found="bf16"), "asked for in fp32, and found to compute in bf16"),
+        (entry(WEIGHTS, rebuild="rm -r {bundle}"), "is not a command of `qcn export`"),
+        (entry(WEIGHTS, rebuild="qcn export \x1b[2J"), "is not a command of `qcn export`"),
+        (entry(WEIGHTS, plugin=True), "only engines need the plugin"),
+        (entry(WEIGHTS, plugin=1), "plugin must be true or false"),
+        (entry(WEIGHTS, tolerance=None), "every file but golden.safetensors has a tolerance"),
+        (entry(WEIGHTS, tolerance={"activation": 1.0}), "a tolerance for each of activation, pose is needed"),
+        (entry(WEIGHTS, tolerance={"activation": 1.0, "pose": 0.0}), "a tolerance must be positive"),
+        (entry(WEIGHTS, tolerance={"activation": 1.0, "pose": "much"}), "must be a finite number"),
+        (entry(WEIGHTS, tolerance={"activation": 1, "pose": 1, "speed": 1}), "a tolerance for each of"),
+        (lambda record: record["files"][0].pop("rebuild"), "rebuild is missing"),
+        (lambda record: record["files"][0].pop("facts"), "facts is missing"),
+        (lambda record: record["files"][0].update(extra=1), "unknown entry 'extra'"),
         (lambda record: record["classes"].__setitem__(1, record["classes"][0]), "each its own"),
         (lambda record: record["classes"].__setitem__(1, ""), "must have names"),
-        (lambda record: record["files"][0].update(facts={"flavour": []}), "the fact 'flavour' must be a str"),
-        (lambda record: record["files"][0].update(facts={"sm": "87"}), "the fact 'sm' must be a int"),
-        (lambda record: record["files"][0].update(facts={"batch": [1, 8]}), "missing 1 required positional argument"),
-        (lambda record: record["files"][0].update(facts={"batch": [8, 1, 8]}), "8:1:8"),
-        *((hostile(file), "not a place for a file") for file in ("../w", "/etc/passwd", "a/../../w", "", ".", 7, None)),
-        *((hostile(file), "not a place for a file") for file in ("a\\b", "a\0b", ".lock", "manifest.json", "a//b")),
+        (entry(GOLDEN, facts={"flavour": []}), "the fact 'flavour' must be a str"),
+        (entry(GOLDEN, facts={"sm": "87"}), "the fact 'sm' must be a int"),
+        (entry(GOLDEN, facts={"batch": [1, 8]}), "the fact 'batch' must be"),
+        (entry(GOLDEN, facts={"batch": [8, 1, 8]}), "8:1:8"),
+        (entry(GOLDEN, facts={"batch": [1, 1, 1, 1]}), "the fact 'batch' must be"),
+        (entry(GOLDEN, facts={"batch": []}), "the fact 'batch' must be"),
+        *(
+            (entry(WEIGHTS, file=file), "is not where a bundle keeps native")
+            for file in ("../w", "/etc/passwd", "", ".")
+        ),
+        *((entry(WEIGHTS, file=file), "file must be text") for file in (7, None)),
+        *((engine(file), "is not where a bundle keeps trt") for file in HOSTILE),
     ],
 )
 def test_an_altered_manifest_is_refused(bundle: Bundle, change: Callable[[dict[str, Any]], object], says: str) -> None:
@@ -157,7 +211,7 @@ def test_links_out_of_the_bundle_are_refused(bundle: Bundle, tmp_path: Path) -> 
     (bundle.folder / WEIGHTS).rename(outside)
     (bundle.folder / WEIGHTS).symlink_to(outside)  # the same bytes, but not in the bundle
     with pytest.raises(UsageError, match="leads out of the bundle"):
-        bundle.network()
+        bundle.program()
     assert states(bundle)[WEIGHTS] == "altered"
 
     (tmp_path / "elsewhere").mkdir()
@@ -175,39 +229,47 @@ def test_links_out_of_the_bundle_are_refused(bundle: Bundle, tmp_path: Path) -> 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"])
 def test_a_broken_weights_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "weights").write_bytes(content)
-    with pytest.raises(UsageError, match="is not a network in deployment form"):
-        native.read(tmp_path / "weights")
+    with pytest.raises(UsageError, match="does not hold a program"):
+        weights.read(tmp_path / "weights")
 
 
-def test_the_same_weights_make_the_same_bytes(tmp_path: Path, network: Network) -> None:
+def test_the_same_weights_make_the_same_bytes(tmp_path: Path, program: Program) -> None:
     files = [tmp_path / str(i) for i in range(8)]
     for file in files:
-        native.write(file, network)
+        weights.write(file, program)
     assert len({file.read_bytes() for file in files}) == 1
 
 
-def test_weights_that_make_no_network_are_refused(tmp_path: Path, network: Network) -> None:
+def test_weights_that_make_no_program_are_refused(tmp_path: Path, program: Program) -> None:
     path = tmp_path / "weights"
-    structure = json.dumps(network.structure.to_json())
+    text = program.to_json()
 
-    def refused(says: str, arrays: dict[str, Any], metadata: dict[str, str] | None) -> None:
+    def refused(says: str, arrays: dict[str, Any], metadata: dict[str, Any] | None) -> None:
         save_file(arrays, path, {"qcn": json.dumps(metadata)} if metadata else None)
-        with pytest.raises(UsageError, match=says):
-            native.read(path)
+        with pytest.raises(UsageError, match=f"does not hold a program: .*{says}"):
+            weights.read(path)
 
-    refused("schema None", network.arrays, None)
-    refused("object of texts", network.arrays, {"schema": 1})  # type: ignore[dict-item]
-    refused("schema '2'", network.arrays, {"schema": "2", "structure": structure})
-    refused("not the structure", network.arrays, {"schema": "1"})
-    refused("deployment form", network.arrays, {"schema": "1", "structure": "{"})
-    refused("another network", {}, {"schema": "1", "structure": structure})
-    halves = {name: array.astype(np.float16) for name, array in network.arrays.items()}
-    refused("must be float32", halves, {"schema": "1", "structure": structure})
+    refused("schema None", program.arrays, None)
+    refused("object of texts", program.arrays, {"schema": 2})
+    refused("schema '1'", program.arrays, {"schema": "1", "program": text})
+    refused("must be an object, not null", program.arrays, {"schema": "2"})
+    refused("not valid JSON", program.arrays, {"schema": "2", "program": "{"})
+    refused("which is not there", {}, {"schema": "2", "program": text})
+    halves = {name: array.astype(np.float16) for name, array in program.arrays.items()}
+    refused("must be float32", halves, {"schema": "2", "program": text})
     torch_save_file(
-        {"x": torch.ones(2, dtype=torch.bfloat16)}, path, {"qcn": json.dumps({"schema": "1", "structure": structure})}
+        {"x": torch.ones(2, dtype=torch.bfloat16)}, path, {"qcn": json.dumps({"schema": "2", "program": text})}
     )
-    with pytest.raises(UsageError, match="is not a network in deployment form"):
-        native.read(path)
+    with pytest.raises(UsageError, match="does not hold a program"):
+        weights.read(path)
+
+
+def test_the_weights_are_of_the_network_that_the_manifest_describes(bundle: Bundle) -> None:
+    other = lower(create("qcn-tiny", in_channels=1, classes=9), 28, 28)
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, other)
+    with pytest.raises(UsageError, match=r"another network than manifest\.json describes"):
+        bundle.program()
 
 
 def test_batches_are_read_as_the_command_line_gives_them() -> None:
@@ -219,13 +281,21 @@ def test_batches_are_read_as_the_command_line_gives_them() -> None:
             Batch.parse(wrong)
 
 
-def test_the_command_that_mends_is_exact() -> None:
-    engine = Artefact("engines/x.engine", "trt", HASH, 1, "fp16", "fp16", Batch(1, 8, 64))
-    assert engine.command(Path("b")) == "qcn export b --format trt --precision fp16 --batch 1:8:64"
-    fused = Artefact("model.fused.onnx", "onnx-fused", HASH, 1, "fp32")
-    assert fused.command(Path("b")) == "qcn export RUN --format onnx --routing fused --precision fp32 --out b"
-    weights = Artefact(WEIGHTS, "native", HASH, 1, "fp32")
-    assert weights.command(Path("b")) == "qcn export RUN --format native --out b"
+def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
+    """As the request had it, and for the bundle where it lies now, whatever its folder is called."""
+    engine = Request(("trt",), "fp16", Batch(1, 8, 64), routing="fused", tf32=True, workspace=64)
+    command = "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --workspace 64 --tf32"
+    assert engine.command("trt") == command
+    allowed = {"activation": 1.0, "pose": 1.0}
+    artefact = Artefact("engines/x.engine", "trt", HASH, 1, "fp16", "fp16", Batch(1, 8, 64), command, True, allowed)
+    assert artefact.rebuild_command(Path("b")) == command.replace("{bundle}", "b")
+    assert artefact.rebuild_command(Path("my bundle")).startswith("qcn export 'my bundle' --format trt ")
+    graph = Request(("onnx",), batch=Batch(4, 4, 4), opset=18, every_layer=True)
+    assert graph.command("onnx") == (
+        "qcn export {bundle} --format onnx --precision fp32 --batch 4 --opset 18 --every-layer"
+    )
+    assert Request(("pt2",), "bf16").command("pt2") == "qcn export {bundle} --format pt2 --precision bf16"
+    assert FROM_RUN == "qcn export RUN --format native --out {bundle}"
 
 
 BARE = """
@@ -234,17 +304,18 @@ for name in ("torch", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "tensor
     sys.modules[name] = None  # what importing takes for a package that is not there
 from pathlib import Path
 import qcn.doctor
-from qcn.export import bundle, golden, manifest, native, network
+import qcn.export.pipeline, qcn.export.program, qcn.export.tensorrt.build
+from qcn.export import bundle
 opened = bundle.Bundle.open(Path(sys.argv[1]))
-print(len(opened.network().arrays), len(opened.golden().rows))
+print(len(opened.program().arrays), len(opened.golden().rows))
 print(*(row.state for row in qcn.doctor.diagnose(opened.folder)))
 """
 
 
-def test_a_bundle_is_read_and_diagnosed_without_torch(bundle: Bundle, network: Network) -> None:
+def test_a_bundle_is_read_and_diagnosed_without_torch(bundle: Bundle, program: Program) -> None:
     add(bundle)
     command = [sys.executable, "-W", "error", "-c", BARE, str(bundle.folder)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     native_state = "runs" if native_kernels.available() else "cannot"
-    assert result.stdout.split() == [str(len(network.arrays)), "22", native_state, "whole", "cannot"]
+    assert result.stdout.split() == [str(len(program.arrays)), "22", "whole", native_state, "cannot"]

@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qcn.errors import UsageError
-from qcn.export import transaction
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Batch, Manifest
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
+from qcn.export.bundle.manifest import MANIFEST, Batch, Format, Manifest
+from qcn.export.pipeline import FROM_RUN
+
+COMMAND = "qcn export {bundle} --format"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -26,7 +29,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
-    with bundle.adding(file, "trt" if file.endswith(".engine") else "onnx", "fp32", Batch(1, 1, 1)) as draft:
+    format: Format = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
+    with bundle.adding(file, format, "fp32", f"{COMMAND} {format}", batch=Batch(1, 1, 1)) as draft:
         draft.path.write_bytes(content)
         draft.found = "fp32"
         draft.facts["opset"] = 17
@@ -44,7 +48,7 @@ def test_several_formats_land_in_one_bundle(bundle: Bundle, manifest: Manifest) 
     add(again, "engines/fp32.engine", b"plan")
     add(again, content=b"a better graph")
     read = Bundle.open(bundle.folder)
-    assert [artefact.file for artefact in read.manifest.files] == [WEIGHTS, GOLDEN, "engines/fp32.engine", "model.onnx"]
+    assert [artefact.file for artefact in read.manifest.files] == [GOLDEN, WEIGHTS, "engines/fp32.engine", "model.onnx"]
     assert read.path(read.find("model.onnx")).read_bytes() == b"a better graph"
     assert read.find("model.onnx").facts == {"opset": 17}
     facts = json.loads((bundle.folder / "engines/fp32.json").read_text())
@@ -57,9 +61,9 @@ def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manif
     other = replace(manifest, source=replace(manifest.source, sha256="f" * 64))
     with pytest.raises(UsageError, match=rf"{manifest.source.sha256[:12]}….* not from .*ffffffffffff….*another --out"):
         Bundle.create(bundle.folder, other)
-    longer = replace(manifest, structure=replace(manifest.structure, iterations=3))
-    with pytest.raises(UsageError, match="its structure differs"):
-        Bundle.create(bundle.folder, longer)
+    renamed = replace(manifest, classes=tuple("abcdefghij"))
+    with pytest.raises(UsageError, match="its classes differ"):
+        Bundle.create(bundle.folder, renamed)
     assert contents(bundle.folder) == before
 
     (tmp_path / "mine").mkdir()
@@ -71,18 +75,19 @@ def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manif
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("file", ["model.onnx", "new.onnx", "engines/fp32.engine"])
+@pytest.mark.parametrize("file", ["model.onnx", "model.pt2", "engines/fp32.engine"])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
 def test_an_interrupted_block_changes_nothing(bundle: Bundle, file: str, error: type[BaseException]) -> None:
     add(bundle)
     before = contents(bundle.folder)
-    with pytest.raises(error), bundle.adding(file, "onnx", "fp32") as draft:
+    formats: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2", ".engine": "trt"}
+    with pytest.raises(error), bundle.adding(file, formats[Path(file).suffix], "fp32", f"{COMMAND} onnx") as draft:
         draft.path.write_bytes(b"half of")
         raise error
     assert contents(bundle.folder) == before
 
 
-@pytest.mark.parametrize("file", ["model.onnx", "new.onnx", "engines/fp32.engine", "engines/new.engine"])
+@pytest.mark.parametrize("file", ["model.onnx", "model.pt2", "engines/fp32.engine", "engines/new.engine"])
 def test_a_full_disk_changes_nothing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
     """The disk is full at the first, second, … thing that is written or moved, until there is none left to fail."""
     add(bundle)
@@ -132,7 +137,7 @@ def replace(self, target):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(self, target)
 Path.replace = replace
-with bundle.adding("model.onnx", "onnx", "fp32") as draft:
+with bundle.adding("model.onnx", "onnx", "fp32", "qcn export {bundle} --format onnx") as draft:
     draft.path.write_bytes(b"other")
     if fatal == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -146,9 +151,9 @@ def test_what_a_killed_writer_left_is_undone_by_the_next(bundle: Bundle, fatal: 
     result = subprocess.run([sys.executable, "-c", KILLED, str(bundle.folder), str(fatal)], check=False)
     assert result.returncode == -signal.SIGKILL
     assert list(bundle.folder.glob(".*.part"))
-    add(bundle, "new.onnx")
+    add(bundle, "model.pt2")
     after = contents(bundle.folder)
-    assert after.pop("new.onnx") == b"graph"
+    assert after.pop("model.pt2") == b"graph"
     assert after.keys() == before.keys()
     assert all(after[file] == before[file] for file in before if file != MANIFEST)
     assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
@@ -157,10 +162,10 @@ def test_what_a_killed_writer_left_is_undone_by_the_next(bundle: Bundle, fatal: 
 def test_a_writer_at_work_is_not_disturbed(bundle: Bundle) -> None:
     """Two blocks at once: neither removes the other's work, and both entries are in the manifest."""
     other = Bundle.open(bundle.folder)
-    with bundle.adding("model.onnx", "onnx", "fp32") as slow:
+    with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as slow:
         slow.path.write_bytes(b"slow")
-        add(other, "quick.onnx")
-    assert states(Bundle.open(bundle.folder)) == dict.fromkeys((WEIGHTS, GOLDEN, "quick.onnx", "model.onnx"), "whole")
+        add(other, "model.pt2")
+    assert states(Bundle.open(bundle.folder)) == dict.fromkeys((GOLDEN, WEIGHTS, "model.pt2", "model.onnx"), "whole")
 
 
 def test_writers_at_once_lose_no_entry(bundle: Bundle) -> None:
@@ -170,7 +175,7 @@ from pathlib import Path
 from qcn.export.bundle import Bundle
 bundle = Bundle.open(Path(sys.argv[1]))
 for i in range(10):
-    with bundle.adding(f"engines/{sys.argv[2]}-{i}.engine", "trt", "fp32") as draft:
+    with bundle.adding(f"engines/{sys.argv[2]}-{i}.engine", "trt", "fp32", "qcn export {bundle}") as draft:
         draft.path.write_bytes(b"plan")
 """
     command = [sys.executable, "-c", code, str(bundle.folder)]
@@ -182,6 +187,30 @@ for i in range(10):
     assert not list(bundle.folder.glob(".*.part"))
 
 
+def test_other_golden_answers_bring_other_tolerances(bundle: Bundle) -> None:
+    """They decide what is allowed of every other file: in float32 they depend on the processor."""
+    add(bundle)
+    before = {artefact.file: artefact.tolerance for artefact in bundle.manifest.files}
+    answers = bundle.golden()
+    single = replace(answers.float32, activation=answers.float32.activation + np.float32(1e-4))
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+        golden.write(draft.path, replace(answers, float32=single))
+    read = Bundle.open(bundle.folder)
+    for file in (WEIGHTS, "model.onnx"):
+        after, allowed = read.find(file).tolerance, before[file]
+        assert after is not None and allowed is not None
+        assert after["activation"] > 2 * allowed["activation"] and after["pose"] == allowed["pose"]
+    assert read.golden().outputs == ("activation", "pose")
+
+
+def test_golden_answers_come_first(manifest: Manifest, tmp_path: Path) -> None:
+    """Without them nothing has a tolerance."""
+    bundle = Bundle.create(tmp_path / "new", manifest)
+    with pytest.raises(UsageError, match=GOLDEN), bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN):
+        raise AssertionError("nothing is to be written")
+    assert not bundle.manifest.files and contents(bundle.folder).keys() == {MANIFEST}
+
+
 def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written to look at one; writing says what is not allowed. (Tests may run as root: hence no chmod.)"""
 
@@ -191,7 +220,7 @@ def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pyt
     monkeypatch.setattr(os, "open", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
-    assert bundle.network() and bundle.golden()
+    assert bundle.program() and bundle.golden()
     before = contents(bundle.folder)
     with pytest.raises(PermissionError, match="Permission denied"):
         add(bundle)
@@ -199,6 +228,6 @@ def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pyt
 
 
 def test_files_are_for_everyone_who_may_read_the_bundle(bundle: Bundle) -> None:
-    with bundle.adding("model.onnx", "onnx", "fp32") as draft:
+    with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as draft:
         draft.path.touch(mode=0o600)
     assert (bundle.folder / "model.onnx").stat().st_mode == (bundle.folder / MANIFEST).stat().st_mode

@@ -1,5 +1,6 @@
 """`qcn doctor BUNDLE`: the right word for every file on every kind of machine, and the command that helps."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,21 @@ from fake_tensorrt import fake
 
 from qcn import doctor
 from qcn.errors import UsageError
-from qcn.export import plugin
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import MANIFEST, Artefact, Batch, Format, Precision
+from qcn.export.bundle.manifest import MANIFEST, Artefact, Batch, Format
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt_find import TensorRT
+from qcn.export.tensorrt import plugin
+from qcn.export.tensorrt.find import TensorRT
 from qcn.kernels import native
+from qcn.names import AnyPrecision
 
 ORIN = Gpu("Orin", 87)
 
 
-def add(bundle: Bundle, file: str, format: Format, precision: Precision = "fp16", **facts: Any) -> Artefact:
-    with bundle.adding(file, format, precision, Batch(1, 8, 64)) as draft:
+def add(bundle: Bundle, file: str, format: Format, precision: AnyPrecision = "fp16", **facts: Any) -> Artefact:
+    plugin, kind = bool(facts.get("plugin")), "onnx" if format.startswith("onnx") else format
+    command = f"qcn export {{bundle}} --format {kind} --precision {precision} --batch 1:8:64"
+    with bundle.adding(file, format, precision, command, batch=Batch(1, 8, 64), plugin=plugin) as draft:
         draft.path.write_bytes(b"content")
         draft.found, draft.facts = precision, facts
     return bundle.find(file)
@@ -42,9 +46,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_this_machine(bundle: Bundle) -> None:
-    add(bundle, "model.ts", "torchscript")
+    add(bundle, "model.ts", "torchscript", "fp32")
     rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
-    assert list(rows) == [WEIGHTS, GOLDEN, "model.ts"]
+    assert list(rows) == [GOLDEN, WEIGHTS, "model.ts"]
     assert rows["model.ts"].state == "runs" and "by torch 2." in rows["model.ts"].reason
     assert rows[GOLDEN].state == "whole" and "22 images" in rows[GOLDEN].reason
     assert not any(row.faulty for row in rows.values())
@@ -52,10 +56,10 @@ def test_this_machine(bundle: Bundle) -> None:
 
 def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> None:
     for file, kind in (("model.ts", "torchscript"), ("model.pt2", "pt2"), ("model.onnx", "onnx")):
-        add(bundle, file, kind)  # type: ignore[arg-type]
-    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").mend) == ("cannot", "pip install torch")
+        add(bundle, file, kind, "fp32")  # type: ignore[arg-type]
+    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").fix) == ("cannot", "pip install torch")
     assert row(bundle, "model.pt2").reason == "torch is not installed"
-    assert row(bundle, "model.onnx").mend == "pip install onnxruntime"
+    assert row(bundle, "model.onnx").fix == "pip install onnxruntime"
     machine["packages"]["onnxruntime"] = "1.31.1"
     assert (row(bundle, "model.onnx").state, row(bundle, "model.onnx").reason) == ("runs", "by ONNX Runtime 1.31.1")
 
@@ -69,8 +73,8 @@ def test_bf16_graphs_need_a_gpu(bundle: Bundle, machine: dict[str, Any]) -> None
 
 
 def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict[str, Any]) -> None:
-    add(bundle, "model.fused.onnx", "onnx-fused")
-    assert (row(bundle, "model.fused.onnx").state, row(bundle, "model.fused.onnx").mend) == (
+    add(bundle, "model.fused.onnx", "onnx-fused", "fp32")
+    assert (row(bundle, "model.fused.onnx").state, row(bundle, "model.fused.onnx").fix) == (
         "cannot",
         "pip install onnxruntime",
     )
@@ -89,7 +93,7 @@ def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict
         ({"tensorrt": "8.6.2.3"}, None, "cannot", "no NVIDIA GPU"),
         ({"tensorrt": "8.6.2.3"}, Gpu("H200", 90), "cannot", "built for sm87; here is H200, sm90"),
         ({"tensorrt": "8.6.2.3"}, ORIN, "runs", "by TensorRT 8.6.2.3 on Orin"),
-        ({"tensorrt": ""}, ORIN, "runs", "of a version that it does not tell"),
+        ({"tensorrt": ""}, ORIN, "runs", "of unknown version"),
     ],
 )
 def test_an_engine_is_bound_to_its_machine(
@@ -100,9 +104,9 @@ def test_an_engine_is_bound_to_its_machine(
     seen = row(bundle, engine.file)
     assert seen.state == state and says in seen.reason
     if "built" in says:
-        assert seen.mend == f"qcn export {bundle.folder} --format trt --precision fp16 --batch 1:8:64"
+        assert seen.fix == f"qcn export {bundle.folder} --format trt --precision fp16 --batch 1:8:64"
     if "not installed" in says:
-        assert "install" in seen.mend
+        assert "install" in seen.fix
 
 
 @pytest.mark.parametrize(
@@ -134,10 +138,10 @@ def test_fused_routing_needs_its_plugin(
     add(bundle, "engines/fused.engine", "trt", **facts, plugin={"name": "EMRouting"})
     assert row(bundle, "engines/plain.engine").state == "runs"
     seen = row(bundle, "engines/fused.engine")
-    assert (seen.state, seen.mend) == ("cannot", plugin.BUILD) and f"not at {tmp_path}" in seen.reason
+    assert (seen.state, seen.fix) == ("cannot", plugin.BUILD) and f"not at {tmp_path}" in seen.reason
     (tmp_path / plugin.LIBRARY).write_bytes(b"no library")
     seen = row(bundle, "engines/fused.engine")
-    assert (seen.state, seen.mend) == ("cannot", plugin.BUILD) and "cannot be loaded" in seen.reason
+    assert (seen.state, seen.fix) == ("cannot", plugin.BUILD) and "cannot be loaded" in seen.reason
     loaded = plugin.Plugin(tmp_path / plugin.LIBRARY, "0.1.0", "")
     monkeypatch.setattr(plugin, "load", lambda found: loaded if found is tensorrt else None)
     seen = row(bundle, "engines/fused.engine")
@@ -147,7 +151,7 @@ def test_fused_routing_needs_its_plugin(
 def test_an_engine_without_facts_is_rebuilt(bundle: Bundle, machine: dict[str, Any]) -> None:
     add(bundle, "engines/x.engine", "trt")
     seen = row(bundle, "engines/x.engine")
-    assert seen.state == "cannot" and "--format trt" in seen.mend
+    assert seen.state == "cannot" and "--format trt" in seen.fix
 
 
 def test_weights_say_what_libqcn_can_do_with_them(
@@ -158,20 +162,22 @@ def test_weights_say_what_libqcn_can_do_with_them(
         assert row(bundle, WEIGHTS).state == "runs"
     monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "nowhere.so"))
     seen = row(bundle, WEIGHTS)
-    assert seen.state == "cannot" and "nowhere.so" in seen.reason and seen.mend == "make build/libqcn.so"
+    assert seen.state == "cannot" and "nowhere.so" in seen.reason and seen.fix == "make build/libqcn.so"
     (tmp_path / "nowhere.so").write_bytes(b"not a library")
     assert "cannot be used" in row(bundle, WEIGHTS).reason
 
 
 def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
-    add(bundle, "model.onnx", "onnx")
-    add(bundle, "model.ts", "torchscript")
+    add(bundle, "model.onnx", "onnx", "fp32")
+    add(bundle, "model.ts", "torchscript", "fp32")
     (bundle.folder / "model.onnx").write_bytes(b"CONTENT")
     (bundle.folder / "model.ts").unlink()
     (bundle.folder / "extra").touch()
     rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
     assert rows["model.onnx"].state == "altered" and "sha256" in rows["model.onnx"].reason
-    assert rows["model.ts"].state == "missing" and rows["model.ts"].mend.startswith("qcn export RUN")
+    assert rows["model.ts"].state == "missing" and rows["model.ts"].fix.startswith(
+        f"qcn export {bundle.folder} --format torchscript "
+    )
     assert rows["extra"].state == "unknown" and not rows["extra"].faulty
     assert [file for file, row in rows.items() if row.faulty] == ["model.onnx", "model.ts"]
     with pytest.raises(UsageError, match="is not a bundle"):
@@ -180,9 +186,12 @@ def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
 
 def test_a_file_of_the_right_hash_and_the_wrong_kind(bundle: Bundle) -> None:
     """Whoever can write the manifest can make any hash right: the contents are looked at all the same."""
-    add(bundle, WEIGHTS, "native", "fp32")
-    add(bundle, GOLDEN, "golden", "fp64")
-    assert {row.file: row.state for row in doctor.diagnose(bundle.folder)} == {WEIGHTS: "altered", GOLDEN: "altered"}
+    record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
+    for one in record["files"]:
+        (bundle.folder / one["file"]).write_bytes(b"content")
+        one.update(bytes=7, sha256=hashlib.sha256(b"content").hexdigest())
+    (bundle.folder / MANIFEST).write_text(json.dumps(record), encoding="utf-8")
+    assert {row.file: row.state for row in doctor.diagnose(bundle.folder)} == {GOLDEN: "altered", WEIGHTS: "altered"}
 
 
 def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
@@ -199,4 +208,4 @@ def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
 def test_an_engine_of_a_tensorrt_that_is_not_known(bundle: Bundle, machine: dict[str, Any], flavour: object) -> None:
     add(bundle, "engines/x.engine", "trt", flavour=flavour)
     found = row(bundle, "engines/x.engine")
-    assert found.state == "cannot" and "name no TensorRT" in found.reason and found.mend.startswith("qcn export")
+    assert found.state == "cannot" and "name no TensorRT" in found.reason and found.fix.startswith("qcn export")

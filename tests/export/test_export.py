@@ -4,6 +4,7 @@ import errno
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,15 +20,17 @@ import pytest
 import torch
 from rich.console import Console
 
+from qcn import create
 from qcn.cli import main
 from qcn.data import load
 from qcn.errors import MissingError
 from qcn.export import pipeline
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.manifest import Batch
+from qcn.export.bundle.manifest import Batch
 from qcn.kernels import native as native_kernels
-from qcn.settings import Settings
-from qcn.train import Training
+from qcn.train import checkpoint
+from qcn.train.loop import Training
+from qcn.train.settings import Settings
 
 Result = subprocess.CompletedProcess[str]
 Command = Callable[..., Result]
@@ -152,7 +155,7 @@ def test_several_formats_in_one_go_and_more_later(qcn: Command, bundle: Bundle, 
     assert ended(qcn("export", bundle.folder, "--precision", "bf16", "--routing", "fused", "--opset", 24), 0)
     again = Bundle.open(bundle.folder)
     facts = {artefact.file: artefact for artefact in again.manifest.files}
-    assert list(facts) == [WEIGHTS, GOLDEN, "model.ts", "model.fp16.onnx", "model.fused.bf16.onnx"]
+    assert list(facts) == [GOLDEN, WEIGHTS, "model.ts", "model.fp16.onnx", "model.fused.bf16.onnx"]
     assert facts["model.fp16.onnx"].batch == Batch(4, 4, 4)
     assert len(facts["model.fp16.onnx"].facts["outputs"]) == 6
     assert facts["model.fused.bf16.onnx"].facts["opset"] == 24
@@ -202,7 +205,7 @@ def test_engines_are_built_from_a_bundle_where_there_is_no_torch(qcn: Command, b
         assert (
             beside["facts"]["onnx_sha256"]
             == Bundle.open(bundle.folder)
-            .find("model.trt.onnx" if precision == "fp32" else "model.trt.fp16.onnx")
+            .find("model.tensorrt.onnx" if precision == "fp32" else "model.tensorrt.fp16.onnx")
             .sha256
         )
     result = qcn("doctor", bundle.folder)
@@ -215,13 +218,13 @@ def test_an_engine_is_of_the_graph_that_was_asked_for(qcn: Command, bundle: Bund
     """The bundle's own where it will do; else a new one."""
     orin = ("--target", "jetson-orin")  # only its graph is made here
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, *orin), 0)
-    fixed = Bundle.open(bundle.folder).find("model.trt.onnx")
+    fixed = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, "--optimization", 0), 0)
-    assert Bundle.open(bundle.folder).find("model.trt.onnx") == fixed
+    assert Bundle.open(bundle.folder).find("model.tensorrt.onnx") == fixed
     options = ("--batch", "1:2:4", "--every-layer", "--opset", 18, "--target", "sm89", "--workspace", 64)
     result = qcn("export", bundle.folder, "--format", "trt", "--optimization", 0, *options)
     assert ended(result, 0)
-    graph = Bundle.open(bundle.folder).find("model.trt.onnx")
+    graph = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
     assert (graph.batch, graph.facts["opset"]) == (Batch(1, 2, 4), 18)
     (engine,) = (one for one in Bundle.open(bundle.folder).manifest.files if "sm89" in one.file)
     assert [output["name"] for output in engine.facts["outputs"]] == graph.facts["outputs"]
@@ -250,7 +253,10 @@ def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundl
         "  ssh device qcn export bundle --format trt --precision fp16 --batch 1:2:4 --tf32",
     ]
     assert "trt was not made: " in result.stdout
-    assert formats(bundle.folder)["model.trt.fp16.onnx"] == "onnx-trt" and "trt" not in formats(bundle.folder).values()
+    assert (
+        formats(bundle.folder)["model.tensorrt.fp16.onnx"] == "onnx-tensorrt"
+        and "trt" not in formats(bundle.folder).values()
+    )
 
 
 # What goes wrong
@@ -303,13 +309,48 @@ def test_a_run_without_its_data_set(qcn: Command, run: Path, tmp_path: Path) -> 
     assert not contents(tmp_path / "bundle").keys() - {"manifest.json"}
 
 
-def test_a_run_of_another_network_is_refused(qcn: Command, data_dir: Path, tmp_path: Path) -> None:
-    splits = load("mnist", data_dir)
+def test_a_network_for_training_only_is_refused(
+    qcn: Command, run: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of em, without the minutes that its training takes: what is loaded from the run's folder is one."""
+    untrained = create("em", in_channels=1, classes=10)
+    monkeypatch.setattr(checkpoint, "load_network", lambda source, which: (untrained, checkpoint.load_run(source)))
+    result = qcn("export", run, "--data-dir", data_dir, "--out", tmp_path / "bundle")
+    assert ended(result, 2, "MatrixCapsules is for training only: EM and VB routing with matrix capsules have no")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) -> None:
+    """The rival goes every way that a QCN goes."""
+    splits, out = load("mnist", data_dir), tmp_path / "bundle"
     few = replace(splits, train=splits.train[np.arange(16)])
     Training(Settings("mnist", "cnn", epochs=1, batch_size=8), few, tmp_path / "cnn", torch.device("cpu")).run()
-    result = qcn("export", tmp_path / "cnn", "--data-dir", data_dir, "--out", tmp_path / "bundle")
-    assert ended(result, 2, "export carries Quaternion Capsule Networks (qcn, qcn-…), not CNN")
-    assert not (tmp_path / "bundle").exists()
+    result = qcn("export", tmp_path / "cnn", "--data-dir", data_dir, "--format", "onnx,torchscript", "--out", out)
+    assert ended(result, 0)
+    made = Bundle.open(out)
+    assert [port.name for port in made.manifest.outputs] == ["activation"]
+    golden = made.golden()
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    (activation,) = session.run(None, {"image": golden.input})
+    allowed = made.find("model.onnx").tolerance
+    assert allowed is not None and abs(activation - golden.reference.activation).max() <= allowed["activation"]
+    np.testing.assert_allclose(activation.sum(1), 1, rtol=1e-5)  # a softmax
+    result = qcn("doctor", out)
+    assert ended(result, 0)
+    assert "model.ts" in result.stdout
+
+
+def test_the_command_that_rebuilds_a_file_rebuilds_it(qcn: Command, bundle: Bundle) -> None:
+    """As the manifest has it, options and all."""
+    options = ("--precision", "fp16", "--batch", "1:2:4", "--routing", "fused", "--opset", 18, "--every-layer")
+    assert ended(qcn("export", bundle.folder, *options), 0)
+    before = contents(bundle.folder)
+    path = bundle.folder / "model.fused.fp16.onnx"
+    command = Bundle.open(bundle.folder).find(path.name).rebuild_command(bundle.folder)
+    path.write_bytes(b"altered")
+    assert command in qcn("doctor", bundle.folder).stdout
+    assert ended(qcn(*shlex.split(command)[1:]), 0)
+    assert contents(bundle.folder) == before
 
 
 def test_two_runs_do_not_share_a_bundle(
@@ -374,7 +415,7 @@ def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:
 INTERRUPTED = """
 import signal, sys
 from contextlib import contextmanager
-from qcn.export import tensorrt
+from qcn.export.tensorrt import build
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 
@@ -382,7 +423,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's back
 def shown(console, title):
     yield lambda progress: print("building", flush=True)
 
-tensorrt.shown = shown
+build.shown = shown
 sys.argv = ["qcn", "export", sys.argv[1], "--format", "trt", "--precision", "fp16"]
 from qcn.cli import main
 main()

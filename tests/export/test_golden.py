@@ -11,16 +11,18 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from qcn.checkpoint import load_network
+from qcn import create
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
+from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.export import golden
-from qcn.export.bundle import GOLDEN, Bundle
-from qcn.export.golden import Golden
-from qcn.export.reference import answers, edge_images, make_golden, real_images
-from qcn.model import QCN, choose_routing
+from qcn.export.bundle import GOLDEN, Bundle, golden
+from qcn.export.bundle.golden import Golden
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.reference import answers, edge_images, golden_of, make_golden, real_images, with_edge_cases
+from qcn.model import QCN, choose_kernels
+from qcn.train.checkpoint import load_network
 
 EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]  # and "denormal", which is no image
 
@@ -54,7 +56,7 @@ def test_edge_cases_are_what_they_are_called() -> None:
 
 def test_answers_are_the_trained_networks(made: Golden, run: Path) -> None:
     network, record = load_network(run)
-    choose_routing(network, "reference")
+    choose_kernels(network, "reference")
     seen = preprocess(torch.from_numpy(made.image), record.preprocessing)
     assert np.array_equal(made.input[:-1], seen[:-1].numpy())
     seen = torch.from_numpy(made.input)
@@ -72,7 +74,7 @@ def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
     """The stored layers are those that the rest of the network goes on from, once their poses are scaled."""
     network, _ = load_network(run)
     assert isinstance(network, QCN)
-    choose_routing(network.double(), "reference")
+    choose_kernels(network.double(), "reference")
     assert list(made.layers) == ["capsules1", "capsules2"]
     assert made.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
     before = made.layers["capsules2"]
@@ -111,10 +113,21 @@ def test_steps_are_the_iterations_of_the_reference(made: Golden, tmp_path: Path)
     assert all(np.array_equal(again.steps[name].variance, step.variance) for name, step in made.steps.items())
 
 
-def test_a_file_without_steps_is_read(made: Golden, tmp_path: Path) -> None:
-    """As those written before there were any."""
-    golden.write(tmp_path / "older", replace(made, steps={}, steps_float32={}, inputs_only=()))
-    assert golden.read(tmp_path / "older").steps == {}
+def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = create("cnn", in_channels=2, classes=3, size=12)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 12, 12), np.uint8)
+    given = with_edge_cases(["a", "b"], pixels, [0, 1], Preprocessing(standardise="image"))
+    made = golden_of(network, given)
+    golden.write(tmp_path / "cnn", made)
+    assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
+    again = golden.read(tmp_path / "cnn")
+    assert (again.outputs, again.layers, again.steps) == (("activation",), {}, {})
+    assert again.reference.pose.shape == again.float32.pose.shape == (8, 3, 0)
+    assert np.array_equal(again.reference.activation, made.reference.activation)
+    with torch.inference_mode():
+        exact = network.eval().double()(torch.from_numpy(given.input).double())
+    np.testing.assert_allclose(again.reference.activation, exact.activation, rtol=0, atol=1e-14)
 
 
 def test_arrays_are_written_in_their_own_order(made: Golden, tmp_path: Path) -> None:
@@ -135,12 +148,10 @@ def test_making_them_leaves_the_network_as_it_was(run: Path, data_dir: Path) -> 
     assert all(
         torch.equal(after[name], tensor) and after[name].dtype == tensor.dtype for name, tensor in before.items()
     )
-    assert network.layers[0].routing == "auto" and not network.layers[0]._forward_hooks
+    assert network.layers[0].kernels == "auto" and not network.layers[0]._forward_hooks
 
 
 def test_the_layers_of_a_full_size_network_are_named(run: Path) -> None:
-    from qcn import create
-
     network = create("qcn", in_channels=1, classes=3)
     assert isinstance(network, QCN)
     seen = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
@@ -239,7 +250,7 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
     honest = bundle.golden()
 
     def refused(says: str, **changes: Any) -> None:
-        with bundle.adding(GOLDEN, "golden", "fp64") as draft:
+        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
             golden.write(draft.path, replace(honest, **changes))
         with pytest.raises(UsageError, match=f"is not of the network that manifest.json describes: {says}"):
             bundle.golden()

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-from dataclasses import astuple
 from pathlib import Path
 
 import onnx
@@ -13,15 +12,18 @@ from fake_tensorrt import fake
 
 from qcn import libqcn
 from qcn.errors import MissingError
-from qcn.export import plugin, targets
-from qcn.export.manifest import Artefact, Batch
-from qcn.export.network import Network
-from qcn.export.onnx import build as build_graph
+from qcn.export import targets
+from qcn.export.bundle.manifest import Batch
+from qcn.export.onnx.build import build as build_graph
 from qcn.export.pipeline import Request
+from qcn.export.program import Program
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import BuildRequest, TensorRT, build
-from qcn.verify import tensorrt as verify_tensorrt
-from qcn.verify.tensorrt import TensorRTRunner, rebuild_command
+from qcn.export.tensorrt import plugin
+from qcn.export.tensorrt.build import BuildRequest, TensorRT, build
+from qcn.names import Precision
+from qcn.verify.runners import Options
+from qcn.verify.runners import tensorrt as verify_tensorrt
+from qcn.verify.runners.tensorrt import TensorRTRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = Batch(1, 8, 64)
@@ -51,8 +53,8 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "this_gpu", lambda: Gpu("NVIDIA H200", 90))
 
 
-def fused_graph(network: Network, path: Path, precision: str = "fp32") -> Path:
-    onnx.save(build_graph(network, routing="fused", precision=precision), path)
+def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
+    onnx.save(build_graph(program.at(precision, votes=precision), routing="fused"), path)
     return path
 
 
@@ -109,22 +111,22 @@ def test_tensorrt_rtx_has_none() -> None:
 @pytest.mark.parametrize("version", ["8.6.1", "10.3.0", "11.1.0"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.usefixtures("h200")
-def test_an_engine_with_fused_routing(tmp_path: Path, network: Network, version: str, precision: str) -> None:
-    path, tensorrt = fused_graph(network, tmp_path / "model.fused.onnx", precision), faked(version)
+def test_an_engine_with_fused_routing(tmp_path: Path, program: Program, version: str, precision: Precision) -> None:
+    path, tensorrt = fused_graph(program, tmp_path / "model.fused.onnx", precision), faked(version)
     loaded = plugin.Plugin(tmp_path, "0.1.0", "0" * 64)
     engine = build(path, BuildRequest(precision, OPEN), tensorrt, plugin=loaded)
     told = tensorrt.module.told
     assert not told["graph"].functions  # TensorRT from 10 on would take them, not the plugin
     layers = [layer for layer in told["network"].layers if layer.type.name.startswith("PLUGIN")]
-    assert len(layers) == len(network.structure.capsules)
+    assert len(layers) == len(program.routes)
     assert not any(getattr(layer, "precision_is_set", False) for layer in layers)
     assert engine.facts["plugin"] == loaded.facts()
     assert engine.file_name == f"{precision}-fused-b1-8-64-sm90-trt{version}.engine"
 
 
-def test_only_the_functions_go(tmp_path: Path, network: Network) -> None:
-    model = build_graph(network, routing="fused")
-    assert len(model.functions) == len(network.structure.capsules)
+def test_only_the_functions_go(program: Program) -> None:
+    model = build_graph(program, routing="fused")
+    assert len(model.functions) == len(program.routes)
     bare = plugin.without_functions(model.SerializeToString())
     del model.functions[:]
     assert onnx.load_from_string(bare) == model
@@ -132,12 +134,9 @@ def test_only_the_functions_go(tmp_path: Path, network: Network) -> None:
     assert plugin.without_functions(b"not a graph") == b"not a graph"
 
 
-def test_the_commands_that_make_it_again(tmp_path: Path) -> None:
-    facts = {"precision": "fp16", "batch": list(astuple(OPEN)), "plugin": {"name": "EMRouting"}}
-    engine = Artefact("engines/x.engine", "trt", "0" * 64, 1, "fp16", batch=OPEN, facts=facts)
-    command = f"qcn export {tmp_path} --format trt --precision fp16 --batch 1:8:64 --routing fused"
-    assert engine.command(tmp_path) == rebuild_command(tmp_path / "engines" / "x.engine", facts) == command
-    assert Request(("trt",), routing="fused", tf32=True).engine_options() == ["--routing fused", "--tf32"]
+def test_the_command_that_rebuilds_it_asks_for_fused_routing() -> None:
+    command = Request(("trt",), "fp16", OPEN, routing="fused", tf32=True).command("trt")
+    assert command == "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --tf32"
 
 
 def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h200: None) -> None:
@@ -146,7 +145,7 @@ def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.Mon
     facts = {"flavour": "tensorrt", "version": "8.6.1", "sm": 90, "plugin": {"name": "EMRouting"}}
     (tmp_path / "x.json").write_text(json.dumps({"facts": facts}))
     with pytest.raises(MissingError, match=r"not at .*nowhere\.so"):
-        TensorRTRunner(tmp_path / "x.engine").open()
+        TensorRTRunner(tmp_path / "x.engine", Options("cuda")).open()
 
 
 # The library itself, with a stand-in for TensorRT made from its public headers

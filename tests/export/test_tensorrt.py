@@ -14,13 +14,14 @@ from rich.console import Console
 from small_graphs import write_graph
 
 from qcn.errors import BuildError, MissingError, UsageError
-from qcn.export import targets, tensorrt_config
-from qcn.export.manifest import Batch
-from qcn.export.receipt import from_inspector
+from qcn.export import targets
+from qcn.export.bundle.manifest import Batch
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import BuildProgress, BuildRequest, TensorRT, build, find, shown
-from qcn.export.tensorrt_find import library_version
-from qcn.export.tensorrt_watch import Watch
+from qcn.export.tensorrt import config as tensorrt_config
+from qcn.export.tensorrt.build import BuildProgress, BuildRequest, TensorRT, build, find, shown
+from qcn.export.tensorrt.find import library_version
+from qcn.export.tensorrt.progress import BuildLog
+from qcn.export.tensorrt.receipt import from_inspector
 
 OPEN = Batch(1, 8, 64)
 
@@ -132,9 +133,9 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
     """TensorRT 8 cannot be told to stop: the process cleans up and ends all the same."""
     script = (
         "import time\n"
-        "from qcn.export.tensorrt_watch import Watch, attend\n"
+        "from qcn.export.tensorrt.progress import BuildLog, run_interruptibly\n"
         "def interrupt(progress): raise KeyboardInterrupt\n"
-        "try:\n    attend(lambda: time.sleep(60), Watch(), interrupt, can_cancel=False)\n"
+        "try:\n    run_interruptibly(lambda: time.sleep(60), BuildLog(), interrupt, can_cancel=False)\n"
         "except KeyboardInterrupt:\n    print('cleaned up')\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=30)
@@ -240,7 +241,7 @@ def test_timings_are_kept_and_foreign_ones_begun_anew(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("h200")
 def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, request = write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN)
-    monkeypatch.setattr("qcn.export.tensorrt_config._loads", lambda library, function: "cudnn" in library)
+    monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: "cudnn" in library)
     tensorrt = faked("8.6.1")
     assert build(path, request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
     assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
@@ -257,7 +258,7 @@ def test_the_inspectors_control_characters_are_read() -> None:
 
 @pytest.mark.usefixtures("h200")
 def test_a_newer_cublas_is_of_no_use_to_tensorrt_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qcn.export.tensorrt_config._loads", lambda library, function: library.endswith(".13"))
+    monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
     facts = build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
     assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
 
@@ -307,9 +308,9 @@ def test_importing_needs_none_of_the_packages() -> None:
         "import sys\n"
         "for name in ('torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings', 'cuda'):\n"
         "    sys.modules[name] = None\n"
-        "import qcn.verify.onnxruntime, qcn.verify.tensorrt\n"
+        "import qcn.verify.runners.onnxruntime, qcn.verify.runners.tensorrt\n"
         "from qcn.errors import MissingError\n"
-        "from qcn.export.tensorrt import find\n"
+        "from qcn.export.tensorrt.build import find\n"
         "try:\n    find()\nexcept MissingError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -332,16 +333,17 @@ def test_targets() -> None:
 
 
 def test_the_commands_for_a_device() -> None:
-    assert targets.device_commands(Path("/runs/export/demo"), "fp16", OPEN) == [
+    command = "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64"
+    assert targets.device_commands(Path("/runs/export/demo"), command) == [
         "scp -r /runs/export/demo device:",
         "ssh device qcn export demo --format trt --precision fp16 --batch 1:8:64",
     ]
 
 
 def test_progress_from_the_log_of_a_version_that_reports_none() -> None:
-    watch = Watch()
-    assert watch.now().fraction is None
-    watch.say("VERBOSE", "After final dead-layer removal: 4 layers")
-    watch.say("VERBOSE", "=============== Computing costs for /stem/conv")
-    watch.say("VERBOSE", "=============== Computing costs for /head/mean")
-    assert (watch.now().fraction, watch.now().phase) == (0.25, "timing kernels")
+    log = BuildLog()
+    assert log.now().fraction is None
+    log.add("VERBOSE", "After final dead-layer removal: 4 layers")
+    log.add("VERBOSE", "=============== Computing costs for /stem/conv")
+    log.add("VERBOSE", "=============== Computing costs for /head/mean")
+    assert (log.now().fraction, log.now().phase) == (0.25, "timing kernels")

@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from qcn.checkpoint import load_network
 from qcn.errors import BuildError, UsageError
 from qcn.export import reference
 from qcn.export.lower import lower
-from qcn.export.network import Network
-from qcn.export.pt2 import write_pt2
-from qcn.export.torchscript import write_torchscript
+from qcn.export.program import Program, Route
+from qcn.export.torch.pt2 import write_pt2
+from qcn.export.torch.torchscript import write_torchscript
 from qcn.model import QCN, qcn_tiny, qcn_unbranched
+from qcn.train.checkpoint import load_network
 
 WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"ts": write_torchscript, "pt2": write_pt2}
 Answers = dict[str, Tensor]
@@ -30,11 +30,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:D
 every_format = pytest.mark.parametrize("ending", WRITERS)
 
 
-def images(network: Network, batch: int = 6) -> Tensor:
+def images(program: Program, batch: int = 6) -> Tensor:
     """Noise, and one image of zeros."""
-    structure = network.structure
-    generator = torch.Generator().manual_seed(0)
-    out = torch.randn(batch, structure.channels, structure.height, structure.width, generator=generator)
+    out = torch.randn(batch, *program.input.shape, generator=torch.Generator().manual_seed(0))
     out[-1] = 0
     return out
 
@@ -49,14 +47,15 @@ def answers(trained: QCN, image: Tensor) -> Answers:
 
 
 def tolerances(exact: Answers, rounded: Answers) -> dict[str, float]:
-    """Four times what rounding did to the trained network itself, output by output.
+    """Eight times what rounding did to the trained network itself, output by output.
 
-    The same arithmetic in another order, on another processor, errs as much; the largest of some hundred such errors
-    is hardly ever four times the largest of as many others. Where one was lucky: four units in the last place.
+    Twice, since the first variance is made as E[v²] − μ², where μ² is about σ² in a network whose poses are scaled;
+    four times, since the largest of some hundred errors is hardly ever four times the largest of as many others. Where
+    one was lucky: as many units in the last place.
     """
     unit = torch.finfo(torch.float32).eps
     return {
-        name: 4 * max((rounded[name] - x).abs().max().item(), unit * x.abs().max().item()) for name, x in exact.items()
+        name: 8 * max((rounded[name] - x).abs().max().item(), unit * x.abs().max().item()) for name, x in exact.items()
     }
 
 
@@ -86,20 +85,20 @@ def trained(run: Path) -> QCN:
 
 
 @pytest.fixture(scope="module")
-def written(network: Network, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The network in both formats."""
+def written(program: Program, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The program in both formats."""
     folder = tmp_path_factory.mktemp("written")
     for ending, write in WRITERS.items():
-        write(network, folder / f"model.{ending}", metadata={"name": "a name"})
+        write(program, folder / f"model.{ending}", metadata={"name": "a name"})
     return {ending: folder / f"model.{ending}" for ending in WRITERS}
 
 
 @every_format
 @pytest.mark.parametrize("batch", [1, 3, 64])
 def test_any_batch_is_answered_as_the_trained_network_does(
-    trained: QCN, network: Network, written: dict[str, Path], ending: str, batch: int
+    trained: QCN, program: Program, written: dict[str, Path], ending: str, batch: int
 ) -> None:
-    image = images(network, batch)
+    image = images(program, batch)
     exact = answers(trained, image.double())
     tolerance = tolerances(exact, answers(trained, image))
     found = run_model(written[ending], image, ["activation", "pose"])
@@ -107,7 +106,7 @@ def test_any_batch_is_answered_as_the_trained_network_does(
 
 
 @every_format
-@pytest.mark.parametrize("make", [qcn_tiny, qcn_unbranched])
+@pytest.mark.parametrize("make", [qcn_tiny, pytest.param(qcn_unbranched, marks=pytest.mark.slow)])
 def test_every_layer_in_order_in_the_other_shapes_of_the_network(
     make: Callable[..., QCN], ending: str, tmp_path: Path
 ) -> None:
@@ -117,10 +116,10 @@ def test_every_layer_in_order_in_the_other_shapes_of_the_network(
         trained(torch.randn(8, 2, 30, 28))  # gives the batch norms their statistics
         for parameter in trained.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    network = lower(trained, 30, 28)
+    program = lower(trained, 30, 28)
     path = tmp_path / f"model.{ending}"
-    facts = WRITERS[ending](network, path, every_layer=True, metadata={})
-    image = images(network, 3)
+    facts = WRITERS[ending](program, path, every_layer=True, metadata={})
+    image = images(program, 3)
     exact = answers(trained, image.double())
     found = run_model(path, image, list(facts["outputs"]))
     assert list(found) == list(exact)
@@ -131,14 +130,16 @@ def test_every_layer_in_order_in_the_other_shapes_of_the_network(
 @every_format
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
 def test_half_precision_is_for_the_convolutions_alone(
-    trained: QCN, network: Network, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any
+    trained: QCN, program: Program, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any
 ) -> None:
     path = tmp_path / f"model.{ending}"
-    facts = WRITERS[ending](network, path, precision=precision, every_layer=True, metadata={})
+    facts = WRITERS[ending](program, path, precision=precision, every_layer=True, metadata={})
     assert (facts["convolutions"], facts["routing"]) == (str(dtype).removeprefix("torch."), "float32")
-    assert path.stat().st_size < 0.9 * written[ending].stat().st_size
+    convolutions = {name for op in program.operations if not isinstance(op, Route) for name in op.arrays}
+    saved = sum(program.arrays[name].nbytes for name in convolutions) / 2
+    assert written[ending].stat().st_size - path.stat().st_size > 0.8 * saved  # every layer costs a little
 
-    image = images(network)
+    image = images(program)
     exact = answers(trained, image.double())
     with torch.autocast("cpu", dtype=dtype):  # what training does for such a precision
         half = answers(trained, image)
@@ -150,13 +151,13 @@ def test_half_precision_is_for_the_convolutions_alone(
 
 
 @every_format
-def test_weights_too_large_for_half_precision_are_refused(network: Network, tmp_path: Path, ending: str) -> None:
+def test_weights_too_large_for_half_precision_are_refused(program: Program, tmp_path: Path, ending: str) -> None:
     name = "pose.0.conv1.weight"
-    large = replace(network, arrays={**network.arrays, name: network.arrays[name] + np.float32(1e5)})
+    large = replace(program, arrays={**program.arrays, name: program.arrays[name] + np.float32(1e5)})
     with pytest.raises(BuildError, match=rf"'{name}' does not fit fp16: its largest is 1000\d\d"):
         WRITERS[ending](large, tmp_path / "model", precision="fp16", metadata={})
     with pytest.raises(UsageError, match="no precision named 'fp61'; did you mean 'fp16'"):
-        WRITERS[ending](network, tmp_path / "model", precision="fp61", metadata={})
+        WRITERS[ending](program, tmp_path / "model", precision="fp61", metadata={})
     assert not list(tmp_path.iterdir())
 
 
@@ -196,7 +197,7 @@ def test_torchscript_is_one_frozen_graph_in_true_single_precision(written: dict[
     kinds = {node.kind() for node in model.graph.nodes()}
     assert not kinds & {"prim::GetAttr", "prim::CallMethod", "prim::CallFunction", "prim::PythonOp", "prim::Loop"}
     convolutions = model.graph.findAllNodes("aten::_convolution")
-    assert len(convolutions) == 3 * 3 + 2
+    assert len(convolutions) == 3 * 3 + 2 + 3 * 3  # of blocks, of projections, three per first M-step
     assert not any(list(node.inputs())[-1].toIValue() for node in convolutions)  # allow_tf32
 
 
@@ -208,13 +209,13 @@ def test_images_of_another_size_are_refused(written: dict[str, Path], ending: st
         load_model(written[ending])(torch.zeros(shape))
 
 
-def test_what_tracing_would_freeze_is_an_error(network: Network, tmp_path: Path, monkeypatch: Any) -> None:
+def test_what_tracing_would_freeze_is_an_error(program: Program, tmp_path: Path, monkeypatch: Any) -> None:
     def forward(_self: Any, image: Tensor) -> tuple[Tensor, ...]:
         return (image * float(image.sum()), image)
 
-    monkeypatch.setattr("qcn.export.lower.Deployed.forward", forward)
+    monkeypatch.setattr("qcn.export.torch.interpreter.Interpreter.forward", forward)
     with pytest.raises(SystemError) as caught:  # the tracer warns from C++, where the error comes out as this
-        write_torchscript(network, tmp_path / "model.ts", metadata={})
+        write_torchscript(program, tmp_path / "model.ts", metadata={})
     assert isinstance(caught.value.__cause__, torch.jit.TracerWarning)
     assert not list(tmp_path.iterdir())
 
@@ -248,30 +249,31 @@ def write_golden(path: Path, image: Tensor, exact: Answers, tolerance: dict[str,
     path.write_bytes(b"".join(part.tobytes() for part in parts))
 
 
+@pytest.mark.slow  # it compiles a C++ program against LibTorch
 def test_libtorch_answers_as_the_trained_network_does(
-    trained: QCN, network: Network, run_golden: Path, tmp_path: Path
+    trained: QCN, program: Program, run_golden: Path, tmp_path: Path
 ) -> None:
-    image = images(network)
+    image = images(program)
     exact = answers(trained, image.double())
     write_golden(tmp_path / "golden", image, exact, tolerances(exact, answers(trained, image)))
 
-    def run(network: Network) -> tuple[int, str]:
-        write_torchscript(network, tmp_path / "model.ts", every_layer=True, metadata={"name": "a name"})
+    def run(program: Program) -> tuple[int, str]:
+        write_torchscript(program, tmp_path / "model.ts", every_layer=True, metadata={"name": "a name"})
         command = [str(run_golden), str(tmp_path / "model.ts"), str(tmp_path / "golden")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    status, out = run(network)
+    status, out = run(program)
     assert status == 0, out
     assert json.loads(out.splitlines()[0])["name"] == "a name"
     assert out.count("ok: output") == (1 + len(image)) * len(exact)
 
-    rotation = network.arrays["classes.rotation"].copy()
+    rotation = program.arrays["classes.rotation"].copy()
     rotation.flat[0] += 0.01
-    status, out = run(replace(network, arrays={**network.arrays, "classes.rotation": rotation}))
+    status, out = run(replace(program, arrays={**program.arrays, "classes.rotation": rotation}))
     assert status == 1, out
     assert "FAILED: output 1, images 0 to 5: error" in out
     assert "FAILED: output 2" not in out  # the layers before the altered one
 
     (tmp_path / "golden").write_bytes((tmp_path / "golden").read_bytes()[:-1])
-    assert run(network) == (2, out.splitlines()[0] + f"\n{tmp_path / 'golden'} cannot be read, or is too short\n")
+    assert run(program) == (2, out.splitlines()[0] + f"\n{tmp_path / 'golden'} cannot be read, or is too short\n")

@@ -157,8 +157,8 @@ def check_an_odd_shape(fused: Callable[[Problem], list[Tensor]], data: st.DataOb
     check(fused, p, floor=3e-5 if few else 3e-6, grad_floor=1e-3 if few else None)
 
 
-def extreme(case: str, unit: bool) -> Problem:
-    p = problem(channels=4, iterations=3, unit=unit)
+def extreme(case: str, unit: bool, size: tuple[int, int] = (7, 6)) -> Problem:
+    p = problem(size, channels=4, iterations=3, unit=unit)
     silent = torch.full_like(p.activation, 1e-6)
     silent[:, 0, ::3, ::3] = 1.0
     turned = torch.linalg.inv(p.rotation[:, :, :, 0]) @ torch.tensor([0.5, -1.0, 2.0])
@@ -176,7 +176,7 @@ def extreme(case: str, unit: bool) -> Problem:
     }
     p = replace(p, **changes[case])
     if case == "one child":
-        p = replace(p, window=(1, 1), upstream=tuple(torch.ones(2, 4, *x, 7, 6) for x in ((3,), ())))
+        p = replace(p, window=(1, 1), upstream=tuple(torch.ones(2, 4, *x, *size) for x in ((3,), ())))
     if case == "all agree":
         p = replace(p, upstream=tuple(torch.ones(1, 4, *x, 1, 1) for x in ((3,), ())))
     return p

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qcn import kernels
 from qcn.errors import UsageError
-from qcn.model import choose_routing, qcn, qcn_tiny
+from qcn.model import choose_kernels, qcn, qcn_tiny
 from qcn.routing import route
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -137,7 +137,7 @@ def test_the_whole_network_answers_as_with_the_reference() -> None:
     image = torch.randn(3, 2, 32, 32, device="cuda")
     with torch.inference_mode():
         got = network(image)
-        choose_routing(network, "reference")
+        choose_kernels(network, "reference")
         want = network(image)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -149,7 +149,7 @@ def test_no_vote_is_written() -> None:
     votes = 64 * 12 * 12 * 800 * 16 * 3 * 4
 
     def both() -> None:
-        out = route(*leaves, window=p.window, body="fused")
+        out = route(*leaves, window=p.window, kernels="fused")
         torch.autograd.grad(out, leaves, [torch.ones_like(x) for x in out])
 
     both()

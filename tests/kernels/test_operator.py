@@ -1,4 +1,4 @@
-"""What torch.compile is told of the operator: shapes and layouts, on a device that need not be there."""
+"""The shapes and layouts of the operator that torch.compile relies on, on a device that need not be there."""
 
 import pytest
 import torch

@@ -85,12 +85,12 @@ def fake_runtime(context: FakeContext, readable: bool = True) -> Any:
     )
 
     class Runtime:
-        def __init__(self, voice: Any) -> None:
-            self.voice = voice
+        def __init__(self, logger: Any) -> None:
+            self.logger = logger
 
         def deserialize_cuda_engine(self, plan: bytes) -> Any:
             if not readable:
-                self.voice.log(SimpleNamespace(name="ERROR"), "The engine plan file is not compatible")
+                self.logger.log(SimpleNamespace(name="ERROR"), "The engine plan file is not compatible")
             return engine if readable else None
 
     return SimpleNamespace(ILogger=type("ILogger", (), {}), Runtime=Runtime, TensorIOMode=Mode, __version__="8.6.1")

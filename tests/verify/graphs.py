@@ -1,23 +1,26 @@
-"""Faults planted in a bundle's ONNX graph: the hash is mended, so that the parity check alone can see them."""
+"""Faults planted in a bundle's ONNX graph: the hash is put right, so that the parity check alone can see them."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import BUNDLE, file_of
 
 
 def put_graph(bundle: Bundle, model: onnx.ModelProto, precision: Any = "fp32") -> None:
     """A graph in the bundle, with its hash."""
-    with bundle.adding("model.onnx", "onnx", precision) as draft:
+    file = file_of("onnx", precision)
+    with bundle.adding(file, "onnx", precision, f"qcn export {BUNDLE} --format onnx") as draft:
         draft.path.write_bytes(model.SerializeToString())
 
 
 def graph(bundle: Bundle) -> onnx.ModelProto:
-    return onnx.load(bundle.folder / "model.onnx")
+    (file,) = (artefact.file for artefact in bundle.manifest.files if artefact.format == "onnx")
+    return onnx.load(bundle.folder / file)
 
 
 def channels_swapped(bundle: Bundle) -> None:
@@ -30,27 +33,38 @@ def channels_swapped(bundle: Bundle) -> None:
     put_graph(bundle, model)
 
 
+SPLITTER = np.float32(2**13 + 1)  # c = SPLITTER · x; c − (c − x) is x less its last 13 bits, rounded
+
+
+def rounding(model: onnx.ModelProto, name: str, rounded: str) -> list[onnx.NodeProto]:
+    """Nodes that round float32 to eleven bits, float16's and TF32's.
+
+    By arithmetic: of two casts that only lose digits, ONNX Runtime removes both where it has no float16 kernel.
+    """
+    if not any(one.name == "splitter" for one in model.graph.initializer):
+        model.graph.initializer.append(numpy_helper.from_array(SPLITTER, "splitter"))
+    return [
+        helper.make_node("Mul", [name, "splitter"], [f"{rounded}.c"]),
+        helper.make_node("Sub", [f"{rounded}.c", name], [f"{rounded}.rest"]),
+        helper.make_node("Sub", [f"{rounded}.c", f"{rounded}.rest"], [rounded]),
+    ]
+
+
 def tf32(bundle: Bundle) -> None:
     """What goes into convolutions and products of matrices, rounded to TF32's eleven bits."""
     model = graph(bundle)
     weights = {weight.name: weight for weight in model.graph.initializer}
-    splitter = np.float32(2**13 + 1)  # c = splitter · x; c − (c − x) is x less its last 13 bits, rounded
-    model.graph.initializer.append(numpy_helper.from_array(splitter, "splitter"))
     nodes, rounded = [], set()
     for node in model.graph.node:
         for place in range(2) if node.op_type in ("Conv", "MatMul") else ():
             name = node.input[place]
             if name in weights:
                 given = numpy_helper.to_array(weights[name])
-                weights[name].CopyFrom(numpy_helper.from_array(splitter * given - (splitter * given - given), name))
+                weights[name].CopyFrom(numpy_helper.from_array(SPLITTER * given - (SPLITTER * given - given), name))
                 continue
             if name not in rounded:
                 rounded.add(name)
-                nodes += [
-                    helper.make_node("Mul", [name, "splitter"], [f"{name}.c"]),
-                    helper.make_node("Sub", [f"{name}.c", name], [f"{name}.rest"]),
-                    helper.make_node("Sub", [f"{name}.c", f"{name}.rest"], [f"{name}.tf32"]),
-                ]
+                nodes += rounding(model, name, f"{name}.tf32")
             node.input[place] = f"{name}.tf32"
         nodes.append(node)
     del model.graph.node[:]
@@ -59,19 +73,30 @@ def tf32(bundle: Bundle) -> None:
 
 
 def half_variance(bundle: Bundle) -> None:
-    """The variances of an fp16 graph added up in float16, and given on as float32."""
+    """The variances of an fp16 graph held in float16, and given on as float32."""
     model = graph(bundle)
     nodes = []
     for node in model.graph.node:
         name = node.output[0]
-        if not name.endswith("/variance"):
-            nodes.append(node)
-            continue
-        given = [f"{name}.{index}" for index in range(len(node.input))]
-        casts = zip(node.input, given, strict=True)
-        nodes += [helper.make_node("Cast", [wide], [half], to=TensorProto.FLOAT16) for wide, half in casts]
-        nodes.append(helper.make_node(node.op_type, given, [f"{name}.half"]))
-        nodes.append(helper.make_node("Cast", [f"{name}.half"], [name], to=TensorProto.FLOAT))
+        nodes.append(node)
+        if name.endswith("/variance"):
+            node.output[0] = f"{name}.wide"
+            nodes += rounding(model, f"{name}.wide", name)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    put_graph(bundle, model, "fp16")
+
+
+def half_sums(bundle: Bundle) -> None:
+    """The sums behind the variances of an fp16 graph made in float16; all that follows is float32."""
+    model = graph(bundle)
+    nodes = []
+    for node in model.graph.node:
+        if node.output[0].endswith("/variance"):
+            sums = node.input[0]
+            nodes += rounding(model, sums, f"{sums}.half")
+            node.input[0] = f"{sums}.half"
+        nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     put_graph(bundle, model, "fp16")

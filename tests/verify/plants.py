@@ -1,6 +1,6 @@
 """Bundles of small networks, honest ones and ones with a fault planted in them that no hash can show.
 
-A fault is planted by altering an artefact or the manifest and mending the hashes: the parity check alone can see it.
+A fault is planted by altering an artefact or the manifest and writing the new hashes: only the parity check can see it.
 Used by the tests and by benchmarks/faults.py.
 """
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from graphs import (
     by_batch,
     chance,
     channels_swapped,
+    half_sums,
     half_variance,
     not_a_number_for_denormals,
     one_class_off,
@@ -29,12 +31,12 @@ from graphs import (
 
 from qcn import create
 from qcn.data.spec import Preprocessing
-from qcn.export import golden, native
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle.manifest import MANIFEST, Manifest, Source, ports
 from qcn.export.lower import lower
-from qcn.export.manifest import MANIFEST, Manifest, Source, ports
-from qcn.export.network import Network
-from qcn.export.onnx import build
+from qcn.export.onnx.build import build
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.program import Program, Route
 from qcn.export.reference import golden_of, with_edge_cases
 from qcn.model import QCN
 
@@ -57,40 +59,53 @@ def trained(seed: int, size: int = SIZE) -> QCN:
 
 
 def honest(
-    folder: Path, seed: int = 0, routing: str = "unrolled", precision: Any = "fp32", size: int = SIZE, images: int = 6
+    folder: Path, seed: int = 0, routing: Any = "unrolled", precision: Any = "fp32", size: int = SIZE, images: int = 6
 ) -> Bundle:
     """A bundle of a network of three channels, with weights, golden answers and one ONNX graph."""
     network = trained(seed, size)
-    deployed = lower(network, size, size)
-    image, outputs = ports(deployed.structure)
+    program = lower(network, size, size)
+    image, outputs = ports(program.input.shape, program.classes, poses=True)
     source = Source("0" * 64, "qcn-tiny", "last", 1, "noise", "0" * 64)
     shape = (3, size, size)
-    manifest = Manifest("planted", CLASSES, shape, SPEC, image, outputs, deployed.structure, source, {})
+    manifest = Manifest("planted", CLASSES, shape, SPEC, image, outputs, source, {})
     bundle = Bundle.create(folder, manifest)
     pixels = np.random.default_rng(seed).integers(0, 256, (images, *shape), np.uint8)
     rows = [f"noise {index}" for index in range(images)]
     labels = [index % len(CLASSES) for index in range(images)]
-    with bundle.adding(GOLDEN, "golden", "fp64") as draft:
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
         golden.write(draft.path, golden_of(network, with_edge_cases(rows, pixels, labels, SPEC)))
-    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
-        native.write(draft.path, deployed)
-    put_graph(bundle, build(deployed, routing=routing, precision=precision), precision)
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, program)
+    put_graph(bundle, build(program.at(precision, votes=precision), routing=routing), precision)
     return bundle
 
 
-def altered_network(change: Callable[[Network], Network], routing: str = "unrolled") -> Callable[[Bundle], None]:
-    """The graph of an altered network, while golden answers are the honest one's."""
-    return lambda bundle: put_graph(bundle, build(change(bundle.network()), routing=routing))
+def altered_program(change: Callable[[Program], Program], routing: Any = "unrolled") -> Callable[[Bundle], None]:
+    """The graph of an altered program, while golden answers are the honest one's."""
+    return lambda bundle: put_graph(bundle, build(change(bundle.program()), routing=routing))
 
 
-def array(name: str, change: Callable[[Any], Any]) -> Callable[[Network], Network]:
-    return lambda network: Network(
-        network.structure, {**network.arrays, name: change(network.arrays[name].copy()).astype(np.float32)}
-    )
+def array(name: str, change: Callable[[Any], Any]) -> Callable[[Program], Program]:
+    return lambda program: with_arrays(program, {name: change(program.arrays[name].copy()).astype(np.float32)})
 
 
-def structure(**changes: Any) -> Callable[[Network], Network]:
-    return lambda network: replace(network, structure=replace(network.structure, **changes))
+def with_arrays(program: Program, arrays: dict[str, Any]) -> Program:
+    return replace(program, arrays={**program.arrays, **arrays})
+
+
+def one_iteration(program: Program) -> Program:
+    operations = (replace(op, iterations=1) if isinstance(op, Route) else op for op in program.operations)
+    return replace(program, operations=tuple(operations))
+
+
+def other_floor(routing: Any) -> Callable[[Bundle], None]:
+    """A graph with ten times the ε under the variance."""
+
+    def plant(bundle: Bundle) -> None:
+        with mock.patch("qcn.export.onnx.unrolled.VARIANCE_FLOOR", 1e-3):
+            put_graph(bundle, build(bundle.program(), routing=routing))
+
+    return plant
 
 
 def one_rotor_backwards(rotation: Any) -> Any:
@@ -105,22 +120,22 @@ def parents_swapped(rotation: Any) -> Any:
     return rotation
 
 
-def betas_swapped(network: Network) -> Network:
+def betas_swapped(program: Program) -> Program:
     a, u = "capsules1.beta_a", "capsules1.beta_u"
-    return Network(network.structure, {**network.arrays, a: network.arrays[u], u: network.arrays[a]})
+    return with_arrays(program, {a: program.arrays[u], u: program.arrays[a]})
 
 
-def rounded_to_half(network: Network) -> Network:
+def rounded_to_half(program: Program) -> Program:
     """Every weight, while everything is still computed in float32."""
-    halves = {name: array.astype(np.float16) for name, array in network.arrays.items()}
-    return Network(network.structure, {name: array.astype(np.float32) for name, array in halves.items()})
+    halves = {name: array.astype(np.float16) for name, array in program.arrays.items()}
+    return with_arrays(program, {name: array.astype(np.float32) for name, array in halves.items()})
 
 
-def unfolded_norm(network: Network) -> Network:
+def unfolded_norm(program: Program) -> Program:
     """As if a convolution had kept its own weights, and its batch norm had been left out."""
     honest = trained(0).extractor.pose[0]  # type: ignore[index,union-attr]
-    arrays = {"pose.0.conv1.weight": honest.conv1.weight.detach().numpy()}
-    return Network(network.structure, {**network.arrays, **arrays, "pose.0.conv1.bias": np.zeros(24, np.float32)})
+    weight = honest.conv1.weight.detach().numpy()
+    return with_arrays(program, {"pose.0.conv1.weight": weight, "pose.0.conv1.bias": np.zeros(24, np.float32)})
 
 
 def manifest_with(**changes: Any) -> Callable[[Bundle], None]:
@@ -136,16 +151,16 @@ def manifest_with(**changes: Any) -> Callable[[Bundle], None]:
 def truncated(file: str, format: Any) -> Callable[[Bundle], None]:
     def plant(bundle: Bundle) -> None:
         content = (bundle.folder / file).read_bytes()
-        with bundle.adding(file, format, "fp32") as draft:
+        with bundle.adding(file, format, "fp32", FROM_RUN) as draft:
             draft.path.write_bytes(content[: len(content) // 2])
 
     return plant
 
 
 def faulty_weights(bundle: Bundle) -> None:
-    altered = array("capsules2.rotation", one_rotor_backwards)(bundle.network())
-    with bundle.adding(WEIGHTS, "native", "fp32") as draft:
-        native.write(draft.path, altered)
+    altered = array("capsules2.rotation", one_rotor_backwards)(bundle.program())
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, altered)
 
 
 def other_classes(bundle: Bundle) -> None:
@@ -156,7 +171,7 @@ def other_classes(bundle: Bundle) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What `plant` does to an honest bundle is seen in `backend`, first at `place`, and told in the words of `says`."""
+    """What `plant` does to an honest bundle is seen in `backend`, first at `place`; the command `says` so."""
 
     plant: Callable[[Bundle], None]
     place: str | None
@@ -167,43 +182,39 @@ class Fault:
 
 FAULTS = {
     "one rotor turns backwards": Fault(
-        altered_network(array("capsules2.rotation", one_rotor_backwards)), "capsules2/iteration1/mean"
+        altered_program(array("capsules2.rotation", one_rotor_backwards)), "capsules2/iteration1/mean"
     ),
     "one rotor turns backwards, in the graph for TensorRT": Fault(
-        altered_network(array("capsules2.rotation", one_rotor_backwards), "pointwise"), "capsules2/iteration1/mean"
+        altered_program(array("capsules2.rotation", one_rotor_backwards), "tensorrt"), "capsules2/iteration1/mean"
     ),
     "one rotor turns backwards, in the weights, by libqcn": Fault(
         faulty_weights, "capsules2/iteration1/mean", "native"
     ),
     "one rotor turns backwards, in the weights, by torch": Fault(faulty_weights, "capsules2/iteration1/mean", "torch"),
     "one routing iteration dropped": Fault(
-        altered_network(structure(iterations=1)), "capsules1/iteration2/mean", says="not there"
+        altered_program(one_iteration), "capsules1/iteration2/mean", says="not there"
     ),
-    "another ε under the variance": Fault(
-        altered_network(structure(variance_floor=1e-3)), "capsules1/iteration1/variance"
-    ),
-    "another ε, in the graph for TensorRT": Fault(
-        altered_network(structure(variance_floor=1e-3), "pointwise"), "capsules1/iteration1/variance"
-    ),
-    "a batch norm not folded": Fault(altered_network(unfolded_norm), "capsules1/iteration1/mean"),
+    "another ε under the variance": Fault(other_floor("unrolled"), "capsules1/iteration1/variance"),
+    "another ε, in the graph for TensorRT": Fault(other_floor("tensorrt"), "capsules1/iteration1/variance"),
+    "a batch norm not folded": Fault(altered_program(unfolded_norm), "capsules1/iteration1/mean"),
     "the RMS between layers not folded": Fault(
-        altered_network(array("capsules2.rotation", lambda rotation: rotation * 1.1)), "capsules2/iteration1/mean"
+        altered_program(array("capsules2.rotation", lambda rotation: rotation * 1.1)), "capsules2/iteration1/mean"
     ),
     "a bias of the classes lost": Fault(
-        altered_network(array("classes.beta_a", np.zeros_like)), "classes/iteration1/activation"
+        altered_program(array("classes.beta_a", np.zeros_like)), "classes/iteration1/activation"
     ),
     "two capsules swapped": Fault(
-        altered_network(array("capsules2.rotation", parents_swapped)), "capsules2/iteration1/mean"
+        altered_program(array("capsules2.rotation", parents_swapped)), "capsules2/iteration1/mean"
     ),
-    "β_a and β_u swapped": Fault(altered_network(betas_swapped), "capsules1/iteration1/activation"),
+    "β_a and β_u swapped": Fault(altered_program(betas_swapped), "capsules1/iteration1/activation"),
     "the softmax over another axis": Fault(softmax_over(0), "capsules2/iteration2/mean"),
     "a bias of a convolution lost": Fault(
-        altered_network(array("pose.0.conv1.bias", np.zeros_like)), "capsules1/iteration1/mean"
+        altered_program(array("pose.0.conv1.bias", np.zeros_like)), "capsules1/iteration1/mean"
     ),
     "a ReLU left out": Fault(without_first_relu, "capsules1/iteration1/mean"),
     "a padding off by one": Fault(padding_by_one, "capsules1/iteration1/mean"),
     "weights rounded to float16, in an fp32 graph": Fault(
-        altered_network(rounded_to_half), "capsules1/iteration1/mean"
+        altered_program(rounded_to_half), "capsules1/iteration1/mean"
     ),
     "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "activation"),
     "poses a thousandth too long": Fault(scaled("pose", 1.001), "pose"),
@@ -223,6 +234,9 @@ FAULTS = {
     "TF32 left on": Fault(tf32, "capsules1/iteration1/mean"),
     "variance in fp16": Fault(
         half_variance, "capsules1/iteration1/variance", says="held in half precision", precision="fp16"
+    ),
+    "sums of squares in fp16": Fault(
+        half_sums, "capsules2/iteration1/variance", says="not float32's sum", precision="fp16"
     ),
     "a transposed pose": Fault(transposed_pose, "pose"),
     "a truncated weight file": Fault(truncated(WEIGHTS, "native"), None, "native", "it does not run"),

@@ -1,76 +1,93 @@
-"""Energy and memory of a GPU: NVML through a library that answers as the driver's does, tegrastats as a script."""
+"""Energy and memory of a GPU: NVML through a module that answers as nvidia-ml-py does, tegrastats as a script."""
 
-import ctypes
 import stat
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from qcn.verify import energy, machine, nvml
-from qcn.verify.energy import TegrastatsMeter, board_watts
+from qcn.verify import machine
+from qcn.verify.speed import energy, nvml
+from qcn.verify.speed.energy import TegrastatsMeter, board_watts
 
-UUID = bytes(range(16))
+UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 ORIN = "RAM 3162/7620MB (lfb 1x2MB) CPU [1%@729] VDD_IN 5000mW/4801mW VDD_CPU_GPU_CV 600mW/600mW"
 
 
+class NVMLError(Exception):
+    pass
+
+
 class Driver:
-    """libcuda and libnvidia-ml of one GPU; NVML returns 3, "not supported", for what `lacks` names."""
+    """The module pynvml of a machine with one GPU; raises as it does for what `lacks` names."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
 
     def __init__(self, lacks: str = "nothing") -> None:
-        self.lacks = lacks
-        self.spent = 1_000
+        self.lacks, self.spent = lacks, 1_000
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *arguments: 3 if self.lacks in name else self.answer(name, arguments)
+        def answer(*arguments: Any) -> Any:
+            if self.lacks in name or (name == "nvmlDeviceGetHandleByUUID" and arguments != (UUID,)):
+                raise NVMLError("Not Supported")
+            if name == "nvmlDeviceGetTotalEnergyConsumption":
+                self.spent += 70
+            return {
+                "nvmlSystemGetDriverVersion": b"570.1",
+                "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=512 << 20),
+                "nvmlDeviceGetTotalEnergyConsumption": self.spent,
+                "nvmlDeviceGetClockInfo": {1: 1980, 2: 3201}.get(arguments[-1]) if arguments else None,
+                "nvmlDeviceGetMaxClockInfo": 1980,
+                "nvmlDeviceGetPowerUsage": 650_000,
+                "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+            }.get(name)
 
-    def answer(self, name: str, arguments: tuple[Any, ...]) -> int:
-        out = getattr(arguments[-1], "_obj", None) if arguments else None
-        if name == "cuDeviceGetUuid":
-            ctypes.memmove(arguments[0], UUID, 16)
-        elif name == "nvmlDeviceGetHandleByUUID":
-            return 0 if arguments[0] == b"GPU-00010203-0405-0607-0809-0a0b0c0d0e0f" else 6
-        elif name == "nvmlSystemGetDriverVersion":
-            arguments[0].value = b"570.1"
-        elif name == "nvmlDeviceGetMemoryInfo":
-            out.used = 512 << 20
-        elif name == "nvmlDeviceGetTotalEnergyConsumption":
-            self.spent += 70
-            out.value = self.spent
-        elif "Clock" in name:
-            out.value = {1: 1980, 2: 3201}[arguments[1]]
-        elif "Power" in name:
-            out.value = 700_000
-        return 0
+        return answer
 
 
-def test_nvml_is_asked_for_the_gpu_that_cuda_uses() -> None:
-    driver = Driver()
-    gpu = nvml.open_with(driver, driver)
-    assert gpu is not None and gpu.memory_used() == 512 << 20
-    meter = energy.NvmlMeter(gpu)
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A GPU that CUDA shows."""
+    monkeypatch.setattr(nvml, "_first_gpu", lambda: UUID)
+    return monkeypatch
+
+
+def test_nvml_is_asked_for_the_gpu_that_cuda_uses(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setitem(sys.modules, "pynvml", Driver())
+    found = nvml.find()
+    assert found is not None and found.memory_used() == 512 << 20 and nvml.obstacle() == ""
+    meter = energy.NvmlMeter(found)
     assert [meter.read(), meter.read()] == [1_070, 1_140]
-    assert gpu.facts() == {
-        "driver": "570.1",
-        "sm_mhz": 1980,
-        "max_sm_mhz": 1980,
-        "memory_mhz": 3201,
-        "power_w": 700.0,
-        "power_limit_w": 700.0,
-    }
+    assert found.state() == nvml.State("570.1", 1980, 1980, 3201, 650.0, 700.0)
 
 
-def test_what_a_driver_does_not_tell_is_not_known() -> None:
-    driver = Driver(lacks="Energy")
-    gpu = nvml.open_with(driver, driver)
-    assert gpu is not None and gpu.energy_mj() is None
-    driver = Driver(lacks="Clock")
-    gpu = nvml.open_with(driver, driver)
-    assert gpu is not None and gpu.facts()["sm_mhz"] is None and gpu.facts()["power_w"] == 700.0
-    for lacking in ("cuInit", "nvmlInit_v2", "HandleByUUID"):
-        driver = Driver(lacks=lacking)
-        assert nvml.open_with(driver, driver) is None
+def test_what_a_driver_does_not_know_is_not_known(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setitem(sys.modules, "pynvml", Driver(lacks="Energy"))
+    found = nvml.find()
+    assert found is not None and found.energy_mj() is None
+    gpu.setitem(sys.modules, "pynvml", Driver(lacks="Clock"))
+    found = nvml.find()
+    assert found is not None and found.state().sm_mhz is None and found.state().power_w == 650.0
+    for lacking in ("nvmlInit", "HandleByUUID"):
+        gpu.setitem(sys.modules, "pynvml", Driver(lacks=lacking))
+        assert nvml.find() is None and "does not know the GPU" in nvml.obstacle()
+
+
+def test_a_missing_package_is_named(gpu: pytest.MonkeyPatch) -> None:
+    gpu.setitem(sys.modules, "pynvml", None)
+    assert nvml.find() is None
+    assert nvml.obstacle() == "nvidia-ml-py is not installed: pip install nvidia-ml-py"
+
+
+@pytest.mark.gpu
+def test_the_gpu_here_tells_its_memory() -> None:
+    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    found = nvml.find()
+    assert found is not None and (found.memory_used() or 0) > 0 and found.state().driver
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,6 @@ def test_tegrastats_is_added_up(tmp_path: Path) -> None:
 def test_the_power_mode_of_a_jetson_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = script(tmp_path / "nvpmodel", "echo 'NV Power Mode: MAXN'; echo 0")
     monkeypatch.setattr(machine.shutil, "which", lambda name: program if name == "nvpmodel" else None)
-    assert machine.environment()["power_mode"] == "MAXN"
+    assert machine.environment().power_mode == "MAXN"
     script(tmp_path / "nvpmodel", "exit 1")
-    assert machine.environment()["power_mode"] is None
+    assert machine.environment().power_mode is None

@@ -2,93 +2,127 @@
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from command import Command
 from fake_engine import FakeContext, FakeCuda, fake_runtime
 from plants import FAULTS, honest
 
-from qcn.cli import main
 from qcn.export import targets
 from qcn.export.bundle import Bundle
-from qcn.export.manifest import Batch
+from qcn.export.bundle.manifest import Batch
+from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import TensorRT
+from qcn.export.tensorrt.build import TensorRT
 from qcn.kernels import native as native_kernels
-from qcn.verify import parity
-from qcn.verify import tensorrt as runner_module
-from qcn.verify.preprocessing import check_preprocessing
+from qcn.verify.parity.arithmetic import first_statistics, layers
+from qcn.verify.parity.preprocessing import check_preprocessing
+from qcn.verify.parity.results import read_report
+from qcn.verify.parity.verify import verify
+from qcn.verify.runners import tensorrt as runner_module
+
+NATIVE = ["native"] if native_kernels.available() else []
+HALF = ("variance in fp16", "sums of squares in fp16")
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Honest bundles with a graph in single and in half precision."""
-    folder = tmp_path_factory.mktemp("honest")
-    return {precision: honest(folder / precision, precision=precision).folder for precision in ("fp32", "fp16")}
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str]:
-    """The command's exit code, and what it printed."""
-    monkeypatch.setattr(sys, "argv", ["qcn", "verify-parity", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    printed = capsys.readouterr()
-    return int(ended.value.code or 0), printed.out + printed.err
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_honest_bundles_pass(honest_folders: dict[str, Path], qcn: Command, precision: str) -> None:
+    backends = ",".join(["onnxruntime", "torch", *NATIVE])
+    code, said = qcn("verify-parity", honest_folders[precision], "--backends", backends, "--bisect")
+    assert code == 0 and said.startswith("passed") and "failed" not in said, said
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_and_its_place_named(
-    kept: dict[str, Path],
-    tmp_path: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    honest_folders: dict[str, Path], tmp_path: Path, qcn: Command, name: str
 ) -> None:
     fault = FAULTS[name]
-    if fault.backend == "native" and not native_kernels.available():
+    if fault.backend == "native" and not NATIVE:
         pytest.skip("libqcn is not built")
-    folder = shutil.copytree(kept[fault.precision], tmp_path / "bundle")
-    code, said = run(monkeypatch, capsys, folder, "--backends", fault.backend)
-    assert code == 0 and said.startswith("passed"), said
+    folder = shutil.copytree(honest_folders[fault.precision], tmp_path / "bundle")
     fault.plant(Bundle.open(folder))
-    code, said = run(monkeypatch, capsys, folder, "--backends", fault.backend)
+    code, said = qcn("verify-parity", folder, "--backends", fault.backend, "--report", tmp_path / "report")
     assert code == 1 and said.startswith("failed"), said
     assert fault.says in said
-    verdicts = parity.verify(Bundle.open(folder), [fault.backend], {})
+    verdict, seen = read_report(tmp_path / "report" / "report.json").backends.values()
     if fault.place == "input":
-        assert all(verdict.status == "passed" for verdict in verdicts)  # which is why pre-processing has its own
-        assert re.search(r"failed +preprocessing: manifest\.json", said)
+        assert verdict.status == "passed"  # which is why pre-processing has its own verdict
+        assert seen.status == "failed" and re.search(r"failed +preprocessing: manifest\.json", said)
         return
-    (verdict,) = verdicts
     assert verdict.first_wrong == fault.place or (fault.place is None and verdict.first_wrong in (None, "activation"))
     if fault.place and "/" in fault.place:
         assert f"the first to leave its tolerance: {fault.place}, which is" in said
 
 
-def test_an_engine_of_another_model_is_found(
-    kept: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def half_statistics_are_found(folder: Path, seed: int) -> None:
+    """Whatever the weights: in the honest graph no alarm, in the other ones the fault, though fp16's answers pass."""
+    kept = honest(folder / "honest", seed=seed, precision="fp16", size=16, images=4)
+    (verdict,) = verify(kept, ["onnxruntime"], {})
+    assert verdict.status == "passed", verdict.reasons
+    for name in HALF:
+        planted = shutil.copytree(kept.folder, folder / name)
+        FAULTS[name].plant(Bundle.open(planted))
+        (verdict,) = verify(Bundle.open(planted), ["onnxruntime"], {})
+        assert verdict.status == "failed" and verdict.first_wrong == FAULTS[name].place, (seed, name, verdict.reasons)
+        assert FAULTS[name].says in verdict.reasons[0] and all(one.passed for one in verdict.outputs.values())
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_statistics_in_half_precision_are_found(tmp_path: Path, seed: int) -> None:
+    half_statistics_are_found(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 21))
+def test_statistics_in_half_precision_are_found_for_any_weights(tmp_path: Path, seed: int) -> None:
+    half_statistics_are_found(tmp_path, seed)
+
+
+def test_statistics_are_the_references(small: Bundle) -> None:
+    """The check of a backend's arithmetic makes of the reference's own children the reference's statistics."""
+    golden = small.golden()
+    found = layers(small)
+    assert [layer.op.name for layer in found] == ["capsules2", "classes"]
+    for layer in found:
+        before, step = golden.layers[layer.op.pose.removesuffix(".pose")], golden.steps[f"{layer.op.name}/iteration1"]
+        rows = len(step.mean)
+        mean, variance = first_statistics(layer, before.pose[:rows], before.activation[:rows])
+        # Rotations are float32 in the program, and float64 in the reference.
+        np.testing.assert_allclose(mean, step.mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variance, step.variance, rtol=1e-5, atol=1e-6)
+
+
+def test_an_engine_of_another_model_is_found(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that takes other images, behind a fake of TensorRT."""
-    bundle = Bundle.open(shutil.copytree(kept["fp32"], tmp_path / "bundle"))
-    with bundle.adding("engines/other.engine", "trt", "fp32", Batch(1, 4, 8)) as draft:
+    with small.adding("engines/other.engine", "trt", "fp32", FROM_RUN, batch=Batch(1, 4, 8)) as draft:
         draft.path.write_bytes(b"plan")
         draft.facts |= {"flavour": "tensorrt", "version": "8.6.1", "sm": 90, "precision": "fp32", "batch": [1, 4, 8]}
     monkeypatch.setattr(targets, "this_gpu", lambda: Gpu("NVIDIA H200", 90))
     monkeypatch.setattr(runner_module, "Cuda", FakeCuda)
     found = TensorRT("tensorrt", (8, 6, 1), fake_runtime(FakeContext()))
     monkeypatch.setattr(runner_module, "find", lambda flavour=None: found)
-    (verdict,) = parity.verify(bundle, ["tensorrt"], {})
+    (verdict,) = verify(small, ["tensorrt"], {})
     assert verdict.status == "failed" and verdict.reasons[0].startswith("it does not run: images are [8, 3, 24, 24]")
 
 
-def test_fifty_honest_networks_raise_no_alarm(tmp_path: Path) -> None:
+def honest_networks_raise_no_alarm(folder: Path, seeds: range) -> None:
     """Of other weights, other images and other statistics each, in every backend that computes in its own way."""
-    backends = ["onnxruntime", "torch", *(["native"] if native_kernels.available() else [])]
-    for seed in range(50):
-        routing = ("unrolled", "pointwise")[seed % 2]
-        bundle = honest(tmp_path / str(seed), seed=seed, routing=routing, size=16, images=4)
-        for verdict in [*parity.verify(bundle, backends, {}, bisect=seed % 10 < 2), check_preprocessing(bundle)]:
+    for seed in seeds:
+        routing = ("unrolled", "tensorrt")[seed % 2]
+        bundle = honest(folder / str(seed), seed=seed, routing=routing, size=16, images=4)
+        verdicts = verify(bundle, ["onnxruntime", "torch", *NATIVE], {}, bisect=seed % 10 < 2)
+        for verdict in [*verdicts, check_preprocessing(bundle)]:
             assert verdict.status == "passed", (seed, verdict.key, verdict.reasons)
             assert all(stage.passed for stage in verdict.stages), (seed, verdict.key)
         shutil.rmtree(bundle.folder)
+
+
+def test_honest_networks_raise_no_alarm(tmp_path: Path) -> None:
+    honest_networks_raise_no_alarm(tmp_path, range(4))
+
+
+@pytest.mark.slow
+def test_fifty_honest_networks_raise_no_alarm(tmp_path: Path) -> None:
+    honest_networks_raise_no_alarm(tmp_path, range(4, 50))

@@ -1,10 +1,8 @@
 """`qcn benchmark`: percentiles as trtexec takes them, turns that are taken, paces that are kept, regressions found."""
 
 import itertools
-import json
 import os
-import subprocess
-import sys
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import Command
 
 from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
-from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.torchscript import write_torchscript
-from qcn.verify import Runner, backends, cold, energy, latency, speeds
-from qcn.verify.backends import Candidate
-from qcn.verify.cold import Cold
-from qcn.verify.energy import Meter, energy_of_one
-from qcn.verify.latency import Plan, Speed, Timing, percentile
+from qcn.export.bundle import Bundle
+from qcn.verify import json_files
+from qcn.verify.runners import Backend, Candidate, Options, Runner, candidates
+from qcn.verify.speed import cold, energy, latency, results
+from qcn.verify.speed.cold import Cold
+from qcn.verify.speed.energy import Meter, energy_of_one
+from qcn.verify.speed.latency import Plan, Speed, Timing, percentile, summarise
 
 
 class Sleeper(Runner):
     """Takes a given time, and writes down who ran."""
 
-    def __init__(self, name: str, seconds: float, log: list[str]) -> None:
+    def __init__(self, name: str, seconds: float, log: list[str], options: Options | None = None) -> None:
+        super().__init__(Path(name), options or Options())
         self.name, self.seconds, self.log = name, seconds, log
 
     def open(self) -> None:
@@ -43,7 +43,8 @@ class Sleeper(Runner):
 
 @pytest.fixture
 def candidate(bundle: Bundle) -> Candidate:
-    return Candidate("torch", bundle.find(WEIGHTS))
+    (found,) = candidates(bundle, ["torch"])
+    return found
 
 
 def timing(candidate: Candidate, runner: Runner) -> Timing:
@@ -73,18 +74,17 @@ def test_a_pace_is_kept(candidate: Candidate) -> None:
     runner = timing(candidate, Sleeper("camera", 0.001, []))
     began = time.perf_counter()
     latency.take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=10, fps=50, turn_s=0.1))
-    assert time.perf_counter() - began >= 0.18  # ten images at 50 a second
+    assert time.perf_counter() - began >= 0.18  # ten images at 50 per second
     assert max(map(max, runner.turns)) < 20  # the waiting is not counted
 
 
 class Gpu(Sleeper):
     """Ten milliseconds to and from the device, one of computing; three if it is not launched as a graph."""
 
-    transfers = True
     graph = True
 
     def __init__(self) -> None:
-        super().__init__("gpu", 0.0, [])
+        super().__init__("gpu", 0.0, [], Options("cuda"))
 
     def infer(self, images: Any) -> dict[str, Any]:
         time.sleep(0.01)
@@ -112,7 +112,7 @@ class Counter(Meter):
         return 5.0 * 50.0 * (time.perf_counter() // 0.05)
 
 
-def test_energy_is_told_from_move_to_move_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_is_counted_from_change_to_change_of_the_counter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two readings at any moments it would be off by up to a step at either end: a quarter of all, here."""
     monkeypatch.setattr(energy, "SECONDS", 0.2)
     ended: list[float] = []
@@ -143,18 +143,19 @@ def test_energy_is_told_from_move_to_move_of_the_counter(monkeypatch: pytest.Mon
 
 
 def test_with_and_without_transfers_graph_and_energy(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "create", lambda runner, path, **options: Gpu())
+    monkeypatch.setattr(Backend, "create", lambda backend, path, options: Gpu())
     monkeypatch.setattr(latency, "cold_start", cold.measure)
     monkeypatch.setattr(latency, "meter", Counter)
     plan = Plan(batches=(1, 4), warmup_ms=0, duration_s=0, iterations=3, turn_s=0.05)
     found = latency.benchmark(bundle, ["torch"], plan)
-    name = "torch: weights.safetensors"
+    name = "torch: weights.safetensors (fp32)"
     variants = [f"{name}{variant}, batch {batch}" for batch in (1, 4) for variant in ("", ", without CUDA graph")]
     assert [speed.key for speed in found] == variants
     graph, plain, *_ = found
-    assert graph.latency_ms["p50"] >= 10 and 1 <= graph.compute_ms["p50"] < 3 <= plain.compute_ms["p50"] < 10
+    assert graph.latency_ms and graph.compute_ms and plain.compute_ms
+    assert graph.latency_ms.p50 >= 10 and 1 <= graph.compute_ms.p50 < 3 <= plain.compute_ms.p50 < 10
     assert graph.energy_of == "a test" and graph.cold is not None and graph.cold.open_ms < 10
-    assert graph.energy_mj == pytest.approx(5.0 * graph.latency_ms["mean"], rel=0.3)
+    assert graph.energy_mj == pytest.approx(5.0 * graph.latency_ms.mean, rel=0.3)
     assert {speed.batch for speed in found} == {1, 4}
 
 
@@ -167,9 +168,9 @@ def test_a_gpus_energy_is_not_the_processors(candidate: Candidate) -> None:
 def test_a_histogram_counts_every_run() -> None:
     times = [1.0 + i / 100 for i in range(200)] + [50.0]
     found = latency.histogram([times[:50], times[50:]])
-    assert sum(found["counts"]) + found["longer"] == len(times) and found["longer"] >= 1
-    assert found["edges"][0] == 1.0 and found["edges"][-1] == percentile(times, 99)
-    assert latency.histogram([[2.0]])["counts"][0] == 1
+    assert sum(found.counts) + found.above == len(times) and found.above >= 1
+    assert found.edges[0] == 1.0 and found.edges[-1] == percentile(times, 99)
+    assert latency.histogram([[2.0]]).counts[0] == 1
 
 
 def test_a_cold_start_is_measured_in_a_process_of_its_own(
@@ -183,7 +184,7 @@ def test_a_cold_start_is_measured_in_a_process_of_its_own(
     assert here.open_ms < found.open_ms
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(MissingError, match="sees no CUDA device"):
-        cold.cold_start(bundle.folder, Candidate("torch-cuda", candidate.artefact), 1)
+        cold.cold_start(bundle.folder, candidates(bundle, ["torch-cuda"])[0], 1)
 
 
 def test_what_is_timed_are_real_images(bundle: Bundle) -> None:
@@ -203,47 +204,42 @@ class Dying(Candidate):
 
 def test_a_backend_that_dies_is_named(bundle: Bundle, candidate: Candidate) -> None:
     with pytest.raises(QcnError, match=r"torch died while it was loading or running weights\.safetensors"):
-        cold.cold_start(bundle.folder, Dying("torch", candidate.artefact), 1)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("backend", "atol"), [("torch-cuda", 1e-4), ("torch-cuda-fp16", 0.05), ("torchscript-cuda", 1e-4)]
-)
-def test_torch_on_a_gpu_answers_the_same_with_and_without_a_graph(bundle: Bundle, backend: str, atol: float) -> None:
-    pytest.importorskip("triton", reason="fused routing on a GPU needs triton")
-    golden = bundle.golden()
-    with bundle.adding("model.ts", "torchscript", "fp32") as draft:
-        write_torchscript(bundle.network(), draft.path, metadata={})
-    (candidate,) = backends.candidates(bundle, [backend])
-    with candidate.runner(bundle) as runner:
-        for count in (1, 4, 1):
-            for runner.graph in (True, False, True):
-                found = runner.infer(golden.input[:count])["activation"]
-                np.testing.assert_allclose(found, golden.reference.activation[:count], atol=atol)
-                again = runner.infer(golden.input[1 : count + 1])["activation"]
-                np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=atol)
+        cold.cold_start(bundle.folder, Dying(candidate.backend, candidate.artefact, "fp32"), 1)
 
 
 def speed(milliseconds: float, missing: str = "") -> Speed:
-    return Speed("torch", "model.ts", "fp32", 1, missing, latency_ms={"p50": milliseconds})
+    measured = None if missing else summarise([[milliseconds]])
+    return Speed("torch", "model.ts", "fp32", 1, missing, latency_ms=measured)
 
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    speeds.write_json(path, speeds.as_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
-    speeds.check_regression(path, speeds.read_medians(path), [speed(10.9)], 0.1)
-    with pytest.raises(CheckFailed, match=r"torch: model\.ts, batch 1 is 12% slower"):
-        speeds.check_regression(path, speeds.read_medians(path), [speed(11.2)], 0.1)
+    json_files.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    before = results.read_benchmark(path)
+    results.check_regression(path, before, [speed(10.9)], 0.1)
+    with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12% slower"):
+        results.check_regression(path, before, [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has nothing that was measured now"):
-        speeds.check_regression(path, speeds.read_medians(path), [speed(0.0, missing="gone")], 0.1)
-    medians = ("NaN", "Infinity", "0", "-1", "null", '"1"', "true", "[]")
-    record = '{"results": {"a": {"missing": "", "latency_ms": {"p50": MEDIAN}}}}'
-    odd = (record.replace("MEDIAN", median) for median in medians)
-    for text in ("{}", '{"results": {"a": {}}}', '{"results": {"a": 7}}', "[", "[" * 100_000, *odd):
+        results.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)
+
+
+def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
+    """Another's file is refused with the place that is wrong; what was written comes back the same."""
+    path = tmp_path / "before.json"
+    made = results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
+    json_files.write(path, made)
+    assert results.read_benchmark(path) == made
+    whole = path.read_text(encoding="utf-8")
+    for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 3', '"schema": 2'), ""):
         path.write_text(text)
-        with pytest.raises(UsageError, match="is not a result"):
-            speeds.check_regression(path, speeds.read_medians(path), [speed(1.0)], 0.1)
+        with pytest.raises(UsageError, match="this is not what `qcn benchmark --json` writes"):
+            results.read_benchmark(path)
+    for median in ("NaN", "Infinity", "0", "-1", "null", '"1"', "true", "[]", "1" * 400):
+        path.write_text(whole.replace('"p50": 10.0', f'"p50": {median}'))
+        with pytest.raises(UsageError, match=r"latency_ms|NaN|Infinity"):
+            results.read_benchmark(path)
+    path.write_text(whole.replace('"missing": ""', '"missing": "torch is not installed"'))
+    assert results.read_benchmark(path) != made
 
 
 @pytest.mark.parametrize(
@@ -265,28 +261,23 @@ def test_plans_that_cannot_be_are_refused(option: str, wrong: dict[str, Any]) ->
         Plan(**wrong)
 
 
-def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "qcn", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert run("export", bundle.folder, "--batch", 4).returncode == 0
+def test_from_the_command_line(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
+    assert qcn("export", bundle.folder, "--batch", 4)[0] == 0
     short = ("--duration", 0.1, "--warmup", 10)
     wanted = ("--backends", "onnxruntime,torch", "--batch", 4, "--batch", 4)
-    result = run("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
-    assert result.returncode == 0, result.stderr
-    record = json.loads((tmp_path / "j").read_text(), parse_constant=pytest.fail)
-    assert record["command"].startswith("qcn benchmark ") and record["plan"]["batches"] == [4]
-    assert record["machine"]["processor"] and record["machine"]["cores"] >= 1
-    found, _ = record["results"].values()
-    assert found["runs"] >= 10 and found["cold"]["open_ms"] > 0 and found["images_per_second"] > 0
-    assert sum(found["histogram"]["counts"]) + found["histogram"]["longer"] == found["runs"]
-    assert found["latency_ms"]["min"] <= found["latency_ms"]["p50"] <= found["latency_ms"]["p99"]
-    assert "onnxruntime  model.onnx" in result.stdout and result.stdout.count("batch 4") == 1
-    result = run("benchmark", bundle.folder, "--backends", "onnxruntime", *short)
-    assert result.returncode == 3 and "it takes batches of 4" in result.stderr
-    assert run("export", bundle.folder, "--batch", 1, "--routing", "fused").returncode == 0
-    result = run("benchmark", bundle.folder, "--backends", "onnxruntime", *short)  # the graph for 4 stands back
-    assert result.returncode == 0 and "model.fused.onnx" in result.stdout and "model.onnx" not in result.stdout
-    result = run("benchmark", bundle.folder, "--backends", "torch", "--backends", "onnxruntime-cuda", *short)
-    assert result.returncode == 3
+    code, said = qcn("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
+    assert code == 0, said
+    record = results.read_benchmark(tmp_path / "j")
+    assert record.command.startswith("qcn benchmark ") and record.plan.batches == (4,)
+    assert record.machine.processor and record.machine.cores >= 1
+    found, _ = record.results.values()
+    assert found.runs >= 10 and found.cold and found.cold.open_ms > 0 and found.images_per_second > 0
+    assert found.histogram and sum(found.histogram.counts) + found.histogram.above == found.runs
+    assert re.search(r"onnxruntime +model.onnx +fp32", said) and said.count("batch 4") == 1
+    code, said = qcn("benchmark", bundle.folder, "--backends", "onnxruntime", *short)
+    assert code == 3 and "it takes batches of 4" in said
+    assert qcn("export", bundle.folder, "--batch", 1, "--routing", "fused")[0] == 0
+    code, said = qcn("benchmark", bundle.folder, "--backends", "onnxruntime", *short)  # the graph for 4 stands back
+    assert code == 0 and "model.fused.onnx" in said and "model.onnx" not in said
+    code, _ = qcn("benchmark", bundle.folder, "--backends", "torch", "--backends", "onnxruntime-cuda", *short)
+    assert code == 3

@@ -1,47 +1,43 @@
 """`qcn verify-parity`: honest artefacts pass in every backend, planted faults are found, and the exit code says so."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from command import Command
 
 from qcn.errors import UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.tolerance import FLOORS
 from qcn.kernels import native as native_kernels
-from qcn.verify import create, parity
-from qcn.verify.compare import FLOORS, Share, accuracy, compare, flips, pose_degrees
+from qcn.verify.parity import verify as parity
+from qcn.verify.parity.compare import Share, accuracy, compare, flips, outputs, pose_degrees
+from qcn.verify.parity.results import read_report
+from qcn.verify.runners import create
+
+BOTH = ("activation", "pose")
 
 
-def verify(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "qcn", "verify-parity", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def export(qcn: Command, bundle: Bundle, *options: object) -> None:
+    code, said = qcn("export", bundle.folder, *options)
+    assert code == 0, said
 
 
-def export(bundle: Bundle, *options: object) -> None:
-    command = [sys.executable, "-m", "qcn", "export", str(bundle.folder), *map(str, options)]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def test_honest_artefacts_pass_in_every_backend(bundle: Bundle, tmp_path: Path) -> None:
-    export(bundle, "--format", "torchscript", "--format", "pt2", "--format", "onnx", "--batch", 4)
-    export(bundle, "--precision", "fp16", "--routing", "fused")
-    result = verify(bundle.folder, "--report", tmp_path)
-    assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / "report.json").read_text())["backends"]
-    passed = [name for name, verdict in found.items() if verdict["status"] == "passed"]
-    assert {name.split(":")[0] for name in passed} >= {"torch", "torchscript", "pt2", "onnxruntime"}
-    assert "preprocessing: manifest.json" in passed
-    for name in (name for name in passed if not name.startswith("preprocessing")):
-        assert found[name]["deterministic"] and all(flip["tie"] for flip in found[name]["flips"])
-        for output in ("activation", "pose"):
-            errors = found[name]["outputs"][output]
-            assert errors["max_abs"] <= errors["tolerance"]
-            assert errors["max_abs"] == pytest.approx(errors["noise_floor_multiple"] * errors["noise_floor"])
-    assert "same class for 22 of 22 images" in result.stdout
+@pytest.mark.slow
+def test_honest_artefacts_pass_in_every_backend(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
+    export(qcn, bundle, "--format", "torchscript", "--format", "pt2", "--format", "onnx", "--batch", 4)
+    export(qcn, bundle, "--precision", "fp16", "--routing", "fused")
+    code, said = qcn("verify-parity", bundle.folder, "--report", tmp_path)
+    assert code == 0, said
+    passed = [one for one in read_report(tmp_path / "report.json").backends.values() if one.status == "passed"]
+    assert {one.backend for one in passed} >= {"torch", "torchscript", "pt2", "onnxruntime", "preprocessing"}
+    for verdict in (one for one in passed if one.backend != "preprocessing"):
+        assert verdict.deterministic and all(flip.tie for flip in verdict.flips) and verdict.seconds > 0
+        assert verdict.outputs.keys() == set(BOTH)
+        assert all(0 < errors.share <= 1 for errors in verdict.outputs.values())
+    assert "same class for 22 of 22 images" in said and "noise floors" not in said
 
 
 def test_what_is_not_a_number_fails(bundle: Bundle) -> None:
@@ -61,20 +57,22 @@ def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle)
         for output, errors in compare(found, golden, precision, {}).items():
             scale = abs(getattr(golden.reference, output)).max()
             assert errors.tolerance == min(floors * errors.noise_floor, scale / 4)
-            assert errors.noise_floor_multiple <= 1
-    given = parity.tolerances(["1e-3", "pose:0"], [])
+            assert errors.noise_floors <= 1 and errors.share == errors.max_abs / errors.tolerance
+    given = parity.tolerances(["1e-3", "pose:0"], [], BOTH)
     errors = compare(found, golden, "fp32", given)
     assert (errors["activation"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
     assert errors["activation"].passed and not errors["pose"].passed
     scale = abs(golden.reference.pose).max()
-    given = parity.tolerances(["1e-3"], ["pose:0.5"])
+    given = parity.tolerances(["1e-3"], ["pose:0.5"], BOTH)
     assert compare(found, golden, "fp32", given)["pose"].tolerance == 1e-3 + 0.5 * scale
-    assert parity.tolerances([], ["pose:0.5"]).keys() == {"pose"}  # ours for the activation
+    assert parity.tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the activation
     for text in ("much", "1e-3:pose", "logit:1e-3", "-1", "inf", "nan", "pose:"):
         with pytest.raises(UsageError, match="--atol takes a number"):
-            parity.tolerances([text], [])
+            parity.tolerances([text], [], BOTH)
         with pytest.raises(UsageError, match="--rtol takes a number"):
-            parity.tolerances([], [text])
+            parity.tolerances([], [text], BOTH)
+    with pytest.raises(UsageError, match="OUTPUT:NUMBER with activation, not 'pose:1'"):
+        parity.tolerances(["pose:1"], [], ["activation"])  # a network without poses
 
 
 def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:
@@ -82,8 +80,9 @@ def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:
     activation = golden.float32.activation.copy()
     best, worst = golden.reference.activation[5].argmax(), golden.reference.activation[5].argmin()
     activation[5, [best, worst]] = activation[5, [worst, best]]
-    (flip,) = (flip for flip in flips(activation, golden) if not flip.tie)
-    assert (flip.row, flip.expected, flip.found) == (golden.rows[5], best, worst)
+    classes = bundle.manifest.classes
+    (flip,) = (flip for flip in flips(activation, golden, classes) if not flip.tie)
+    assert (flip.row, flip.expected, flip.found) == (golden.rows[5], classes[best], classes[worst])
     assert flip.margin == np.ptp(golden.reference.activation[5])
 
 
@@ -95,9 +94,9 @@ def test_a_tie_is_no_flip(bundle: Bundle) -> None:
     exact[3, 1] += 1e-12
     tied = replace(golden, reference=replace(golden.reference, activation=exact))
     activation = exact.astype(np.float32)
-    assert [(flip.row, flip.expected, flip.found, flip.tie) for flip in flips(activation, tied)][:1] == [
-        (golden.rows[3], 1, 0, True)
-    ]
+    classes = bundle.manifest.classes
+    found = [(flip.row, flip.expected, flip.found, flip.tie) for flip in flips(activation, tied, classes)]
+    assert found[:1] == [(golden.rows[3], classes[1], classes[0], True)]
 
 
 def test_the_angle_between_poses(bundle: Bundle) -> None:
@@ -107,6 +106,21 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
     flat = golden.reference.pose * [1, 1, 0]
     poses = replace(golden, reference=replace(golden.reference, pose=flat))
     assert pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_a_network_without_poses_is_compared_by_its_activations(bundle: Bundle) -> None:
+    golden = bundle.golden()
+    none = golden.reference.pose[:, :, :0]
+
+    class WithoutPoses:
+        """As `Golden` will be of a CNN: poses [N, K, 0]."""
+
+        reference = SimpleNamespace(activation=golden.reference.activation, pose=none)
+        float32 = SimpleNamespace(activation=golden.float32.activation, pose=none.astype(np.float32))
+
+    assert outputs(WithoutPoses()) == ("activation",)  # type: ignore[arg-type]
+    found = compare({"activation": golden.float32.activation}, WithoutPoses(), "fp32", {})  # type: ignore[arg-type]
+    assert found.keys() == {"activation"} and found["activation"].passed
 
 
 def test_shares_have_wilsons_interval(bundle: Bundle) -> None:
@@ -123,9 +137,9 @@ def test_shares_have_wilsons_interval(bundle: Bundle) -> None:
     assert accuracy(perfect, replace(golden, label=np.full_like(golden.label, -1))) is None
 
 
-def test_files_with_every_layer_are_compared_layer_by_layer(bundle: Bundle) -> None:
+def test_files_with_every_layer_are_compared_layer_by_layer(bundle: Bundle, qcn: Command) -> None:
     """TorchScript and pt2 say in the file what their outputs are; of the iterations they have nothing."""
-    export(bundle, "--format", "torchscript", "--format", "pt2", "--every-layer")
+    export(qcn, bundle, "--format", "torchscript", "--format", "pt2", "--every-layer")
     for verdict in parity.verify(Bundle.open(bundle.folder), ["torchscript", "pt2"], {}, bisect=True):
         assert verdict.status == "passed"
         assert [stage.name for stage in verdict.stages] == [
@@ -134,18 +148,19 @@ def test_files_with_every_layer_are_compared_layer_by_layer(bundle: Bundle) -> N
         assert all(stage.passed for stage in verdict.stages) and "not its iterations" in verdict.inside
 
 
-def test_exit_codes(bundle: Bundle, tmp_path: Path) -> None:
-    assert verify(tmp_path).returncode == 2
-    assert verify(bundle.folder, "--backends", "onnxruntme").returncode == 2
-    result = verify(bundle.folder, "--backends", "onnxruntime")
-    assert result.returncode == 2 and "has nothing for the backend onnxruntime" in result.stderr
-    export(bundle)
-    result = verify(bundle.folder, "--backends", "onnxruntime-cuda")
-    assert result.returncode == 3 and result.stdout.startswith("missing  onnxruntime-cuda: model.onnx")
+def test_exit_codes(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
+    assert qcn("verify-parity", tmp_path)[0] == 2
+    assert qcn("verify-parity", bundle.folder, "--backends", "onnxruntme")[0] == 2
+    only = ("verify-parity", bundle.folder, "--backends")
+    code, said = qcn(*only, "onnxruntime")
+    assert code == 2 and "has nothing for the backend onnxruntime" in said
+    export(qcn, bundle)
+    code, said = qcn(*only, "onnxruntime-cuda")
+    assert code == 3 and said.startswith("missing  onnxruntime-cuda: model.onnx (fp32)")
     with (bundle.folder / "model.onnx").open("ab") as file:
         file.write(b"x")
-    result = verify(bundle.folder, "--backends", "onnxruntime")
-    assert result.returncode == 2 and "was altered" in result.stderr
+    code, said = qcn(*only, "onnxruntime")
+    assert code == 2 and "was altered" in said
 
 
 def test_libqcn_answers_as_the_network_does(bundle: Bundle) -> None:

@@ -7,19 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from plants import faulty_weights, honest
+from plants import faulty_weights
 
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.export.manifest import MANIFEST
-from qcn.verify import parity
-from qcn.verify.samples import samples
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Bundle:
-    """A bundle for pictures of three channels and 24×24 pixels; its classes are left, right, above, below."""
-    return honest(tmp_path / "small")
+from qcn.export.bundle.manifest import MANIFEST
+from qcn.verify.parity import verify as parity
+from qcn.verify.parity.samples import samples
 
 
 def write_pictures(folder: Path, size: int = 24) -> None:

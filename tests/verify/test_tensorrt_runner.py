@@ -11,13 +11,13 @@ from small_graphs import write_graph
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
 from qcn.export.bundle import Bundle
-from qcn.export.manifest import Batch
+from qcn.export.bundle.manifest import Batch
+from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import BuildRequest, TensorRT, build, find
-from qcn.verify import create
-from qcn.verify import tensorrt as runner_module
-from qcn.verify.cuda_memory import Cuda
-from qcn.verify.tensorrt import TensorRTRunner
+from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
+from qcn.verify.runners import create
+from qcn.verify.runners import tensorrt as runner_module
+from qcn.verify.runners.cuda_memory import Cuda
 
 FACTS = {
     "flavour": "tensorrt",
@@ -33,7 +33,8 @@ def write_engine(folder: Path, **changes: object) -> Path:
     path = folder / "bundle" / "engines" / "fp16-b1-4-8-sm90-trt8.6.1.engine"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"plan")
-    path.with_suffix(".json").write_text(json.dumps({"facts": FACTS | changes}))
+    rebuild = "qcn export {bundle} --format trt --precision fp16 --batch 1:4:8"
+    path.with_suffix(".json").write_text(json.dumps({"facts": FACTS | changes, "rebuild": rebuild}))
     return path
 
 
@@ -73,7 +74,7 @@ def test_any_batch_of_the_profile_runs_and_all_memory_is_given_back(
 
 def test_a_cuda_graph_is_captured_once_for_each_batch(tmp_path: Path, machine: tuple[FakeCuda, FakeContext]) -> None:
     cuda, context = machine
-    with TensorRTRunner(write_engine(tmp_path), graph=True) as runner:
+    with create("tensorrt", write_engine(tmp_path)) as runner:
         runner.upload(images(4))
         for _ in range(3):
             runner.enqueue()
@@ -120,9 +121,9 @@ def test_a_plan_that_tensorrt_refuses(
 
 
 @pytest.mark.usefixtures("machine")
-def test_facts_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_facts_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = write_engine(tmp_path)
-    for text, message in (("{", "is no JSON"), ("[]", "a JSON list")):
+    for text, message in (("{", "is not JSON"), ("[]", "a JSON list")):
         path.with_suffix(".json").write_text(text)
         with pytest.raises(UsageError, match=message):
             create("tensorrt", path).open()
@@ -131,7 +132,7 @@ def test_facts_that_are_none_are_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("machine")
 def test_the_facts_are_those_that_a_bundle_keeps(bundle: Bundle) -> None:
     """Not a file of this test's making: else the two could agree on what no bundle has."""
-    with bundle.adding("engines/other.engine", "trt", "fp16", Batch(1, 4, 8)) as draft:
+    with bundle.adding("engines/other.engine", "trt", "fp16", FROM_RUN, batch=Batch(1, 4, 8)) as draft:
         draft.path.write_bytes(b"plan")
         draft.facts = {**FACTS, "gpu": "Orin", "sm": 87}
     with pytest.raises(MissingError, match="was built for Orin, sm87; here is NVIDIA H200, sm90"):
@@ -163,7 +164,8 @@ def test_an_engine_answers_as_onnx_runtime_does(tmp_path: Path, graph: bool) -> 
     plan = tmp_path / engine.file_name
     plan.write_bytes(engine.plan)
     plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))
-    with TensorRTRunner(plan, graph=graph) as runner, create("onnxruntime", path) as reference:
+    with create("tensorrt", plan) as runner, create("onnxruntime", path) as reference:
+        runner.graph = graph
         for count in (1, 8, 3):
             batch = np.random.default_rng(count).normal(size=(count, 2, 16, 16)).astype(np.float32)
             for _ in range(2):

@@ -1,39 +1,67 @@
-"""The torch runners: what torch is told while it runs."""
-
-from pathlib import Path
-from typing import Any
+"""The torch runners: precisions, and on a GPU the same answers with and without a graph, and no TF32."""
 
 import numpy as np
 import pytest
 import torch
 
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.verify import create
-from qcn.verify.compare import FLOORS, compare
+from qcn.export.bundle.tolerance import FLOORS
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.torch.torchscript import write_torchscript
+from qcn.names import AnyPrecision
+from qcn.verify.parity.compare import compare
+from qcn.verify.runners import candidates, create
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])
-def test_precisions(bundle: Bundle, precision: str) -> None:
+def test_precisions(bundle: Bundle, precision: AnyPrecision) -> None:
     """Each as exact as it should be, and no half precision that is float32."""
     golden = bundle.golden()
     with create("torch", bundle.path(bundle.find(WEIGHTS)), precision=precision) as runner:
         found = compare(runner.infer(golden.input), golden, precision, {})
     assert all(errors.passed for errors in found.values())
     half = precision in ("fp16", "bf16")
-    assert (max(errors.noise_floor_multiple for errors in found.values()) > FLOORS["fp32"]) is half
+    assert (max(errors.noise_floors for errors in found.values()) > FLOORS["fp32"]) is half
 
 
-def test_convolutions_are_cudnns_in_float32(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_several_precisions_has_a_candidate_for_each(bundle: Bundle) -> None:
+    found = candidates(bundle, ["torch-cuda", "torch"])
+    assert [(one.backend.name, one.precision) for one in found] == [
+        ("torch-cuda", "fp32"),
+        ("torch-cuda", "fp16"),
+        ("torch", "fp32"),
+    ]
+    runners = [one.runner(bundle) for one in found]
+    assert [runner.options.precision for runner in runners] == ["fp32", "fp16", "fp32"]
+    assert [runner.graph for runner in runners] == [True, True, None]
+
+
+def test_convolutions_are_cudnns_in_float32(bundle: Bundle) -> None:
     """Leaving TF32 by `cudnn.flags` alone would switch cuDNN off as well, and be ten times slower."""
-    path: Path = bundle.path(bundle.find(WEIGHTS))
-    told: list[tuple[bool, bool]] = []
-    with create("torch", path) as runner:
-        run = runner._run  # type: ignore[attr-defined]
+    seen: list[tuple[bool, bool]] = []
 
-        def watched(images: Any) -> Any:
-            told.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
-            return run(images)
+    def look(*_: object) -> None:
+        seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
 
-        monkeypatch.setattr(runner, "_run", watched)
-        runner.infer(bundle.golden().input[:1].astype(np.float32))
-    assert told == [(True, False)]
+    with create("torch", bundle.path(bundle.find(WEIGHTS))) as runner:
+        runner._model.register_forward_pre_hook(look)  # type: ignore[attr-defined]
+        runner.infer(bundle.golden().input[:1])
+    assert seen == [(True, False)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["torch-cuda", "torchscript-cuda"])
+def test_on_a_gpu_answers_are_the_same_with_and_without_a_graph(bundle: Bundle, backend: str) -> None:
+    pytest.importorskip("triton", reason="fused routing on a GPU needs triton")
+    golden = bundle.golden()
+    with bundle.adding("model.ts", "torchscript", "fp32", FROM_RUN) as draft:
+        write_torchscript(bundle.program(), draft.path, metadata={})
+    for candidate in candidates(bundle, [backend]):
+        atol = 0.05 if candidate.precision == "fp16" else 1e-4
+        with candidate.runner(bundle) as runner:
+            for count in (1, 4, 1):
+                for runner.graph in (True, False, True):
+                    found = runner.infer(golden.input[:count])["activation"]
+                    np.testing.assert_allclose(found, golden.reference.activation[:count], atol=atol)
+                    again = runner.infer(golden.input[1 : count + 1])["activation"]
+                    np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=atol)

@@ -1,8 +1,10 @@
 """The record of `qcn verify-parity`, its comparison with an earlier one, and the check of pre-processing."""
 
-import copy
 import json
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +13,52 @@ import onnx
 import pytest
 from graphs import graph, put_graph
 from onnx import helper, numpy_helper
-from plants import FAULTS, honest
+from plants import FAULTS
 
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.verify import native, parity
-from qcn.verify.parity import PREPROCESSING, Verdict, conclude, overall
-from qcn.verify.preprocessing import check_preprocessing
-from qcn.verify.records import number, strict
-from qcn.verify.samples import samples
-from qcn.verify.verdicts import check_baseline, read_baseline, record, table, told
+from qcn.verify import json_files
+from qcn.verify.parity.compare import Share
+from qcn.verify.parity.preprocessing import check_preprocessing
+from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
+from qcn.verify.parity.samples import samples
+from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict, conclude, overall, verify
+from qcn.verify.runners import native
+
+KEY = "onnxruntime: model.onnx (fp32)"
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    return honest(tmp_path / "bundle")
+def bundle(small: Bundle) -> Bundle:
+    return small
 
 
-def made(bundle: Bundle, bisect: bool = True) -> dict[str, Any]:
+def made(bundle: Bundle) -> Report:
+    """By way of the file: what is read is what was written."""
     chosen = samples(bundle, "golden", None, bundle.folder)
-    verdicts = parity.verify(bundle, ["onnxruntime"], {}, bisect)
-    found: dict[str, Any] = json.loads(
-        json.dumps(strict(record(bundle, chosen, verdicts, "qcn verify-parity X", True)), allow_nan=False)
-    )
-    return found
+    report = make_report(bundle, chosen, verify(bundle, ["onnxruntime"], {}, True), "qcn verify-parity X", True)
+    path = bundle.folder.parent / "made.json"
+    json_files.write(path, report)
+    json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # strict
+    assert read_report(path) == report
+    return report
 
 
 def test_the_record_has_what_a_report_needs(bundle: Bundle) -> None:
     found = made(bundle)
-    assert found["status"] == "passed" and found["data"] == {"name": "golden", "images": 12, "edge_cases": 6}
-    assert found["reference"]["accuracy"]["of"] == 6
-    one = found["backends"]["onnxruntime: model.onnx"]
-    assert one["agreement"]["right"] == 12 and one["accuracy"] == found["reference"]["accuracy"]
-    histogram = one["outputs"]["pose"]["histogram"]
-    assert sum(histogram["counts"]) == 12 * 4 * 3 and len(histogram["edges"]) == len(histogram["counts"]) + 1
-    names = [(stage["layer"], stage["iteration"], stage["quantity"]) for stage in one["stages"]]
+    assert found.status == "passed" and found.images == Images("golden", 12, 6)
+    assert found.reference is not None and found.reference.of == 6
+    one = found.backends[KEY]
+    assert one.agreement == Share.count(12, 12) and one.accuracy == found.reference and one.seconds > 0
+    histogram = one.outputs["pose"].histogram
+    assert histogram is not None and sum(histogram.counts) == 12 * 4 * 3
+    names = [(stage.layer, stage.iteration, stage.quantity) for stage in one.stages]
     assert names[:3] == [("capsules1", 1, quantity) for quantity in ("mean", "variance", "activation")]
     assert names[6:8] == [("capsules1", None, "activation"), ("capsules1", None, "pose")]
-    assert names[-1] == ("classes", 2, "activation") and all(stage["passed"] for stage in one["stages"])
-    assert one["first_wrong"] is None
+    assert names[-1] == ("classes", 2, "activation") and all(stage.passed for stage in one.stages)
+    checked = [stage.name for stage in one.stages if stage.arithmetic]
+    assert checked == [f"{layer}/iteration1/{of}" for layer in ("capsules2", "classes") for of in ("mean", "variance")]
+    assert one.first_wrong is None
 
 
 def not_finite(bundle: Bundle) -> None:
@@ -67,70 +76,82 @@ def not_finite(bundle: Bundle) -> None:
 def test_what_is_not_finite_fails_and_is_strict_json(bundle: Bundle) -> None:
     not_finite(bundle)
     found = made(Bundle.open(bundle.folder))
-    one = found["backends"]["onnxruntime: model.onnx"]
-    assert found["status"] == one["status"] == "failed" and one["first_wrong"] == "activation"
-    assert one["outputs"]["activation"]["not_finite"] == 12
-    assert one["outputs"]["activation"]["noise_floor_multiple"] == "inf"
-    assert one["outputs"]["activation"]["histogram"]["counts"][-1] == 12
-    assert "activation is not finite in 12 places" in one["reasons"]
+    one = found.backends[KEY]
+    assert found.status == one.status == "failed" and one.first_wrong == "activation"
+    activation = one.outputs["activation"]
+    assert activation.not_finite == 12 and activation.share == float("inf")
+    assert activation.histogram is not None and activation.histogram.counts[-1] == 12
+    assert "activation is not finite in 12 places" in one.reasons
 
 
 def test_a_flip_has_its_names_and_its_place(bundle: Bundle) -> None:
     FAULTS["the graph of another model"].plant(bundle)
-    found = made(Bundle.open(bundle.folder))
-    one = found["backends"]["onnxruntime: model.onnx"]
-    flip = next(flip for flip in one["flips"] if not flip["tie"])
-    classes = list(bundle.manifest.classes)
-    assert flip["row"] == bundle.golden().rows[flip["index"]]
-    assert flip["expected_name"] == classes[flip["expected"]] and flip["found_name"] == classes[flip["found"]]
-    assert one["agreement"]["right"] == 12 - sum(not flip["tie"] for flip in one["flips"])
+    one = made(Bundle.open(bundle.folder)).backends[KEY]
+    flip = next(flip for flip in one.flips if not flip.tie)
+    golden, classes = bundle.golden(), bundle.manifest.classes
+    assert flip.row == golden.rows[flip.index] and flip.found in classes
+    assert flip.expected == classes[golden.reference.activation[flip.index].argmax()] != flip.found
+    assert one.agreement is not None and one.agreement.right == 12 - sum(not flip.tie for flip in one.flips)
 
 
 def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> None:
     now = made(bundle)
     path = tmp_path / "before.json"
+    verdict = now.backends[KEY]
+    floor = verdict.outputs["pose"].noise_floor
 
-    def before(**changes: Any) -> None:
-        then = copy.deepcopy(now)
-        then["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"] |= changes
-        path.write_text(json.dumps(then))
+    def with_pose(floors: float, status: Status = "passed") -> Report:
+        pose = replace(verdict.outputs["pose"], max_abs=floors * floor)
+        return replace(now, backends={KEY: replace(verdict, status=status, outputs={"pose": pose})})
 
-    def check(record: dict[str, Any], asked: bool = True) -> None:
-        check_baseline(read_baseline(path), record, asked)
-
-    multiple = now["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]["noise_floor_multiple"]
-    assert multiple > 0
-    before()
-    check(now)
-    worse = copy.deepcopy(now)
-    pose = worse["backends"]["onnxruntime: model.onnx"]["outputs"]["pose"]
-    pose["noise_floor_multiple"] = 9.0
-    before(noise_floor_multiple=4.6)
-    check(worse)  # not twice as far
-    before(noise_floor_multiple=4.4)
-    with pytest.raises(
-        CheckFailed, match=r"pose of onnxruntime: model\.onnx is off by 9 noise floors, and was by 4\.4"
-    ):
-        check(worse)
-    before(noise_floor_multiple=0.1)
-    pose["noise_floor_multiple"] = 0.9
-    check(worse)  # within one noise floor nothing is worse
-    worse["backends"]["onnxruntime: model.onnx"]["status"] = "failed"
+    check_baseline(path, now, now, True)
+    check_baseline(path, with_pose(4.6), with_pose(9.0), True)  # not twice as far
+    with pytest.raises(CheckFailed, match=r"pose of onnxruntime: model\.onnx \(fp32\) is off by .*, and was by"):
+        check_baseline(path, with_pose(4.4), with_pose(9.0), True)
+    check_baseline(path, with_pose(0.1), with_pose(0.9), True)  # within one noise floor nothing is worse
     with pytest.raises(CheckFailed, match="passed, and is failed"):
-        check(worse)
-    before()
-    fewer = {**now, "backends": {"other: file": now["backends"]["onnxruntime: model.onnx"]}}
-    path.write_text(json.dumps({**now, "backends": {**now["backends"], **fewer["backends"]}}))
-    check(fewer)  # one of the two was not asked for
-    with pytest.raises(CheckFailed, match=r"onnxruntime: model\.onnx passed, and is not there any more"):
-        check(fewer, asked=False)
-    for content in ("{", "[]", "{}", "[" * 100_000, json.dumps({**now, "backends": {}})):
-        path.write_text(content)
-        with pytest.raises(UsageError, match=r"is not a report|has none of what was compared"):
-            check(now)
-    path.write_text(json.dumps({**now, "data": {"name": "mnist"}}))
+        check_baseline(path, now, with_pose(0.9, "failed"), True)
+    fewer, both = ({**rest, "other: file (fp32)": verdict} for rest in ({}, now.backends))
+    check_baseline(path, replace(now, backends=both), replace(now, backends=fewer), True)  # one was not asked for
+    with pytest.raises(CheckFailed, match=r"onnxruntime: model\.onnx \(fp32\) passed, and is not there any more"):
+        check_baseline(path, replace(now, backends=both), replace(now, backends=fewer), False)
+    with pytest.raises(UsageError, match="has none of what was compared"):
+        check_baseline(path, replace(now, backends={}), now, True)
     with pytest.raises(UsageError, match="of the images 'mnist'"):
-        check(now)
+        check_baseline(path, replace(now, images=Images("mnist", 12, 6)), now, True)
+
+
+def test_only_what_verify_parity_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
+    """Another's file is refused in one line that names the place, whatever is wrong with it."""
+    path = tmp_path / "report.json"
+    json_files.write(path, made(bundle))
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    for text in ("{", "[]", "{}", "[" * 100_000, '"\\ud800"'):
+        path.write_text(text)
+        with pytest.raises(UsageError, match="this is not what `qcn verify-parity --report` writes"):
+            read_report(path)
+    variants = list(altered(whole))
+    assert len(variants) > 200
+    for variant, place in variants:
+        path.write_text(json.dumps(variant))
+        with pytest.raises(UsageError, match=re.escape(place)):
+            read_report(path)
+
+
+def altered(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    """Variants of a record with an entry gone, of another kind, or too many, each with the entry's name."""
+    if place in ("backends", "outputs"):  # by names that anyone may choose
+        name = next(iter(value))
+        yield from (({**value, name: inner}, at) for inner, at in altered(value[name]))
+    elif isinstance(value, dict):
+        yield {**value, "surplus": 1}, "surplus"
+        for key, inner in value.items():
+            if key != "packages":
+                yield {name: one for name, one in value.items() if name != key}, key
+                yield {**value, key: {"no": "kind"}}, key
+                yield from (({**value, key: variant}, at) for variant, at in altered(inner, key))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        yield from (([variant, *value[1:]], at) for variant, at in altered(value[0]))
 
 
 def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
@@ -146,10 +167,14 @@ def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
     with pytest.raises(MissingError, match="a could not run file: why"):
         conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), asked=False)
     given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"), ("d", "missing"))
-    assert [name for _, name, _ in told(given, asked=True)] == ["c: file", "b: file, d: file", "a: file"]
-    assert told(given, asked=False)[-1] == ("missing", "b: file, d: file", ["why"])
+    assert [name for _, name, _ in status_lines(given, asked=True)] == [
+        "c: file (fp32)",
+        "b: file (fp32), d: file (fp32)",
+        "a: file (fp32)",
+    ]
+    assert status_lines(given, asked=False)[-1] == ("missing", "b: file (fp32), d: file (fp32)", ["why"])
     shown = table(given, samples(bundle, "golden", None, bundle.folder))
-    assert [list(column.cells)[-1] for column in shown.columns][:2] == ["reference", "float64, golden"]
+    assert [list(column.cells)[-1] for column in shown.columns][:3] == ["reference", "golden", "fp64"]
     assert shown.row_count == 3 and "/6 (" in list(shown.columns[-1].cells)[-1]
 
 
@@ -168,10 +193,3 @@ def test_pre_processing_is_checked_by_libqcn_by_torch_or_not_at_all(
     monkeypatch.setitem(sys.modules, "torch", None)
     verdict = check_preprocessing(Bundle.open(bundle.folder))
     assert verdict.status == "missing" and "libqcn is not built" in verdict.reasons[0]
-
-
-def test_what_no_number_and_no_text_can_be() -> None:
-    """Another's JSON may have whole numbers of any length, and halves of characters."""
-    assert number(10**400) is None and number(-(10**400)) is None and number(True) is None
-    assert number(10**18) == 1e18
-    assert strict({"\ud800": ["a\udcff", float("nan"), 10**400]}) == {r"\ud800": [r"a\udcff", "nan", 10**400]}

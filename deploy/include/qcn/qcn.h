@@ -2,31 +2,46 @@
 //
 //     #include <qcn/qcn.h>
 //     #include <stdio.h>
+//     #include <stdlib.h>
 //
-//     int classify(const unsigned char* rgb, int width, int height) {
+//     // Prints the class of an image of packed bytes, with the channels of a pixel next to each other (RGBRGB…).
+//     // Returns the index of the class, or -1 after printing what went wrong.
+//     int classify(const char* bundle, const unsigned char* pixels, int width, int height, int channels) {
 //       qcn_model* model = NULL;
 //       qcn_session* session = NULL;
-//       float activation[10];  // one a class: qcn_model_info says how many
-//       if (qcn_model_load("bundle", NULL, &model) || qcn_session_create(model, NULL, &session)) {
+//       float* activation = NULL;  // one number per class
+//       int best = -1;
+//       qcn_model_info info;
+//       qcn_image image = qcn_image_default(pixels, width, height, channels);
+//       info.size = sizeof info;
+//       if (qcn_model_load(bundle, NULL, &model) || qcn_model_describe(model, &info) ||
+//           qcn_session_create(model, NULL, &session)) {
 //         fprintf(stderr, "%s\n", qcn_last_error());
-//         qcn_model_free(model);
-//         return -1;
+//       } else if (channels != info.channels) {
+//         fprintf(stderr, "%s takes images with %d channels, not %d\n", info.name, info.channels, channels);
+//       } else if ((activation = (float*)malloc((size_t)info.classes * sizeof(float))) == NULL) {
+//         fprintf(stderr, "there is no memory for %d classes\n", info.classes);
+//       } else if (qcn_classify(session, &image, 1, activation, NULL)) {
+//         fprintf(stderr, "%s\n", qcn_last_error());
+//       } else {
+//         best = qcn_best(activation, info.classes);
+//         printf("%s\n", best < 0 ? "no answer: every activation is NaN" : qcn_model_class(model, best));
 //       }
-//       qcn_image image = qcn_image_default(rgb, width, height, 3);
-//       int best = qcn_classify(session, &image, 1, activation, NULL) ? -1 : qcn_best(activation, 10);
-//       if (best >= 0) printf("%s\n", qcn_model_class(model, best));
+//       free(activation);
 //       qcn_session_free(session);
 //       qcn_model_free(model);
 //       return best;
 //     }
 //
-// Threads: a model may be used by any number of threads at once; a session by one at a time. Make one session a thread,
-// from one model. A model lives until it and all its sessions are freed, in any order. The first call of a session with
-// a batch of a new size allocates; calls after that do not.
+// A program that classifies many images keeps the model and the session. In C++, qcn.hpp does the same with less code.
 //
-// Errors: every function that can fail returns a qcn_status, and results go through pointers, which are left as they
-// were when it fails. qcn_last_error says in words what was wrong, what was found, and what mends it; it belongs to the
-// calling thread and holds until that thread's next failing call. No input aborts the program.
+// Threads: any number of threads may use a model at once. A session is for one thread at a time: make one session per
+// thread, all from one model. A model lives until it and all its sessions are freed, in any order. The first call of a
+// session with a batch of a new size allocates memory; later calls do not.
+//
+// Errors: every function that can fail returns a qcn_status. Results go through pointers, which are left as they were
+// when it fails. qcn_last_error says what was wrong, what was found, and what fixes it. Its text belongs to the calling
+// thread and holds until that thread's next failing call. No input aborts the program.
 //
 // Structures that may grow begin with their size: take them from the function that fills in defaults. Those functions
 // are in this header, so that a program and a library of different versions agree on how large a structure is.
@@ -51,8 +66,8 @@ QCN_API const char* qcn_version(void);  // of the library that is loaded, "0.1.0
 
 typedef enum {
   QCN_OK = 0,
-  QCN_BAD_ARGUMENT,  // NULL, a size that does not fit, a parameter that is none
-  QCN_NO_FILE,       // a file or folder that is not there or cannot be read
+  QCN_BAD_ARGUMENT,  // NULL, a size that does not fit, an unknown value
+  QCN_NO_FILE,       // a file or folder does not exist or cannot be read
   QCN_BAD_BUNDLE,    // not a bundle, altered, or made by a newer version
   QCN_BAD_ENGINE,    // an engine for another GPU or TensorRT version
   QCN_WRONG_ANSWER,  // the self-test: the backend disagrees with the bundle's golden answers
@@ -78,17 +93,17 @@ typedef enum {
 
 typedef enum { QCN_LOG_INFO = 0, QCN_LOG_WARNING, QCN_LOG_ERROR } qcn_log_level;
 
-// Called from the thread that calls the library. `message` holds during the call.
+// Called from the thread that calls the library. `message` is valid during the call only.
 typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
 
 typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
-  const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest there is
-  int self_test;          // run golden images, and refuse a backend that disagrees; 0: none, 1: three, 2: all; 1
-  int threads;            // of the native backend, all models together; 0: as before, one a core at the start
-  int device;             // CUDA device; 0
-  qcn_log log;            // NULL: silence
+  const char* precision;  // of an engine: "fp32", "fp16" or "bf16"; NULL: the fastest one in the bundle
+  int self_test;          // how many golden images to check at loading. 0: none, 1: three (the default), 2: all
+  int threads;            // of the native backend, for all models together. 0: leave as is; at the start one per core
+  int device;             // CUDA device; default 0
+  qcn_log log;            // NULL: no messages. May be called as long as the model or one of its sessions lives
   void* log_user;
 } qcn_model_params;
 
@@ -107,9 +122,11 @@ static inline qcn_model_params qcn_model_default_params(void) {
 
 // Loads the bundle in the folder `path`: every file it uses is checked against its hash. params may be NULL.
 //
-// The self-test is for a library built wrongly, a machine that computes wrongly, an engine that is another network's:
-// such are wrong on every image, so three are run (two photographs and an edge case) and loading stays a matter of
-// milliseconds. self_test = 2 runs every one, once after installation perhaps. The log says what it found and took.
+// The self-test runs golden images of the bundle, and refuses a backend whose answers differ from the golden ones. It
+// finds a wrong build of the library, a machine that computes wrongly, or the engine of another network. Those are
+// wrong on every image, so three images are enough (two photographs and an edge case), which takes milliseconds.
+// self_test = 2 runs all of them, for example once after installation. The log says what was found and how long it
+// took.
 QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
 QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
 
@@ -117,24 +134,25 @@ QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
 typedef struct {
   size_t size;                  // of this structure: set it before the call
   const char* name;             // of the bundle
-  int classes;                  // how many
-  int channels, height, width;  // of what the network sees, after pre-processing
+  int classes;                  // number of classes
+  int channels, height, width;  // of the network's input, after pre-processing
   qcn_backend backend;
   const char* backend_name;  // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
   const char* precision;     // "fp32", …
-  int max_batch;             // images in one go, more are taken in several; 0: any number
+  int max_batch;             // images per run of the backend, larger batches are split; 0: any number
+  int poses;                 // whether its answers have poses: 0 for a CNN
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
-QCN_API const char* qcn_model_class(const qcn_model* model, int index);  // its name; NULL for an index out of range
+QCN_API const char* qcn_model_class(const qcn_model* model, int index);  // NULL if out of range
 
 // ---- sessions -------------------------------------------------------------------------------------------------------
 
-// A capsule layer of some images, for who wants to know where answers come from. The arrays hold during the call.
+// The output of one capsule layer, to see where an answer comes from. The arrays are valid during the call only.
 typedef struct {
   size_t size;  // of this structure
   const char* name;
-  int images;  // a large batch comes in parts, in order
+  int images;  // a large batch is shown in parts, in order
   int parents, height, width;
   int iterations;           // of its routing
   const float* pose;        // [images, parents, 3, height, width]
@@ -142,13 +160,13 @@ typedef struct {
   const float* statistics;  // [iterations, 7, parents, images, height, width]: mass, three means, three variances
 } qcn_layer;
 
-// Called from the thread that calls the library, for one layer after the other.
+// Called from the thread that calls the library, once per layer, in the order of the network.
 typedef void (*qcn_layer_seen)(const qcn_layer* layer, void* user);
 
 typedef struct {
   size_t size;           // of this structure
-  void* stream;          // a cudaStream_t for the work on a GPU; NULL: one of the session's own
-  qcn_layer_seen layer;  // NULL: none is shown. Of the native backend only; the others refuse it
+  void* stream;          // a cudaStream_t for the work on a GPU; NULL: the session makes its own
+  qcn_layer_seen layer;  // called for every capsule layer, or NULL. Only the native backend has it; others refuse
   void* layer_user;
 } qcn_session_params;
 
@@ -171,15 +189,15 @@ typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 
 // An image of any size in memory. Strides are in bytes and may be negative.
 typedef struct {
   size_t size;                  // of this structure, the same for all images of a call
-  const void* data;             // of the first channel of the upper left pixel
-  int width, height, channels;  // as many channels as the network was trained on
+  const void* data;             // the first channel of the upper left pixel
+  int width, height, channels;  // as many channels as the network takes
   qcn_pixel pixel;
   ptrdiff_t column_stride, row_stride, channel_stride;  // from one pixel to the next
-  int reverse_channels;                                 // 1: the last channel first, as BGR is for a network of RGB
+  int reverse_channels;                                 // 1: the last channel comes first, as in BGR
   int on_device;                                        // 1: data is CUDA memory, see qcn_classify
 } qcn_image;
 
-// Packed uint8 pixels with their channels together (HWC, as cameras and decoders give them).
+// Packed uint8 pixels with the channels of a pixel next to each other (HWC, as cameras and decoders give them).
 static inline qcn_image qcn_image_default(const void* data, int width, int height, int channels) {
   qcn_image image;
   image.size = sizeof image;
@@ -195,7 +213,7 @@ static inline qcn_image qcn_image_default(const void* data, int width, int heigh
   image.on_device = 0;
   return image;
 }
-// Packed uint8 pixels channel by channel (CHW).
+// Packed uint8 pixels, one channel after the other (CHW).
 static inline qcn_image qcn_image_planar(const void* data, int width, int height, int channels) {
   qcn_image image = qcn_image_default(data, width, height, channels);
   image.column_stride = 1;
@@ -206,16 +224,16 @@ static inline qcn_image qcn_image_planar(const void* data, int width, int height
 
 // ---- answers --------------------------------------------------------------------------------------------------------
 
-// Classifies `count` images, which may differ in size. activation is [count, classes], from 0 to 1; pose is
-// [count, classes, 3], the imaginary parts of pure quaternions, or NULL.
+// Classifies `count` images, which may differ in size. activation is [count, classes], from 0 to 1. pose is
+// [count, classes, 3], the imaginary parts of pure quaternions, or NULL; it must be NULL for a network without poses.
 //
-// The TensorRT backend also takes images in the memory of its GPU (or managed memory), in one call with others: they
-// are pre-processed there, straight into the engine's input. What writes such an image must be done, or be queued on
-// the stream that the session was given. The answers are there when the call returns.
+// The TensorRT backend also takes images in the memory of its GPU (or in managed memory), mixed with others in one
+// call. They are pre-processed on the GPU, straight into the engine's input. Whatever writes such an image must be
+// finished, or be queued on the stream that the session was given. The answers are there when the call returns.
 QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation,
                                 float* pose);
 
-// The index of the largest; -1 if there is none (no numbers, or all NaN).
+// The index of the largest activation; -1 if there is none (no classes, or all NaN).
 QCN_API int qcn_best(const float* activation, int classes);
 
 // The two halves of qcn_classify. input is [count, channels, height, width] of qcn_model_info, in host memory.

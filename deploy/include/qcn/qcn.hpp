@@ -1,27 +1,35 @@
-// libqcn in C++17: owners for the handles of qcn.h, and exceptions for its status codes.
+// libqcn in C++17: RAII owners for the handles of qcn.h, and exceptions in place of its status codes.
 //
+//     #include <iostream>
 //     #include <qcn/qcn.hpp>
+//     #include <string>
 //
-//     qcn::Model model("bundle");    // any number of threads
-//     qcn::Session session(model);   // one thread at a time; may outlive the model
-//     qcn::Answer answer = session.classify(qcn_image_default(rgb, width, height, 3));
-//     std::cout << model.class_name(answer.best()) << "\n";
+//     // Prints the class of an image of packed bytes, with the channels of a pixel next to each other (RGBRGB…).
+//     void classify(const std::string& bundle, const unsigned char* pixels, int width, int height, int channels) {
+//       const qcn::Model model(bundle);  // for any number of threads
+//       qcn::Session session(model);     // for one thread at a time; it may outlive the model
+//       const qcn::Answer answer = session.classify(qcn_image_default(pixels, width, height, channels));
+//       std::cout << model.class_name(answer.best()) << "\n";
+//     }
 //
-// Everything that fails throws qcn::Error. For answers into memory of your own, without an allocation, session.get()
-// and model.get() go to the functions of qcn.h.
+// Whatever fails throws qcn::Error with the library's message, which says what was found and what was expected: here,
+// for example, how many channels the network takes. The rules for threads are those of qcn.h.
 #ifndef QCN_QCN_HPP
 #define QCN_QCN_HPP
 
 #include <qcn/qcn.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace qcn {
-// Inside the library, whose namespace this is too, the same names are other things: with libqcn.a they must not meet.
+// The library itself uses the namespace qcn, with other classes of these names. The inline namespace keeps the two
+// apart in a program that links libqcn.a.
 inline namespace api {
 
 class Error : public std::runtime_error {
@@ -33,84 +41,143 @@ class Error : public std::runtime_error {
   qcn_status status_;
 };
 
+// Throws Error unless the call of qcn.h went well.
 inline void check(qcn_status status) {
   if (status != QCN_OK) throw Error(status, qcn_last_error());
 }
 
+using Log = std::function<void(qcn_log_level level, const std::string& message)>;
+using LayerSeen = std::function<void(const qcn_layer& layer)>;
+
 class Model {
  public:
-  explicit Model(const std::string& path, const qcn_model_params& params = qcn_model_default_params()) {
-    qcn_model* model = nullptr;
-    check(qcn_model_load(path.c_str(), &params, &model));
-    model_.reset(model);
+  // Loads a bundle. `log` takes the place of params.log.
+  explicit Model(const std::string& bundle, qcn_model_params params = qcn_model_default_params(), Log log = nullptr) {
+    auto loaded = std::make_shared<Loaded>();
+    if (log) {
+      loaded->log = std::move(log);
+      params.log_user = loaded.get();
+      params.log = [](qcn_log_level level, const char* message, void* user) {
+        static_cast<Loaded*>(user)->log(level, message);
+      };
+    }
+    check(qcn_model_load(bundle.c_str(), &params, &loaded->model));
+    loaded->info.size = sizeof loaded->info;
+    check(qcn_model_describe(loaded->model, &loaded->info));
+    loaded_ = std::move(loaded);
   }
 
-  // Its texts hold as long as the model.
-  qcn_model_info info() const {
-    qcn_model_info info{};
-    info.size = sizeof info;
-    check(qcn_model_describe(model_.get(), &info));
-    return info;
+  // Name, classes, sizes, backend, precision. Its texts are valid as long as the model, or a session of it, lives.
+  const qcn_model_info& info() const noexcept { return loaded_->info; }
+
+  std::size_t classes() const noexcept { return static_cast<std::size_t>(info().classes); }
+  std::size_t input_size() const noexcept {  // numbers that the network takes per image
+    return static_cast<std::size_t>(info().channels) * static_cast<std::size_t>(info().height) *
+           static_cast<std::size_t>(info().width);
   }
+  std::size_t pose_size() const noexcept { return info().poses ? 3 * classes() : 0; }  // numbers per image
 
   std::string class_name(int index) const {
-    const char* name = qcn_model_class(model_.get(), index);
-    if (!name) throw Error(QCN_BAD_ARGUMENT, "there is no class " + std::to_string(index));
+    const char* name = qcn_model_class(get(), index);
+    if (!name) {
+      throw Error(QCN_BAD_ARGUMENT,
+                  "there is no class " + std::to_string(index) + ": classes are 0 to " + std::to_string(classes() - 1));
+    }
     return name;
   }
 
-  const qcn_model* get() const noexcept { return model_.get(); }
+  // The image as the network sees it: [channels, height, width] of info().
+  std::vector<float> preprocess(const qcn_image& image) const {
+    std::vector<float> input(input_size());
+    check(qcn_preprocess(get(), &image, input.data()));
+    return input;
+  }
+
+  const qcn_model* get() const noexcept { return loaded_->model; }
 
  private:
-  struct Free {
-    void operator()(qcn_model* model) const noexcept { qcn_model_free(model); }
+  friend class Session;
+  // Sessions share it, since the library may log as long as one of them lives.
+  struct Loaded {
+    qcn_model* model = nullptr;
+    qcn_model_info info{};
+    Log log;
+
+    Loaded() = default;
+    Loaded(const Loaded&) = delete;
+    Loaded& operator=(const Loaded&) = delete;
+    ~Loaded() { qcn_model_free(model); }
   };
-  std::unique_ptr<qcn_model, Free> model_;
+  std::shared_ptr<const Loaded> loaded_;
 };
 
-// Of one image.
+// The answer for one image.
 struct Answer {
-  std::vector<float> activation;  // one a class, from 0 to 1
-  std::vector<float> pose;        // three a class
+  std::vector<float> activation;  // one number per class, from 0 to 1
+  std::vector<float> pose;        // three numbers per class; empty for a network without poses
 
+  // The class with the largest activation; -1 if all are NaN.
   int best() const noexcept { return qcn_best(activation.data(), static_cast<int>(activation.size())); }
 };
 
 class Session {
  public:
-  explicit Session(const Model& model, const qcn_session_params& params = qcn_session_default_params())
-      : classes_(static_cast<std::size_t>(model.info().classes)) {
+  // `layer` takes the place of params.layer: it is called for every capsule layer of every call.
+  explicit Session(const Model& model, qcn_session_params params = qcn_session_default_params(),
+                   LayerSeen layer = nullptr)
+      : model_(model) {
+    if (layer) {
+      layer_ = std::make_unique<LayerSeen>(std::move(layer));
+      params.layer_user = layer_.get();
+      params.layer = [](const qcn_layer* seen, void* user) { (*static_cast<LayerSeen*>(user))(*seen); };
+    }
     qcn_session* session = nullptr;
     check(qcn_session_create(model.get(), &params, &session));
     session_.reset(session);
   }
 
   Answer classify(const qcn_image& image) {
-    Answer answer{std::vector<float>(classes_), std::vector<float>(classes_ * 3)};
-    check(qcn_classify(session_.get(), &image, 1, answer.activation.data(), answer.pose.data()));
+    Answer answer{std::vector<float>(model_.classes()), std::vector<float>(model_.pose_size())};
+    classify(&image, 1, answer.activation.data(), pointer(answer.pose));
     return answer;
   }
 
+  // One answer per image, in order. The images may differ in size.
   std::vector<Answer> classify(const std::vector<qcn_image>& images) {
     if (images.empty()) return {};
-    std::vector<float> activation(images.size() * classes_), pose(images.size() * classes_ * 3);
-    check(qcn_classify(session_.get(), images.data(), static_cast<int>(images.size()), activation.data(), pose.data()));
+    const std::size_t classes = model_.classes(), poses = model_.pose_size();
+    std::vector<float> activation(images.size() * classes), pose(images.size() * poses);
+    classify(images.data(), static_cast<int>(images.size()), activation.data(), pointer(pose));
     std::vector<Answer> answers(images.size());
     for (std::size_t i = 0; i < images.size(); ++i) {
-      const float *a = activation.data() + i * classes_, *p = pose.data() + i * classes_ * 3;
-      answers[i] = {{a, a + classes_}, {p, p + classes_ * 3}};
+      const float *a = activation.data() + i * classes, *p = pose.data() + i * poses;
+      answers[i] = {{a, a + classes}, {p, p + poses}};
     }
     return answers;
   }
 
+  // Into memory of your own, which allocates nothing from the second call on: activation is [count, classes], and pose
+  // is [count, classes, 3] or nullptr.
+  void classify(const qcn_image* images, int count, float* activation, float* pose = nullptr) {
+    check(qcn_classify(session_.get(), images, count, activation, pose));
+  }
+  // The same without pre-processing: input is [count, channels, height, width], as Model::preprocess gives it.
+  void infer(const float* input, int count, float* activation, float* pose = nullptr) {
+    check(qcn_infer(session_.get(), input, count, activation, pose));
+  }
+
+  const Model& model() const noexcept { return model_; }
   qcn_session* get() const noexcept { return session_.get(); }
 
  private:
   struct Free {
     void operator()(qcn_session* session) const noexcept { qcn_session_free(session); }
   };
-  std::size_t classes_;
-  std::unique_ptr<qcn_session, Free> session_;
+  static float* pointer(std::vector<float>& numbers) noexcept { return numbers.empty() ? nullptr : numbers.data(); }
+
+  Model model_;  // a share of it
+  std::unique_ptr<LayerSeen> layer_;
+  std::unique_ptr<qcn_session, Free> session_;  // freed first
 };
 
 }  // namespace api

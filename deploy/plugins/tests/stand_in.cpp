@@ -1,12 +1,12 @@
-// A libnvinfer.so that has a plugin registry and nothing else, made from the headers of any TensorRT from 8.6 to 11:
-// what the plugin is loaded with in test_plugin.cpp, and what libqcn_tensorrt links to, where there is no TensorRT.
+// A libnvinfer.so with a plugin registry and nothing else, from the headers of any TensorRT from 8.6 to 11. Where there
+// is no TensorRT, test_plugin.cpp loads the plugin with it, and libqcn_tensorrt links to it.
 #include <NvInferRuntime.h>
 
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // a registry has to have also what is
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // a registry must also implement deprecated functions
 
 namespace {
 

@@ -1,4 +1,4 @@
-// The native backend: the plan of a network, run by this library's kernels on the CPU.
+// The native backend: the plan of a program, run by this library's kernels on the CPU.
 #include "backend.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 
 using std::size_t;
 
-// A large batch goes through in parts. The last capsule layer has one window an image, and the widest vector 16 lanes;
-// more than twice that brings no more speed.
+// A large batch goes through in parts. The last capsule layer has one window per image, and the widest vector 16
+// lanes; more than twice that brings no more speed.
 constexpr size_t kMostImages = 32, kMostBytes = size_t{64} << 20;
 
 class NativeRunner final : public Runner {
@@ -29,13 +29,13 @@ class NativeRunner final : public Runner {
   }
 
   void run(const float* input, int count, float* activation, float* pose) override {
-    const Map& image = plan_->image;
+    const Signature& signature = plan_->program.signature;
     for (size_t left = count > 0 ? static_cast<size_t>(count) : 0; left > 0;) {
-      size_t batch = std::min(left, most_images_);
-      run_part(input, batch, activation, pose);
-      input += batch * image.channels * image.height * image.width;
-      activation += batch * plan_->classes;
-      if (pose) pose += batch * plan_->classes * 3;
+      const size_t batch = std::min(left, most_images_);
+      run_part(input, batch);
+      input += batch * signature.image_floats();
+      activation = copy(plan_->activation, batch * signature.activation_floats(), activation);
+      if (pose && plan_->pose) pose = copy(*plan_->pose, batch * signature.pose_floats(), pose);
       left -= batch;
     }
   }
@@ -52,71 +52,77 @@ class NativeRunner final : public Runner {
     capacity_ = batch;
   }
 
-  float* at(Place place) const { return memory_ + place * capacity_; }
+  const float* in(Place place) const { return place == kImages ? images_ : out(place); }
+  float* out(Place place) const { return memory_ + place * capacity_; }
 
-  void run_part(const float* input, size_t batch, float* activation, float* pose) {
+  float* copy(Place place, size_t floats, float* to) const { return std::copy_n(in(place), floats, to); }
+
+  void run_part(const float* images, size_t batch) {
     reserve(batch);
-    for (const Entry& entry : plan_->entries) {
-      size_t pixels = entry.map.channels * entry.map.height * entry.map.width;
-      parallel_for(batch, 0, [&](size_t i, float*) {
-        enter(entry, input + i * pixels, at(entry.out) + i * image_floats(entry.map));
-      });
-    }
+    images_ = images;
     for (const Step& step : plan_->steps) {
-      const float* in[2] = {at(step.in[0]), at(step.in[1])};
-      convolve(step.convolution, batch, in, at(step.out));
-    }
-    for (const Layer& layer : plan_->layers) {
-      bool last = &layer == &plan_->layers.back();
-      qcn_routing_shape shape = layer.shape;
-      shape.batch = static_cast<int>(batch);
-      float* out_pose = last && pose ? pose : at(layer.out_pose);
-      float* out_activation = last ? activation : at(layer.out_activation);
-      int status =
-          qcn_routing_forward(&shape, at(layer.pose), at(layer.activation), layer.rotation, layer.beta_u, layer.beta_a,
-                              out_pose, out_activation, show_ ? statistics(shape, layer) : nullptr);
-      if (status != QCN_ROUTING_OK) {
-        throw Error(status == QCN_ROUTING_NO_MEMORY ? QCN_NO_MEMORY : QCN_INTERNAL_ERROR, qcn_routing_status(status));
-      }
-      if (show_) show(layer, shape, out_pose, out_activation);
+      std::visit([&](const auto& one) { run_step(one, batch); }, step);
     }
   }
 
-  float* statistics(const qcn_routing_shape& shape, const Layer& layer) {
+  void run_step(const TransformStep& s, size_t batch) const {
+    parallel_for(batch, 0, [&](size_t i, float*) {
+      transform(s.map, s.scale, s.shift, s.ending, in(s.in) + i * s.in_strides.image, s.in_strides,
+                out(s.out) + i * s.out_strides.image, s.out_strides);
+    });
+  }
+
+  void run_step(const ConvolutionStep& s, size_t batch) const {
+    const float* from[2] = {in(s.in[0]), in(s.in[1])};
+    convolve(s.convolution, batch, from, out(s.out));
+  }
+
+  void run_step(const PoolStep& s, size_t batch) const {
+    parallel_for(batch, 0, [&](size_t i, float*) {
+      pool(s.map, s.kernel, s.stride, s.average, in(s.in) + i * s.in_strides.image, s.in_strides,
+           out(s.out) + i * s.out_strides.image, s.out_strides);
+    });
+  }
+
+  void run_step(const SoftmaxStep& s, size_t batch) const {
+    for (size_t i = 0; i < batch; ++i) softmax(out(s.place) + i * s.count, s.count);
+  }
+
+  void run_step(const RouteStep& s, size_t batch) {
+    qcn_routing_shape shape = s.shape;
+    shape.batch = static_cast<int>(batch);
+    const int status =
+        qcn_routing_forward(&shape, in(s.pose), in(s.activation), s.rotation, s.beta_u, s.beta_a, out(s.out_pose),
+                            out(s.out_activation), show_ ? statistics(shape, s) : nullptr);
+    if (status != QCN_ROUTING_OK) {
+      throw Error(status == QCN_ROUTING_NO_MEMORY ? QCN_NO_MEMORY : QCN_INTERNAL_ERROR, qcn_routing_status(status));
+    }
+    if (show_) show(shape, s);
+  }
+
+  float* statistics(const qcn_routing_shape& shape, const RouteStep& step) {
     size_t numbers =
         static_cast<size_t>(shape.iterations) * QCN_ROUTING_STATISTICS * static_cast<size_t>(shape.parents);
-    statistics_.resize(numbers * static_cast<size_t>(shape.batch) * layer.height * layer.width);
+    statistics_.resize(numbers * static_cast<size_t>(shape.batch) * step.height * step.width);
     return statistics_.data();
   }
 
-  void show(const Layer& layer, const qcn_routing_shape& shape, const float* pose, const float* activation) const {
+  void show(const qcn_routing_shape& shape, const RouteStep& step) const {
     qcn_layer shown{};
     shown.size = sizeof shown;
-    shown.name = layer.name.c_str();
+    shown.name = step.name.c_str();
     shown.images = shape.batch, shown.parents = shape.parents, shown.iterations = shape.iterations;
-    shown.height = static_cast<int>(layer.height), shown.width = static_cast<int>(layer.width);
-    shown.pose = pose, shown.activation = activation, shown.statistics = statistics_.data();
+    shown.height = static_cast<int>(step.height), shown.width = static_cast<int>(step.width);
+    shown.pose = out(step.out_pose), shown.activation = out(step.out_activation);
+    shown.statistics = statistics_.data();
     show_(shown);
-  }
-
-  static void enter(const Entry& entry, const float* from, float* to) {
-    const Map& map = entry.map;
-    for (size_t c = 0; c < map.channels; ++c) {
-      for (size_t y = 0; y < map.height; ++y) {
-        float* pixel = to + (y + 1) * row_floats(map) + map.channels + c;
-        for (size_t x = 0; x < map.width; ++x, pixel += map.channels) {
-          float value = *from++;
-          if (entry.scale) value = value * entry.scale[c] + entry.shift[c];
-          *pixel = entry.scale && value < 0 ? 0.0f : value;  // a NaN stays one
-        }
-      }
-    }
   }
 
   std::shared_ptr<const Plan> plan_;
   size_t most_images_;
   Memory owner_;
   float* memory_ = nullptr;
+  const float* images_ = nullptr;  // of the part that runs
   size_t capacity_ = 0;
   ShowLayer show_;
   std::vector<float> statistics_;  // of the layer that is shown
@@ -124,8 +130,7 @@ class NativeRunner final : public Runner {
 
 class NativeBackend final : public Backend {
  public:
-  NativeBackend(const Structure& structure, std::shared_ptr<const TensorFile> weights)
-      : plan_(std::make_shared<const Plan>(structure, std::move(weights))) {}
+  explicit NativeBackend(program::Program program) : plan_(std::make_shared<const Plan>(std::move(program))) {}
 
   std::unique_ptr<Runner> runner(void*) const override { return std::make_unique<NativeRunner>(plan_); }
 
@@ -147,8 +152,8 @@ class NativeBackend final : public Backend {
 
 namespace qcn {
 
-std::unique_ptr<Backend> native_backend(const Structure& structure, std::shared_ptr<const TensorFile> weights) {
-  return std::make_unique<native::NativeBackend>(structure, std::move(weights));
+std::unique_ptr<Backend> native_backend(program::Program program) {
+  return std::make_unique<native::NativeBackend>(std::move(program));
 }
 
 }  // namespace qcn

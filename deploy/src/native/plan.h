@@ -1,37 +1,54 @@
-// A network as the native backend runs it: which kernel reads which numbers and writes which, in order.
+// A program as the native backend runs it: where each value lies in memory, and which kernel reads and writes it.
 #ifndef QCN_SRC_NATIVE_PLAN_H
 #define QCN_SRC_NATIVE_PLAN_H
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "convolution.h"
 #include "em_routing.h"
-#include "manifest.h"
-#include "tensors.h"
+#include "maps.h"
+#include "program.h"
 #include "threads.h"
 
 namespace qcn::native {
 
-// Where an array begins in the numbers that an image takes. In a batch it begins at `first * batch`, and has the images
+// Where a value begins in the numbers that an image takes. In a batch it begins at `place * batch`, and has the images
 // one after another.
 using Place = std::size_t;
+constexpr Place kImages = static_cast<Place>(-1);  // the caller's images, which are not copied
 
-// The image as a map of features, through relu(x * scale + shift) where a stack of residual blocks begins.
-struct Entry {
+struct TransformStep {  // an affine operation, or a copy in another layout
   Map map;
-  const float *scale, *shift;  // null: as it is
-  Place out;
+  const float *scale, *shift;  // null: a copy
+  Ending ending;
+  Place in, out;
+  Strides in_strides, out_strides;
 };
 
-struct Step {
+struct ConvolutionStep {  // or a linear operation
   Convolution convolution;
   Place in[2], out;
 };
 
-struct Layer {
+struct PoolStep {
+  Map map;  // that it makes
+  std::size_t kernel, stride;
+  bool average;
+  Place in, out;
+  Strides in_strides, out_strides;
+};
+
+struct SoftmaxStep {
+  std::size_t count;
+  Place place;
+};
+
+struct RouteStep {
   std::string name;
   std::size_t height, width;  // of the map of its parents
   qcn_routing_shape shape;    // for a batch of 1
@@ -39,19 +56,18 @@ struct Layer {
   Place pose, activation, out_pose, out_activation;
 };
 
-struct Plan {
-  // Throws Error(QCN_BAD_BUNDLE) when the weights do not make the structure. Keeps `weights`.
-  Plan(const Structure &structure, std::shared_ptr<const TensorFile> weights);
+using Step = std::variant<TransformStep, ConvolutionStep, PoolStep, SoftmaxStep, RouteStep>;
 
-  Map image;  // what comes in, [channels, height, width]
-  std::size_t classes = 0;
-  std::vector<Entry> entries;
+struct Plan {
+  explicit Plan(program::Program program);  // throws Error(QCN_BAD_BUNDLE) for a network that is too large
+
+  const program::Program program;  // keeps the weights
   std::vector<Step> steps;
-  std::vector<Layer> layers;
-  std::size_t image_floats = 0;  // that an image takes, all arrays together
+  Place activation = 0;
+  std::optional<Place> pose;
+  std::size_t image_floats = 0;  // that an image takes, all values together
 
  private:
-  std::shared_ptr<const TensorFile> weights_;
   Memory packed_;  // the weights of all convolutions
 };
 

@@ -24,7 +24,7 @@ class TensorrtLibrary {
   virtual ~TensorrtLibrary() = default;
 
   virtual Machine machine(int device) const = 0;  // throws Error(QCN_NO_BACKEND) where there is no GPU
-  virtual std::unique_ptr<Backend> load(const Structure& structure, const Artefact& engine,
+  virtual std::unique_ptr<Backend> load(const Signature& signature, const Artefact& engine,
                                         const std::vector<std::byte>& plan, const TensorrtRequest& request) const = 0;
 };
 

@@ -43,7 +43,7 @@ const TensorrtLibrary& open_library() {
 
 }  // namespace
 
-std::unique_ptr<Backend> tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request) {
+LoadedBackend tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request) {
   if (request.device < 0) {
     throw Error(QCN_BAD_ARGUMENT, "there is no CUDA device " + std::to_string(request.device));
   }
@@ -53,7 +53,7 @@ std::unique_ptr<Backend> tensorrt_backend(const Manifest& manifest, const Tensor
   const TensorrtLibrary* library = any ? &open_library() : nullptr;
   const Machine machine = library ? library->machine(request.device) : Machine();
   const Artefact& engine = choose_engine(manifest, machine, request);
-  return library->load(manifest.structure, engine, read_artefact(request.folder, engine), request);
+  return {library->load(manifest.signature, engine, read_artefact(request.folder, engine), request), &engine};
 }
 
 }  // namespace qcn

@@ -25,7 +25,7 @@ struct TensorrtRequest {
 //   QCN_BAD_BUNDLE    an engine that was altered        QCN_NO_FILE  one that is gone
 //   QCN_DEVICE_ERROR  what CUDA or TensorRT complained of
 // For QCN_BACKEND_AUTO, the first two are the cases in which native is taken instead.
-std::unique_ptr<Backend> tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request);
+LoadedBackend tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request);
 
 }  // namespace qcn
 

@@ -1,13 +1,12 @@
 """The report of `qcn verify-parity`: report.json for programs, junit.xml for CI, report.html for people.
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
-of unknown origin, so every word is escaped (Jinja's autoescape) and everything missing is left out. `charts`
-computes the charts, report.html.jinja and charts.html.jinja lay them out, report.css paints.
+of unknown origin, so every word is escaped (Jinja's autoescape). `charts` computes the charts, report.html.jinja and
+charts.html.jinja lay them out, report.css paints.
 """
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -19,26 +18,31 @@ from numpy.typing import NDArray
 
 import qcn
 from qcn.files import write_text
-from qcn.verify.records import by_reason, entries, listed, number, part, strict, text
+from qcn.verify import json_files, words
+from qcn.verify.parity.compare import Flip
+from qcn.verify.parity.results import Report
+from qcn.verify.parity.verify import Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.results import FIGURES, Benchmark
 
 HERE = Path(__file__).parent
 SHOWN = 60  # flips with their picture; the rest are counted
 
 
 @dataclass(frozen=True)
-class Errors:
-    """A backend's histograms, by output."""
+class ErrorCharts:
+    """A backend's charts: the output's name, its chart, its worst error in words."""
 
     key: str
-    outputs: list[tuple[str, charts.Histogram, str]]
+    outputs: list[tuple[str, charts.Chart, str]]
 
 
 @dataclass(frozen=True)
-class Flip:
+class FlippedImage:
     """An image that some backends put into another class, with its picture if there is one."""
 
     row: str
@@ -50,67 +54,52 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Speeds:
-    """All that was timed at one batch."""
+class BatchSpeeds:
+    """All that was timed at one batch, fastest first; `columns` are headings and cells."""
 
-    batch: str
-    rows: list[dict[str, Any]]
+    batch: int
+    rows: list[Speed]
     columns: list[tuple[str, list[str]]]
-    strips: list[charts.Strip | None]
+    strips: list[charts.Strip]
     ticks: tuple[charts.Tick, ...]
-    histograms: list[charts.Histogram | None]
+    charts: list[charts.Chart | None]
 
 
-def write(
-    folder: Path,
-    record: Mapping[str, Any],
-    images: Mapping[str, NDArray[np.uint8]],
-    benchmark: Mapping[str, Any] | None = None,
-) -> list[Path]:
-    """Write the three files and return their paths.
-
-    record      what `qcn.verify.verdicts.record` gives
-    images      uint8 [C, H, W] by the name of the row, for the flips' pictures
-    benchmark   what `qcn benchmark --json` wrote
-    """
-    whole = strict({**record, **({"benchmark": benchmark} if benchmark else {})})
-    paths = [folder / name for name in ("report.json", "junit.xml", "report.html")]
-    contents = (
-        json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        junit(whole),
-        page(whole, images),
-    )
-    for path, content in zip(paths, contents, strict=True):
-        write_text(path, content)
-    return paths
+def write(folder: Path, report: Report, images: Mapping[str, NDArray[np.uint8]]) -> list[Path]:
+    """Write the three files and return their paths. `images` [C, H, W], by their rows' names, are for the flips."""
+    record, checks, shown = (folder / name for name in ("report.json", "junit.xml", "report.html"))
+    json_files.write(record, report)
+    write_text(checks, junit(report))
+    write_text(shown, page(report, images))
+    return [record, checks, shown]
 
 
-def page(record: Mapping[str, Any], images: Mapping[str, NDArray[np.uint8]]) -> str:
+def page(report: Report, images: Mapping[str, NDArray[np.uint8]]) -> str:
     """The HTML."""
-    backends = entries(record.get("backends"))
-    rows = summary.table(record)
-    ran = {row.key: backends[row.key] for row in rows if row.status != "missing"}
+    verdicts = summary.in_order(report)
+    ran = [one for one in verdicts if one.status != "missing"]
+    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
+    commands = [report.command, *([report.benchmark.command] if report.benchmark else [])]
     return (
         _templates()
         .get_template("report.html.jinja")
         .render(
             css=(HERE / "report.css").read_text(encoding="utf-8"),
-            record=record,
-            bundle=str(record.get("bundle") or "bundle"),
-            verdict=summary.verdict(rows),
-            data=summary.images(record.get("data")),
-            tiles=summary.tiles(rows, record),
-            rows=[row for row in rows if row.status != "missing"],
-            missing=by_reason({row.key: "; ".join(row.reasons) for row in rows if row.status == "missing"}),
-            reference=summary.rate(part(record.get("reference"), "accuracy")),
-            speeds=_speeds(record.get("benchmark")),
+            bundle=report.bundle,
+            verdict=summary.headline(verdicts),
+            data=summary.images(report.images),
+            tiles=summary.tiles(report),
+            rows=ran,
+            missing=words.by_reason(lacking),
+            reference=summary.rate(report.reference),
+            speeds=_speeds(report.benchmark),
             errors=_errors(ran),
-            heat=[one for one in (heat_map(key, verdict) for key, verdict in ran.items()) if one],
-            closed=by_reason({key: str(verdict["inside"]) for key, verdict in ran.items() if verdict.get("inside")}),
+            heat=[one for one in map(heat_map, ran) if one],
+            closed=words.by_reason({one.key: one.inside for one in ran if one.inside}),
             flips=_flips(ran, images),
-            environment=_flat(record.get("environment")),
-            source=_flat(record.get("source")),
-            commands=[str(one) for one in (record.get("command"), part(record.get("benchmark"), "command")) if one],
+            environment=_flat(asdict(report.environment)),
+            source=_flat(asdict(report.source)),
+            commands=commands,
             version=qcn.__version__,
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         )
@@ -121,90 +110,73 @@ def page(record: Mapping[str, Any], images: Mapping[str, NDArray[np.uint8]]) -> 
 def _templates() -> Environment:
     loader = FileSystemLoader(HERE, encoding="utf-8")
     found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    found.filters |= {"short": text, "share": summary.share_words}
+    found.filters |= {
+        "milliseconds": words.milliseconds,
+        "share": words.share,
+        "share_of_allowed": words.share_of_allowed,
+        "rate": summary.rate,
+    }
     return found
 
 
-def _errors(ran: Mapping[str, dict[str, Any]]) -> list[Errors]:
-    outputs = {key: entries(verdict.get("outputs")) for key, verdict in ran.items()}
-    axis = charts.error_axis([one for of in outputs.values() for one in of.values()])
+def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
+    axis = charts.error_axis([errors for verdict in ran for errors in verdict.outputs.values()])
     found = []
-    for key, of in outputs.items():
-        drawn = [(name, charts.error_histogram(errors, axis), errors) for name, errors in of.items()]
-        shown = [
-            (name, chart, f"worst {charts.floors(number(errors.get('noise_floor_multiple')))}")
-            for name, chart, errors in drawn
-            if chart and errors.get("noise_floor_multiple") != 0  # what is exact has no distribution
+    for verdict in ran:
+        drawn = [
+            (name, chart, words.share_of_allowed(errors.share))
+            for name, errors in verdict.outputs.items()
+            if errors.share and (chart := charts.error_chart(errors, axis))  # what is exact has no distribution
         ]
-        found += [Errors(key, shown)] if shown else []
+        found += [ErrorCharts(verdict.key, drawn)] if drawn else []
     return found
 
 
-def _flips(ran: Mapping[str, dict[str, Any]], images: Mapping[str, NDArray[np.uint8]]) -> list[Flip]:
+def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> list[FlippedImage]:
     """By image: the same one often changes in several backends."""
-    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
-    for key, verdict in ran.items():
-        for flip in listed(verdict.get("flips")):
-            found.setdefault(str(flip.get("row")), []).append((key, flip))
-    flips = []
-    for row, pairs in list(found.items())[:SHOWN]:
+    by_row: dict[str, list[tuple[str, Flip]]] = {}
+    for verdict in ran:
+        for flip in verdict.flips:
+            by_row.setdefault(flip.row, []).append((verdict.key, flip))
+    found = []
+    for row, pairs in list(by_row.items())[:SHOWN]:
         first = pairs[0][1]
         by_class: dict[str, list[str]] = {}
         for key, flip in pairs:
-            by_class.setdefault(_class(flip, "found"), []).append(key)
+            by_class.setdefault(flip.found, []).append(key)
         picture = data_uri(images[row]) if row in images else ""
         answers = [(name, ", ".join(keys)) for name, keys in by_class.items()]
-        margin, tie = text(first.get("margin")), all(bool(flip.get("tie")) for _, flip in pairs)
-        flips.append(Flip(row, picture, _class(first, "expected"), margin, tie, answers))
-    return flips
-
-
-def _class(flip: Mapping[str, Any], which: str) -> str:
-    return str(flip.get(f"{which}_name") or f"class {flip.get(which)}")
-
-
-def _speeds(benchmark: object) -> list[Speeds]:
-    measured = [one for one in entries(part(benchmark, "results")).values() if not one.get("missing")]
-    found = []
-    for batch in dict.fromkeys(str(one.get("batch")) for one in measured):
-        rows = [one for one in measured if str(one.get("batch")) == batch]
-        rows.sort(key=lambda one: number(part(one.get("latency_ms"), "p50")) or 0.0)
-        strips, ticks = charts.latency_strips(rows)
-        found.append(
-            Speeds(batch, rows, _columns(rows), strips, ticks, [charts.latency_histogram(one) for one in rows])
-        )
+        tie = all(flip.tie for _, flip in pairs)
+        found.append(FlippedImage(row, picture, first.expected, f"{first.margin:.3g}", tie, answers))
     return found
 
 
-def _columns(rows: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+def _speeds(benchmark: Benchmark | None) -> list[BatchSpeeds]:
+    measured = [one for one in benchmark.results.values() if one.latency_ms] if benchmark else []
+    found = []
+    for batch in dict.fromkeys(one.batch for one in measured):
+        rows = sorted((one for one in measured if one.batch == batch), key=lambda one: one.median or 0.0)
+        strips, ticks = charts.latency_strips([one.latency_ms for one in rows if one.latency_ms])
+        drawn = [charts.latency_chart(one.histogram) if one.histogram else None for one in rows]
+        found.append(BatchSpeeds(batch, rows, _columns(rows), strips, ticks, drawn))
+    return found
+
+
+def _columns(rows: Sequence[Speed]) -> list[tuple[str, list[str]]]:
     """Heading and cells; a column of which nothing is known is left out."""
 
-    def read(group: str, name: str, write: Callable[[float], str]) -> list[str]:
-        inner = [row.get(group) if group else row for row in rows]
-        values = [number(one.get(name)) if isinstance(one, dict) else None for one in inner]
-        return ["–" if value is None else write(value) for value in values]
+    def cell(value: float | None, unit: str) -> str:
+        if value is None:
+            return "–"
+        return words.milliseconds(value) if unit == "ms" else f"{words.amount(value)} {unit}".strip()
 
-    def amount(unit: str) -> Callable[[float], str]:
-        return lambda value: f"{value:,.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
-
-    columns = [(name, read("latency_ms", name, charts.milliseconds)) for name in ("p50", "p90", "p95", "p99")]
-    columns += [
-        ("without transfers", read("compute_ms", "p50", charts.milliseconds)),
-        ("images/s", read("", "images_per_second", amount(""))),
-        ("load", read("cold", "open_ms", charts.milliseconds)),
-        ("first answer", read("cold", "first_answer_ms", charts.milliseconds)),
-        ("memory", read("cold", "host_mib", amount(" MiB"))),
-        ("GPU memory", read("cold", "device_mib", amount(" MiB"))),
-        ("energy", read("", "energy_mj", amount(" mJ"))),
-    ]
+    columns = [(heading, [cell(figure(row), unit) for row in rows]) for _, heading, unit, figure in FIGURES]
     return [(heading, cells) for heading, cells in columns if any(cell != "–" for cell in cells)]
 
 
-def _flat(value: object, above: str = "") -> list[tuple[str, str]]:
-    """A nested object as names and values, without what is not known."""
+def _flat(value: Any, above: str = "") -> list[tuple[str, str]]:
+    """A nested record as names and values, without what is not known."""
     if isinstance(value, dict):
         inner = [(f"{above} {key}".strip().replace("_", " "), one) for key, one in value.items()]
         return [pair for name, one in inner for pair in _flat(one, name)]
-    if value is None or value == "":
-        return []
-    return [(above, ", ".join(map(str, value)) if isinstance(value, list) else str(value))]
+    return [] if value in (None, "") else [(above, str(value))]

@@ -1,12 +1,12 @@
-"""A parity record as JUnit XML, which every CI server reads: a suite for each artefact in a backend, a case a check."""
+"""A parity report as JUnit XML, for CI servers: one suite per artefact in a backend, one case per check."""
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from qcn.verify.records import entries, listed, number, text, texts
+from qcn.verify.parity.results import Report
+from qcn.verify.parity.verify import Verdict
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -19,16 +19,16 @@ class Case:
     note: str = ""
 
 
-def junit(record: Mapping[str, Any]) -> str:
+def junit(report: Report) -> str:
     """The XML. A case fails only in a backend that failed: what lies beside the verdict is a note."""
     root = ET.Element("testsuites", name="qcn verify-parity")
-    suites = {key: list(_cases(verdict)) for key, verdict in entries(record.get("backends")).items()}
-    _count(root, [case for cases in suites.values() for case in cases], record.get("seconds"))
-    for key, cases in suites.items():
-        suite = ET.SubElement(root, "testsuite", name=_clean(key))
-        _count(suite, cases, entries(record.get("backends"))[key].get("seconds"))
+    suites = [(verdict, list(_cases(verdict))) for verdict in report.backends.values()]
+    _count(root, [case for _, cases in suites for case in cases], sum(verdict.seconds for verdict, _ in suites))
+    for verdict, cases in suites:
+        suite = ET.SubElement(root, "testsuite", name=_clean(verdict.key))
+        _count(suite, cases, verdict.seconds)
         for case in cases:
-            element = ET.SubElement(suite, "testcase", classname=_clean(key), name=_clean(case.name))
+            element = ET.SubElement(suite, "testcase", classname=_clean(verdict.key), name=_clean(case.name))
             if case.failure:
                 ET.SubElement(element, "failure", message=_clean(case.failure))
             if case.skipped:
@@ -39,37 +39,30 @@ def junit(record: Mapping[str, Any]) -> str:
     return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
 
 
-def _count(element: ET.Element, cases: list[Case], seconds: object) -> None:
+def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
     element.set("tests", str(len(cases)))
     element.set("failures", str(sum(bool(case.failure) for case in cases)))
     element.set("errors", "0")
     element.set("skipped", str(sum(bool(case.skipped) for case in cases)))
-    if (time := number(seconds)) is not None:
-        element.set("time", f"{time:.3f}")
+    element.set("time", f"{seconds:.3f}")
 
 
-def _cases(verdict: Mapping[str, Any]) -> Iterator[Case]:
-    reasons = "; ".join(texts(verdict.get("reasons")))
+def _cases(verdict: Verdict) -> Iterator[Case]:
+    reasons = "; ".join(verdict.reasons)
     name = "answers as the trained network does"
-    if verdict.get("status") == "missing":
-        yield Case(name, skipped=reasons or "could not run here")
+    if verdict.status == "missing":
+        yield Case(name, skipped=reasons)
         return
-    failed = verdict.get("status") != "passed"
+    failed = verdict.status == "failed"
     yield Case(name, failure=(reasons or "failed") if failed else "")
-    for output, errors in entries(verdict.get("outputs")).items():
-        worst, allowed = number(errors.get("max_abs")), number(errors.get("tolerance"))
-        within = worst is not None and allowed is not None and worst <= allowed
-        yield _measured(f"output {output}", within, failed, errors)
-    for stage in listed(verdict.get("stages")):
-        iteration = stage.get("iteration")
-        place = text(stage.get("layer")) + (f"/iteration{iteration}" if iteration is not None else "")
-        yield _measured(f"{place}/{text(stage.get('quantity'))}", bool(stage.get("passed")), failed, stage)
+    for output, errors in verdict.outputs.items():
+        yield _checked(f"output {output}", errors.passed, failed, errors.words())
+    for stage in verdict.stages:
+        yield _checked(stage.name, stage.passed, failed, stage.words())
 
 
-def _measured(name: str, within: bool, failed: bool, errors: Mapping[str, Any]) -> Case:
-    said = f"off by {text(errors.get('max_abs'))}, {text(errors.get('noise_floor_multiple'))} noise floors; "
-    said += f"{text(errors.get('tolerance'))} is allowed"
-    return Case(name, failure=said if failed and not within else "", note=said)
+def _checked(name: str, passed: bool, failed: bool, words: str) -> Case:
+    return Case(name, failure=words if failed and not passed else "", note=words)
 
 
 def _clean(value: str) -> str:

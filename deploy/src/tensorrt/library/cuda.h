@@ -1,4 +1,4 @@
-// CUDA's memory, streams and graphs, freed when they go out of scope.
+// RAII owners for CUDA's memory, streams and graphs.
 #ifndef QCN_SRC_TENSORRT_LIBRARY_CUDA_H
 #define QCN_SRC_TENSORRT_LIBRARY_CUDA_H
 
@@ -19,7 +19,7 @@ inline void cuda(cudaError_t error, const char* what) {
               std::string(what) + " failed: " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")");
 }
 
-// The device of this thread while it lives; then the one before, which is the caller's business.
+// Makes `device` the current CUDA device of this thread, and restores the caller's device at the end of the scope.
 class OnDevice {
  public:
   explicit OnDevice(int device) {

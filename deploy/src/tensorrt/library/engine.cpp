@@ -3,7 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cuda.h"
-#include "voice.h"
+#include "logger.h"
 
 namespace qcn {
 namespace {
@@ -20,17 +20,17 @@ Error not_ours(const std::string& what) {
 
 }  // namespace
 
-Engine::Engine(const Structure& network, const std::vector<std::byte>& plan, const Machine& where,
+Engine::Engine(const Signature& network, const std::vector<std::byte>& plan, const Machine& where,
                const TensorrtRequest& request)
-    : structure(network), machine(where), device(request.device), log(request.log) {
+    : signature(network), machine(where), device(request.device), log(request.log) {
   const OnDevice on(device);
-  const Listening listening(log);
-  runtime_.reset(nvinfer1::createInferRuntime(voice()));
-  if (!runtime_) throw Error(QCN_DEVICE_ERROR, "TensorRT does not start" + listening.said());
+  const LogScope log_scope(log);
+  runtime_.reset(nvinfer1::createInferRuntime(logger()));
+  if (!runtime_) throw Error(QCN_DEVICE_ERROR, "TensorRT cannot be started" + log_scope.errors());
   engine_.reset(runtime_->deserializeCudaEngine(plan.data(), plan.size()));
   if (!engine_) {
     throw Error(QCN_BAD_ENGINE, "TensorRT " + machine.version + " on " + machine.gpu + " refuses the engine" +
-                                    listening.said() + "; build it here by `qcn export " + request.folder +
+                                    log_scope.errors() + "; build it here by `qcn export " + request.folder +
                                     " --format trt`");
   }
   read_tensors();
@@ -38,9 +38,8 @@ Engine::Engine(const Structure& network, const std::vector<std::byte>& plan, con
 
 void Engine::read_tensors() {
   using nvinfer1::OptProfileSelector;
-  classes = static_cast<std::size_t>(structure.classes);
-  pixels = static_cast<std::size_t>(structure.channels) * static_cast<std::size_t>(structure.height) *
-           static_cast<std::size_t>(structure.width);
+  classes = signature.activation_floats();
+  pixels = signature.image_floats();
   bool has_input = false, has_activation = false, has_pose = false;
   for (int i = 0; i < engine_->getNbIOTensors(); ++i) {
     const std::string name = engine_->getIOTensorName(i);
@@ -56,11 +55,11 @@ void Engine::read_tensors() {
     if (engine_->getTensorIOMode(name.c_str()) != nvinfer1::TensorIOMode::kINPUT) {
       outputs.push_back({name, floats});
       has_activation |= name == kActivation && floats == classes;
-      has_pose |= name == kPose && floats == 3 * classes;
+      has_pose |= name == kPose && floats == signature.pose_floats();
       continue;
     }
-    if (name != kInput || dims.nbDims != 4 || dims.d[1] != structure.channels || dims.d[2] != structure.height ||
-        dims.d[3] != structure.width) {
+    if (name != kInput || dims.nbDims != 4 || dims.d[1] != signature.channels || dims.d[2] != signature.height ||
+        dims.d[3] != signature.width) {
       throw not_ours("it takes '" + name + "' of " + text(dims));
     }
     has_input = true;
@@ -72,9 +71,8 @@ void Engine::read_tensors() {
     }
     min_batch = static_cast<int>(least.d[0]), max_batch = static_cast<int>(most.d[0]);
   }
-  if (!has_input || !has_activation || !has_pose || min_batch < 1 || max_batch < min_batch) {
-    throw not_ours("it lacks the image, or an activation and a pose for each of " + std::to_string(classes) +
-                   " classes");
+  if (!has_input || !has_activation || has_pose != signature.poses || min_batch < 1 || max_batch < min_batch) {
+    throw not_ours("it must take " + signature.text());
   }
 }
 

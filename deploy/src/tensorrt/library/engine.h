@@ -1,4 +1,4 @@
-// A plan that TensorRT has loaded: what any number of runners share.
+// An engine that TensorRT has loaded. Any number of runners share it.
 #ifndef QCN_SRC_TENSORRT_LIBRARY_ENGINE_H
 #define QCN_SRC_TENSORRT_LIBRARY_ENGINE_H
 
@@ -16,26 +16,26 @@ namespace qcn {
 
 class Engine {
  public:
-  // Throws Error(QCN_BAD_ENGINE) for a plan that TensorRT refuses, or that is not of this structure.
-  Engine(const Structure& structure, const std::vector<std::byte>& plan, const Machine& machine,
+  // Throws Error(QCN_BAD_ENGINE) if TensorRT refuses the plan, or if it does not have this signature.
+  Engine(const Signature& signature, const std::vector<std::byte>& plan, const Machine& machine,
          const TensorrtRequest& request);
 
   struct Output {
     std::string name;
-    std::size_t floats;  // of an image
+    std::size_t floats;  // per image
   };
 
-  // A context without working memory, for images in batches of this size; not const, but any thread may call it.
+  // A context for batches of this size, without working memory. Any thread may call it, although it is not const.
   std::unique_ptr<nvinfer1::IExecutionContext> context(int batch);
-  std::size_t working_memory() const;  // in bytes, of a context
+  std::size_t working_memory() const;  // bytes per context
 
-  const Structure structure;
+  const Signature signature;
   const Machine machine;
   const int device;
   const Log log;
   int min_batch = 1, max_batch = 1;
-  std::size_t pixels = 0, classes = 0;  // of an image
-  std::vector<Output> outputs;          // all of them: TensorRT wants memory also for those that nobody reads
+  std::size_t pixels = 0, classes = 0;  // per image
+  std::vector<Output> outputs;          // all of them: TensorRT needs memory even for outputs that nobody reads
 
   static constexpr char kInput[] = "image", kActivation[] = "activation", kPose[] = "pose";
 

@@ -40,8 +40,9 @@ class Library final : public TensorrtLibrary {
     int devices = 0;
     const cudaError_t error = cudaGetDeviceCount(&devices);
     if (error != cudaSuccess || device >= devices) {
-      const std::string why = error == cudaSuccess ? std::to_string(devices) + " there are" : cudaGetErrorString(error);
-      cudaGetLastError();  // and forget it
+      const std::string why =
+          error == cudaSuccess ? "this machine has " + std::to_string(devices) : cudaGetErrorString(error);
+      cudaGetLastError();  // clears it
       throw Error(QCN_NO_BACKEND, "there is no CUDA device " + std::to_string(device) + ": " + why);
     }
     cudaDeviceProp properties;
@@ -53,9 +54,9 @@ class Library final : public TensorrtLibrary {
     return here;
   }
 
-  std::unique_ptr<Backend> load(const Structure& structure, const Artefact& artefact,
+  std::unique_ptr<Backend> load(const Signature& signature, const Artefact& artefact,
                                 const std::vector<std::byte>& plan, const TensorrtRequest& request) const override {
-    auto engine = std::make_shared<Engine>(structure, plan, machine(request.device), request);
+    auto engine = std::make_shared<Engine>(signature, plan, machine(request.device), request);
     if (request.log) request.log(QCN_LOG_INFO, "TensorRT runs " + artefact.file);
     return std::make_unique<EngineBackend>(std::move(engine), artefact.precision);
   }

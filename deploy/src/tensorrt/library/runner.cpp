@@ -1,4 +1,5 @@
-// One session's way through an engine: pixels to pinned memory, to the device, a CUDA graph, answers back.
+// Runs an engine for one session: copies images through pinned memory to the device, launches a CUDA graph, copies the
+// answers back.
 #include <algorithm>
 #include <cstring>
 #include <list>
@@ -9,20 +10,20 @@
 #include "../../preprocess_cuda.h"
 #include "cuda.h"
 #include "engine.h"
-#include "voice.h"
+#include "logger.h"
 
 namespace qcn {
 namespace {
 
-constexpr std::size_t kMostLanes = 16;
+constexpr std::size_t kMaxContexts = 16;
 
-// A batch size and what it takes to run it. A captured graph is good for the sizes it was captured with, and a context
-// for the last it was given: so each batch size has a context of its own. Their working memory is shared.
-struct Lane {
+// What runs batches of one size. A captured graph works only for the sizes that it was captured with, and an execution
+// context only for the last size that it was given, so each batch size has its own. All share their working memory.
+struct BatchContext {
   int batch = 0;
-  std::unique_ptr<nvinfer1::IExecutionContext> context;
+  std::unique_ptr<nvinfer1::IExecutionContext> execution;
   GraphExec graph;
-  bool seen = false;  // has run, so that TensorRT is done with setting up, and a graph was tried
+  bool has_run = false;  // then TensorRT has set itself up, and capturing a graph was tried
 };
 
 class EngineRunner final : public DeviceRunner {
@@ -35,18 +36,18 @@ class EngineRunner final : public DeviceRunner {
     working_ = device_memory(engine_->working_memory());
     const std::size_t input_bytes = most * engine_->pixels * sizeof(float);
     input_ = device_memory(input_bytes), pinned_input_ = pinned_memory(input_bytes);
-    // A batch smaller than the engine's smallest is filled up with what lies there.
+    // A batch smaller than the engine's smallest is padded with what this memory holds.
     cuda(cudaMemset(input_.get(), 0, input_bytes), "cudaMemset");
     for (const Engine::Output& output : engine_->outputs) {
       outputs_.push_back(device_memory(most * output.floats * sizeof(float)));
     }
     activation_ = pinned_memory(most * engine_->classes * sizeof(float));
-    pose_ = pinned_memory(most * 3 * engine_->classes * sizeof(float));
+    if (engine_->signature.poses) pose_ = pinned_memory(most * engine_->signature.pose_floats() * sizeof(float));
     cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   ~EngineRunner() override {
-    cudaStreamSynchronize(stream_);  // nothing may be freed that still runs
+    cudaStreamSynchronize(stream_);  // nothing may be freed while it is in use
   }
 
   void run(const float* input, int count, float* activation, float* pose) override {
@@ -82,16 +83,16 @@ class EngineRunner final : public DeviceRunner {
                 std::to_string(count) + " images: the engine takes 1 to " + std::to_string(engine_->max_batch));
   }
 
-  // A kernel that reads what is no memory of the device's leaves CUDA unusable for the whole program.
+  // A kernel that reads memory outside of the device makes CUDA unusable for the whole program.
   void check_memory(const qcn_image& image) const {
     cudaPointerAttributes found{};
     cuda(cudaPointerGetAttributes(&found, image.data), "cudaPointerGetAttributes");
     if (found.type == cudaMemoryTypeUnregistered) {
-      throw Error(QCN_BAD_ARGUMENT, "the image says on_device, but its data is not memory that CUDA gave out");
+      throw Error(QCN_BAD_ARGUMENT, "the image has on_device set, but its data was not allocated by CUDA");
     }
     if (found.type == cudaMemoryTypeDevice && found.device != engine_->device) {
       throw Error(QCN_BAD_ARGUMENT, "the image is in the memory of CUDA device " + std::to_string(found.device) +
-                                        ", the model on device " + std::to_string(engine_->device));
+                                        ", but the model is on device " + std::to_string(engine_->device));
     }
   }
 
@@ -99,7 +100,7 @@ class EngineRunner final : public DeviceRunner {
     return static_cast<float*>(input_.get()) + static_cast<std::size_t>(index) * engine_->pixels;
   }
 
-  // By way of pinned memory, each image in a place of its own, so that the call need not wait for the device.
+  // Through pinned memory, where each image has its own place, so that the call need not wait for the device.
   void copy(const float* input, int index, int count) {
     const std::size_t offset = static_cast<std::size_t>(index) * engine_->pixels;
     const std::size_t bytes = static_cast<std::size_t>(count) * engine_->pixels * sizeof(float);
@@ -109,81 +110,81 @@ class EngineRunner final : public DeviceRunner {
   }
 
   void answer(int count, float* activation, float* pose) {
-    const Listening listening(engine_->log);
-    Lane& lane = lane_for(std::max(count, engine_->min_batch));
-    if (lane.graph) {
-      cuda(cudaGraphLaunch(lane.graph.get(), stream_), "launching the graph");
+    const LogScope log_scope(engine_->log);
+    BatchContext& context = context_for(std::max(count, engine_->min_batch));
+    if (context.graph) {
+      cuda(cudaGraphLaunch(context.graph.get(), stream_), "launching the graph");
     } else {
-      enqueue(lane, stream_, listening);
+      enqueue(context, stream_, log_scope);
     }
     cuda(cudaStreamSynchronize(stream_), "running the engine");
-    if (!lane.seen) capture(lane, listening);
+    if (!context.has_run) capture(context, log_scope);
     const std::size_t numbers = static_cast<std::size_t>(count) * engine_->classes;
     std::memcpy(activation, activation_.get(), numbers * sizeof(float));
     if (pose) std::memcpy(pose, pose_.get(), 3 * numbers * sizeof(float));
   }
 
-  Lane& lane_for(int batch) {
-    for (Lane& lane : lanes_) {
-      if (lane.batch == batch) return lane;
+  BatchContext& context_for(int batch) {
+    for (BatchContext& known : contexts_) {
+      if (known.batch == batch) return known;
     }
-    Lane lane;
-    lane.batch = batch;
-    lane.context = engine_->context(batch);
-    lane.context->setDeviceMemory(working_.get());
-    bool set = lane.context->setTensorAddress(Engine::kInput, input_.get());
+    BatchContext added;
+    added.batch = batch;
+    added.execution = engine_->context(batch);
+    added.execution->setDeviceMemory(working_.get());
+    bool set = added.execution->setTensorAddress(Engine::kInput, input_.get());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
-      set &= lane.context->setTensorAddress(engine_->outputs[i].name.c_str(), outputs_[i].get());
+      set &= added.execution->setTensorAddress(engine_->outputs[i].name.c_str(), outputs_[i].get());
     }
-    if (!set) throw Error(QCN_DEVICE_ERROR, "TensorRT does not take the memory it is given");
-    if (lanes_.size() == kMostLanes) lanes_.pop_front();  // the oldest; nothing runs on it now
-    lanes_.push_back(std::move(lane));
-    return lanes_.back();
+    if (!set) throw Error(QCN_DEVICE_ERROR, "TensorRT refuses the memory for its inputs and outputs");
+    if (contexts_.size() == kMaxContexts) contexts_.pop_front();  // the oldest; nothing runs on it now
+    contexts_.push_back(std::move(added));
+    return contexts_.back();
   }
 
-  void enqueue(Lane& lane, cudaStream_t stream, const Listening& listening) {
-    if (!lane.context->enqueueV3(stream)) {
-      throw Error(QCN_DEVICE_ERROR, "TensorRT does not run the engine" + listening.said());
+  void enqueue(BatchContext& context, cudaStream_t stream, const LogScope& log_scope) {
+    if (!context.execution->enqueueV3(stream)) {
+      throw Error(QCN_DEVICE_ERROR, "TensorRT cannot run the engine" + log_scope.errors());
     }
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Engine::Output& output = engine_->outputs[i];
       void* to = output.name == Engine::kActivation ? activation_.get()
                  : output.name == Engine::kPose     ? pose_.get()
                                                     : nullptr;
-      const std::size_t bytes = static_cast<std::size_t>(lane.batch) * output.floats * sizeof(float);
+      const std::size_t bytes = static_cast<std::size_t>(context.batch) * output.floats * sizeof(float);
       if (to) cuda(cudaMemcpyAsync(to, outputs_[i].get(), bytes, cudaMemcpyDeviceToHost, stream), "copying answers");
     }
   }
 
-  // On the runner's own stream: the caller's may be one that cannot be captured. Without a graph it is slower, not
-  // wrong.
-  void capture(Lane& lane, const Listening& listening) {
-    lane.seen = true;
+  // On the runner's own stream, since the caller's stream may not allow capturing. Without a graph the answers are the
+  // same, only slower.
+  void capture(BatchContext& context, const LogScope& log_scope) {
+    context.has_run = true;
     cudaStream_t stream = own_stream_.get();
-    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return without(lane);
-    bool whole = true;
+    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return drop_graph(context);
+    bool captured = true;
     try {
-      enqueue(lane, stream, listening);
+      enqueue(context, stream, log_scope);
     } catch (const Error&) {
-      whole = false;
+      captured = false;
     }
     cudaGraph_t recorded = nullptr;
-    whole &= cudaStreamEndCapture(stream, &recorded) == cudaSuccess;
+    captured &= cudaStreamEndCapture(stream, &recorded) == cudaSuccess;
     const Graph graph(recorded);
     cudaGraphExec_t ready = nullptr;
-    whole = whole && cudaGraphInstantiateWithFlags(&ready, recorded, 0) == cudaSuccess;
-    lane.graph.reset(whole ? ready : nullptr);
+    captured = captured && cudaGraphInstantiateWithFlags(&ready, recorded, 0) == cudaSuccess;
+    context.graph.reset(captured ? ready : nullptr);
     // The first launch uploads it.
-    if (!whole || cudaGraphUpload(ready, stream) != cudaSuccess) return without(lane);
+    if (!captured || cudaGraphUpload(ready, stream) != cudaSuccess) return drop_graph(context);
     cuda(cudaStreamSynchronize(stream), "uploading the graph");
   }
 
-  void without(Lane& lane) {
-    const cudaError_t error = cudaGetLastError();  // and forget it
-    lane.graph.reset();
+  void drop_graph(BatchContext& context) {
+    const cudaError_t error = cudaGetLastError();  // also clears it
+    context.graph.reset();
     if (!engine_->log) return;
-    engine_->log(QCN_LOG_WARNING, "the engine runs without a CUDA graph at batch " + std::to_string(lane.batch) + ": " +
-                                      cudaGetErrorString(error));
+    engine_->log(QCN_LOG_WARNING, "the engine runs without a CUDA graph at batch " + std::to_string(context.batch) +
+                                      ": " + cudaGetErrorString(error));
   }
 
   const std::shared_ptr<Engine> engine_;
@@ -192,7 +193,7 @@ class EngineRunner final : public DeviceRunner {
   DeviceMemory working_, input_;
   PinnedMemory pinned_input_, activation_, pose_;
   std::vector<DeviceMemory> outputs_;  // as engine_->outputs
-  std::list<Lane> lanes_;
+  std::list<BatchContext> contexts_;
 };
 
 }  // namespace

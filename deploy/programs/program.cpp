@@ -1,0 +1,76 @@
+#include "program.h"
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+namespace qcn_programs {
+namespace {
+
+Exit exit_for(qcn_status status) {
+  switch (status) {
+    case QCN_BAD_ARGUMENT:
+    case QCN_NO_FILE:
+      return kUsage;
+    case QCN_NO_BACKEND:
+    case QCN_BAD_ENGINE:
+    case QCN_NO_MEMORY:
+    case QCN_DEVICE_ERROR:
+      return kMissing;
+    default:
+      return kFailed;
+  }
+}
+
+}  // namespace
+
+void ModelOptions::add_to(Arguments& arguments) {
+  arguments.choice("--backend", "what runs the network", {"auto", "native", "tensorrt"}, backend);
+  arguments.choice("--precision", "of the TensorRT engine", {"fp32", "fp16", "bf16"}, precision);
+  arguments.number("--threads", "of the native backend (default: one per core)", 1, 1024, threads);
+  arguments.number("--device", "CUDA device (default: 0)", 0, 1023, device);
+  arguments.flag("--no-self-test", "load without running the bundle's golden images", no_self_test);
+  arguments.flag("--verbose", "print which backend was chosen, and why", verbose);
+}
+
+qcn::Model ModelOptions::load(const std::string& bundle) const {
+  qcn_model_params params = qcn_model_default_params();
+  params.backend = backend == "native"     ? QCN_BACKEND_NATIVE
+                   : backend == "tensorrt" ? QCN_BACKEND_TENSORRT
+                                           : QCN_BACKEND_AUTO;
+  params.precision = precision.empty() ? nullptr : precision.c_str();
+  params.threads = threads;
+  params.device = device;
+  if (no_self_test) params.self_test = 0;
+  return qcn::Model(bundle, params, [all = verbose](qcn_log_level level, const std::string& message) {
+    if (level == QCN_LOG_ERROR) return;  // it is also the exception's message
+    if (level == QCN_LOG_WARNING || all) std::fprintf(stderr, "%s\n", message.c_str());
+  });
+}
+
+std::string json_entries(const qcn_model_info& info) {
+  return "\"name\": " + quoted(info.name) + ", \"backend\": " + quoted(info.backend_name) +
+         ", \"precision\": " + quoted(info.precision);
+}
+
+int guarded_main(const char* program, int (*body)(int, char**), int argc, char** argv) {
+  const auto fail = [program](const char* message, Exit code) {
+    std::fprintf(stderr, "%s: %s\n", program, message);
+    return code;
+  };
+  try {
+    const int code = body(argc, argv);
+    if (std::fflush(stdout) != 0) return fail("the output could not be written", kFailed);
+    return code;
+  } catch (const UsageError& error) {
+    return fail(error.what(), kUsage);
+  } catch (const qcn::Error& error) {
+    return fail(error.what(), exit_for(error.status()));
+  } catch (const std::bad_alloc&) {
+    return fail("there is not enough memory", kMissing);
+  } catch (const std::exception& error) {
+    return fail(error.what(), kFailed);
+  }
+}
+
+}  // namespace qcn_programs

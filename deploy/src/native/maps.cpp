@@ -1,0 +1,72 @@
+#include "maps.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qcn::native {
+namespace {
+
+using std::size_t;
+
+float ended(Ending ending, float x) {
+  if (ending == Ending::kRelu) return x < 0 ? 0.0f : x;  // a NaN stays one
+  return ending == Ending::kSigmoid ? 1 / (1 + std::exp(-x)) : x;
+}
+
+}  // namespace
+
+Strides planar_strides(const Map& map) {
+  const size_t plane = map.height * map.width;
+  return {0, map.channels * plane, plane, map.width, 1};
+}
+
+Strides feature_strides(const Map& map) {
+  return {inside(map, map.border), image_floats(map), 1, row_floats(map), map.channels};
+}
+
+void transform(const Map& map, const float* scale, const float* shift, Ending ending, const float* in,
+               const Strides& in_strides, float* out, const Strides& out_strides) {
+  for (size_t c = 0; c < map.channels; ++c) {
+    for (size_t y = 0; y < map.height; ++y) {
+      const float* from = in + in_strides.first + c * in_strides.channel + y * in_strides.row;
+      float* to = out + out_strides.first + c * out_strides.channel + y * out_strides.row;
+      for (size_t x = 0; x < map.width; ++x, from += in_strides.column, to += out_strides.column) {
+        *to = scale ? ended(ending, *from * scale[c] + shift[c]) : *from;
+      }
+    }
+  }
+}
+
+void pool(const Map& out_map, size_t kernel, size_t stride, bool average, const float* in, const Strides& in_strides,
+          float* out, const Strides& out_strides) {
+  const float share = 1 / static_cast<float>(kernel * kernel);
+  for (size_t y = 0; y < out_map.height; ++y) {
+    for (size_t x = 0; x < out_map.width; ++x) {
+      const float* window = in + in_strides.first + y * stride * in_strides.row + x * stride * in_strides.column;
+      float* to = out + out_strides.first + y * out_strides.row + x * out_strides.column;
+      for (size_t c = 0; c < out_map.channels; ++c) {
+        float found = average ? 0.0f : -INFINITY;
+        for (size_t ky = 0; ky < kernel; ++ky) {
+          const float* from = window + c * in_strides.channel + ky * in_strides.row;
+          for (size_t kx = 0; kx < kernel; ++kx, from += in_strides.column) {
+            if (average) {
+              found += *from;
+            } else if (*from > found || std::isnan(*from)) {  // a NaN stays: nothing is larger
+              found = *from;
+            }
+          }
+        }
+        to[c * out_strides.channel] = average ? found * share : found;
+      }
+    }
+  }
+}
+
+void softmax(float* numbers, size_t count) {
+  const float largest = *std::max_element(numbers, numbers + count);
+  float sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += numbers[i] = std::exp(numbers[i] - largest);
+  for (size_t i = 0; i < count; ++i) numbers[i] /= sum;
+}
+
+}  // namespace qcn::native

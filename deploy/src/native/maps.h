@@ -1,0 +1,31 @@
+// What the native backend does to maps beside convolutions and routing: little work, in plain loops.
+#ifndef QCN_SRC_NATIVE_MAPS_H
+#define QCN_SRC_NATIVE_MAPS_H
+
+#include <cstddef>
+
+#include "convolution.h"
+
+namespace qcn::native {
+
+// How a map lies in memory: its first number, and the way from one image, channel, row and column to the next.
+struct Strides {
+  std::size_t first, image, channel, row, column;
+};
+
+Strides planar_strides(const Map& map);   // [channels][height][width], as routing reads it
+Strides feature_strides(const Map& map);  // as convolutions read it: convolution.h
+
+// One image, through ending(x * scale + shift) by channel. scale is null: copied as it is.
+void transform(const Map& map, const float* scale, const float* shift, Ending ending, const float* in,
+               const Strides& in_strides, float* out, const Strides& out_strides);
+
+// One image: the largest number, or the average, of each window. `out` is the map that is made.
+void pool(const Map& out_map, std::size_t kernel, std::size_t stride, bool average, const float* in,
+          const Strides& in_strides, float* out, const Strides& out_strides);
+
+void softmax(float* numbers, std::size_t count);
+
+}  // namespace qcn::native
+
+#endif

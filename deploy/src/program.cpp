@@ -1,0 +1,309 @@
+#include "program.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "em_routing.h"
+#include "error.h"
+#include "json.h"
+#include "text.h"
+
+namespace qcn::program {
+namespace {
+
+using std::size_t;
+using std::string;
+using std::to_string;
+
+// Far above that of any network, and low enough that products of three sizes fit their type.
+constexpr std::int64_t kMostSize = 1 << 16;
+
+[[noreturn]] void refuse(const string& why) { throw Error(QCN_BAD_BUNDLE, why); }
+
+string text(const Shape& shape) {
+  string all;
+  for (const size_t size : shape) all += (all.empty() ? "" : ", ") + to_string(size);
+  return "[" + all + "]";
+}
+
+class Reader {
+ public:
+  explicit Reader(Program& program) : program_(program) {}
+
+  void read(const Json& json) {
+    json.check_entries({"input", "operations", "outputs"}, "the program");
+    read_input(json.at("input", "the program"));
+    for (const Json& operation : json.at("operations", "the program").list("'operations'")) read_operation(operation);
+    if (program_.operations.empty()) refuse("the program has no operations");
+    read_outputs(json.at("outputs", "the program").list("'outputs'"));
+    for (const auto& [name, tensor] : program_.weights->all()) {
+      if (!used_.count(name)) refuse("no operation of the program uses the array " + quoted(name));
+    }
+  }
+
+ private:
+  // ---- entries of the operation that is read ----
+
+  const Json& entry(const char* key) const { return now_->at(key, what_); }
+  [[noreturn]] void wrong(const string& why) const { refuse(what_ + ": " + why); }
+  string what(const char* key) const { return what_ + ": " + key; }
+
+  size_t size(const Json& json, const char* key, std::int64_t least = 1, std::int64_t most = kMostSize) const {
+    return static_cast<size_t>(json.integer(what(key), least, most));
+  }
+  size_t size(const char* key, std::int64_t least = 1, std::int64_t most = kMostSize) const {
+    return size(entry(key), key, least, most);
+  }
+  std::vector<size_t> sizes(const char* key, std::int64_t least = 1) const {
+    std::vector<size_t> found;
+    for (const Json& one : entry(key).list(what(key))) found.push_back(size(one, key, least));
+    return found;
+  }
+  bool choice(const char* key, const string& no, const string& yes) const {
+    const string& found = entry(key).text(what(key));
+    if (found != no && found != yes) wrong(string(key) + " must be " + no + " or " + yes + ", not " + quoted(found));
+    return found == yes;
+  }
+  Ending ending(bool linear) const {
+    const string& found = entry("ending").text(what("ending"));
+    if (found == "none") return Ending::kNone;
+    if (found == "relu") return Ending::kRelu;
+    if (found == "sigmoid") return Ending::kSigmoid;
+    if (found == "softmax" && linear) return Ending::kSoftmax;
+    wrong("ending must be none, relu, sigmoid or, of a linear operation, softmax, not " + quoted(found));
+  }
+  const float* array(const string& name, const Shape& shape) {
+    used_.insert(name);
+    return program_.weights->floats(name, std::vector<std::int64_t>(shape.begin(), shape.end()));
+  }
+  const float* array(const char* key, const Shape& shape) { return array(entry(key).text(what(key)), shape); }
+
+  Value value(const Json& json, const char* key) const {
+    const string& name = json.text(what(key));
+    const auto found = values_.find(name);
+    if (found == values_.end()) wrong(string(key) + " is " + quoted(name) + ", which nothing before it makes");
+    return found->second;
+  }
+  Value value(const char* key) const { return value(entry(key), key); }
+  const Shape& shape(Value v) const { return program_.shapes[v]; }
+
+  // [channels, height, width] of a value.
+  Shape map(Value v, const char* key) const {
+    if (shape(v).size() != 3) wrong(string(key) + " must be [channels, height, width], not " + text(shape(v)));
+    return shape(v);
+  }
+  size_t steps(size_t side, size_t window, size_t stride) const {
+    if (window > side) wrong("a window of " + to_string(window) + " does not fit into " + to_string(side));
+    return (side - window) / stride + 1;
+  }
+
+  Value add_value(const string& name, const Shape& made) {
+    if (count(made) > kMostFloats) wrong(text(made) + " would take more than 4 GiB of memory per image");
+    if (!values_.emplace(name, program_.shapes.size()).second) refuse("the program makes " + quoted(name) + " twice");
+    program_.shapes.push_back(made);
+    return program_.shapes.size() - 1;
+  }
+  // The value that the operation makes, of the shape that follows from its inputs, and that must be written.
+  Value made(const Shape& follows) {
+    check_shape(follows);
+    return add_value(name_, follows);
+  }
+  void check_shape(const Shape& follows) const {
+    if (sizes("shape") != follows) wrong("its shape is given as " + text(sizes("shape")) + ", but is " + text(follows));
+  }
+
+  // ---- the parts of a program ----
+
+  void read_input(const Json& json) {
+    now_ = &json, what_ = "the program's input";
+    json.check_entries({"name", "shape"}, what_);
+    if (entry("name").text(what("name")) != "image") wrong("its name must be 'image'");
+    const Shape image = sizes("shape");
+    if (image.size() != 3) wrong("its shape must be [channels, height, width], not " + text(image));
+    add_value("image", image);
+    program_.signature.channels = static_cast<int>(image[0]);
+    program_.signature.height = static_cast<int>(image[1]);
+    program_.signature.width = static_cast<int>(image[2]);
+  }
+
+  void read_operation(const Json& json) {
+    now_ = &json, what_ = "an operation of the program";
+    name_ = entry("name").text("an operation's name");
+    if (name_.empty() || !printable(name_)) refuse("an operation's name must be printable text, not " + quoted(name_));
+    what_ = "the operation " + quoted(name_);
+    if (!operations_.insert(name_).second) wrong("another operation has the same name");
+    const string& op = entry("op").text(what("op"));
+    Operation operation{name_, {}};
+    if (op == "affine") {
+      operation.body = affine();
+    } else if (op == "convolution") {
+      operation.body = convolution();
+    } else if (op == "pool") {
+      operation.body = pool();
+    } else if (op == "linear") {
+      operation.body = linear();
+    } else if (op == "route") {
+      operation.body = route();
+    } else {
+      wrong("op must be affine, convolution, pool, linear or route, not " + quoted(op));
+    }
+    program_.operations.push_back(std::move(operation));
+  }
+
+  void check_entries(std::initializer_list<std::string_view> own) const {
+    std::vector<std::string_view> all = {"op", "name", "precision"};
+    all.insert(all.end(), own.begin(), own.end());
+    now_->check_entries(all, what_);
+    const string& precision = entry("precision").text(what("precision"));
+    if (precision != "fp32") wrong("it computes in " + quoted(precision) + ", but libqcn's CPU kernels in fp32 only");
+  }
+
+  Affine affine() {
+    check_entries({"input", "scale", "shift", "ending", "shape"});
+    Affine a{};
+    a.in = value("input");
+    const Shape of = map(a.in, "input");
+    a.scale = array("scale", {of[0]}), a.shift = array("shift", {of[0]});
+    a.ending = ending(false);
+    a.out = made(of);
+    return a;
+  }
+
+  Convolution convolution() {
+    check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"});
+    const JsonList &inputs = entry("inputs").list(what("inputs")), &weights = entry("weights").list(what("weights"));
+    const std::vector<size_t> strides = sizes("strides"), paddings = sizes("paddings", 0);
+    if (inputs.empty() || inputs.size() > 2) wrong("it has " + to_string(inputs.size()) + " inputs, not 1 or 2");
+    if (weights.size() != inputs.size() || strides.size() != inputs.size() || paddings.size() != inputs.size()) {
+      wrong("there must be one weight, stride and padding for each input");
+    }
+    Convolution c{};
+    Shape follows;
+    for (size_t s = 0; s < inputs.size(); ++s) {
+      const Value in = value(inputs[s], "inputs");
+      const Shape of = map(in, "inputs");
+      const string& name = weights[s].text(what("weights"));
+      const Tensor& tensor = program_.weights->at(name);
+      if (tensor.shape.size() != 4 || tensor.count() == 0) {
+        wrong("the array " + quoted(name) + " must be [channels out, channels in, kernel, kernel]");
+      }
+      const auto out = static_cast<size_t>(tensor.shape[0]), kernel = static_cast<size_t>(tensor.shape[2]);
+      c.sources.push_back({in, array(name, {out, of[0], kernel, kernel}), kernel, strides[s], paddings[s]});
+      const Shape made = {out, steps(of[1] + 2 * paddings[s], kernel, strides[s]),
+                          steps(of[2] + 2 * paddings[s], kernel, strides[s])};
+      if (s == 1 && made != follows) wrong("its two parts are " + text(follows) + " and " + text(made));
+      follows = made;
+    }
+    c.bias = array("bias", {follows[0]});
+    c.ending = ending(false);
+    c.out = made(follows);
+    return c;
+  }
+
+  Pool pool() {
+    check_entries({"input", "kind", "kernel", "stride", "shape"});
+    Pool p{};
+    p.in = value("input");
+    const Shape of = map(p.in, "input");
+    p.average = choice("kind", "max", "average");
+    p.kernel = size("kernel"), p.stride = size("stride");
+    p.out = made({of[0], steps(of[1], p.kernel, p.stride), steps(of[2], p.kernel, p.stride)});
+    return p;
+  }
+
+  Linear linear() {
+    check_entries({"input", "weight", "bias", "ending", "shape"});
+    Linear l{};
+    l.in = value("input");
+    const Shape units = sizes("shape");
+    if (units.size() != 1) wrong("its shape must be [units], not " + text(units));
+    l.weight = array("weight", {units[0], count(shape(l.in))});
+    l.bias = array("bias", units);
+    l.ending = ending(true);
+    l.out = made(units);
+    return l;
+  }
+
+  Route route() {
+    check_entries(
+        {"pose", "activation", "rotation", "beta_u", "beta_a", "window", "stride", "iterations", "mode", "shape"});
+    Route r{};
+    r.pose = value("pose"), r.activation = value("activation");
+    const Shape of = map(r.activation, "activation"), window = sizes("window"), given = sizes("shape");
+    const Shape together = {3 * of[0], of[1], of[2]}, apart = {of[0], 3, of[1], of[2]};
+    if (shape(r.pose) != together && shape(r.pose) != apart) {
+      wrong("poses of " + text(shape(r.pose)) + " do not fit activations of " + text(of));
+    }
+    if (window.size() != 2) wrong("window must be [height, width], not " + text(window));
+    if (given.size() != 3) wrong("its shape must be [parents, height, width], not " + text(given));
+    const size_t parents = given[0];
+    if (parents > QCN_ROUTING_MAX_PARENTS) {
+      wrong("it has " + to_string(parents) + " parents; at most " + to_string(QCN_ROUTING_MAX_PARENTS) +
+            " are possible");
+    }
+    r.window_height = window[0], r.window_width = window[1], r.stride = size("stride");
+    r.iterations = size("iterations", 1, QCN_ROUTING_MAX_ITERATIONS);
+    r.unit = choice("mode", "logistic", "unit");
+    const string& rotation = entry("rotation").text(what("rotation"));
+    const std::vector<std::int64_t>& found = program_.weights->at(rotation).shape;
+    r.shared = found.size() == 6 && found[0] == 1 && found[1] == 1;
+    r.rotation = array(rotation, {r.shared ? 1 : window[0], r.shared ? 1 : window[1], of[0], parents, 3, 3});
+    r.beta_u = array("beta_u", {parents}), r.beta_a = array("beta_a", {parents});
+    const size_t height = steps(of[1], window[0], r.stride), width = steps(of[2], window[1], r.stride);
+    check_shape({parents, height, width});
+    r.out_pose = add_value(name_ + ".pose", {parents, 3, height, width});
+    r.out_activation = add_value(name_ + ".activation", {parents, height, width});
+    return r;
+  }
+
+  Value read_output(const Json& json, const char* name, const Shape& expected) {
+    now_ = &json, what_ = string("the program's output '") + name + "'";
+    json.check_entries({"name", "value", "shape"}, what_);
+    if (entry("name").text(what("name")) != name) wrong("it is named " + quoted(entry("name").text(what("name"))));
+    const Value found = value("value");
+    if (sizes("shape") != expected) wrong("its shape must be " + text(expected) + ", not " + text(sizes("shape")));
+    if (count(shape(found)) != count(expected)) wrong(text(shape(found)) + " cannot be read as " + text(expected));
+    return found;
+  }
+
+  void read_outputs(const JsonList& outputs) {
+    if (outputs.empty() || outputs.size() > 2) {
+      refuse("the program's outputs must be activation and, where the network has poses, pose; " +
+             to_string(outputs.size()) + " are given");
+    }
+    now_ = &outputs[0], what_ = "the program's output 'activation'";
+    const Shape classes = sizes("shape");
+    if (classes.size() != 1) wrong("its shape must be [classes], not " + text(classes));
+    program_.activation = read_output(outputs[0], "activation", classes);
+    program_.signature.classes = static_cast<int>(classes[0]);
+    if (outputs.size() == 1) return;
+    program_.pose = read_output(outputs[1], "pose", {classes[0], 3});
+    program_.signature.poses = true;
+  }
+
+  Program& program_;
+  const Json* now_ = nullptr;  // what is being read,
+  string what_, name_;         // what to call it in a message, and its name
+  std::map<string, Value> values_;
+  std::set<string> operations_, used_;
+};
+
+}  // namespace
+
+size_t count(const Shape& shape) {
+  size_t all = 1;
+  for (const size_t size : shape) {
+    all *= size;
+    if (all > kMostFloats) return kMostFloats + 1;
+  }
+  return all;
+}
+
+Program::Program(std::shared_ptr<const TensorFile> file) : weights(std::move(file)) {
+  Reader(*this).read(Json::parse(weights->text("program")));
+}
+
+}  // namespace qcn::program

@@ -1,0 +1,37 @@
+"""Arrays and texts in a safetensors file, whose layout has a version. No torch here.
+
+The texts, and the version as `schema`, are one JSON object under "qcn" in the file's metadata.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from qcn.errors import UsageError
+from qcn.export.program import Array
+
+
+def write_arrays(path: Path, arrays: dict[str, Array], schema: str, **texts: str) -> None:
+    """Write the file `path`."""
+    # safetensors takes the bytes of an array as they lie in memory: those of a transposed one would come out in the
+    # wrong order. And its own writer reports a full disk as a broken file.
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # One text in the metadata: the library writes several in an order that changes from one time to the next.
+    path.write_bytes(save(whole, {"qcn": json.dumps({"schema": schema, **texts}, ensure_ascii=False)}))
+
+
+def read_arrays(path: Path, schema: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays and the texts of the file `path`; a broken file or another schema is refused."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            texts = json.loads((file.metadata() or {}).get("qcn", "{}"))
+            if not isinstance(texts, dict) or not all(type(text) is str for text in texts.values()):
+                raise UsageError(f"its metadata is not an object of texts: {texts!r}")
+            if texts.get("schema") != schema:
+                raise UsageError(f"it has schema {texts.get('schema')!r}; this version of qcn reads {schema!r}")
+            return {name: file.get_tensor(name) for name in file.keys()}, texts  # noqa: SIM118
+    except (SafetensorError, TypeError, AttributeError, ValueError) as error:  # Type-, Attribute-: no such numpy type
+        raise UsageError(f"it is not a file of arrays: {error}") from error

@@ -1,0 +1,223 @@
+"""golden.safetensors: images and the trained network's answers to them, so that any artefact can be checked anywhere.
+
+    image                     uint8 [N, C, H, W]            as stored in the data set; the last rows are edge cases
+    label                     int64 [N]                     -1 for an edge case
+    input                     float32 [N, C, h, w]          the images pre-processed: what the network sees
+    activation, pose          float64 [N, K], [N, K, 3]     by the reference in float64: the truth; a CNN has no pose
+    activation.float32, pose.float32                        by the same in float32: the noise floor
+    LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
+                                                            float64, before poses are divided by their running RMS;
+                                                            and LAYER.activation.float32, LAYER.pose.float32
+    LAYER.iterationT.mean, .variance, .activation           float64 [n, J, 3, p], [n, J, 3, p], [n, J, p] after the T-th
+                                                            iteration of routing at p places, of all capsule layers but
+                                                            only the first n rows; and the same with .float32
+
+With them (`qcn.export.bundle.arrays`) go two texts, JSON lists: `rows`, what each row is, and `inputs_only`, the rows
+whose input no image gives (denormal numbers); their `image` is black and stands for nothing. `qcn.export.reference`
+makes all of it; no torch here.
+"""
+
+import json
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from qcn.errors import UsageError
+from qcn.export.bundle.arrays import read_arrays, write_arrays
+from qcn.export.program import Array
+
+SCHEMA = "1"
+QUANTITIES = ("mean", "variance", "activation")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a layer or the whole network gives: activations [N, K, …] and poses [N, K, 3, …]."""
+
+    activation: Array
+    pose: Array
+
+
+@dataclass(frozen=True)
+class Step:
+    """A capsule layer after an iteration of routing: mean and variance [n, J, 3, p], activation [n, J, p], p places."""
+
+    mean: Array
+    variance: Array
+    activation: Array
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The file's contents.
+
+    `layers` are the capsule layers before the last, by name, first to last, in float64; `steps` are the iterations of
+    routing of all of them, by names such as capsules1/iteration2, first to last, of the first rows. A CNN has neither,
+    and its poses are [N, K, 0].
+    """
+
+    rows: tuple[str, ...]
+    image: Array
+    label: Array
+    input: Array
+    reference: Answers
+    float32: Answers
+    layers: dict[str, Answers]
+    layers_float32: dict[str, Answers]
+    steps: dict[str, Step] = field(default_factory=dict)
+    steps_float32: dict[str, Step] = field(default_factory=dict)
+    inputs_only: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names and arrays that are not of their kind: they may come from a file."""
+        self._check_rows()
+        arrays = [("image", self.image, "uint8", 4), ("label", self.label, "int64", 1)]
+        arrays += [("input", self.input, "float32", 4)]
+        for name, answers, dtype, axes in (
+            ("float64", self.reference, "float64", 2),
+            ("float32", self.float32, "float32", 2),
+            *((layer, answers, "float64", 4) for layer, answers in self.layers.items()),
+            *((f"{layer} float32", answers, "float32", 4) for layer, answers in self.layers_float32.items()),
+        ):
+            arrays += [(f"{name} activation", answers.activation, dtype, axes)]
+            arrays += [(f"{name} pose", answers.pose, dtype, axes + 1)]
+        for name, array, dtype, axes in arrays:
+            if array.dtype != dtype or array.ndim != axes or len(array) != len(self.rows):
+                found = f"{array.dtype} {list(array.shape)}"
+                raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
+        if not np.isfinite(self.input).all():
+            raise UsageError("the inputs must be finite")
+        singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}
+        answered = {"float64": self.reference, "float32": self.float32, **self.layers, **singles}
+        for name, answers in answered.items():
+            sides = answers.pose.shape[2] if name in ("float64", "float32") and answers.pose.shape[2] == 0 else 3
+            expected = (*answers.activation.shape[:2], sides, *answers.activation.shape[2:])
+            if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
+                raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
+            if not np.isfinite(answers.activation).all():
+                raise UsageError(f"the activations of '{name}' must be finite")
+        if [x.shape for x in (self.float32.activation, self.float32.pose)] != [
+            x.shape for x in (self.reference.activation, self.reference.pose)
+        ]:
+            raise UsageError("float32 and float64 have different numbers of classes, or poses in one alone")
+        for name, answers in self.layers.items():
+            if self.layers_float32[name].activation.shape != answers.activation.shape:
+                raise UsageError(f"'{name}' has other shapes in float32 than in float64")
+        for name, step in self.steps.items():
+            self._check_step(name, step, "float64", step.activation.shape)
+            self._check_step(name, self.steps_float32[name], "float32", step.activation.shape)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What the network answers with: its activations, and its poses if it has any."""
+        return ("activation", "pose") if self.reference.pose.size else ("activation",)
+
+    def _check_rows(self) -> None:
+        if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
+            raise UsageError(f"two of its rows are named '{readable(twice[0])}'")
+        if odd := [row for row in self.rows if row != readable(row)]:
+            raise UsageError(f"the row '{readable(odd[0])}' has control characters in its name")
+        if strange := set(self.inputs_only) - set(self.rows):
+            raise UsageError(f"'{readable(min(strange))}' is not one of its rows")
+        if not set(self.rows) - set(self.inputs_only):
+            raise UsageError("it has no images")
+
+    def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
+        if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
+            raise UsageError(
+                f"'{name}' must be of at most {len(self.rows)} rows, parents and places, not {list(shape)}"
+            )
+        statistic = (*shape[:2], 3, shape[2])
+        for quantity, sides in zip(QUANTITIES, (statistic, statistic, shape), strict=True):
+            array = getattr(step, quantity)
+            if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
+                found = f"{array.dtype} {list(array.shape)}"
+                raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
+
+
+def readable(name: str) -> str:
+    """The name with what does not show itself written out: control characters and bytes that are no text."""
+    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
+    return "".join(repr(one)[1:-1] if unicodedata.category(one) in hidden else one for one in name)
+
+
+def step_names(layers: Sequence[str], iterations: int) -> list[str]:
+    """The steps of these capsule layers in the order in which they are made: capsules1/iteration1, …"""
+    return [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
+
+
+def write(path: Path, golden: Golden) -> None:
+    """Write the file `path`."""
+    arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
+    for answers, layers, steps, ending in (
+        (golden.reference, golden.layers, golden.steps, ""),
+        (golden.float32, golden.layers_float32, golden.steps_float32, ".float32"),
+    ):
+        for prefix, layer in {"": answers, **{f"{name}.": layer for name, layer in layers.items()}}.items():
+            arrays[f"{prefix}activation{ending}"] = layer.activation
+            if layer.pose.size:
+                arrays[f"{prefix}pose{ending}"] = layer.pose
+        for name, step in steps.items():
+            arrays |= {f"{_dotted(name)}.{of}{ending}": getattr(step, of) for of in QUANTITIES}
+    texts = {"rows": golden.rows, "inputs_only": golden.inputs_only}
+    write_arrays(path, arrays, SCHEMA, **{name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()})
+
+
+def read(path: Path) -> Golden:
+    """The contents of the file `path`; what is not such a file is refused."""
+    try:
+        arrays, texts = read_arrays(path, SCHEMA)
+        return _golden(_names(texts.get("rows", "null")), _names(texts.get("inputs_only", "[]")), arrays)
+    except KeyError as error:
+        raise UsageError(f"{path} is not a golden file: it has no {error}") from error
+    except (UsageError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a golden file: {error}") from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(type(row) is str for row in names):
+        raise UsageError(f"its rows must be named by a list of text, not {names!r}")
+    return tuple(names)
+
+
+def _golden(rows: tuple[str, ...], inputs_only: tuple[str, ...], arrays: Mapping[str, Array]) -> Golden:
+    layers = sorted(name.removesuffix(".pose") for name in arrays if name.endswith(".pose"))
+    found = (re.fullmatch(r"(.+)\.iteration([0-9]+)\.mean", name) for name in arrays)
+    # The layers as the network has them: capsules1, capsules2, …, and the classes, which sort behind them.
+    steps = [f"{layer}/iteration{t}" for layer, t in sorted((match[1], int(match[2])) for match in found if match)]
+    return Golden(
+        rows=rows,
+        image=arrays["image"],
+        label=arrays["label"],
+        input=arrays["input"],
+        reference=_answers(arrays, ""),
+        float32=_answers(arrays, ".float32"),
+        layers={name: Answers(arrays[f"{name}.activation"], arrays[f"{name}.pose"]) for name in layers},
+        layers_float32={
+            name: Answers(arrays[f"{name}.activation.float32"], arrays[f"{name}.pose.float32"]) for name in layers
+        },
+        steps={name: _step(arrays, name, "") for name in steps},
+        steps_float32={name: _step(arrays, name, ".float32") for name in steps},
+        inputs_only=inputs_only,
+    )
+
+
+def _answers(arrays: Mapping[str, Array], ending: str) -> Answers:
+    activation = arrays[f"activation{ending}"]
+    without = np.empty((*activation.shape, 0), activation.dtype)  # the poses of a CNN
+    return Answers(activation, arrays.get(f"pose{ending}", without))
+
+
+def _step(arrays: Mapping[str, Array], name: str, ending: str) -> Step:
+    return Step(*(arrays[f"{_dotted(name)}.{of}{ending}"] for of in QUANTITIES))
+
+
+def _dotted(name: str) -> str:
+    """A step's name in the file."""
+    return name.replace("/", ".")

@@ -1,0 +1,254 @@
+"""The contents of a bundle's manifest.json: what the network is, where it came from, and every file of the bundle.
+
+docs/bundle.md is the schema. A manifest may come from anywhere: reading one accepts exactly what writing one makes, and
+libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No torch here.
+"""
+
+import importlib.metadata
+import json
+import re
+import shlex
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import qcn
+from qcn import records
+from qcn.data.spec import Preprocessing
+from qcn.errors import UsageError
+from qcn.export.program import Program
+from qcn.names import AnyPrecision
+
+if TYPE_CHECKING:
+    from qcn.train.record import Run
+
+SCHEMA = 2
+MANIFEST, WEIGHTS, GOLDEN = "manifest.json", "weights.safetensors", "golden.safetensors"
+BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
+
+Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"]
+# The file of each format; * is the precision: nothing for fp32, .fp16, .bf16. Engines have names of their own.
+FILES: dict[Format, str] = {
+    "native": WEIGHTS,
+    "golden": GOLDEN,
+    "torchscript": "model*.ts",
+    "pt2": "model*.pt2",
+    "onnx": "model*.onnx",
+    "onnx-fused": "model.fused*.onnx",
+    "onnx-tensorrt": "model.tensorrt*.onnx",
+}
+ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
+# Those of one precision: the deployment weights, and the reference's answers.
+FIXED: dict[Format, AnyPrecision] = {"native": "fp32", "golden": "fp64"}
+# Facts of engines that are read again, and their kinds; each may be left out or null.
+FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
+MOST_IMAGES = 65536  # at once; libqcn reads no more
+
+
+def file_of(format: Format, precision: AnyPrecision) -> str:
+    """The name of a format's file in a bundle: model.onnx, model.fused.fp16.onnx, …"""
+    return FILES[format].replace("*", f".{precision}" if precision in ("fp16", "bf16") else "")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How many images an artefact takes at once: from `min` to `max`, made to be fastest at `opt`."""
+
+    min: int
+    opt: int
+    max: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min <= self.opt <= self.max <= MOST_IMAGES:
+            raise UsageError(
+                f"a batch range goes upwards (min:opt:max), from 1 or more to {MOST_IMAGES} or less, not "
+                f"{self.min}:{self.opt}:{self.max}"
+            )
+
+    @staticmethod
+    def parse(text: str) -> "Batch":
+        """From what `--batch` was given: 1, or 1:8:64."""
+        sizes = text.split(":")
+        if len(sizes) not in (1, 3) or not all(size.isascii() and size.isdigit() for size in sizes):
+            raise UsageError(f"--batch takes a number of images, or min:opt:max such as 1:8:64, not '{text}'")
+        return Batch(int(sizes[0]), int(sizes[len(sizes) // 2]), int(sizes[-1]))
+
+    def __str__(self) -> str:
+        """As `--batch` takes it: 1, or 1:8:64."""
+        return str(self.min) if self.min == self.max else f"{self.min}:{self.opt}:{self.max}"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A file of the bundle.
+
+    file       path below the bundle, with slashes; its format decides it
+    precision  what was asked for; `found` is what the artefact was seen to compute in, the same (None: it could not be
+               seen)
+    batch      None: any number of images
+    rebuild    the command that makes it again, with {bundle} for the bundle's folder
+    plugin     whether it needs the TensorRT plugin of fused routing
+    tolerance  by output of the network, the largest error that is allowed; None for the golden answers themselves
+    facts      what else is worth knowing of this format, such as the opset or the TensorRT version
+    """
+
+    file: str
+    format: Format
+    sha256: str
+    bytes: int
+    precision: AnyPrecision
+    found: AnyPrecision | None
+    batch: Batch | None
+    rebuild: str
+    plugin: bool
+    tolerance: dict[str, float] | None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        named = (
+            re.fullmatch(ENGINE, self.file)
+            if self.format == "trt"
+            else self.file == file_of(self.format, self.precision)
+        )
+        if not named:
+            raise UsageError(f"{self.file!r} is not where a bundle keeps {self.format} in {self.precision}")
+        if self.precision != FIXED.get(self.format, self.precision) or (self.precision == "fp64") != (
+            self.format == "golden"
+        ):
+            raise UsageError(f"{self.file}: {self.format} is not made in {self.precision}")
+        if self.found not in (None, self.precision):
+            raise UsageError(f"{self.file}: asked for in {self.precision}, and found to compute in {self.found}")
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise UsageError(f"{self.file}: {self.sha256!r} is not a sha256")
+        if self.bytes < 0:
+            raise UsageError(f"{self.file}: {self.bytes} is not a size in bytes")
+        if not self.rebuild.startswith("qcn export ") or not self.rebuild.isprintable():
+            raise UsageError(f"{self.file}: {self.rebuild!r} is not a command of `qcn export`")
+        if self.plugin and self.format != "trt":
+            raise UsageError(f"{self.file}: only engines need the plugin, not {self.format}")
+        if (self.tolerance is None) != (self.format == "golden"):
+            raise UsageError(f"{self.file}: every file but {GOLDEN} has a tolerance")
+        if not all(allowed > 0 for allowed in (self.tolerance or {}).values()):
+            raise UsageError(f"{self.file}: a tolerance must be positive, not {self.tolerance}")
+        for name, kind in FACTS.items():
+            if (fact := self.facts.get(name)) is not None and type(fact) is not kind:
+                raise UsageError(f"{self.file}: the fact '{name}' must be a {kind.__name__}, not {fact!r}")
+        if (sizes := self.facts.get("batch")) is not None:
+            if len(sizes) != 3:
+                raise UsageError(f"{self.file}: the fact 'batch' must be [min, opt, max], not {sizes}")
+            records.read(Batch, dict(zip(("min", "opt", "max"), sizes, strict=True)), f"{self.file}: the fact 'batch'")
+
+    def rebuild_command(self, folder: Path) -> str:
+        """The command that makes this artefact again, for the bundle in `folder`."""
+        return self.rebuild.replace(BUNDLE, shlex.quote(str(folder)))
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of the network: its name and its shape without the batch, which comes first. All float32."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: str
+    dtype: Literal["float32"] = "float32"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the bundle was made from: the weights file of a training run, and the data that it was trained on."""
+
+    sha256: str
+    model: str
+    checkpoint: str
+    epoch: int
+    data: str
+    data_sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole. `image` is [C, H, W] of the images before pre-processing; `tools` are versions by package."""
+
+    name: str
+    classes: tuple[str, ...]
+    image: tuple[int, int, int]
+    preprocessing: Preprocessing
+    input: Port
+    outputs: tuple[Port, ...]
+    source: Source
+    tools: dict[str, str]
+    files: tuple[Artefact, ...] = ()
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Refuse entries that contradict each other."""
+        texts = (self.name, *self.classes, *self.tools, *self.tools.values())
+        if odd := [text for text in texts if not text.isprintable()]:
+            raise UsageError(f"the name, classes and tools must be printable text, not {odd[0]!r}")
+        if len(set(self.classes)) != len(self.classes) or "" in self.classes or not self.classes:
+            raise UsageError(f"the classes must have names, each its own, not {list(self.classes)}")
+        if min(self.image) < 1:
+            raise UsageError(f"image must be [channels, height, width], not {list(self.image)}")
+        poses = len(self.outputs) > 1
+        if (self.input, self.outputs) != ports(self.input.shape, len(self.classes), poses) or len(
+            self.input.shape
+        ) != 3:
+            raise UsageError("the input and outputs are not those of a network of so many classes")
+        seen = (self.image[0], *self.preprocessing.output_size(*self.image[1:]))
+        if seen != self.input.shape:
+            raise UsageError(f"images become {list(seen)}, but the network takes {list(self.input.shape)}")
+        if self.preprocessing.standardise == "dataset" and len(self.preprocessing.mean) != self.image[0]:
+            raise UsageError(f"{len(self.preprocessing.mean)} means for {self.image[0]} channels")
+        files = [artefact.file for artefact in self.files]
+        if twice := sorted({file for file in files if files.count(file) > 1}):
+            raise UsageError(f"'{twice[0]}' is named twice")
+        names = {port.name for port in self.outputs}
+        for artefact in self.files:
+            if artefact.tolerance is not None and artefact.tolerance.keys() != names:
+                raise UsageError(f"{artefact.file}: a tolerance for each of {', '.join(sorted(names))} is needed")
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "Manifest":
+        """The inverse of `to_json`; UsageError says what is wrong."""
+        record = records.parse(text, MANIFEST)
+        if isinstance(record, dict) and record.get("schema") != SCHEMA:
+            raise UsageError(f"it has schema {record.get('schema')!r}; this version of qcn reads {SCHEMA}")
+        return records.read(Manifest, record, MANIFEST)
+
+
+def manifest_of(run: "Run", which: str, program: Program, name: str, tools: dict[str, str]) -> Manifest:
+    """The manifest, of no files yet, for the network that `qcn.train.checkpoint.load_network(folder, which)` gives."""
+    weights, best = (run.best, "best") if which == "best" and run.best else (run.last, "last")
+    if weights is None:
+        raise UsageError("the run has no checkpoint yet")
+    channels, height, width = run.data.image
+    image, outputs = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+    return Manifest(
+        name=name,
+        classes=tuple(run.classes),
+        image=(channels, height, width),
+        preprocessing=run.preprocessing,
+        input=image,
+        outputs=outputs,
+        source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),
+        tools=tools,
+    )
+
+
+def tools(*packages: str) -> dict[str, str]:
+    """The versions of qcn and of these packages, for the manifest; those that are not installed are left out."""
+    found = {"qcn": qcn.__version__}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tuple[Port, ...]]:
+    """The input and the outputs of every artefact of a network; a CNN has no poses."""
+    activation, pose = Port("activation", (classes,), "NK"), Port("pose", (classes, 3), "NKP")
+    return Port("image", tuple(image), "NCHW"), (activation, pose) if poses else (activation,)

@@ -1,0 +1,45 @@
+"""How far a backend's answers may be from the float64 reference, by precision. The manifest says it of each file.
+
+The **noise floor** of an output is the largest error that the trained network itself makes in float32, on the golden
+images, and at least one unit in the last place of the output's largest value: on few images float32 may be lucky. A
+backend is another way of rounding, so what is allowed is a number of noise floors:
+
+    fp32    16. The floor is one float32 evaluation: honest exports were seen at up to 6. The least of the planted
+            faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
+    fp16    4 · 2¹³: float16 has 13 bits less than float32
+    bf16    4 · 2¹⁶, likewise
+
+No tolerance exceeds a quarter of the output's largest value: a network that is all noise cannot be compared.
+No torch here.
+"""
+
+import numpy as np
+
+from qcn.export.bundle.golden import Golden
+from qcn.export.program import Array
+
+FLOORS = {"fp64": 16.0, "fp32": 16.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16}
+
+
+def last_place(exact: Array) -> float:
+    """One unit in the last place of the largest of these values, in float32."""
+    return float(np.abs(exact).max()) * float(np.finfo(np.float32).eps) or float(np.finfo(np.float32).smallest_normal)
+
+
+def noise_floor(exact: Array, single: Array) -> float:
+    """What rounding in float32 does to these values; `single` is the same computed in float32."""
+    return max(float(np.abs(single - exact).max()), last_place(exact))
+
+
+def tolerance(exact: Array, single: Array, precision: str) -> float:
+    """The largest absolute error that is allowed in this precision."""
+    allowed = min(FLOORS[precision] * noise_floor(exact, single), float(np.abs(exact).max()) / 4)
+    return max(allowed, float(np.finfo(np.float32).smallest_normal))
+
+
+def tolerances(golden: Golden, precision: str) -> dict[str, float]:
+    """That of each output of the network."""
+    return {
+        name: tolerance(getattr(golden.reference, name), getattr(golden.float32, name), precision)
+        for name in golden.outputs
+    }

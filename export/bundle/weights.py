@@ -1,0 +1,26 @@
+"""weights.safetensors: the program on disk, for libqcn and for making ONNX where there is no torch.
+
+The arrays under their names, and with them (`qcn.export.bundle.arrays`) a text `program`: how they make a network.
+"""
+
+from pathlib import Path
+
+from qcn.errors import UsageError
+from qcn.export.bundle.arrays import read_arrays, write_arrays
+from qcn.export.program import Program
+
+SCHEMA = "2"
+
+
+def write(path: Path, program: Program) -> None:
+    """Write the program to `path`."""
+    write_arrays(path, program.arrays, SCHEMA, program=program.to_json())
+
+
+def read(path: Path) -> Program:
+    """The program in `path`; anything else is refused."""
+    try:
+        arrays, texts = read_arrays(path, SCHEMA)
+        return Program.from_json(texts.get("program", "null"), arrays)
+    except UsageError as error:
+        raise UsageError(f"{path} does not hold a program: {error}") from error

@@ -1,0 +1,129 @@
+"""A program as an ONNX graph. Capsule layers are written out, or are one node each: see the modules beside this one."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import onnx
+from onnx import TensorProto, helper
+
+from qcn.export.onnx import fused, tensorrt, unrolled
+from qcn.export.onnx.graph import TYPES, Graph, Value
+from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
+
+# How routing is written: in standard operators arranged for ONNX Runtime, the same arranged for TensorRT's fusion, or
+# as one custom node per capsule layer.
+Routing = Literal["unrolled", "tensorrt", "fused"]
+ROUTE = {"unrolled": unrolled.route, "tensorrt": tensorrt.route, "fused": fused.route}
+
+
+def build(
+    program: Program,
+    *,
+    routing: Routing = "unrolled",
+    batch: int | None = None,
+    opset: int = 17,
+    every_layer: bool = False,
+    metadata: Mapping[str, str] | None = None,
+) -> onnx.ModelProto:
+    """The graph, checked. `batch` None leaves the batch open. Every operation computes in its own precision."""
+    writer = _Writer(program, opset, routing)
+    for operation in program.operations:
+        writer.write(operation)
+    outputs = program.outputs_with(every_layer)
+    g = writer.g
+    for output in outputs:
+        value = g.reshape(f"output/{output.name}.shaped", writer.values[output.value], 0, *output.shape)
+        single = g.cast(f"output/{output.name}.float", value, TensorProto.FLOAT)
+        g.nodes.append(helper.make_node("Identity", [single.name], [output.name], f"output/{output.name}"))
+    image = program.input
+    graph = helper.make_graph(
+        g.nodes,
+        "qcn",
+        [helper.make_tensor_value_info(image.name, TensorProto.FLOAT, [batch or "batch", *image.shape])],
+        [helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None) for output in outputs],
+        list(g.weights.values()),
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    if g.functions:
+        opsets.append(helper.make_opsetid(fused.DOMAIN, fused.VERSION))
+    model = helper.make_model(graph, opset_imports=opsets, producer_name="qcn", functions=g.functions)
+    model.ir_version = max(helper.find_min_ir_version_for(opsets[:1]), 10 if g.functions else 8)  # 10: overloads
+    helper.set_model_props(model, dict(metadata or {}))
+    model = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+class _Writer:
+    """Adds operations to a graph; `values` are those that are there, by their names in the program."""
+
+    def __init__(self, program: Program, opset: int, routing: Routing) -> None:
+        self.program, self.route, self.shapes = program, ROUTE[routing], program.shapes
+        self.g = Graph(opset)
+        self.values = {program.input.name: Value(program.input.name, TensorProto.FLOAT)}
+        self._write: dict[type[Operation], Callable[[Any, list[Value], int], tuple[Value, ...]]] = {
+            Affine: self._affine,
+            Convolution: self._convolution,
+            Pool: self._pool,
+            Linear: self._linear,
+            Route: self._route,
+        }
+
+    def write(self, operation: Operation) -> None:
+        """Add an operation. Its nodes are named below its own name, with a slash for every dot."""
+        type_ = TYPES[operation.precision]
+        inputs = [self.values[name] for name in operation.reads]
+        with self.g.scope(operation.name.replace(".", "/")):
+            made = self._write[type(operation)](operation, inputs, type_)
+        self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
+
+    def _affine(self, op: Affine, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+        g, x = self.g, self.g.cast("cast", inputs[0], type_)
+        scale, shift = (
+            g.weight(role, self.program.arrays[name][:, None, None], type_)
+            for role, name in (("scale", op.scale), ("shift", op.shift))
+        )
+        return (self._end(g.node("Add", "shifted", g.node("Mul", "scaled", x, scale), shift), op.ending),)
+
+    def _convolution(self, op: Convolution, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+        g = self.g
+        parts: list[Value] = []
+        bias = g.weight("bias", self.program.arrays[op.bias], type_)
+        for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
+            role = "skip" if parts else "conv"
+            weight = g.weight(f"{role}.weight", self.program.arrays[name], type_)
+            given = [g.cast(f"{role}.cast", x, type_), weight, *([] if parts else [bias])]  # the bias once
+            parts.append(g.node("Conv", role, *given, strides=[stride] * 2, pads=[padding] * 4))
+        out = parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
+        return (self._end(out, op.ending),)
+
+    def _pool(self, op: Pool, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+        kind = {"max": "MaxPool", "average": "AveragePool"}[op.kind]
+        x = self.g.cast("cast", inputs[0], type_)
+        return (self.g.node(kind, "pool", x, kernel_shape=[op.kernel] * 2, strides=[op.stride] * 2),)
+
+    def _linear(self, op: Linear, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+        g, count = self.g, math.prod(self.shapes[op.input])
+        x = g.reshape("flat", g.cast("cast", inputs[0], type_), 0, count)
+        weight, bias = (
+            g.weight(role, self.program.arrays[name], type_)
+            for role, name in (("weight", op.weight), ("bias", op.bias))
+        )
+        return (self._end(g.node("Gemm", "gemm", x, weight, bias, transB=1), op.ending),)
+
+    def _route(self, op: Route, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+        children, height, width = self.shapes[op.activation]
+        pose, activation = inputs
+        if len(self.shapes[op.pose]) == 3:  # as a convolution gives them
+            pose = self.g.reshape("capsules", pose, 0, children, 3, height, width)
+        return self.route(self.g, op, (children, height, width), self.program.arrays, pose, activation)
+
+    def _end(self, x: Value, ending: Ending) -> Value:
+        """The ending of an operation. Sigmoid and softmax need the digits of float32."""
+        if ending == "none":
+            return x
+        if ending == "relu":
+            return self.g.node("Relu", "relu", x)
+        x = self.g.cast("float", x, TensorProto.FLOAT)
+        return self.g.sigmoid("sigmoid", x) if ending == "sigmoid" else self.g.node("Softmax", "softmax", x, axis=1)

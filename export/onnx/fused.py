@@ -1,0 +1,76 @@
+"""Routing as one node per capsule layer: `EMRouting` of the domain `qcn`, for the fused kernels of `deploy/`.
+
+    inputs      pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …] where all
+                places of a window share their rotations), beta_u [J], beta_a [J]; the first two in float32, float16
+                or bfloat16, the others in float32
+    outputs     pose [B, J, 3, H', W'], activation [B, J, H', W'], in float32
+    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit")
+
+A TensorRT plugin or a custom operator of ONNX Runtime stands behind the node. Where there is neither, the file still
+runs: each node is also a function of the model, whose body is the unrolled form.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from onnx import FunctionProto, TensorProto, helper
+
+from qcn.export.onnx import unrolled
+from qcn.export.onnx.graph import TYPES, Graph, Value
+from qcn.export.program import Array, Route, Shape
+
+DOMAIN, VERSION = "qcn", 1
+OPERATOR = "EMRouting"
+INPUTS = ("pose", "activation", "rotation", "beta_u", "beta_a")
+OUTPUTS = ("pose_out", "activation_out")
+
+
+def route(
+    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: Value, activation: Value
+) -> tuple[Value, Value]:
+    """Add a capsule layer, as one node: see `qcn.export.onnx.unrolled.route`."""
+    type_ = TYPES[op.precision]
+    pose, activation = g.cast("pose.cast", pose, type_), g.cast("activation.cast", activation, type_)
+    weights = [g.weight(role, arrays[name]) for role, name in zip(INPUTS[2:], op.arrays, strict=True)]
+    inputs = [pose, activation, *weights]
+    attributes: dict[str, Any] = {
+        "window": list(op.window),
+        "stride": op.stride,
+        "iterations": op.iterations,
+        "mode": op.mode,
+    }
+    outputs = [Value(g.name(name), TensorProto.FLOAT) for name in ("pose", "activation")]
+    node = helper.make_node(
+        OPERATOR,
+        [value.name for value in inputs],
+        [value.name for value in outputs],
+        g.name("routing"),
+        domain=DOMAIN,
+        overload=op.name,
+        **attributes,
+    )
+    g.nodes.append(node)
+    g.functions.append(_body(g.opset, op, map, arrays, list(attributes)))
+    return outputs[0], outputs[1]
+
+
+def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attributes: list[str]) -> FunctionProto:
+    """The node as a function: the unrolled form, with its weights as constants inside."""
+    g = Graph(opset)
+    inputs = [Value(name, TYPES[op.precision]) for name in INPUTS[:2]]
+    with g.scope("unrolled"):
+        outputs = unrolled.route(g, op, map, arrays, inputs[0], inputs[1])
+    given = zip(OUTPUTS, outputs, strict=True)
+    renamed = [helper.make_node("Identity", [value.name], [name], name) for name, value in given]
+    constants = [helper.make_node("Constant", [], [name], name, value=value) for name, value in g.weights.items()]
+    return helper.make_function(
+        DOMAIN,
+        OPERATOR,
+        list(INPUTS),
+        list(OUTPUTS),
+        [*constants, *g.nodes, *renamed],
+        [helper.make_opsetid("", opset)],
+        attributes,
+        overload=op.name,
+        doc_string=f"EM routing of {op.name}",
+    )

@@ -1,0 +1,207 @@
+"""Routing in standard ONNX operators: the formula of `qcn/routing.py`, its iterations written out one after the other.
+
+How it is arranged decides its speed, since every operator is a pass over memory. Votes lie as [B, I, 3, J·n]: n
+positions innermost, then parents, so that whatever belongs to a parent is broadcast over the children in long runs. No
+loops, no slices:
+
+    children    the I = C·k·k children of the windows at n positions        one gather
+    votes       R_i u_i for all parents of a child                          one product of matrices
+    iteration1  r is uniform, so Σ a·v and Σ a·v² are convolutions of the maps with R and with products of R's elements
+    iteration2… d = v − μ of the iteration before; with it the distances of the E-step, and Σ r·d and Σ r·d², from which
+                the new mean and variance follow without cancellation; sums over children are products with ones
+
+That is for ONNX Runtime, which runs one operator after the other. TensorRT makes one kernel of a whole region of
+pointwise operators and keeps nothing of it in memory, votes included: `qcn.export.onnx.tensorrt` is arranged for that.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from qcn.export.onnx.graph import TYPES, Graph, Value
+from qcn.export.program import Array, Route, Shape
+from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
+
+# The products u_p·u_q of a pose's components, and how often each stands in (Σ_p R_p·u_p)².
+PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
+
+
+@dataclass(frozen=True)
+class Parents:
+    """A layer's parents after an M-step: mean and variance [B, 3, J, n], ½ Σ ln σ² and the score z [B, 1, J, n]."""
+
+    mean: Value
+    variance: Value
+    log_spread: Value
+    z: Value
+
+
+def route(
+    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: Value, activation: Value
+) -> tuple[Value, Value]:
+    """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] of a `map` [C, H, W] -> those of its parents.
+
+    Votes are made in the operation's precision; statistics, and what comes out, are float32.
+    """
+    return write(CapsuleLayer(g, op, map, arrays), pose, activation)
+
+
+def write(layer: "CapsuleLayer", pose: Value, activation: Value) -> tuple[Value, Value]:
+    """Add a capsule layer, arranged as the class of `layer` has it."""
+    g, op = layer.g, layer.op
+    _, rows, columns = op.shape
+    poses = g.cast("pose.float", pose, TensorProto.FLOAT)
+    activations = g.cast("activation.float", activation, TensorProto.FLOAT)
+    with g.scope("iteration1"):
+        parents = layer.first_m_step(poses, activations)
+    if op.iterations > 1:
+        votes = layer.votes(g.cast("pose.votes", pose, TYPES[op.precision]))
+        active = layer.children("active", activations)
+    for t in range(2, op.iterations + 1):
+        with g.scope(f"iteration{t}"):
+            parents = layer.iteration(parents, votes, active)
+    mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
+    z = g.reshape("z", parents.z, 0, op.parents, rows, columns)
+    return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
+
+
+class CapsuleLayer:
+    """The steps of one capsule layer. C, I, J and n as at the top of this file."""
+
+    def __init__(self, g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
+        self.g, self.op = g, op
+        self.C, self.height, self.width = map
+        rotation = arrays[op.rotation]
+        self.rotation = np.broadcast_to(rotation, (*op.window, *rotation.shape[2:]))  # [h, w, C, J, 3, 3]
+        self.beta_u, self.beta_a = arrays[op.beta_u], arrays[op.beta_a]
+        self.J, rows, columns = op.shape
+        self.I, self.n = math.prod(op.window) * self.C, rows * columns
+
+    def first_m_step(self, pose: Value, activation: Value) -> Parents:
+        """Where each child is shared out evenly."""
+        g, C, area = self.g, self.C, self.height * self.width
+        axes = g.reshape("axes", pose, 0, C, 3, area)
+        weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
+        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in PRODUCTS)), axis=2)
+        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in PRODUCTS)), axis=2)
+        elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
+        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
+        # Over the children of a place, then over places: fewer terms one behind the other, and so less rounding.
+        active = g.reduce("ReduceSum", "active", activation, 1)
+        mass = self._convolution("mass", active, np.ones((1, 1, 1, 1, *self.op.window)))  # [B, 1, 1, n]
+        sums = self._convolution("sums", weighted, elements)
+        squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
+        floor = g.number("floor", MASS_FLOOR)
+        safe = g.node("Add", "mass.safe", mass, floor)
+        mean = g.node("Div", "mean", sums, safe)
+        # Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor.
+        mean_mass = g.node("Mul", "mean_mass", mean, g.node("Add", "mass.safer", safe, floor))
+        spread = g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
+        return self._parents(mass, safe, mean, spread)
+
+    def _convolution(self, name: str, maps: Value, weight: Array) -> Value:
+        """Of maps [B, C, x, H·W] with weights [3, J, C, x, k, k] (or [1, 1, …]), shared out evenly -> [B, 3, J, n]."""
+        axes, parents, planes = *weight.shape[:2], weight.shape[2] * weight.shape[3]
+        maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.height, self.width)
+        kernel = (weight / self.J).reshape(axes * parents, planes, *self.op.window).astype(np.float32)
+        weights = self.g.weight(f"{name}.weight", kernel)
+        out = self.g.node("Conv", f"{name}.conv", maps, weights, strides=[self.op.stride] * 2)
+        return self.g.reshape(name, out, 0, axes, parents, self.n)
+
+    def children(self, name: str, maps: Value) -> Value:
+        """Maps [B, C, (x,) H, W] -> the windows' children [B, I, x, n]."""
+        g, op = self.g, self.op
+        rows, columns = (
+            np.arange(side)[:, None] + op.stride * np.arange(out)  # [k, H']
+            for side, out in zip(op.window, op.shape[1:], strict=True)
+        )
+        places = (rows[:, None, :, None] * self.width + columns[:, None, :]).reshape(-1, self.n)  # [k·k, n]
+        flat = g.reshape(f"{name}.maps", maps, 0, self.C, -1, self.height * self.width)
+        found = g.node("Gather", f"{name}.windows", flat, g.weight(f"{name}.places", places), axis=3)
+        found = g.node("Transpose", f"{name}.first", found, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
+        return g.reshape(name, found, 0, self.I, -1, self.n)
+
+    def rotations(self) -> Array:
+        """[I, 3, J, 3]: R by child, axis of the vote, parent, axis of the pose."""
+        return self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3, self.J, 3)
+
+    def votes(self, pose: Value) -> Any:
+        """[B, I, 3, J·n], made in the poses' type."""
+        g = self.g
+        rotation = g.weight("rotation", self.rotations().reshape(self.I, 3 * self.J, 3), pose.type)
+        turned = g.node("MatMul", "turned", rotation, self.children("child", pose))
+        return g.cast("votes.float", g.reshape("votes", turned, 0, self.I, 3, self.J * self.n), TensorProto.FLOAT)
+
+    def iteration(self, old: Parents, votes: Any, active: Value) -> Parents:
+        """An E-step with the parents as they were, and an M-step by sums about the means that they had."""
+        g, J, n = self.g, self.J, self.n
+        apart = g.node("Sub", "apart", votes, g.reshape("mean.row", old.mean, 0, 1, 3, J * n))  # d = v − μ
+        squared = g.node("Mul", "squared", apart, apart)
+        weight = g.reshape("weight.row", self.weight(old), 0, 1, 3, J * n)
+        axes = g.weight("axes", np.ones((1, 3), np.float32))
+        distance = g.node("MatMul", "distance.sum", axes, g.node("Mul", "weighted", squared, weight))
+        logit = g.node("Sub", "logit", self.prior(old), g.reshape("distance", distance, 0, self.I, J, n))
+        # A softmax over parents, which are not innermost: by hand it is three times as fast in ONNX Runtime.
+        power = g.node("Exp", "power", g.node("Sub", "below", logit, g.reduce("ReduceMax", "largest", logit, 2)))
+        share = g.node("Div", "share", active, g.reduce("ReduceSum", "total", power, 2))
+        r = g.reshape("r", g.node("Mul", "r.parents", power, share), 0, self.I, 1, J * n)
+        return self.m_step(
+            old,
+            self._over_children("mass", r),
+            self._over_children("first", g.node("Mul", "r_apart", apart, r)),
+            self._over_children("second", g.node("Mul", "r_squared", squared, r)),
+        )
+
+    def weight(self, parents: Parents) -> Value:
+        """1 / 2σ², [B, 3, J, n]."""
+        return self.g.node("Div", "weight", self.g.number("half", 0.5), parents.variance)
+
+    def prior(self, parents: Parents) -> Value:
+        """ln a − ½ Σ ln σ², [B, 1, J, n]."""
+        return self.g.node("Sub", "prior", self._log_sigmoid(parents.z), parents.log_spread)
+
+    def m_step(self, old: Parents, mass: Value, first: Value, second: Value) -> Parents:
+        """The parents from S [B, 1, J, n] and from Σ r·d and Σ r·d² [B, 3, J, n]."""
+        g = self.g
+        safe = g.node("Add", "mass.safe", mass, g.number("floor", MASS_FLOOR))
+        # Σ r·v = Σ r·d + μ·S; and with δ = new μ − μ, Σ r·(d − δ)² = Σ r·d² + δ·(δ·S − 2·Σ r·d).
+        sums = g.node("Add", "sums", first, g.node("Mul", "old_sums", old.mean, mass))
+        mean = g.node("Div", "mean", sums, safe)
+        moved = g.node("Sub", "moved", mean, old.mean)
+        pull = g.node("Sub", "pull", g.node("Mul", "moved_mass", moved, mass), g.node("Add", "twice", first, first))
+        spread = g.node("Add", "spread", second, g.node("Mul", "correction", moved, pull))
+        return self._parents(mass, safe, mean, spread)
+
+    def _over_children(self, name: str, value: Value) -> Value:
+        """The sum over children: [B, I, x, J·n] -> [B, x, J, n]."""
+        flat = self.g.reshape(f"{name}.flat", value, 0, self.I, -1)
+        ones = self.g.weight(f"{name}.ones", np.ones((1, self.I), np.float32))
+        return self.g.reshape(name, self.g.node("MatMul", f"{name}.sum", ones, flat), 0, -1, self.J, self.n)
+
+    def _parents(self, mass: Value, safe: Value, mean: Value, spread: Value) -> Parents:
+        """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
+        g, J = self.g, self.J
+        spread = g.node("Relu", "spread.positive", spread)  # rounding may leave a little less than nothing
+        spread = g.node("Div", "spread.mean", spread, safe)
+        variance = g.node("Add", "variance", spread, g.number("epsilon", VARIANCE_FLOOR))
+        logs = g.reduce("ReduceSum", "log_variance.sum", g.node("Log", "log_variance", variance), 1)
+        log_spread = g.node("Mul", "log_spread", logs, g.number("half", 0.5))  # [B, 1, J, n]
+        cost = g.node("Add", "cost", log_spread, g.weight("beta_u", 3 * self.beta_u[:, None]))
+        expected = g.node("Mul", "mass.expected", mass, g.number("per_expected", 2 * J / self.I))
+        beta_a = g.weight("beta_a", self.beta_a[:, None])
+        z = g.node("Sub", "score", beta_a, g.node("Mul", "cost.mass", cost, expected))
+        if self.op.mode == "unit":
+            norm = g.node("Max", "norm.safe", g.reduce("ReduceL2", "norm", z, 2), g.number("least", 1e-12))
+            z = g.node("Div", "score.unit", z, norm)
+        return Parents(mean, variance, log_spread, z)
+
+    def _log_sigmoid(self, z: Value) -> Value:
+        """min(z, 0) − ln(1 + exp(−|z|)), which no engine can make overflow."""
+        g = self.g
+        power = g.node("Exp", "z.power", g.node("Neg", "z.below", g.node("Abs", "z.abs", z)))
+        tail = g.node("Log", "z.tail", g.node("Add", "z.one_more", power, g.number("one", 1.0)))
+        return g.node("Sub", "log_active", g.node("Min", "z.negative", z, g.number("zero", 0.0)), tail)

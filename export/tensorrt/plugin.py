@@ -1,0 +1,112 @@
+"""The TensorRT plugin behind `EMRouting` (`deploy/plugins/`), for engines with fused routing.
+
+Loading `libqcn_plugin.so` registers it with TensorRT; nothing is called. It belongs to the TensorRT that it was built
+for, and has to be loaded both where an engine is built and where one is run.
+"""
+
+import ctypes
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qcn import libqcn
+from qcn.errors import MissingError
+from qcn.export.tensorrt.find import TensorRT
+
+LIBRARY = "libqcn_plugin.so"
+# How protobuf writes an entry: kinds of values, the sizes of those of a fixed size, and the entry ModelProto.functions.
+_VARINT, _BYTES, _FIXED, _FUNCTIONS = 0, 2, {1: 8, 5: 4}, 25
+NAME, VERSION = "EMRouting", "1"  # of the creator in TensorRT's registry
+# CUDA is named too, since `make` configures the same folder without it.
+BUILD = "cmake -S deploy -B build -DQCN_CUDA=ON -DQCN_TENSORRT=ON && cmake --build build -j --target qcn_plugin"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """The plugin library that was loaded: its own version, and the sha256 of its file."""
+
+    path: Path
+    version: str
+    sha256: str
+
+    def facts(self) -> dict[str, str]:
+        """What an engine's facts say of it."""
+        return {"name": NAME, "version": self.version, "sha256": self.sha256}
+
+
+def find() -> Path:
+    """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
+    if chosen := os.environ.get("QCN_PLUGIN"):
+        places = [Path(chosen)]
+    else:
+        places = [place.with_name(LIBRARY) for place in libqcn.places()]
+    for place in places:
+        if place.is_file():
+            return place.resolve()
+    looked = " nor ".join(map(str, places))
+    raise MissingError(
+        f"an engine with fused routing needs the TensorRT plugin, which is not at {looked}; build it by `{BUILD}`, "
+        "name it by QCN_PLUGIN, or leave it out by --routing unrolled"
+    )
+
+
+def load(tensorrt: TensorRT) -> Plugin:
+    """Load the plugin into this TensorRT. Loading it again changes nothing."""
+    if tensorrt.flavour == "rtx":
+        raise MissingError(f"{tensorrt} has no fused routing: its plugin is for TensorRT; use --routing unrolled")
+    path = find()
+    try:
+        library = ctypes.CDLL(str(path))
+        version, built_for = _text(library.qcn_plugin_version), _text(library.qcn_plugin_tensorrt)
+    except (OSError, AttributeError) as error:
+        raise MissingError(f"{path} cannot be loaded ({error}); build it for {tensorrt} by `{BUILD}`") from error
+    if built_for.split(".", maxsplit=1)[0] != str(tensorrt.version[0]) or not _registered(tensorrt.module):
+        raise MissingError(f"{path} was built for TensorRT {built_for}, here is {tensorrt}; build it by `{BUILD}`")
+    return Plugin(path, version, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def _text(function: Any) -> str:
+    function.restype = ctypes.c_char_p
+    return str(function().decode())
+
+
+def _registered(trt: Any) -> bool:
+    registry = trt.get_plugin_registry()
+    # Creators of the newer kind are found by get_creator, which TensorRT 8.6 does not have.
+    look_up = getattr(registry, "get_creator", None) or registry.get_plugin_creator
+    return look_up(NAME, VERSION, "") is not None
+
+
+def without_functions(model: bytes) -> bytes:
+    """An ONNX file without the functions of its model.
+
+    They are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on would take
+    them although it has the plugin, and the first for all layers, since it does not tell overloads apart. What is no
+    ONNX file stays as it is: the parser says what is wrong with it.
+    """
+    kept, at = bytearray(), 0
+    try:
+        while at < len(model):
+            start = at
+            key, at = _varint(model, at)
+            kind, field = key & 7, key >> 3
+            value, at = _varint(model, at) if kind in (_VARINT, _BYTES) else (_FIXED[kind], at)
+            at += 0 if kind == _VARINT else value
+            if field != _FUNCTIONS:
+                kept += model[start:at]
+    except (IndexError, KeyError):
+        return model
+    return bytes(kept)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7

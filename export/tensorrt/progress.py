@@ -1,0 +1,232 @@
+"""A TensorRT build in progress: its log, how far it is, and ending it on Ctrl-C.
+
+TensorRT 10 and later report phases and steps to a progress monitor, which can also end the build. TensorRT 8 has none:
+there the log's lines are counted, and a build can only be left behind.
+"""
+
+import atexit
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """How far a build is: the fraction done (None: it does not say), its phase, seconds gone and, roughly, left."""
+
+    fraction: float | None
+    phase: str
+    elapsed: float
+    remaining: float | None
+
+
+Report = Callable[[BuildProgress], None]
+
+
+@dataclass
+class _Phase:
+    parent: str | None
+    steps: int
+    done: int = 0
+
+
+@dataclass
+class BuildLog:
+    """The log of a build so far. TensorRT calls in from threads of its own; `now` is asked from the main one."""
+
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    layers: str = ""  # the table of the engine's layers, which newer builders log when they are done
+    cancelled: bool = False
+    _phases: dict[str, _Phase] = field(default_factory=dict)
+    _monitored: bool = False
+    _layers_in_all: int = 0
+    _layers_timed: int = 0
+    _furthest: float = 0.0
+    _reached_at: float = 0.0
+    _phase: str = "starting"
+    _began: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, severity: str, message: str) -> None:
+        """One line of TensorRT's log; `severity` is the enum's name."""
+        if severity in ("ERROR", "INTERNAL_ERROR"):
+            self.errors.append(message)
+        elif severity == "WARNING":
+            self.warnings.append(message)
+        elif message.startswith("Layers:\n"):
+            self.layers = message
+        elif found := re.match(r"After .*: (\d+) layers", message):
+            self._layers_in_all = int(found[1])
+        elif "Computing costs for" in message:
+            self._layers_timed += 1
+            self._phase = "timing kernels"
+
+    def start(self, name: str, parent: str | None, steps: int) -> None:
+        with self._lock:
+            self._monitored = True
+            self._phases[name] = _Phase(parent, max(steps, 1))
+            self._phase = name
+
+    def step(self, name: str, index: int) -> bool:
+        """One step of a phase is done. False asks TensorRT to end the build."""
+        with self._lock:
+            if name in self._phases:
+                self._phases[name].done = index + 1
+            for root in [name for name, phase in self._phases.items() if phase.parent not in self._phases]:
+                self._reach(self._share(root))
+        return not self.cancelled
+
+    def finish(self, name: str) -> None:
+        with self._lock:
+            self._phases.pop(name, None)
+
+    def now(self) -> BuildProgress:
+        with self._lock:
+            if not self._monitored and self._layers_in_all:  # the last one announced is still being timed
+                self._reach((self._layers_timed - 1) / self._layers_in_all)
+            elapsed, fraction = time.monotonic() - self._began, self._furthest or None
+            # At the pace so far. Steps are not equally long: when that time is over, there is no estimate.
+            left = self._reached_at / fraction - elapsed if fraction else 0.0
+            return BuildProgress(fraction, self._phase, elapsed, left if left > 0 and elapsed > 2 else None)
+
+    def _reach(self, fraction: float) -> None:
+        if fraction > self._furthest:
+            self._furthest, self._reached_at = min(fraction, 1.0), time.monotonic() - self._began
+
+    def _share(self, name: str) -> float:
+        """The fraction of a phase that is done, its open sub-phases counted as parts of its current step."""
+        phase = self._phases[name]
+        inner = [self._share(child) for child, other in self._phases.items() if other.parent == name]
+        current = sum(inner) / len(inner) if inner else 0.0
+        return min(1.0, (phase.done + current) / phase.steps)
+
+    def summary(self, most: int = 8) -> str:
+        """The errors, then the warnings, as indented lines for an error message."""
+        lines = [f"error: {text}" for text in self.errors] + [f"warning: {text}" for text in self.warnings]
+        shown = [f"\n  {line.strip()}" for line in lines[:most]]
+        return "".join(shown) + (f"\n  … and {len(lines) - most} more" if len(lines) > most else "")
+
+
+def logger(trt: Any, log: BuildLog) -> Any:
+    """A TensorRT logger that writes to `log`. Keep it alive as long as anything made with it."""
+
+    class Logger(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            log.add(severity.name, message)
+
+    return Logger()
+
+
+def monitor(trt: Any, log: BuildLog) -> Any | None:
+    """A progress monitor that writes to `log`; None where this TensorRT has none."""
+    if not hasattr(trt, "IProgressMonitor"):
+        return None
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+
+        def phase_start(self, name: str, parent: str | None, steps: int) -> None:
+            log.start(name, parent, steps)
+
+        def step_complete(self, name: str, step: int) -> bool:
+            return log.step(name, step)
+
+        def phase_finish(self, name: str) -> None:
+            log.finish(name)
+
+    return Monitor()
+
+
+def run_interruptibly(work: Callable[[], T], log: BuildLog, report: Report | None, *, can_cancel: bool) -> T:
+    """Run `work` in a thread while this one reports progress and can be interrupted.
+
+    A build holds its thread inside TensorRT for minutes, so Ctrl-C would not be heard there. Where TensorRT cannot be
+    told to stop, the exception goes up and cleans up as it should, and the process then leaves without waiting for it.
+    """
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    done = threading.Event()  # not Thread.join: where that is interrupted, Python 3.11 takes the thread for ended
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            failure.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="tensorrt-build", daemon=True).start()
+    try:
+        ended = False
+        while not ended:
+            ended = done.wait(0.1)
+            if report is not None:
+                report(log.now())
+    except BaseException:
+        log.cancelled = True
+        if not done.wait(30 if can_cancel else 0.2):
+            atexit.register(_leave)
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _leave() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
+
+
+@contextmanager
+def shown(console: Console, title: str) -> Iterator[Report]:
+    """Yield a report that draws a bar on a terminal, and elsewhere prints one line each half minute."""
+    if not console.is_terminal:
+        last = 0.0
+
+        def line(progress: BuildProgress) -> None:
+            nonlocal last
+            if progress.elapsed - last >= 30:
+                last = progress.elapsed
+                done = "" if progress.fraction is None else f"{progress.fraction:.0%}, "
+                console.print(f"{title}: {done}{progress.phase}, {progress.elapsed:.0f} s", highlight=False)
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None, done="", left="")
+
+        def draw(progress: BuildProgress) -> None:
+            bar.update(
+                task,
+                description=f"{title}: {progress.phase.lower()}",
+                total=None if progress.fraction is None else 1.0,
+                completed=progress.fraction or 0.0,
+                done="" if progress.fraction is None else f"{progress.fraction:4.0%}",
+                left="" if progress.remaining is None else f"about {progress.remaining:.0f} s left",
+            )
+
+        yield draw

@@ -1,0 +1,132 @@
+"""Routing in plain torch operators, arranged for speed: what TorchScript and pt2 files hold. See `qcn.routing`.
+
+The arrangement is that of the ONNX graph (`qcn.export.onnx.unrolled`): votes lie as [B, I, 3, J, n], with n positions
+innermost, the first M-step is three convolutions, and later ones are sums about the means of the iteration before.
+Children are taken some at a time, so that their votes stay in a processor's cache: no vote is ever written to memory.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from qcn.export.program import Route
+from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
+
+# The products u_p·u_q of a pose's components, and how often each stands in (Σ_p R_p·u_p)².
+PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
+# Numbers of an image's votes that are made at once, 8 MiB. Fewer are faster on a CPU, more on a GPU at batch 1.
+AT_ONCE = 1 << 21
+
+
+class Parents(NamedTuple):
+    """After an M-step: mean and variance [B, 3, J, n], ½ Σ ln σ² and the score z [B, 1, J, n]."""
+
+    mean: Tensor
+    variance: Tensor
+    log_spread: Tensor
+    z: Tensor
+
+
+class UnrolledRoute(nn.Module):
+    """A capsule layer: pose [B, C, 3, H, W] and activation [B, C, H, W] -> those of its parents, J for C, on their map.
+
+    `rotation` [h, w, C, J, 3, 3] or [1, 1, …], `beta_u` and `beta_a` [J] are the operation's arrays. Votes are made in
+    `votes`, whatever the type of the poses; None: in that.
+    """
+
+    rotation: Tensor  # [I, 3J, 3]
+    mass_kernel: Tensor  # kernels of the first M-step, where each child is shared out evenly among the parents
+    mean_kernel: Tensor
+    square_kernel: Tensor
+    cost: Tensor  # [J, 1]
+    beta_a: Tensor
+
+    def __init__(self, op: Route, rotation: Tensor, beta_u: Tensor, beta_a: Tensor, votes: torch.dtype | None) -> None:
+        super().__init__()
+        self.op, self.votes = op, votes
+        self.parents, self.rows, self.columns = op.shape
+        rotation = rotation.expand(*op.window, -1, -1, -1, -1)
+        self.child_count = rotation.shape[0] * rotation.shape[1] * rotation.shape[2]
+        elements = rotation.permute(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, h, w]
+        squares = torch.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
+        by_child = rotation.permute(2, 0, 1, 4, 3, 5).reshape(self.child_count, 3 * self.parents, 3)
+        self.register_buffer("rotation", by_child.contiguous())
+        self.register_buffer("mass_kernel", torch.ones(1, 1, *op.window) / self.parents)
+        self.register_buffer("mean_kernel", elements.flatten(2, 3).flatten(0, 1) / self.parents)
+        self.register_buffer("square_kernel", squares.flatten(2, 3).flatten(0, 1) / self.parents)
+        self.register_buffer("cost", 3 * beta_u[:, None])
+        self.register_buffer("beta_a", beta_a[:, None].clone())
+
+    def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
+        parents = self.first_m_step(pose, activation)
+        if self.op.iterations > 1:
+            child, active = self.windows(pose).to(self.votes or pose.dtype), self.windows(activation[:, :, None])
+            for _ in range(1, self.op.iterations):
+                parents = self.iteration(parents, child, active)
+        places = (self.rows, self.columns)
+        return parents.mean.transpose(1, 2).unflatten(3, places), torch.sigmoid(parents.z).squeeze(1).unflatten(
+            2, places
+        )
+
+    def first_m_step(self, pose: Tensor, activation: Tensor) -> Parents:
+        """Sums over the children of all windows are convolutions, as long as each is shared out evenly."""
+        weighted = pose * activation[:, :, None]
+        products = torch.stack([pose[:, :, p] * weighted[:, :, q] for p, q, _ in PRODUCTS], 2)
+        mass = self._convolution(activation.sum(1, keepdim=True), self.mass_kernel).unflatten(1, (1, 1))  # [B, 1, 1, n]
+        sums = self._convolution(weighted.flatten(1, 2), self.mean_kernel).unflatten(1, (3, -1))  # [B, 3, J, n]
+        squares = self._convolution(products.flatten(1, 2), self.square_kernel).unflatten(1, (3, -1))
+        safe = mass + MASS_FLOOR
+        mean = sums / safe
+        # Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor.
+        return self._parents(mass, safe, mean, squares - mean * mean * (safe + MASS_FLOOR))
+
+    def _convolution(self, maps: Tensor, kernel: Tensor) -> Tensor:
+        return F.conv2d(maps, kernel, stride=self.op.stride).flatten(2)
+
+    def windows(self, maps: Tensor) -> Tensor:
+        """Maps [B, C, x, H, W] -> the children of all windows [B, I, x, n]."""
+        height, width = self.op.window
+        x = maps.unfold(3, height, self.op.stride).unfold(4, width, self.op.stride)  # [B, C, x, H', W', h, w]
+        return x.permute(0, 1, 5, 6, 2, 3, 4).flatten(5).flatten(1, 3)
+
+    def iteration(self, old: Parents, child: Tensor, active: Tensor) -> Parents:
+        """An E-step with the parents as they were, and an M-step by sums about the means that they had.
+
+        child [B, I, 3, n] and active [B, I, 1, n] are the poses and activations of the windows' children.
+        """
+        prior, weight = F.logsigmoid(old.z) - old.log_spread, 0.5 / old.variance
+        some = max(1, AT_ONCE // (3 * self.parents * self.rows * self.columns))
+        parts = [
+            self._sums(old.mean, prior, weight, *part)
+            for part in zip(self.rotation.split(some), child.split(some, 1), active.split(some, 1), strict=True)
+        ]
+        mass, first, second = parts[0]
+        for more in parts[1:]:
+            mass, first, second = mass + more[0], first + more[1], second + more[2]
+        safe = mass + MASS_FLOOR
+        # Σ r·v = Σ r·d + μ·S; and with δ = new μ − μ, Σ r·(d − δ)² = Σ r·d² + δ·(δ·S − 2·Σ r·d).
+        mean = (first + old.mean * mass) / safe
+        moved = mean - old.mean
+        return self._parents(mass, safe, mean, second + moved * (moved * mass - 2 * first))
+
+    def _sums(
+        self, mean: Tensor, prior: Tensor, weight: Tensor, rotation: Tensor, child: Tensor, active: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ r, Σ r·d and Σ r·d² over some children, with d = v − μ; weight is 1 / 2σ²."""
+        votes = torch.matmul(rotation.to(child.dtype), child).to(active.dtype).unflatten(2, (3, self.parents))
+        apart = votes.sub_(mean[:, None])  # [B, i, 3, J, n]
+        squared = apart * apart
+        logit = prior - squared[:, :, 0] * weight[:, None, 0]
+        for axis in (1, 2):
+            logit.addcmul_(squared[:, :, axis], weight[:, None, axis], value=-1)
+        r = torch.softmax(logit, 2).mul_(active)[:, :, None]  # [B, i, 1, J, n]
+        return r.sum(1), apart.mul_(r).sum(1), squared.mul_(r).sum(1)
+
+    def _parents(self, mass: Tensor, safe: Tensor, mean: Tensor, spread: Tensor) -> Parents:
+        """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
+        variance = spread.clamp_min(0) / safe + VARIANCE_FLOOR  # rounding may leave a little less than nothing
+        log_spread = 0.5 * variance.log().sum(1, keepdim=True)
+        z = self.beta_a - (self.cost + log_spread) * mass * (2 * self.parents / self.child_count)
+        return Parents(mean, variance, log_spread, F.normalize(z, dim=2) if self.op.mode == "unit" else z)

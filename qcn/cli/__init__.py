@@ -1,0 +1,85 @@
+"""The command line: arguments in, one call each, tables out. Heavy imports happen inside the commands."""
+
+import errno
+import sys
+from typing import Annotated
+
+import typer
+
+import qcn
+from qcn.cli import datasets, export, train, verify
+from qcn.errors import MissingError, QcnError, UsageError
+
+app = typer.Typer(
+    help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(train.train)
+app.command()(train.evaluate)
+app.command()(export.export)
+app.command()(export.doctor)
+app.command("verify-parity")(verify.verify_parity)
+app.command()(verify.benchmark)
+app.add_typer(datasets.app, name="datasets")
+
+# Packages that a command may find missing, and the extra in pyproject.toml that installs each.
+EXTRAS = {
+    "torch": "train",
+    "matplotlib": "train",
+    "scipy": "train",
+    "PIL": "train",
+    "tensorboard": "train",
+    "onnx": "onnx",
+}
+# A file or folder that a user named and that cannot be used: of another kind, not allowed, missing, too long.
+WRONG_PATH = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
+WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
+
+
+def main() -> None:
+    """Run a command and end with its exit code. What a user can fix is one line, not a traceback."""
+    try:
+        app()
+    except QcnError as error:
+        _end(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _end("stopped", 130)
+    except MemoryError as error:
+        _end(f"not enough memory: {error}", MissingError.exit_code)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        _end(
+            f"this needs {package}, which is not installed: pip install 'qcn[{EXTRAS[package]}]'",
+            MissingError.exit_code,
+        )
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _end(f"no room left on the disk: {error}; nothing half-written was kept", MissingError.exit_code)
+        if error.errno in WRONG_PATH:
+            _end(str(error), UsageError.exit_code)
+        raise
+
+
+def _end(message: str, code: int) -> None:
+    print(f"qcn: {message}", file=sys.stderr)
+    sys.stderr.flush()
+    raise SystemExit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"qcn {qcn.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass

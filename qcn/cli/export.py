@@ -1,0 +1,106 @@
+"""`qcn export` and `qcn doctor`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qcn.cli.options import DATA, DataDir, by_commas
+from qcn.errors import CheckFailed
+
+
+def export(
+    source: Annotated[Path, typer.Argument(help="Folder of a training run, or a bundle made earlier.")],
+    format: Annotated[
+        list[str] | None,
+        typer.Option(
+            callback=by_commas,
+            help="onnx (if not given), trt, torchscript, pt2, native or all; several by commas or given several times.",
+        ),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16; routing's statistics stay fp32.")] = "fp32",
+    batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",
+    routing: Annotated[
+        str, typer.Option(help="unrolled (standard operators) or fused (one custom node a capsule layer).")
+    ] = "unrolled",
+    opset: Annotated[
+        int | None, typer.Option(help="ONNX opset; if not given 17, which TensorRT 8.6 reads; for bf16 22.")
+    ] = None,
+    every_layer: Annotated[
+        bool, typer.Option("--every-layer", help="Also give out every capsule layer's pose and activation.")
+    ] = False,
+    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
+    target: Annotated[
+        str, typer.Option(help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.")
+    ] = "this",
+    tensorrt: Annotated[str | None, typer.Option(help="tensorrt or rtx, where both are installed.")] = None,
+    tf32: Annotated[bool, typer.Option("--tf32", help="Let an engine round fp32 products' inputs to TF32.")] = False,
+    optimization: Annotated[int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5.")] = None,
+    workspace: Annotated[int | None, typer.Option(help="MiB of GPU memory that an engine may use.")] = None,
+    data_dir: DataDir = DATA,
+    out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
+) -> None:
+    """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, and libqcn's weights, with golden answers."""
+    from qcn.export import pipeline
+    from qcn.export.bundle.manifest import Batch
+
+    request = pipeline.Request(
+        formats=tuple(format or ("onnx",)),
+        precision=precision,  # type: ignore[arg-type]  # checked by Request
+        batch=Batch.parse(batch),
+        routing=routing,
+        opset=opset,
+        every_layer=every_layer,
+        checkpoint=checkpoint,
+        target=target,
+        tensorrt=tensorrt,
+        tf32=tf32,
+        optimization=optimization,
+        workspace=workspace,
+    )
+    console = Console(markup=False, emoji=False)  # names as they are
+    bundle, made = pipeline.export(source, out, request, data_dir, console)
+    table = Table(box=None)
+    for heading in ("file", "precision", "batch", "size"):  # folded where it must be: a name cut short is of no use
+        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    for artefact in bundle.manifest.files:
+        size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
+        table.add_row(artefact.file, artefact.precision, batch, size)
+    print(bundle.folder)
+    console.print(table)
+    for one in made:
+        if one.receipt and one.artefact:
+            print(f"\n{one.artefact.file}: {one.receipt.summary()}")
+            layers = one.receipt.table()
+            layers.title, layers.box = None, None
+            console.print(layers)
+        if one.reason:
+            print(f"\n{one.format} was not made: {one.reason}")
+        for command in one.commands:
+            print(f"  {command}")
+
+
+def doctor(
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote; else this machine.")] = None,
+) -> None:
+    """Say what this machine has and lacks; of a bundle, whether every file is whole and which can run here."""
+    from qcn.doctor import diagnose
+    from qcn.verify.machine import survey
+
+    if bundle is None:
+        for piece in survey():
+            found = piece.found or typer.style("missing", fg="yellow")
+            typer.echo(f"{piece.name:14} {found}")
+            if not piece.found:
+                typer.echo(f"{'':14} for {piece.enables} → {piece.get}")
+        return
+    rows = diagnose(bundle)
+    for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
+        colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
+        typer.echo(f"{typer.style(f'{row.state:8}', fg=colour)} {row.file}: {row.reason}")
+        if row.fix:
+            typer.echo(f"{'':8} → {row.fix}")
+    if faulty := [row.file for row in rows if row.faulty]:
+        raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")

@@ -1,0 +1,119 @@
+"""`qcn train` and `qcn evaluate`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qcn.cli.options import DATA, DataDir, Device
+from qcn.errors import UsageError
+
+KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
+
+
+def train(
+    dataset: Annotated[str | None, typer.Option(help="Data set by name; see `qcn datasets list`.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="qcn (if not given), qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn."),
+    ] = None,
+    data_dir: DataDir = DATA,
+    preset: Annotated[str | None, typer.Option(help="Where the settings below start from: best or paper.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Largest learning rate.")] = None,
+    loss: Annotated[str | None, typer.Option(help="spread or ce.")] = None,
+    device: Device = "auto",
+    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (convolutions; routing stays fp32).")] = None,
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    kernels: Annotated[str | None, typer.Option(help=KERNELS)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, with its own settings.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/train/DATASET-MODEL if not given.")] = None,
+) -> None:
+    """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
+    chosen = {
+        "dataset": dataset,
+        "model": model,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lr": lr,
+        "loss": loss,
+        "precision": precision,
+        "compile": compile,
+        "kernels": kernels,
+        "seed": seed,
+    }
+    given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
+    if resume and given:
+        raise UsageError(f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}")
+    if not resume and not dataset:
+        raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
+
+    from qcn import train as training
+    from qcn.train.settings import settings_from
+
+    if resume:
+        folder = resume
+        run = training.resume(folder, data_dir, device)
+    else:
+        settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
+        folder = out or _new_folder("train", f"{settings.dataset}-{settings.model}")
+        run = training.train(settings, data_dir, folder, device)
+    if int(os.environ.get("RANK", "0")):
+        return
+    last = run.history[-1]
+    best = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
+    table = Table(title=f"{run.model.name} on {run.data.name}")
+    for heading in ("", "epoch", "training error", "validation error"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in (("best", best), ("last", last)):
+        table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
+    console = Console()
+    console.print(table)
+    for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
+        console.print(folder / name, highlight=False)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
+    dataset: Annotated[str | None, typer.Option(help="A data set other than the run's own.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="One split, such as novel or validation; all test splits if not given.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
+    data_dir: DataDir = DATA,
+    device: Device = "auto",
+    kernels: Annotated[str, typer.Option(help=KERNELS)] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET] if not given.")] = None,
+) -> None:
+    """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
+    from qcn.evaluate import evaluate as measure
+
+    folder = out or Path("runs/evaluate") / "-".join(filter(None, (run.resolve().name, dataset)))
+    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device, kernels=kernels)
+    table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
+    for heading in ("split", "images", "error", "95 % interval"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for result in results:
+        rate = result.overall
+        interval = f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
+        table.add_row(result.split, f"{rate.total:,}", f"{100 * rate.error:.2f} %", interval)
+    console = Console()
+    console.print(table)
+    for path in sorted(folder.glob("*")):
+        console.print(path, highlight=False)
+
+
+def _new_folder(command: str, name: str) -> Path:
+    """runs/COMMAND/NAME, or NAME-2, NAME-3, … if that exists."""
+    base = Path("runs") / command
+    taken = 2
+    folder = base / name
+    while folder.exists():
+        folder = base / f"{name}-{taken}"
+        taken += 1
+    return folder

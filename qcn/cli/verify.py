@@ -1,0 +1,136 @@
+"""`qcn verify-parity` and `qcn benchmark`."""
+
+import math
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from qcn.cli.options import DATA, Backends, DataDir
+from qcn.errors import MissingError, UsageError
+
+
+def verify_parity(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    backends: Backends = None,
+    data: Annotated[
+        str,
+        typer.Option(help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures."),
+    ] = "golden",
+    samples: Annotated[
+        int | None, typer.Option(help="How many images of a data set or folder; 64 if not given.")
+    ] = None,
+    data_dir: DataDir = DATA,
+    atol: Annotated[
+        list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
+    ] = None,
+    rtol: Annotated[
+        list[str] | None, typer.Option(help="Likewise, relative to the output's largest value; added to --atol.")
+    ] = None,
+    bisect: Annotated[
+        bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option(help="Folder to write the report to; implies --bisect.")] = None,
+    benchmark: Annotated[
+        Path | None, typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too.")
+    ] = None,
+    baseline: Annotated[Path | None, typer.Option(help="An earlier report.json, to be no worse than.")] = None,
+) -> None:
+    """Compare each backend of a bundle with the trained network's float64 answers."""
+    from qcn.export.bundle import Bundle
+    from qcn.verify.parity import results
+    from qcn.verify.parity import verify as parity
+    from qcn.verify.parity.preprocessing import check_preprocessing
+    from qcn.verify.parity.samples import samples as choose
+    from qcn.verify.report.files import write
+    from qcn.verify.speed.results import read_benchmark
+
+    if benchmark and not report:
+        raise UsageError("--benchmark is for the report: name its folder with --report")
+    timed = read_benchmark(benchmark) if benchmark else None
+    if report and report.exists() and not report.is_dir():
+        raise UsageError(f"{report} is a file; --report names a folder")
+    before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
+    opened = Bundle.open(bundle)
+    outputs = [port.name for port in opened.manifest.outputs]
+    tolerances = parity.tolerances(atol or (), rtol or (), outputs)
+    chosen = choose(opened, data, samples, data_dir)
+    found = parity.verify(opened, backends, tolerances, bisect or report is not None, chosen.golden)
+    found.append(check_preprocessing(opened))
+    asked = bool(backends)
+    for status, name, lines in results.status_lines(found, asked):
+        typer.echo(f"{typer.style(f'{status:8}', fg=results.COLOURS[status])} {name}")
+        for line in lines:
+            typer.echo(f"{'':8} {line}")
+    console = Console(width=max(130, Console().width), markup=False, emoji=False)  # names as they are
+    console.print(results.table(found, chosen))
+    record = results.make_report(opened, chosen, found, _command(), asked, timed)
+    if report:
+        images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
+        for path in write(report, record, images):
+            typer.echo(path)
+    parity.conclude(found, asked)
+    if baseline and before:
+        results.check_baseline(baseline, before, record, asked)
+
+
+def benchmark(
+    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    backends: Backends = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(help="Images at once; 1 if not given; may be given several times.")
+    ] = None,
+    warmup: Annotated[float, typer.Option(help="Milliseconds before measuring.")] = 200.0,
+    duration: Annotated[float, typer.Option(help="Seconds to measure each for, at least.")] = 3.0,
+    iterations: Annotated[int, typer.Option(help="Runs of each, at least.")] = 10,
+    fps: Annotated[float | None, typer.Option(help="Pace the runs, as a camera does, instead of back to back.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="JSON of an earlier benchmark to compare with.")] = None,
+    max_regression: Annotated[float, typer.Option(help="How much slower it may be than that; 0.1 is 10 %.")] = 0.1,
+) -> None:
+    """Time each backend of a bundle, in turn, with trtexec's definitions."""
+    from qcn.export.bundle import Bundle
+    from qcn.verify import json_files
+    from qcn.verify.speed import latency, nvml, results
+    from qcn.verify.words import by_reason
+
+    plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
+    if not 0 <= max_regression < math.inf:
+        raise UsageError(f"--max-regression must be 0 or more, not {max_regression}")
+    if json and json.is_dir():
+        raise UsageError(f"{json} is a folder; --json names a file")
+    before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
+    opened = Bundle.open(bundle)
+    found = latency.benchmark(opened, backends, plan)
+    measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
+    # Names whole and as they are, even if lines wrap.
+    console = Console(width=max(130, Console().width), markup=False, emoji=False)
+    for size in plan.batches:
+        if any(speed.batch == size for speed in measured):
+            console.print(results.table(found, size))
+    if measured:
+        pace = f"at {fps:g} per second" if fps else "back to back"
+        print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
+        print("in a new process: loading the backend and the model, the first answer, the memory that both took")
+    if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
+        print(f"mJ per inference: {energy}, idle power included")
+    if why := nvml.obstacle():
+        print(f"memory and energy of the GPU were not measured: {why}")
+    for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
+        print(f"not measured: {'; '.join(keys)}: {reason}")
+    if json:
+        json_files.write(json, results.benchmark_record(opened, plan, found, _command()))
+    if missing and (backends or not measured):
+        raise MissingError(f"{missing[0].key}: {missing[0].missing}")
+    if baseline and before:
+        results.check_regression(baseline, before, found, max_regression)
+
+
+def _command() -> str:
+    """What was typed, for a record that is to be repeated."""
+    from qcn.export.bundle.golden import readable
+
+    return readable(shlex.join(["qcn", *sys.argv[1:]]))

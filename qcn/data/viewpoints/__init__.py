@@ -1,0 +1,8 @@
+"""The data sets that are rendered here: `dataset` lists and keeps them, `toys` makes the toys, `raytrace` the pictures.
+
+Only `raytrace` needs torch, and it is imported only to render.
+"""
+
+from qcn.data.viewpoints.dataset import DATASETS
+
+__all__ = ["DATASETS"]

@@ -1,0 +1,169 @@
+"""`viewpoints`: stereo pictures of toys, rendered here, in smallNORB's own structure.
+
+Five categories of ten instances, from 9 elevations and 18 azimuths under 6 lightings: 48,600 pairs, 96×96 grey pixels.
+They are rendered once, on the GPU where there is one, and kept in the data folder.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as serialised
+
+from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.spec import Augmentation, Dataset, Preprocessing
+from qcn.data.splits import Axis, by_instance, by_viewpoint
+from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
+from qcn.errors import MissingError, UsageError
+from qcn.files import atomic_write
+
+RENDERER = 1  # raise it whenever a picture changes: the set is then rendered again, into a new file
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which pictures to render: every instance from these angles (degrees) under these lightings (0..5)."""
+
+    size: int = 96
+    elevations: tuple[int, ...] = tuple(range(30, 71, 5))
+    azimuths: tuple[int, ...] = tuple(range(0, 341, 20))
+    lightings: tuple[int, ...] = tuple(range(6))
+    seed: int = 0
+    instances: tuple[int, ...] = tuple(range(INSTANCES))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Categories, instances, elevations, azimuths, lightings: the canonical order, the last going fastest."""
+        axes = (self.instances, self.elevations, self.azimuths, self.lightings)
+        return (len(CATEGORIES), *map(len, axes))
+
+    @property
+    def file_name(self) -> str:
+        subset = hashlib.sha256(repr((self.instances, self.elevations, self.azimuths, self.lightings)).encode())
+        counts = "x".join(map(str, self.shape))
+        return f"{counts}-{subset.hexdigest()[:8]}-{self.size}px-seed{self.seed}-renderer{RENDERER}.safetensors"
+
+
+FULL = Variant()
+DEMO = Variant(size=40, elevations=(30, 45, 60), lightings=(0, 3))
+
+
+def render(variant: Variant) -> NDArray[np.uint8]:
+    """All stereo pairs of a variant in the canonical order: uint8 [N, 2, size, size], the left eye first."""
+    try:
+        import torch
+
+        from qcn.data.viewpoints import raytrace
+    except ModuleNotFoundError as error:
+        raise MissingError(f"rendering viewpoints needs {error.name}: pip install {error.name}") from None
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    lights = tuple(raytrace.LIGHTS[lighting] for lighting in variant.lightings)
+    elevations, azimuths = np.array(variant.elevations), np.array(variant.azimuths)
+
+    def pictures(one: Toy) -> NDArray[np.uint8]:
+        return raytrace.render(one, elevations, azimuths, lights, size=variant.size, device=device)
+
+    toys = [toy(category, i, variant.seed) for category in range(len(CATEGORIES)) for i in variant.instances]
+    images = np.empty((len(toys), *variant.shape[2:], 2, variant.size, variant.size), np.uint8)
+    # On a CPU the arrays of one toy are too small to share out: better one thread per toy than several within each.
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads if device.type == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for place, rendered in enumerate(_with_progress(pool.map(pictures, toys), len(toys))):
+            images[place] = rendered
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+    return images.reshape(-1, 2, variant.size, variant.size)
+
+
+def _with_progress(work: Iterable[NDArray[np.uint8]], total: int) -> Iterator[NDArray[np.uint8]]:
+    """The same, with a progress bar if this is a terminal."""
+    if not sys.stderr.isatty():
+        yield from work
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(work, "Rendering viewpoints", total, console=Console(stderr=True), transient=True)
+
+
+def load_viewpoints(folder: Path, variant: Variant = FULL) -> ImageSet:
+    """The pictures of a variant with their labels and views, from the file in `folder`, or rendered and kept there."""
+    path = folder / variant.file_name
+    if path.exists():
+        images = _read(path, (int(np.prod(variant.shape)), 2, variant.size, variant.size))
+    else:
+        images = render(variant)
+        content = serialised({"images": images}, {"sha256": hashlib.sha256(images.data).hexdigest()})
+        with atomic_write(path) as aside:
+            aside.write_bytes(content)
+    labels, *views = (index.reshape(-1) for index in np.indices(variant.shape))
+    angles = (variant.instances, variant.elevations, variant.azimuths, variant.lightings)
+    chosen = (np.array(values)[index] for values, index in zip(angles, views, strict=True))
+    return ImageSet(images, labels, CATEGORIES, Views(*chosen))
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    damaged = UsageError(f"the rendered pictures in {path} are damaged; delete the file, and they are rendered again")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            images: NDArray[np.uint8] = file.get_tensor("images")
+            expected = (file.metadata() or {}).get("sha256")
+    except SafetensorError:
+        raise damaged from None
+    if images.dtype != np.uint8 or images.shape != shape or hashlib.sha256(images.data).hexdigest() != expected:
+        raise damaged
+    return images
+
+
+def _load(folder: Path, name: str, variant: Variant, axis: Axis | None, pooled: bool) -> Splits:
+    images = load_viewpoints(folder, variant)
+    return by_viewpoint(images, name, axis, pooled) if axis else by_instance(images, name)
+
+
+def _dataset(
+    name: str, summary: str, axis: Axis | None = None, *, pooled: bool = False, variant: Variant = FULL
+) -> Dataset:
+    return Dataset(
+        name=name,
+        summary=summary,
+        classes=CATEGORIES,
+        channels=2,
+        size=variant.size,
+        folder="viewpoints",
+        load=partial(_load, name=name, variant=variant, axis=axis, pooled=pooled),
+        preprocessing=Preprocessing(resize=48 if variant == FULL else None, crop=32, standardise="image"),
+        augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
+    )
+
+
+DATASETS = (
+    _dataset("viewpoints", "rendered toys in stereo, 96×96 grey; test on new instances"),
+    _dataset("viewpoints-azimuth", "viewpoints, test on new instances from new azimuths", "azimuth"),
+    _dataset(
+        "viewpoints-azimuth-pooled", "viewpoints, test on known instances from new azimuths", "azimuth", pooled=True
+    ),
+    _dataset("viewpoints-elevation", "viewpoints, test on new instances from new elevations", "elevation"),
+    _dataset(
+        "viewpoints-elevation-pooled",
+        "viewpoints, test on known instances from new elevations",
+        "elevation",
+        pooled=True,
+    ),
+    _dataset(
+        "viewpoints-demo",
+        "a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look",
+        "azimuth",
+        pooled=True,
+        variant=DEMO,
+    ),
+)

@@ -1,0 +1,8 @@
+"""The names of choices that several parts of the product share. No torch here."""
+
+from typing import Literal, get_args
+
+Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its votes, see qcn/routing.py
+Precision = Literal["fp32", "fp16", "bf16"]  # what an operation computes in
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+AnyPrecision = Literal["fp64", "fp32", "fp16", "bf16"]  # the same, and that of the reference

@@ -1,0 +1,198 @@
+"""Records read from JSON: strict text to values, values to frozen dataclasses. Every refusal names the place.
+
+    settings = records.read(Settings, records.parse(path.read_bytes(), "run.json"), "run.json")
+    UsageError: run.json: history[3].epoch must be a whole number, not '4'
+
+A dataclass is its own schema: every field must be there, and no other entry. Fields may be str, int, float, bool, None,
+Literal, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X], Any, or dataclasses of these. What a dataclass
+refuses in `__post_init__` (by UsageError, ValueError or TypeError) is reported at its place too. No torch here.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import types
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from qcn.errors import UsageError
+
+T = TypeVar("T")
+
+_NAMES = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", type(None): "null"}
+
+
+class _Refused(Exception):
+    """What is wrong, as it reads after its place. The callers complete the place: `epoch`, `[3].epoch`, …"""
+
+    def __init__(self, problem: str, place: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.place = problem, place
+
+    def inside(self, place: str) -> "_Refused":
+        dot = "." if self.place and not self.place.startswith("[") else ""
+        return _Refused(self.problem, f"{place}{dot}{self.place}")
+
+
+def parse(text: str | bytes, what: str = "the text") -> Any:
+    """The values of a strict JSON text: UTF-8, every key of an object once, finite numbers only. `what` names it."""
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+        parsed = json.loads(decoded, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
+        if "\\u" in decoded:  # half of a surrogate pair, which no file and no terminal takes
+            json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+        return parsed
+    except UnicodeError as error:
+        raise UsageError(f"{what} is not UTF-8 text: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"{what} is not valid JSON: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{what} is not valid JSON here: it is nested too deeply") from None
+
+
+def read(cls: type[T], value: object, what: str) -> T:
+    """The dataclass `cls` from a parsed JSON object; UsageError says what does not fit, and where in `what`."""
+    try:
+        return cast(T, _read(cls, value))
+    except _Refused as refused:
+        place = f"{what}: {refused.place}" if refused.place else what
+        raise UsageError(f"{place}{refused.problem}") from None
+
+
+def _read(kind: Any, value: object) -> Any:
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, value)
+    if origin := get_origin(kind):
+        return _GENERIC[origin](kind, value)
+    return _float(value) if kind is float else _exactly(kind, value)
+
+
+def _at(place: str, kind: Any, value: object) -> Any:
+    try:
+        return _read(kind, value)
+    except _Refused as refused:
+        raise refused.inside(place) from None
+
+
+def _dataclass(cls: Any, value: object) -> Any:
+    entries, kinds = _entries(value), _kinds(cls)
+    for name in entries:
+        if name not in kinds:
+            raise _Refused(f" has an unknown entry {name!r}; known: {', '.join(kinds)}")
+    for name in kinds:
+        if name not in entries:
+            raise _Refused(" is missing", name)
+    read_entries = {name: _at(name, kind, entries[name]) for name, kind in kinds.items()}
+    try:
+        return cls(**read_entries)
+    except (UsageError, ValueError, TypeError) as error:
+        raise _Refused(f": {error}") from None
+
+
+@functools.cache
+def _kinds(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    return {entry.name: hints[entry.name] for entry in dataclasses.fields(cls) if entry.init}
+
+
+def _literal(kind: Any, value: object) -> Any:
+    choices = get_args(kind)
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        raise _Refused(f" must be one of {', '.join(map(repr, choices))}, not {_shown(value)}")
+    return value
+
+
+def _union(kind: Any, value: object) -> Any:
+    """The one kind of several that fits. Beside None there is usually one, whose own refusal says most."""
+    kinds = get_args(kind)
+    if value is None and type(None) in kinds:
+        return None
+    refusals = []
+    for one in kinds:
+        if one is type(None):
+            continue
+        try:
+            return _read(one, value)
+        except _Refused as refused:
+            refusals.append(refused)
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise _Refused(f" must be {' or '.join(_NAMES.get(one, str(one)) for one in kinds)}, not {_shown(value)}")
+
+
+def _sequence(kind: Any, value: object) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if not isinstance(value, list):
+        raise _Refused(f" must be a list, not {_shown(value)}")
+    fixed = origin is tuple and inner[-1] is not ...
+    if fixed and len(value) != len(inner):
+        raise _Refused(f" must have {len(inner)} entries, not {len(value)}")
+    kinds = inner if fixed else (inner[0],) * len(value)
+    read_entries = [_at(f"[{i}]", kinds[i], entry) for i, entry in enumerate(value)]
+    return read_entries if origin is list else tuple(read_entries)
+
+
+def _mapping(kind: Any, value: object) -> dict[str, Any]:
+    return {key: _at(f"[{key!r}]", get_args(kind)[1], entry) for key, entry in _entries(value).items()}
+
+
+_GENERIC: dict[Any, Callable[[Any, object], Any]] = {
+    Literal: _literal,
+    Union: _union,
+    types.UnionType: _union,
+    list: _sequence,
+    tuple: _sequence,
+    dict: _mapping,
+}
+
+
+def _entries(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _Refused(f" must be an object, not {_shown(value)}")
+    return value
+
+
+def _exactly(kind: Any, value: object) -> Any:
+    if type(value) is not kind:
+        raise _Refused(f" must be {_NAMES[kind]}, not {_shown(value)}")
+    return value
+
+
+def _float(value: object) -> float:
+    if type(value) in (int, float):
+        try:
+            number = float(cast(float, value))
+        except OverflowError:  # a whole number too large for any float
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise _Refused(f" must be a finite number, not {_shown(value)}")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = {None: "null", True: "true", False: "false"}[value] if value is None or type(value) is bool else repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice")
+    return entries
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large a number")
+    return number
+
+
+def _constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number in JSON")

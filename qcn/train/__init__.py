@@ -1,0 +1,13 @@
+"""Training: `train(settings, data_dir, out)` starts a run in the folder `out`, `resume(out, data_dir)` continues one.
+
+loop          the epochs and steps                      settings     what a user can choose, and the presets
+checkpoint    a run on disk                             record       what run.json says of it
+losses        what is minimised                         schedules    the learning rate and the margin
+logbook       progress bar, metrics                     curves       the learning curves
+validation    a network's answers to a set of images    faults       where a NaN came from
+signals       Ctrl-C and SIGTERM
+"""
+
+from qcn.train.loop import resume, train
+
+__all__ = ["resume", "train"]

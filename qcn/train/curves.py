@@ -1,0 +1,24 @@
+"""The learning curves of a run, as a PNG file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from qcn.plots import COLOURS, figure
+from qcn.train.record import Epoch
+
+
+def learning_curves(path: Path, history: Sequence[Epoch]) -> None:
+    """Training loss, and training and validation error, by epoch."""
+    epochs = [row.epoch for row in history]
+    with figure(path, 2, 9, 3.4) as (left, right):
+        left.plot(epochs, [row.train_loss for row in history], color=COLOURS[0], marker=".")
+        left.set(title="Training loss", xlabel="epoch")
+        right.plot(epochs, [100 * row.train_error for row in history], color=COLOURS[0], marker=".", label="training")
+        validation = [100 * row.validation_error for row in history]
+        right.plot(epochs, validation, color=COLOURS[1], marker=".", label="validation")
+        right.set(title="Error, %", xlabel="epoch", ylim=(0, None))
+        right.legend(frameon=False)
+        for axes in (left, right):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.grid(alpha=0.25)
+            axes.spines[["top", "right"]].set_visible(False)

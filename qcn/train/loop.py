@@ -1,0 +1,291 @@
+"""The training loop.
+
+Every random choice of a run is a function of (seed, epoch, step), never of what happened before: the order of the
+images, how each is varied, dropout. So a resumed run ends with the same weights as one that was never stopped, and P
+processes that share a batch compute what one process does.
+"""
+
+import copy
+import hashlib
+import math
+import time
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from qcn.data import find, load
+from qcn.data.imageset import Splits
+from qcn.data.preprocess import augmented
+from qcn.devices import pick_device
+from qcn.distributed import barrier, process_group, rank, sum_over_processes, world_size
+from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
+from qcn.model import choose_kernels, slow_because
+from qcn.train import checkpoint
+from qcn.train.faults import first_non_finite
+from qcn.train.logbook import Logbook
+from qcn.train.losses import loss_of
+from qcn.train.record import RUN, Epoch, Progress, Run, load_run, new_run
+from qcn.train.schedules import learning_rate, spread_margin
+from qcn.train.settings import Settings
+from qcn.train.signals import on_stop_signal
+from qcn.train.validation import count_errors
+from qcn.zoo import MODELS
+
+SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
+REPORT_EVERY = 10  # steps between two readings from the device: the loss, and whether a gradient was NaN
+
+
+def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -> Run:
+    """Train a network from scratch into the folder `out`; returns the finished run's record."""
+    if (out / RUN).exists():
+        raise UsageError(
+            f"{out} holds a run already: continue it with `qcn train --resume {out}`, or choose another --out"
+        )
+    if settings.model not in MODELS:
+        raise unknown_name("model", settings.model, MODELS)
+    chosen = pick_device(device)
+    with process_group(chosen):
+        return Training(settings, load_once(settings.dataset, data_dir), out, chosen).run()
+
+
+def resume(out: Path, data_dir: Path, device: str = "auto") -> Run:
+    """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped."""
+    run = load_run(out)
+    chosen = pick_device(device)
+    with process_group(chosen):
+        training = Training(run.settings, load_once(run.settings.dataset, data_dir), out, chosen)
+        training.restore(run)
+        return training.run()
+
+
+def load_once(dataset: str, data_dir: Path) -> Splits:
+    """Load a data set, process 0 first, so that it is rendered or unpacked only once."""
+    if rank() > 0:
+        barrier()
+    splits = load(dataset, data_dir)
+    if rank() == 0:
+        barrier()
+    return splits
+
+
+def seed_of(*parts: int) -> int:
+    """A 63-bit seed that differs for every combination of its parts."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
+
+
+def floating(network: nn.Module) -> list[Tensor]:
+    """A network's parameters and running statistics."""
+    return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
+
+
+class Training:
+    """A run in progress: the network, its optimiser, the data on the device, and the record that checkpoints write."""
+
+    def __init__(self, settings: Settings, splits: Splits, out: Path, device: torch.device) -> None:
+        self.settings, self.splits, self.out, self.device = settings, splits, out, device
+        if settings.batch_size % world_size():
+            raise UsageError(f"a batch of {settings.batch_size} cannot be shared evenly by {world_size()} processes")
+        self.steps_per_epoch = len(splits.train) // settings.batch_size
+        if not self.steps_per_epoch:
+            raise UsageError(f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images")
+        self.total_steps = self.steps_per_epoch * settings.epochs
+
+        dataset = find(settings.dataset)
+        self.augmentation = dataset.augmentation[settings.preset]
+        self.preprocessing = dataset.preprocessing.fitted(splits.train)
+        self.record = new_run(settings, splits, self.preprocessing)
+
+        torch.manual_seed(seed_of(settings.seed))
+        self.network = self.record.model.create().to(device)
+        choose_kernels(self.network, settings.kernels)
+        self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
+        self.averaged = floating(self.average), floating(self.network)
+        self.names = [name for name, _ in self.network.named_parameters()]
+        # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`.
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
+        )
+        self.images = torch.from_numpy(splits.train.images).to(device)
+        self.labels = torch.from_numpy(splits.train.labels).to(device)
+        self.epoch, self.step = 0, 0  # the epoch in progress, and the steps taken since the run began
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers in this epoch so far
+        self.first_fault = torch.full((), -1, dtype=torch.long, device=device)  # the first step with a NaN gradient
+        self.stop_asked = False
+
+    def restore(self, run: Run) -> None:
+        """Continue where `run` was saved."""
+        if run.data.sha256 != self.record.data.sha256:
+            raise UsageError(
+                f"the training images of '{self.settings.dataset}' are not those that {self.out} started with"
+            )
+        tensors = checkpoint.load_tensors(self.out, run.state)
+        raw = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
+        checkpoint.restore(self.network, raw, self.out)
+        checkpoint.restore(self.average, checkpoint.load_tensors(self.out, run.last), self.out)
+        checkpoint.restore_optimizer(self.optimizer, self.names, tensors)
+        self.record = run
+        self.epoch, self.step = run.progress.epoch, run.progress.step
+        # The sums of all processes are saved as one sum, which process 0 takes over.
+        self.sums.copy_(torch.tensor(run.progress.sums, dtype=torch.float64) * (rank() == 0))
+        if rank() == 0:
+            checkpoint.clean(self.out, run)
+
+    def run(self) -> Run:
+        """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
+        module: nn.Module = self.network
+        if world_size() > 1:
+            # Newer versions of torch rename `broadcast_buffers` and warn; older ones have only this name.
+            warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
+            # Batch statistics are already equal on all processes; only gradients are left to share.
+            module = DistributedDataParallel(module, broadcast_buffers=False)
+        if self.settings.compile:
+            # On a GPU as CUDA graphs: with fused routing a step is mostly the time of launching it.
+            mode = "reduce-overhead" if self.device.type == "cuda" and world_size() == 1 else "default"
+            module = torch.compile(module, mode=mode)  # type: ignore[assignment]
+            # torch makes an empty one, to own the graphs' memory, and warns of it.
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+        if self.step == 0:
+            self.save(best=True)
+        # Several processes cannot agree on the step to stop after: a signal ends them at once.
+        stopping = on_stop_signal(self.ask_to_stop) if world_size() == 1 else nullcontext()
+        with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, stopping:
+            if why := slow_because(self.network):
+                logbook.say(f"routing runs in plain torch, which is slow: {why}")
+            while self.epoch < self.settings.epochs:
+                started, first = time.perf_counter(), self.step
+                self.train_epoch(module, logbook)
+                row = self.finish_epoch(time.perf_counter() - started, self.step - first)
+                logbook.epoch_done(self.record, row)
+                self.stop_if_asked()
+        return self.record
+
+    def train_epoch(self, module: nn.Module, logbook: Logbook) -> None:
+        """The rest of the epoch in progress."""
+        module.train()
+        plan = self.plan(self.epoch)
+        share = self.settings.batch_size // world_size()
+        saved = time.monotonic()
+        for batch in range(self.step - self.epoch * self.steps_per_epoch, self.steps_per_epoch):
+            start = batch * self.settings.batch_size + rank() * share
+            loss = self.update(module, *self.batch(plan, slice(start, start + share)))
+            last = batch + 1 == self.steps_per_epoch
+            if last or batch % REPORT_EVERY == 0:
+                self.refuse_faults()
+                logbook.progress(self.epoch, self.step, float(loss))
+            # Several processes would not reach this at the same step: they save after epochs only.
+            due = self.stop_asked or time.monotonic() - saved > SAVE_EVERY_S
+            if due and not last and world_size() == 1:
+                self.save(best=False)
+                self.stop_if_asked()
+                saved = time.monotonic()
+        self.epoch += 1
+
+    def learning_rate(self, step: int) -> float:
+        return learning_rate(self.settings.schedule, self.settings.lr, step, self.total_steps)
+
+    def margin(self, step: int) -> float:
+        return spread_margin(self.settings.margin, step, self.total_steps)
+
+    def plan(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, 3]."""
+        generator = torch.Generator().manual_seed(seed_of(self.settings.seed, epoch))
+        order = torch.randperm(len(self.labels), generator=generator)
+        draws = torch.rand(len(self.labels), 3, generator=generator)
+        return order.to(self.device), draws.to(self.device)
+
+    def batch(self, plan: tuple[Tensor, Tensor], rows: slice) -> tuple[Tensor, Tensor]:
+        """Images as the network sees them, and their labels."""
+        order, draws = plan
+        chosen = order[rows]
+        return augmented(self.images[chosen], self.preprocessing, self.augmentation, draws[rows]), self.labels[chosen]
+
+    def update(self, module: nn.Module, image: Tensor, label: Tensor) -> Tensor:
+        """One step of the optimiser; returns the loss. Nothing in it waits for a GPU."""
+        settings = self.settings
+        torch.manual_seed(seed_of(settings.seed, self.step, rank()))  # dropout
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
+            prediction = module(image)
+        loss = loss_of(prediction, label, settings.loss, self.margin(self.step))
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
+        # From the first NaN on, the optimiser leaves the weights as they are, so that the fault can still be found.
+        self.first_fault = torch.where((self.first_fault < 0) & ~norm.isfinite(), self.step, self.first_fault)
+        self.optimizer.found_inf = (self.first_fault >= 0).float()  # type: ignore[attr-defined]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(self.step)
+        self.optimizer.step()
+        self.step += 1
+        with torch.no_grad():
+            self.sums += torch.stack([loss.double(), (prediction.activation.argmax(1) != label).double().sum()])
+            if settings.ema:
+                decay = min(settings.ema, (1 + self.step) / (10 + self.step))
+                torch._foreach_lerp_(*self.averaged, 1 - decay)
+        return loss.detach()
+
+    def refuse_faults(self) -> None:
+        """End the run if a gradient was NaN or infinite, saying at which step and in which layer."""
+        fault = int(self.first_fault)
+        if fault < 0:
+            return
+        epoch, batch = divmod(fault, self.steps_per_epoch)
+        start = batch * self.settings.batch_size
+        image, label = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
+        where = first_non_finite(
+            self.network, image, lambda p: loss_of(p, label, self.settings.loss, self.margin(fault))
+        )
+        kept = self.record.last
+        raise CheckFailed(
+            f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "
+            f"the last good checkpoint, after {kept.epoch if kept else 0} epochs, is kept in {self.out}"
+        )
+
+    def finish_epoch(self, seconds: float, steps: int) -> Epoch:
+        """Measure on the validation split, write the history and a checkpoint."""
+        settings, images = self.settings, self.steps_per_epoch * self.settings.batch_size
+        loss, wrong = sum_over_processes(self.sums).tolist()
+        validation = self.splits.validation
+        errors = count_errors(
+            self.average, validation, self.preprocessing, self.device, slice(rank(), None, world_size())
+        )
+        val_wrong = sum_over_processes(torch.tensor(float(errors), dtype=torch.float64, device=self.device))
+        row = Epoch(
+            epoch=self.epoch,
+            step=self.step,
+            train_loss=loss / (self.steps_per_epoch * world_size()),
+            train_error=wrong / images,
+            validation_error=float(val_wrong) / len(validation),
+            lr=self.learning_rate(self.step - 1),
+            margin=self.margin(self.step - 1) if settings.loss == "spread" else None,
+            images_per_second=steps * settings.batch_size / seconds,
+            seconds=seconds,
+        )
+        best = all(row.validation_error <= earlier.validation_error for earlier in self.record.history)
+        self.record = replace(self.record, history=(*self.record.history, row))
+        self.sums.zero_()
+        self.save(best=best)
+        return row
+
+    def save(self, *, best: bool) -> None:
+        """Write a checkpoint (process 0 does)."""
+        self.refuse_faults()
+        loss, wrong = sum_over_processes(self.sums).tolist()
+        self.record = replace(self.record, progress=Progress(self.epoch, self.step, (loss, wrong)))
+        if rank() == 0:
+            state = {f"model.{name}": tensor for name, tensor in self.network.state_dict().items()}
+            state |= checkpoint.optimizer_tensors(self.optimizer, self.names)
+            weights = self.average.state_dict()
+            self.record = checkpoint.save(self.out, self.record, weights, state, epoch=self.epoch, best=best)
+
+    def ask_to_stop(self) -> None:
+        self.stop_asked = True
+
+    def stop_if_asked(self) -> None:
+        """End the run, just saved, if a signal asked for it and there is more to do."""
+        if self.stop_asked and self.step < self.total_steps:
+            raise Stopped(f"stopped and saved after {self.step} steps; continue with: qcn train --resume {self.out}")

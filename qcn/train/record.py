@@ -1,0 +1,170 @@
+"""What run.json says of a training run: the network, the data, the settings, how far it is, and the files beside it."""
+
+import hashlib
+import inspect
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+
+from torch import nn
+
+import qcn
+from qcn import records
+from qcn.data.imageset import Splits
+from qcn.data.spec import Preprocessing
+from qcn.errors import UsageError
+from qcn.files import write_text
+from qcn.names import Mode
+from qcn.train.settings import Settings
+from qcn.zoo import MODELS, create
+
+SCHEMA = 2
+OPTIONS = ("mode", "size")
+RUN = "run.json"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What `qcn.create` makes the network from. `mode` and `size` are None for networks that do not take them."""
+
+    name: str
+    in_channels: int
+    classes: int
+    mode: Mode | None = None
+    size: int | None = None
+
+    def create(self) -> nn.Module:
+        """A freshly initialised network."""
+        options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
+        try:
+            return create(self.name, in_channels=self.in_channels, classes=self.classes, **options)
+        except TypeError as error:
+            raise UsageError(f"'{self.name}' does not take the options {options}: {error}") from None
+
+
+@dataclass(frozen=True)
+class TensorFile:
+    """A safetensors file of the run, and the epoch it was written after."""
+
+    file: str
+    sha256: str
+    epoch: int
+
+    def __post_init__(self) -> None:
+        if PurePath(self.file).name != self.file:
+            raise UsageError(f"{self.file!r} is not the name of a file in the run's folder")
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run was trained on: the data set, [C, H, W] of its stored images, how many, and the sha256 of them."""
+
+    name: str
+    image: tuple[int, int, int]
+    train: int
+    validation: int
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if min(self.image) < 1:
+            raise UsageError(f"image must be [channels, height, width], not {list(self.image)}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The epoch and step to continue from, and the sums (of losses, of wrong answers) of the epoch that has begun."""
+
+    epoch: int = 0
+    step: int = 0
+    sums: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0 or self.step < 0:
+            raise UsageError(f"epoch and step must be 0 or more, not {self.epoch} and {self.step}")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The measurements of one epoch, a row of metrics.csv. `margin` is the spread loss's; None for other losses."""
+
+    epoch: int
+    step: int
+    train_loss: float
+    train_error: float
+    validation_error: float
+    lr: float
+    margin: float | None
+    images_per_second: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs."""
+
+    model: Model
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    data: TrainingData
+    settings: Settings
+    progress: Progress = Progress()
+    history: tuple[Epoch, ...] = ()
+    last: TensorFile | None = None
+    best: TensorFile | None = None
+    state: TensorFile | None = None
+    schema: int = SCHEMA
+    qcn_version: str = qcn.__version__
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.model.classes:
+            raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
+
+    def weights(self, which: str) -> TensorFile | None:
+        """The file of the weights that were "best" on validation, or of the "last" ones."""
+        return self.best if which == "best" and self.best else self.last
+
+    def write(self, folder: Path) -> None:
+        write_text(folder / RUN, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
+
+
+def new_run(settings: Settings, splits: Splits, preprocessing: Preprocessing) -> Run:
+    """The record of a run that has not begun."""
+    train_set = splits.train
+    channels, height, width = train_set.images.shape[1:]
+    accepted = inspect.signature(MODELS[settings.model]).parameters
+    size = preprocessing.output_size(height, width)[0]
+    digest = hashlib.sha256(train_set.images.data)
+    digest.update(train_set.labels.data)
+    return Run(
+        model=Model(
+            settings.model,
+            channels,
+            len(train_set.classes),
+            mode=settings.mode if "mode" in accepted else None,
+            size=size if "size" in accepted else None,
+        ),
+        classes=train_set.classes,
+        preprocessing=preprocessing,
+        data=TrainingData(
+            name=settings.dataset,
+            image=(channels, height, width),
+            train=len(splits.train),
+            validation=len(splits.validation),
+            sha256=digest.hexdigest(),
+        ),
+        settings=settings,
+    )
+
+
+def load_run(folder: Path) -> Run:
+    """Read run.json; what does not fit is refused."""
+    path = folder / RUN
+    if not path.is_file():
+        raise UsageError(f"{folder} is not a training run: it has no {RUN} (make one with `qcn train`)")
+    record = records.parse(path.read_bytes(), str(path))
+    if isinstance(record, dict) and record.get("schema") != SCHEMA:
+        found = record.get("schema")
+        raise UsageError(
+            f"{path} has schema {found!r}; this version of qcn reads {SCHEMA}: train again with `qcn train`"
+        )
+    return records.read(Run, record, str(path))

@@ -1,0 +1,90 @@
+"""The settings of a training run, and the two presets they start from."""
+
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from qcn.errors import UsageError, unknown_name
+from qcn.names import Mode, Precision
+from qcn.routing import Kernels
+from qcn.train.losses import Loss
+from qcn.train.schedules import LearningRateSchedule, MarginSchedule
+
+CHOICES = {
+    "loss": get_args(Loss),
+    "margin": get_args(MarginSchedule),
+    "mode": get_args(Mode),
+    "schedule": get_args(LearningRateSchedule),
+    "precision": ("fp32", "bf16"),
+    "kernels": get_args(Kernels),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides the weights a run ends with. The defaults are the preset "best".
+
+    margin        the spread loss's margin: the paper's schedule, or one scaled to the run's length
+    mode          a parent's activation, see `qcn.routing`
+    schedule      the learning rate: one cycle with 15 % warm-up, or the paper's decay by 0.96 every 20,000 steps
+    clip          largest gradient norm; None: not clipped
+    ema           decay of the averaged weights that evaluation uses; None: the raw weights
+    kernels       of routing: fused where there are any (auto), always (fused) or never (reference)
+    """
+
+    dataset: str
+    model: str
+    preset: str = "best"
+    epochs: int = 16
+    batch_size: int = 128
+    lr: float = 1e-2
+    loss: Loss = "ce"
+    margin: MarginSchedule = "scaled"
+    mode: Mode = "logistic"
+    schedule: LearningRateSchedule = "one-cycle"
+    weight_decay: float = 1e-4
+    clip: float | None = 5.0
+    ema: float | None = 0.999
+    precision: Precision = "fp32"
+    compile: bool = False
+    kernels: Kernels = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise unknown_name(name, str(getattr(self, name)), choices)
+        for name in ("epochs", "batch_size", "lr"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.seed < 0:
+            raise UsageError(f"seed must be 0 or more, not {self.seed}")
+        for name in ("epochs", "batch_size", "seed"):
+            if type(getattr(self, name)) is not int:
+                raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+
+
+# What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.
+PAPER: dict[str, Any] = {
+    "epochs": 300,
+    "batch_size": 64,
+    "lr": 3e-3,
+    "loss": "spread",
+    "margin": "paper",
+    "mode": "unit",
+    "schedule": "exponential",
+    "weight_decay": 0.0,
+    "clip": None,
+    "ema": None,
+}
+PRESETS: dict[str, dict[str, Any]] = {"best": {}, "paper": PAPER}
+
+
+def settings_from(preset: str, **chosen: Any) -> Settings:
+    """The preset's settings with what the user chose on top; a choice of None means the preset's."""
+    if preset not in PRESETS:
+        raise unknown_name("preset", preset, PRESETS)
+    known = {f.name for f in fields(Settings)}
+    if unknown := set(chosen) - known:
+        raise unknown_name("setting", min(unknown), known)
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return Settings(**{"preset": preset, **PRESETS[preset], **given})

@@ -1,0 +1,191 @@
+"""The answers of a backend against the float64 reference: how far apart, and which part of what is allowed that is.
+
+What is allowed is said in `qcn.export.bundle.tolerance`, in noise floors: the errors that the trained network itself
+makes in float32. An error is shown as a share of that, since 3,000 noise floors are many in fp32 and few in fp16.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.tolerance import last_place, noise_floor, tolerance
+from qcn.intervals import wilson
+from qcn.verify.words import Histogram, share_of_allowed
+
+Array = NDArray[Any]
+EDGES = tuple(np.arange(-6, 3.5, 0.5).tolist())  # of the histogram: log10 of an error as a share of what is allowed
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """A tolerance that a user gave instead of ours: absolute, and relative to the output's largest value; their sum."""
+
+    atol: float = 0.0
+    rtol: float = 0.0
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one output: absolute, relative to the largest value, and in units of the last place. All of finite values.
+
+    not_finite   how many values are NaN or infinite; one is too many
+    histogram    of log10 of the errors as shares of what is allowed; what lies beyond its ends is counted with the
+                 ends, and so is what is not finite. None where nothing was counted
+    """
+
+    max_abs: float
+    mean_abs: float
+    rms: float
+    max_rel: float
+    cosine: float
+    ulps: float
+    noise_floor: float
+    tolerance: float
+    not_finite: int
+    histogram: Histogram | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.not_finite and self.max_abs <= self.tolerance
+
+    @property
+    def share(self) -> float:
+        """The largest error as a share of what is allowed; infinite for what is not finite."""
+        if self.not_finite:
+            return math.inf
+        if not self.max_abs:
+            return 0.0
+        return self.max_abs / self.tolerance if self.tolerance else math.inf
+
+    @property
+    def noise_floors(self) -> float:
+        """The largest error in noise floors; infinite for what is not finite."""
+        return math.inf if self.not_finite else self.max_abs / self.noise_floor
+
+    def words(self) -> str:
+        if self.not_finite:
+            return f"not finite in {self.not_finite} places"
+        if not self.tolerance:
+            return f"off by {self.max_abs:.2g}, where no error is allowed"
+        return f"off by {self.max_abs:.2g}: {share_of_allowed(self.share)} ({self.tolerance:.2g})"
+
+
+def outputs(golden: Golden) -> tuple[str, ...]:
+    """The outputs that the network has: not every one has poses."""
+    return tuple(name for name in ("activation", "pose") if getattr(golden.reference, name).size)
+
+
+def compare(
+    found: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
+) -> dict[str, Errors]:
+    """Each of the network's outputs; those that `allowed` names by that tolerance."""
+    return {
+        name: errors(
+            found[name],
+            getattr(golden.reference, name),
+            getattr(golden.float32, name),
+            precision,
+            allowed.get(name),
+        )
+        for name in outputs(golden)
+    }
+
+
+def errors(found: Array, exact: Array, single: Array, precision: str, allowed: Allowed | None = None) -> Errors:
+    """Of what was found against the exact values, with `single` for what float32 makes of them."""
+    scale = float(np.abs(exact).max())
+    limit = allowed.atol + allowed.rtol * scale if allowed else tolerance(exact, single, precision)
+    wide = found.astype(np.float64)
+    finite = np.isfinite(wide)
+    apart = np.abs(wide[finite] - exact[finite])
+    norms = float(np.linalg.norm(wide[finite]) * np.linalg.norm(exact[finite]))
+    worst = float(apart.max(initial=0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):  # no error, or none allowed
+        shares = np.log10(apart) - (math.log10(limit) if limit else -math.inf)
+    beyond = np.full(int(np.sum(~finite)), np.inf)
+    placed = np.clip(np.nan_to_num(np.concatenate([shares, beyond]), nan=-np.inf), EDGES[0], EDGES[-1])
+    counts, _ = np.histogram(placed, EDGES)
+    return Errors(
+        max_abs=worst,
+        mean_abs=float(apart.mean()) if len(apart) else 0.0,
+        rms=float(np.sqrt(np.mean(apart**2))) if len(apart) else 0.0,
+        max_rel=worst / scale if scale else worst,
+        cosine=float(np.sum(wide[finite] * exact[finite])) / norms if norms else 1.0,
+        ulps=worst / last_place(exact),
+        noise_floor=noise_floor(exact, single),
+        tolerance=limit,
+        not_finite=int(np.sum(~finite)),
+        histogram=Histogram(EDGES, tuple(counts.tolist())),
+    )
+
+
+@dataclass(frozen=True)
+class Flip:
+    """An image whose class is another than the reference's: `row` names it, `index` is its place among the images.
+
+    `margin` is by how much the reference preferred its own class; a `tie` is within what float32 may turn round.
+    """
+
+    row: str
+    index: int
+    expected: str
+    found: str
+    margin: float
+    tie: bool
+
+
+def flips(found: Array, golden: Golden, classes: tuple[str, ...]) -> tuple[Flip, ...]:
+    """The decisions that differ."""
+    exact = golden.reference.activation
+    noise = 2 * float(np.abs(golden.float32.activation - exact).max())
+    differ = []
+    for index, (row, right, answer) in enumerate(zip(golden.rows, exact, found, strict=True)):
+        expected, decided = int(right.argmax()), int(answer.argmax())
+        margin = float(right[expected] - right[decided])
+        if expected != decided:
+            differ.append(Flip(row, index, classes[expected], classes[decided], margin, margin <= noise))
+    return tuple(differ)
+
+
+@dataclass(frozen=True)
+class Share:
+    """`right` of so many, and the 95 % interval of that share by Wilson's formula."""
+
+    right: int
+    of: int
+    low: float
+    high: float
+
+    @staticmethod
+    def count(right: int, of: int) -> "Share":
+        return Share(right, of, *wilson(right, of))
+
+    def words(self) -> str:
+        return f"{self.right}/{self.of} ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
+
+
+def accuracy(activation: Array, golden: Golden) -> Share | None:
+    """How many of the images that have a label get it; None if none has one."""
+    labelled = golden.label >= 0
+    if not labelled.any():
+        return None
+    right = activation[labelled].argmax(1) == golden.label[labelled]
+    return Share.count(int(right.sum()), len(right))
+
+
+def pose_degrees(found: Array, golden: Golden) -> float | None:
+    """The largest angle between finite poses of the reference's class, in degrees; None if there is none."""
+    best = golden.reference.activation.argmax(1)[:, None, None]
+    one, other = (np.take_along_axis(x.astype(np.float64), best, 1)[:, 0] for x in (found, golden.reference.pose))
+    finite = np.isfinite(one).all(1)
+    if not finite.any():
+        return None
+    one, other = one[finite], other[finite]
+    # By the tangent: the arc cosine has no digits left for small angles.
+    angles = np.arctan2(np.linalg.norm(np.cross(one, other), axis=1), np.sum(one * other, axis=1))
+    return float(np.degrees(angles).max())

@@ -1,0 +1,67 @@
+"""Does the manifest's pre-processing still make of the golden images what the network saw? No torch where libqcn is.
+
+A mean or channel that was changed shows in no backend, since backends are given what was pre-processed already; on a
+device it makes every answer wrong. Pre-processing is defined to the last bit (`qcn.data.preprocess`), so the answer is
+yes or no. libqcn's own is asked, or torch's where there is no libqcn.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, QcnError
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.manifest import MANIFEST
+from qcn.verify.parity.compare import Allowed, errors
+from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
+from qcn.verify.runners import Options
+from qcn.verify.runners.native import NativeRunner
+
+
+def check_preprocessing(bundle: Bundle) -> Verdict:
+    """A verdict on the manifest; `missing` where this machine has nothing to pre-process with."""
+    golden = bundle.golden()
+    kept = [index for index, row in enumerate(golden.rows) if row not in golden.inputs_only]
+    images, expected = golden.image[kept], golden.input[kept]
+    about = (PREPROCESSING, MANIFEST, "fp32")
+    try:
+        found, by = _preprocessed(bundle, images)
+    except MissingError as error:
+        return Verdict(*about, "missing", (str(error),))
+    except QcnError as error:
+        return Verdict(*about, "failed", (f"it does not fit the golden images: {error}",))
+    if found.shape != expected.shape:
+        shapes = f"images become {list(found.shape[1:])}, and the network saw {list(expected.shape[1:])}"
+        return Verdict(*about, "failed", (shapes,), by)
+    compared = errors(found, expected.astype(np.float64), expected, "fp32", Allowed())
+    reasons: tuple[str, ...] = ()
+    if not compared.passed:
+        apart = np.abs(found - expected).max(axis=(0, 2, 3))
+        channels = ", ".join(str(index) for index in np.flatnonzero(apart))
+        reasons = (f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}",)
+    status: Status = "failed" if reasons else "passed"
+    return Verdict(
+        *about,
+        status,
+        reasons,
+        by,
+        outputs={"input": compared},
+        images=len(kept),
+        first_wrong="input" if reasons else None,
+    )
+
+
+def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str]:
+    """The images as the network sees them, and by what they were made so."""
+    native = ""
+    try:
+        with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
+            return runner.preprocess(images), runner.name
+    except QcnError as error:  # not there, or the weights cannot be loaded, which is for their own verdict to say
+        native = str(error)
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingError(f"it was not checked: torch is not installed, and {native}") from error
+    from qcn.data.preprocess import preprocess
+
+    return preprocess(torch.from_numpy(images), bundle.manifest.preprocessing).numpy(), f"torch {torch.__version__}"

@@ -1,0 +1,146 @@
+"""What `qcn verify-parity` found: as a table, in lines, as a record (`Report`), and against an earlier one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from qcn.errors import CheckFailed, UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import Source
+from qcn.verify import json_files
+from qcn.verify.machine import Environment, environment
+from qcn.verify.parity.compare import Share, accuracy
+from qcn.verify.parity.samples import Samples
+from qcn.verify.parity.verify import Status, Verdict, overall
+from qcn.verify.speed.results import Benchmark
+from qcn.verify.words import by_reason, share
+
+SCHEMA: Literal[2] = 2
+COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "passed": "green"}
+WORSE = 2.0  # times as far off as before; and by more than a noise floor: less is float32's own
+
+
+@dataclass(frozen=True)
+class Images:
+    """What was compared on: `golden`, a data set's name or a folder, and how many, edge cases included."""
+
+    name: str
+    count: int
+    edge_cases: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """report.json.
+
+    status      of the whole: see `qcn.verify.parity.verify.overall`
+    reference   the trained network's own accuracy, of the images that have a label
+    backends    by `Verdict.key`
+    benchmark   what `qcn benchmark --json` wrote, if it was given
+    """
+
+    schema: Literal[2]
+    bundle: str
+    source: Source
+    command: str
+    environment: Environment
+    images: Images
+    status: Status
+    reference: Share | None
+    backends: dict[str, Verdict]
+    benchmark: Benchmark | None = None
+
+
+def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
+    """One line for each that ran, those that failed first; the reference's own accuracy last."""
+    shown = Table(box=None)
+    for heading in ("backend", "file", "precision", "status", "error, of allowed", "same class", "accuracy"):
+        shown.add_column(heading, overflow="fold")
+    for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
+        worst = "" if verdict.share is None else share(verdict.share)
+        shares = (one.words() if one else "" for one in (verdict.agreement, verdict.accuracy))
+        status = Text(verdict.status, COLOURS[verdict.status])
+        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *shares)
+    right = accuracy(samples.golden.reference.activation, samples.golden)
+    shown.add_row("reference", samples.name, "fp64", "", "", "", right.words() if right else "")
+    return shown
+
+
+def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status, str, list[str]]]:
+    """Status, name and lines, in the order that a user wants to see them: what failed first.
+
+    Those that this machine lacks are put together by reason, and come last where no backend was asked for by name.
+    """
+    by_status: dict[Status, list[tuple[Status, str, list[str]]]] = {"failed": [], "passed": [], "missing": []}
+    for one in verdicts:
+        if one.status != "missing":
+            by_status[one.status].append((one.status, one.key, one.lines()))
+    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
+    by_status["missing"] = [("missing", ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
+    order: tuple[Status, ...] = ("failed", "missing", "passed") if asked else ("failed", "passed", "missing")
+    return [line for status in order for line in by_status[status]]
+
+
+def make_report(
+    bundle: Bundle,
+    samples: Samples,
+    verdicts: Sequence[Verdict],
+    command: str,
+    asked: bool,
+    benchmark: Benchmark | None = None,
+) -> Report:
+    """The whole; `asked` says whether backends were asked for by name."""
+    return Report(
+        schema=SCHEMA,
+        bundle=bundle.manifest.name,
+        source=bundle.manifest.source,
+        command=command,
+        environment=environment(),
+        images=Images(samples.name, len(samples.golden.rows), samples.edge_cases),
+        status=overall(verdicts, asked),
+        reference=accuracy(samples.golden.reference.activation, samples.golden),
+        backends={verdict.key: verdict for verdict in verdicts},
+        benchmark=benchmark,
+    )
+
+
+def read_report(path: Path) -> Report:
+    """An earlier report.json."""
+    return json_files.read(Report, path, "qcn verify-parity --report")
+
+
+def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None:
+    """Refuse to be worse than an earlier report, read from `path`: a backend that passed and does not any more, or an
+    output that is off by more than `WORSE` times as many noise floors as then, and by more than one.
+
+    What is not there any more is worse too, unless backends were `asked` for by name.
+    """
+    if before.images.name != now.images.name:
+        raise UsageError(
+            f"{path} is of the images '{before.images.name}', not of '{now.images.name}': they cannot be compared"
+        )
+    if not before.backends.keys() & now.backends.keys():
+        raise UsageError(f"{path} has none of what was compared now: {', '.join(now.backends)}")
+    worse = []
+    for key, then in before.backends.items():
+        if key in now.backends:
+            worse += _worse(key, then, now.backends[key])
+        elif not asked and then.status == "passed":
+            worse.append(f"{key} passed, and is not there any more")
+    if worse:
+        raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
+
+
+def _worse(key: str, then: Verdict, now: Verdict) -> list[str]:
+    if then.status == "passed" and now.status != "passed":
+        return [f"{key} passed, and is {now.status}"]
+    said = []
+    for name, errors in now.outputs.items():
+        old = then.outputs.get(name)
+        if old and errors.noise_floors > max(WORSE * old.noise_floors, 1.0):
+            said.append(f"{name} of {key} is off by {errors.max_abs:.2g}, and was by {old.max_abs:.2g}")
+    return said

@@ -1,0 +1,192 @@
+"""The images that backends are compared on: the golden ones, or others, with the reference's answers to them.
+
+Others come from a data set or a folder of pictures, and need torch: the truth is then the deployment form
+(weights.safetensors) in float64, and the noise floor the same in float32. Before it judges anything it must itself
+answer the golden images as the trained network did, so that faulty weights cannot be their own judge. Whatever the
+images are, they come as a `Golden`, edge cases at the end.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step, readable
+from qcn.names import AnyPrecision
+from qcn.verify.parity.compare import compare
+from qcn.verify.runners import Runner, capsule_layers, create
+
+if TYPE_CHECKING:
+    from qcn.export.reference import Inputs
+
+GOLDEN = "golden"
+COUNT = 64
+BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
+PICTURES = (".png", ".jpg", ".jpeg", ".pgm", ".ppm", ".bmp")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images with the reference's answers, and where they came from: `golden`, a data set's name, or a folder.
+
+    The last `edge_cases` of them come from no camera.
+    """
+
+    name: str
+    golden: Golden
+    edge_cases: int
+
+
+def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Samples:
+    """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own."""
+    if data == GOLDEN:
+        if count is not None:
+            raise UsageError("--samples is for a data set or a folder; golden images are as many as the bundle has")
+        kept = bundle.golden()
+        return Samples(GOLDEN, kept, int(np.sum(kept.label < 0)))
+    if count is not None and count < 1:
+        raise UsageError(f"--samples must be 1 or more, not {count}")
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        fix = "pip install 'qcn[train]', or compare on --data golden"
+        raise MissingError(f"other images than the golden ones need torch, which is not installed: {fix}") from error
+    from qcn.data import DATASETS
+
+    folder = Path(data)
+    if data in DATASETS:
+        found = list(_of_dataset(bundle, data, count or COUNT, data_dir))
+    elif folder.is_dir():
+        found = list(_of_folder(bundle, folder, count or COUNT))
+    else:
+        raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
+    answered = _answered(bundle, found)
+    return Samples(readable(data), answered, len(answered.rows) - len(found))
+
+
+def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
+    """Images of its test splits, spread over splits and classes, each with a name and a label."""
+    from qcn.data import find, load
+    from qcn.export.reference import real_images
+
+    manifest = bundle.manifest
+    if find(name).classes != manifest.classes:
+        raise UsageError(f"{name} has other classes than {bundle.folder}, which knows {', '.join(manifest.classes)}")
+    for row, image, label in real_images(load(name, data_dir).tests, count):
+        if image.shape != manifest.image:
+            raise UsageError(f"images of {name} are {list(image.shape)}; {bundle.folder} takes {list(manifest.image)}")
+        yield row, image, label
+
+
+def _of_folder(bundle: Bundle, folder: Path, count: int) -> Iterator[tuple[str, Any, int]]:
+    """Pictures below a folder, spread over its sub-folders; a sub-folder of a class's name gives the label."""
+    classes = bundle.manifest.classes
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file())
+    if not paths:
+        raise UsageError(f"{folder} has no pictures ({', '.join(PICTURES)})")
+    kinds = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in paths]
+    for index in _spread(kinds, count):
+        label = classes.index(kinds[index]) if kinds[index] in classes else -1
+        yield readable(str(paths[index].relative_to(folder))), _picture(paths[index], bundle), label
+
+
+def _spread(kinds: Sequence[str], count: int) -> list[int]:
+    """The places of `count` of them, at random but the same ones every time, and as many of each kind as can be."""
+    taken: dict[str, int] = {}
+    turns = []
+    for index in np.random.default_rng(0).permutation(len(kinds)):
+        taken[kinds[index]] = turn = taken.get(kinds[index], -1) + 1
+        turns.append((turn, kinds[index], int(index)))
+    return [index for _, _, index in sorted(turns)[:count]]
+
+
+def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
+    """A picture [C, H, W] of any size that pre-processing brings to the network's."""
+    from PIL import Image
+
+    manifest, modes = bundle.manifest, {1: "L", 3: "RGB"}
+    if manifest.image[0] not in modes:
+        raise UsageError(f"pictures have 1 or 3 channels; the network takes {manifest.image[0]}: compare on a data set")
+    try:
+        with Image.open(path) as opened:
+            pixels = np.array(opened.convert(modes[manifest.image[0]]), np.uint8)
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # as Pillow pleases
+        raise UsageError(f"{path} cannot be read as a picture: {error}") from error
+    if manifest.preprocessing.output_size(*pixels.shape[:2]) != manifest.input.shape[1:]:
+        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
+        raise UsageError(f"{path} is {size}; the network takes pictures of {manifest.image[2]}×{manifest.image[1]}")
+    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+
+
+def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
+    """The images pre-processed, with edge cases; those of another size than the data set's are kept as black ones."""
+    import torch
+
+    from qcn.data.preprocess import preprocess
+    from qcn.export.reference import with_edge_cases
+
+    rows, images, labels = zip(*found, strict=True)
+    manifest = bundle.manifest
+    shown = [image if image.shape == manifest.image else np.zeros(manifest.image, np.uint8) for image in images]
+    given = with_edge_cases(rows, np.stack(shown), labels, manifest.preprocessing)
+    for place, image in enumerate(images):
+        if image.shape != manifest.image:
+            given.input[place] = preprocess(torch.from_numpy(image[None]), manifest.preprocessing)[0].numpy()
+    return given
+
+
+def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
+    from qcn.export.reference import Evaluation, assembled
+
+    weights = bundle.path(bundle.find(WEIGHTS))
+    layers = capsule_layers(bundle)
+    given = _inputs(bundle, found)
+    answered = []
+    precisions: tuple[AnyPrecision, ...] = ("fp64", "fp32")
+    for precision in precisions:
+        with create("torch", weights, precision=precision, layers=layers) as runner:
+            _hold_against(bundle, runner)
+            named = _run(runner, given.input)
+        answered.append(
+            Evaluation(
+                _answers(named, ""),
+                {layer: _answers(named, f"{layer}.") for layer in layers[:-1]},
+                _steps(named),
+            )
+        )
+    return assembled(given, *answered)
+
+
+def _answers(named: Mapping[str, NDArray[Any]], prefix: str) -> Answers:
+    """Of the network or a layer; poses [N, K, 0] where it has none."""
+    activation = named[f"{prefix}activation"]
+    none = np.empty((*activation.shape[:2], 0), activation.dtype)
+    return Answers(activation, named.get(f"{prefix}pose", none))
+
+
+def _hold_against(bundle: Bundle, runner: Runner) -> None:
+    """Refuse a reference that does not answer the golden images as the trained network did."""
+    golden = bundle.golden()
+    for name, errors in compare(_run(runner, golden.input), golden, "fp32", {}).items():
+        if not errors.passed:
+            raise CheckFailed(
+                f"{bundle.folder / WEIGHTS} does not answer the golden images as the trained network did, and cannot "
+                f"be the reference for others: {name} is {errors.words()}"
+            )
+
+
+def _run(runner: Runner, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    """The outputs of all images, and the iterations of routing of the first batch."""
+    parts = [runner.infer(images[start : start + BATCH]) for start in range(0, len(images), BATCH)]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if "/iteration" not in name}
+    return {**parts[0], **whole}
+
+
+def _steps(named: Mapping[str, NDArray[Any]]) -> dict[str, Step]:
+    names = dict.fromkeys(name.rpartition("/")[0] for name in named if "/iteration" in name)
+    return {name: Step(*(named[f"{name}/{of}"] for of in QUANTITIES)) for name in names}

@@ -1,0 +1,215 @@
+"""Runners: one file per backend, all with the same contract, so that what compares them need not know them.
+
+    with create("onnxruntime", bundle / "model.onnx") as runner:
+        outputs = runner.infer(images)          # images [B, C, H, W] float32 -> {"activation": [B, classes], ...}
+
+Making a runner costs nothing and imports nothing; `open` loads the backend and the model, or says what is missing.
+A new backend is one file here and one line in `BACKENDS`.
+"""
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import UsageError, unknown_name
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import Artefact, Format
+from qcn.names import AnyPrecision
+
+Device = Literal["cpu", "cuda"]
+Kernels = Literal["reference", "fused"]  # what routes: plain torch, or fused kernels
+Opened = TypeVar("Opened", bound="Runner")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a runner runs its file. Each runner uses what applies to it.
+
+    precision   what to compute in, where a file can be run in several
+    kernels     what routes, where a backend has a choice
+    layers      capsule layers to give out beside the answers (`qcn.verify.parity.inside`)
+    threads     CPU threads; None: the backend's choice
+    """
+
+    device: Device = "cpu"
+    precision: AnyPrecision = "fp32"
+    kernels: Kernels = "reference"
+    layers: tuple[str, ...] = ()
+    threads: int | None = None
+
+
+class Runner(ABC):
+    """A model file in a backend. `name` says which, with the device and the version, once it is open.
+
+    transfers   whether images and answers travel to a GPU and back. Such a runner can be asked for what lies between:
+                `upload(images)` once, then any number of `enqueue()`, and `synchronize()`
+    graph       None, or whether an inference is launched as one CUDA graph; may be set between any two
+    """
+
+    graph: bool | None = None
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self.path, self.options = path, options
+        self.transfers = options.device != "cpu"
+        self.name = type(self).__name__
+
+    @abstractmethod
+    def open(self) -> None:
+        """Load the backend and the model."""
+
+    @abstractmethod
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        """The outputs by name for images [B, C, H, W], which are already pre-processed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what `open` took. Closing twice is allowed."""
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        """Copy images to the device, for any number of `enqueue`; only where the runner `transfers`."""
+        raise UsageError(f"{self.name} has no device to upload to")
+
+    def enqueue(self) -> None:
+        """Start one inference of what was uploaded."""
+        raise UsageError(f"{self.name} has no device to run on")
+
+    def synchronize(self) -> None:
+        """Wait until everything enqueued is done."""
+        raise UsageError(f"{self.name} has no device to wait for")
+
+    def __enter__(self: Opened) -> Opened:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What `--backends` knows by `name`: the formats it runs, and the runner's class (MODULE:CLASS, in this folder).
+
+    precisions     those that it makes of one artefact; empty: the artefact's own
+    shows_layers   whether its runner can give out capsule layers that the file does not (`Options.layers`)
+    """
+
+    name: str
+    formats: tuple[Format, ...]
+    runner: str
+    device: Device = "cpu"
+    kernels: Kernels = "reference"
+    precisions: tuple[AnyPrecision, ...] = ()
+    shows_layers: bool = False
+
+    def create(self, path: Path, options: Options) -> Runner:
+        """Its runner, not yet open."""
+        if not path.is_file():
+            raise UsageError(f"there is no model file {path}")
+        module, name = self.runner.split(":")
+        runner: Runner = getattr(importlib.import_module(f"{__name__}.{module}"), name)(path, options)
+        return runner
+
+
+ONNX: tuple[Format, ...] = ("onnx", "onnx-tensorrt", "onnx-fused")
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("native", ("native",), "native:NativeRunner", shows_layers=True),
+        Backend("torch", ("native",), "torch:WeightsRunner", shows_layers=True),
+        Backend("torch-fused", ("native",), "torch:WeightsRunner", kernels="fused", shows_layers=True),
+        Backend("torch-cuda", ("native",), "torch:WeightsRunner", "cuda", "fused", ("fp32", "fp16"), True),
+        Backend("torchscript", ("torchscript",), "torch:TorchScriptRunner"),
+        Backend("torchscript-cuda", ("torchscript",), "torch:TorchScriptRunner", "cuda"),
+        Backend("pt2", ("pt2",), "torch:Pt2Runner"),
+        Backend("onnxruntime", ONNX, "onnxruntime:OnnxRuntimeRunner", shows_layers=True),
+        Backend("onnxruntime-cuda", ONNX, "onnxruntime:OnnxRuntimeRunner", "cuda", shows_layers=True),
+        Backend("tensorrt", ("trt",), "tensorrt:TensorRTRunner", "cuda"),
+    )
+}
+
+
+def find(name: str) -> Backend:
+    """A backend by name."""
+    if name not in BACKENDS:
+        raise unknown_name("backend", name, BACKENDS)
+    return BACKENDS[name]
+
+
+def create(
+    name: str, path: Path, *, precision: AnyPrecision = "fp32", layers: Sequence[str] = (), threads: int | None = None
+) -> Runner:
+    """The runner of a backend for a model file that need not lie in a bundle."""
+    backend = find(name)
+    options = Options(backend.device, precision, backend.kernels, tuple(layers), threads=threads)
+    return backend.create(path, options)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An artefact in a backend, in a precision."""
+
+    backend: Backend
+    artefact: Artefact
+    precision: AnyPrecision
+
+    @property
+    def least(self) -> int:
+        """The fewest images that it takes at once."""
+        return self.artefact.batch.min if self.artefact.batch else 1
+
+    def takes(self, batch: int) -> bool:
+        limits = self.artefact.batch
+        return limits is None or limits.min <= batch <= limits.max
+
+    def runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
+        """Its runner, not yet open; the artefact's hash is checked.
+
+        With `every_layer` it gives out every capsule layer too, in backends that can be made to.
+        """
+        layers = capsule_layers(bundle) if every_layer and self.backend.shows_layers else ()
+        options = Options(self.backend.device, self.precision, self.backend.kernels, layers)
+        return self.backend.create(bundle.path(self.artefact), options)
+
+
+def capsule_layers(bundle: Bundle) -> tuple[str, ...]:
+    """The names of the network's capsule layers, first to last; none where it has none."""
+    return tuple(route.name for route in bundle.program().routes)
+
+
+def candidates(bundle: Bundle, names: Iterable[str] | None) -> list[Candidate]:
+    """Every artefact in every backend that was asked for, or in every one there is; one for each precision."""
+    asked = [find(name) for name in dict.fromkeys(names or BACKENDS)]
+    found = []
+    for backend in asked:
+        own = [
+            Candidate(backend, artefact, precision)
+            for artefact in bundle.manifest.files
+            if artefact.format in backend.formats
+            for precision in backend.precisions or (artefact.precision,)
+        ]
+        if names and not own:
+            formats = " or ".join(backend.formats)
+            raise UsageError(f"{bundle.folder} has nothing for the backend {backend.name}: it runs {formats}")
+        found += own
+    if not found:
+        add = f"qcn export RUN --out {bundle.folder}"
+        raise UsageError(f"{bundle.folder} has nothing that a backend runs; add to it with: {add}")
+    return found
+
+
+def key(backend: str, file: str, precision: str) -> str:
+    """What an artefact in a backend is called in tables and records: no two in a bundle share it."""
+    return f"{backend}: {file} ({precision})"

@@ -1,0 +1,277 @@
+"""How fast the backends of a bundle are: each in turn, so that they are compared under the same conditions.
+
+In trtexec's words: *latency* is the time of one inference with the transfers to and from the device; *compute* is
+without them, from launch to answer by the host's clock, where a backend has such transfers; percentiles are taken over
+all runs after the warm-up. Backends take turns of a fraction of a second, so that whatever else the machine does hits
+all of them alike; one whose turns disagree by more than a tenth is called unstable.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.manifest import MOST_IMAGES
+from qcn.verify.runners import Candidate, Runner, candidates, key
+from qcn.verify.speed.cold import Cold, cold_start, first_images
+from qcn.verify.speed.energy import Meter, energy_of_one, meter
+from qcn.verify.words import Histogram
+
+BINS = 32  # of a histogram, from the fastest run to the 99th percentile; fewer where there are few runs
+# Before a turn is timed: a graph is captured, caches become this backend's, the threads of the one before go to sleep.
+SETTLE_S = 0.05
+UNSTABLE = 0.1  # spread of the turns' medians, over their median
+LAUNCHED_ONE_BY_ONE = "without CUDA graph"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure, as trtexec's options of the same names; `fps` paces the runs instead of back to back."""
+
+    batches: tuple[int, ...] = (1,)
+    warmup_ms: float = 200.0
+    duration_s: float = 3.0
+    iterations: int = 10
+    fps: float | None = None
+    turn_s: float = 0.25
+
+    def __post_init__(self) -> None:
+        limits = {
+            f"--batch must be from 1 to {MOST_IMAGES}": bool(self.batches)
+            and 1 <= min(self.batches) <= max(self.batches) <= MOST_IMAGES,
+            "--warmup must be a number from 0 on": 0 <= self.warmup_ms < math.inf,
+            "--duration must be a number from 0 on": 0 <= self.duration_s < math.inf,
+            "--iterations must be 1 or more": self.iterations >= 1,
+            "--fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
+        }
+        if wrong := [rule for rule, kept in limits.items() if not kept]:
+            raise UsageError("; ".join(wrong))
+
+
+@dataclass
+class Timing:
+    """One artefact in one backend, as CUDA graph or not: times in milliseconds, one list per turn."""
+
+    candidate: Candidate
+    runner: Runner
+    images: NDArray[np.float32]
+    cold: Cold
+    graph: bool | None = None
+    turns: list[list[float]] = field(default_factory=list)
+    compute: list[list[float]] = field(default_factory=list)
+    energy_mj: float | None = None
+
+    @property
+    def runs(self) -> int:
+        return sum(map(len, self.turns))
+
+    @property
+    def seconds(self) -> float:
+        return sum(map(sum, self.turns)) / 1e3
+
+    def infer(self) -> None:
+        self.runner.infer(self.images)
+
+    def turn(self, plan: Plan) -> None:
+        """Run for the length of a turn, with transfers; and again without them, where there are any."""
+        self.runner.graph = self.graph
+        _repeat(self.infer, SETTLE_S, None)
+        self.turns.append(_repeat(self.infer, plan.turn_s, plan.fps))
+        if self.runner.transfers:
+            self.runner.upload(self.images)
+            self.runner.synchronize()
+            self.compute.append(_repeat(self._compute_once, plan.turn_s, plan.fps))
+
+    def meter(self, plan: Plan, energy: Meter) -> None:
+        """Run for as long as it takes to tell the energy of one inference, with transfers."""
+        if self.runner.transfers or not energy.gpu_only:
+            self.runner.graph = self.graph
+            self.energy_mj = energy_of_one(energy, _runs(self.infer, plan.fps))
+
+    def _compute_once(self) -> None:
+        self.runner.enqueue()
+        self.runner.synchronize()
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Of many runs, in milliseconds; percentiles as trtexec takes them."""
+
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min <= self.p50 <= self.p90 <= self.p95 <= self.p99 <= self.max:
+            raise ValueError("percentiles must rise, from more than 0")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What was measured of an artefact in a backend; times in milliseconds. `missing` says why there is nothing.
+
+    variant             "", or how it differs from the backend's own way
+    latency, compute    with transfers to and from a GPU, and without; compute is None where there are none
+    histogram           of the latency in milliseconds, up to the 99th percentile
+    images_per_second   with transfers, one inference after the other
+    energy_mj           of one inference, as `energy_of` says, with what the machine draws when idle; None: not known
+    """
+
+    backend: str
+    file: str
+    precision: str
+    batch: int
+    missing: str = ""
+    variant: str = ""
+    runner: str = ""
+    runs: int = 0
+    cold: Cold | None = None
+    latency_ms: Latency | None = None
+    compute_ms: Latency | None = None
+    histogram: Histogram | None = None
+    images_per_second: float = 0.0
+    unstable: bool = False
+    energy_mj: float | None = None
+    energy_of: str = ""
+
+    @property
+    def key(self) -> str:
+        variant = f", {self.variant}" if self.variant else ""
+        return f"{key(self.backend, self.file, self.precision)}{variant}, batch {self.batch}"
+
+    @property
+    def median(self) -> float | None:
+        """Milliseconds of latency; None where it was not measured."""
+        return self.latency_ms.p50 if self.latency_ms else None
+
+
+def benchmark(bundle: Bundle, backends: Iterable[str] | None, plan: Plan) -> list[Speed]:
+    """Time every artefact in every backend that was asked for, or that this machine can run, at every batch."""
+    asked = list(backends) if backends else None
+    golden = bundle.golden()
+    with ExitStack() as held:
+        found = meter()
+        energy = held.enter_context(found) if found else None
+        return [speed for batch in plan.batches for speed in _one_batch(bundle, golden, asked, plan, batch, energy)]
+
+
+def _one_batch(
+    bundle: Bundle, golden: Golden, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None
+) -> list[Speed]:
+    images = first_images(golden, batch)
+    speeds: list[Speed] = []
+    begun: list[tuple[Candidate, Cold]] = []
+    all_of_them = candidates(bundle, backends)
+    served = {candidate.backend.name for candidate in all_of_them if candidate.takes(batch)}
+    for candidate in all_of_them:  # one at a time, and before any is open: see qcn.verify.speed.cold
+        about = (candidate.backend.name, candidate.artefact.file, candidate.precision, batch)
+        if not candidate.takes(batch):
+            if candidate.backend.name not in served:
+                speeds.append(Speed(*about, missing=f"it takes batches of {candidate.artefact.batch}"))
+            continue
+        try:
+            begun.append((candidate, cold_start(bundle.folder, candidate, batch)))
+        except MissingError as error:
+            speeds.append(Speed(*about, missing=str(error)))
+    with ExitStack() as opened:
+        timings = []
+        for candidate, cold in begun:
+            runner = opened.enter_context(candidate.runner(bundle))
+            ways = (None,) if runner.graph is None else (True, False)
+            timings += [Timing(candidate, runner, images, cold, graph) for graph in ways]
+        take_turns(timings, plan, energy)
+        return speeds + [_speed(timing, batch, energy) for timing in timings]
+
+
+def take_turns(timings: list[Timing], plan: Plan, energy: Meter | None = None) -> None:
+    """Warm each up, let them run in turn until every one has run long and often enough, then meter their energy."""
+    for timing in timings:
+        timing.runner.graph = timing.graph
+        _repeat(timing.infer, plan.warmup_ms / 1e3, None)
+    while any(timing.seconds < plan.duration_s or timing.runs < plan.iterations for timing in timings):
+        for timing in timings:
+            timing.turn(plan)
+    if energy:
+        for timing in timings:
+            timing.meter(plan, energy)
+
+
+def _repeat(once: Callable[[], object], seconds: float, fps: float | None) -> list[float]:
+    """Milliseconds of each call, at least one."""
+    began = time.perf_counter()
+    times: list[float] = []
+    for milliseconds in _runs(once, fps):
+        times.append(milliseconds)
+        if time.perf_counter() - began >= seconds:
+            break
+    return times
+
+
+def _runs(once: Callable[[], object], fps: float | None) -> Iterator[float]:
+    """Call it for ever, back to back or at a pace: the milliseconds of each."""
+    due = time.perf_counter()
+    while True:
+        if fps:
+            time.sleep(max(0.0, due - time.perf_counter()))
+            due += 1 / fps
+        start = time.perf_counter()
+        once()
+        yield 1e3 * (time.perf_counter() - start)
+
+
+def percentile(times: list[float], percent: float) -> float:
+    """As trtexec takes it: of the sorted times the last that is not among the largest (100 − percent) %."""
+    ordered = sorted(times)
+    return ordered[max(len(ordered) - 1 - int((100 - percent) * len(ordered) / 100), 0)]
+
+
+def summarise(turns: list[list[float]]) -> Latency | None:
+    """Of all runs; None if there were none."""
+    times = [time for turn in turns for time in turn]
+    if not times:
+        return None
+    percentiles = (percentile(times, percent) for percent in (50, 90, 95, 99))
+    return Latency(statistics.fmean(times), min(times), max(times), *percentiles)
+
+
+def histogram(turns: list[list[float]]) -> Histogram:
+    """How many runs took how many milliseconds, up to the 99th percentile."""
+    times = np.array([time for turn in turns for time in turn])
+    top = percentile(times.tolist(), 99)
+    counts, edges = np.histogram(
+        times[times <= top], min(BINS, max(4, len(times) // 4)), (times.min(), max(top, times.min() + 1e-6))
+    )
+    return Histogram(tuple(edges.tolist()), tuple(counts.tolist()), int(np.sum(times > top)))
+
+
+def _speed(timing: Timing, batch: int, energy: Meter | None) -> Speed:
+    medians = [statistics.median(turn) for turn in timing.turns]
+    return Speed(
+        timing.candidate.backend.name,
+        timing.candidate.artefact.file,
+        timing.candidate.precision,
+        batch,
+        variant=LAUNCHED_ONE_BY_ONE if timing.graph is False else "",
+        runner=timing.runner.name,
+        runs=timing.runs,
+        cold=timing.cold,
+        latency_ms=summarise(timing.turns),
+        compute_ms=summarise(timing.compute),
+        histogram=histogram(timing.turns),
+        images_per_second=batch * timing.runs / timing.seconds,
+        unstable=max(medians) - min(medians) > UNSTABLE * statistics.median(medians),
+        energy_mj=timing.energy_mj,
+        energy_of=energy.of if energy and timing.energy_mj is not None else "",
+    )

@@ -1,0 +1,93 @@
+"""What `qcn benchmark` found: as a table, as a JSON file (`Benchmark`), and against an earlier one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+
+from qcn.errors import CheckFailed, UsageError
+from qcn.export.bundle import Bundle
+from qcn.verify import json_files
+from qcn.verify.machine import Environment, environment
+from qcn.verify.speed.latency import Plan, Speed
+from qcn.verify.words import amount
+
+SCHEMA: Literal[3] = 3
+# A figure of what was measured, its heading in the terminal and on the page, and its unit there.
+FIGURES: tuple[tuple[str, str, str, Callable[[Speed], float | None]], ...] = (
+    ("open", "load", "ms", lambda one: one.cold.open_ms if one.cold else None),
+    ("first", "first answer", "ms", lambda one: one.cold.first_answer_ms if one.cold else None),
+    ("p50", "p50", "ms", lambda one: one.latency_ms.p50 if one.latency_ms else None),
+    ("p90", "p90", "ms", lambda one: one.latency_ms.p90 if one.latency_ms else None),
+    ("p95", "p95", "ms", lambda one: one.latency_ms.p95 if one.latency_ms else None),
+    ("p99", "p99", "ms", lambda one: one.latency_ms.p99 if one.latency_ms else None),
+    ("compute", "without transfers", "ms", lambda one: one.compute_ms.p50 if one.compute_ms else None),
+    ("images/s", "images/s", "", lambda one: one.images_per_second),
+    ("MiB", "memory", "MiB", lambda one: one.cold.host_mib if one.cold else None),
+    ("GPU MiB", "GPU memory", "MiB", lambda one: one.cold.device_mib if one.cold else None),
+    ("mJ", "energy", "mJ", lambda one: one.energy_mj),
+)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The file: how long was measured, what it was measured on, and by `Speed.key` what was measured."""
+
+    schema: Literal[3]
+    bundle: str
+    command: str
+    plan: Plan
+    machine: Environment
+    results: dict[str, Speed]
+
+    def __post_init__(self) -> None:
+        if unmeasured := [key for key, one in self.results.items() if not one.missing and one.latency_ms is None]:
+            raise ValueError(f"'{unmeasured[0]}' has no latency, and does not say why")
+
+
+def table(speeds: Iterable[Speed], batch: int) -> Table:
+    """Those of one batch that were measured; a column that would be empty is left out."""
+    shown = [speed for speed in speeds if speed.batch == batch and not speed.missing]
+    columns: dict[str, list[str]] = {
+        "backend": [speed.backend for speed in shown],
+        "file": [speed.file for speed in shown],
+        "precision": [speed.precision for speed in shown],
+    }
+    for heading, _, _, figure in FIGURES:
+        values = [figure(speed) for speed in shown]
+        columns[heading] = ["" if value is None else amount(value) for value in values]
+    columns[""] = [", ".join(filter(None, (speed.variant, "unstable" if speed.unstable else ""))) for speed in shown]
+    made = Table(box=None, title=f"batch {batch}", title_justify="left", title_style="bold")
+    kept = {heading: cells for heading, cells in columns.items() if any(cells)}
+    for heading in kept:
+        left = heading in ("backend", "file", "precision", "")
+        made.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    for row in zip(*kept.values(), strict=True):
+        made.add_row(*row)
+    return made
+
+
+def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], command: str) -> Benchmark:
+    """The whole, for a file."""
+    results = {speed.key: speed for speed in speeds}
+    return Benchmark(SCHEMA, bundle.manifest.name, command, plan, environment(), results)
+
+
+def read_benchmark(path: Path) -> Benchmark:
+    """The record that `qcn benchmark --json` wrote."""
+    return json_files.read(Benchmark, path, "qcn benchmark --json")
+
+
+def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], allowed: float) -> None:
+    """Refuse medians that are more than `allowed` (0.1: ten per cent) over those of `before`, read from `path`."""
+    then = {key: speed.median for key, speed in before.results.items()}
+    now = {speed.key: speed.median for speed in speeds if speed.median is not None}
+    both = {key: (old, now[key]) for key, old in then.items() if old is not None and key in now}
+    if not both:
+        raise UsageError(f"{path} has nothing that was measured now: {', '.join(now) or 'nothing was'}")
+    slower = {key: new / old - 1 for key, (old, new) in both.items()}
+    if late := {key: by for key, by in slower.items() if by > allowed}:
+        said = "; ".join(f"{key} is {by:.0%} slower" for key, by in late.items())
+        raise CheckFailed(f"{said} than in {path}, and {allowed:.0%} is allowed")

@@ -1,0 +1,211 @@
+"""Every kind of network through every backend, each held to the tolerance that the manifest has for its file.
+
+The toy extractor is defined here alone: its class, and the function that lowers it. Nothing else knows it, in Python or
+in C++, and yet it reaches every backend.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from bundles import bundle_of
+from rich.console import Console
+from torch import Tensor, nn
+
+from qcn import create
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.manifest import Artefact
+from qcn.export.lower import IMAGE, ProgramBuilder, lower, lower_extractor
+from qcn.export.pipeline import Job, Request, export, onnx_graph
+from qcn.export.program import Array, Convolution, Pool, Route
+from qcn.export.torch.interpreter import Interpreter, Kernels
+from qcn.kernels import native as native_kernels
+from qcn.kernels import obstacle
+from qcn.model import QCN
+from qcn.verify.runners import create as create_runner
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
+Answers = dict[str, Array]
+QUIET = Console(quiet=True)
+
+
+class ToyExtractor(nn.Module):
+    """A 5×5 convolution of stride 2, batch norm, ReLU, 2×2 average pooling, and a 1×1 convolution for each answer."""
+
+    def __init__(self, in_channels: int, capsules: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, 12, 5, stride=2, padding=2, bias=False)
+        self.norm = nn.BatchNorm2d(12)
+        self.pose = nn.Conv2d(12, 3 * capsules, 1)
+        self.activation = nn.Conv2d(12, capsules, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, in, H, W] -> pose [B, C, 3, H', W'], activation [B, C, H', W']."""
+        x = F.avg_pool2d(F.relu(self.norm(self.conv(x))), 2)
+        return self.pose(x).unflatten(1, (-1, 3)), torch.sigmoid(self.activation(x))
+
+
+@lower_extractor.register
+def _toy(extractor: ToyExtractor, build: ProgramBuilder) -> tuple[str, str]:
+    value = build.convolution("toy.conv", IMAGE, extractor.conv, norm=extractor.norm, ending="relu")
+    value = build.pool("toy.pool", value, "average", 2, 2)
+    pose = build.convolution("toy.pose", value, extractor.pose)
+    return pose, build.convolution("toy.activation", value, extractor.activation, ending="sigmoid")
+
+
+def toy() -> nn.Module:
+    network = create("qcn-tiny", in_channels=2, classes=5)
+    assert isinstance(network, QCN)
+    network.extractor = ToyExtractor(2, network.config.primary_capsules)
+    return network
+
+
+# Networks, and the sides of their images: odd and not square where the network takes such.
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
+    "toy": (toy, (45, 50)),
+    "qcn-tiny": (lambda: create("qcn-tiny", in_channels=2, classes=5), (29, 26)),
+    "cnn": (lambda: create("cnn", in_channels=2, classes=5, size=21), (21, 21)),
+    "qcn-unbranched": (lambda: create("qcn-unbranched", in_channels=2, classes=5), (25, 26)),
+}
+SLOW = ("qcn-unbranched",)
+
+
+@dataclass
+class Case:
+    """A network's bundle, and its files as they are made."""
+
+    bundle: Bundle
+
+    def made(self, file: str, **request: Any) -> Path:
+        """A file of the bundle, exported with this request where it is not there yet."""
+        if not (self.bundle.folder / file).exists():
+            export(self.bundle.folder, None, Request(**request), Path("nowhere"), QUIET)
+            self.bundle = Bundle.open(self.bundle.folder)
+        return self.bundle.path(self.bundle.find(file))
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in NETWORKS]
+)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """A network in which no statistic and no bias is where it began."""
+    make, sides = NETWORKS[request.param]
+    torch.manual_seed(0)
+    network = make()
+    with torch.no_grad():
+        network.train()(torch.randn(8, 2, *sides) * 1.5 + 0.5)
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return Case(bundle_of(tmp_path_factory.mktemp("every") / request.param, network.eval(), *sides))
+
+
+def in_torch(kernels: Kernels) -> Callable[[Case, Array], Answers]:
+    def run(case: Case, images: Array) -> Answers:
+        program = case.bundle.program()
+        if kernels == "fused" and (why := obstacle("cpu", torch.float32, program.classes)):
+            pytest.skip(f"no fused kernels: {why}")
+        interpreter = Interpreter(program, kernels=kernels)
+        return named(interpreter(torch.from_numpy(images)), [output.name for output in program.outputs])
+
+    return run
+
+
+def named(tensors: tuple[Tensor, ...], names: list[str]) -> Answers:
+    return {name: tensor.detach().numpy() for name, tensor in zip(names, tensors, strict=True)}
+
+
+def in_torchscript(case: Case, images: Array) -> Answers:
+    path = case.made("model.ts", formats=("torchscript",))
+    return named(torch.jit.load(path)(torch.from_numpy(images)), outputs(case, "model.ts"))
+
+
+def in_pt2(case: Case, images: Array) -> Answers:
+    path = case.made("model.pt2", formats=("pt2",))
+    return named(torch.export.load(path).module()(torch.from_numpy(images)), outputs(case, "model.pt2"))
+
+
+def outputs(case: Case, file: str) -> list[str]:
+    return list(case.bundle.find(file).facts["outputs"])
+
+
+def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answers]:
+    def run(case: Case, images: Array) -> Answers:
+        return by_onnx_runtime(case.made(file, formats=("onnx",), **request), images)
+
+    return run
+
+
+def in_onnx_runtime_as_for_tensorrt(case: Case, images: Array) -> Answers:
+    graph = onnx_graph(Job(case.bundle, Request(("trt",)), QUIET), "tensorrt")
+    assert graph.file == "model.tensorrt.onnx"
+    return by_onnx_runtime(case.bundle.path(graph), images)
+
+
+def by_onnx_runtime(path: Path, images: Array) -> Answers:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return dict(
+        zip([output.name for output in session.get_outputs()], session.run(None, {"image": images}), strict=True)
+    )
+
+
+def in_libqcn(case: Case, images: Array) -> Answers:
+    """By libqcn's C interface. It reads the program from weights.safetensors: deploy/src/program.h."""
+    if not native_kernels.available():
+        pytest.skip("libqcn is not built: make build/libqcn.so")
+    with create_runner("native", case.bundle.path(case.bundle.find(WEIGHTS))) as runner:
+        return runner.infer(images)
+
+
+# The file whose tolerance is asked for, and what runs it.
+BACKENDS: dict[str, tuple[str, Callable[[Case, Array], Answers]]] = {
+    "torch, reference": (WEIGHTS, in_torch("reference")),
+    "torch, unrolled": (WEIGHTS, in_torch("unrolled")),
+    "torch, fused": (WEIGHTS, in_torch("fused")),
+    "TorchScript": ("model.ts", in_torchscript),
+    "pt2": ("model.pt2", in_pt2),
+    "ONNX Runtime, unrolled": ("model.onnx", in_onnx_runtime("model.onnx")),
+    "ONNX Runtime, unrolled, fp16": ("model.fp16.onnx", in_onnx_runtime("model.fp16.onnx", precision="fp16")),
+    "ONNX Runtime, fused": ("model.fused.onnx", in_onnx_runtime("model.fused.onnx", routing="fused")),
+    "ONNX Runtime, tensorrt": ("model.tensorrt.onnx", in_onnx_runtime_as_for_tensorrt),
+    "libqcn": (WEIGHTS, in_libqcn),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_answers_are_within_the_manifests_tolerance(case: Case, backend: str) -> None:
+    golden = case.bundle.golden()
+    file, run = BACKENDS[backend]
+    found = run(case, golden.input)
+    allowed = case.bundle.find(file).tolerance
+    assert allowed is not None and set(allowed) == set(golden.outputs) <= set(found)
+    for name, tolerance in allowed.items():
+        exact = getattr(golden.reference, name)
+        assert (found[name].dtype, found[name].shape) == (np.float32, exact.shape), name
+        error = abs(found[name] - exact).max()
+        assert error <= tolerance, f"{name}: {error} where {tolerance} is allowed"
+
+
+def test_an_engine_is_built(case: Case) -> None:
+    """By TensorRT-RTX, whose builder needs no GPU. Its layers are in the precision asked for."""
+    pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
+    request = Request(("trt",), tensorrt="rtx", optimization=0)
+    bundle, (made,) = export(case.bundle.folder, None, request, Path("nowhere"), QUIET)
+    assert isinstance(made.artefact, Artefact) and made.receipt is not None
+    assert made.receipt.met and not made.artefact.plugin
+    assert [port["name"] for port in made.artefact.facts["outputs"]] == [port.name for port in bundle.manifest.outputs]
+    case.bundle = bundle
+    assert all(finding.state == "whole" for finding in bundle.check())
+
+
+def test_the_toy_is_made_of_known_operations() -> None:
+    program = lower(toy(), 45, 50)
+    extractor, routes = program.operations[:4], program.operations[4:]
+    assert [type(operation) for operation in extractor] == [Convolution, Pool, Convolution, Convolution]
+    assert [type(operation) for operation in routes] == [Route] * 3
+    assert program.shapes["toy.pool"] == (12, 11, 12)
