@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,13 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """What all operations have. `shape` is that of the output; a `route` has two, see there."""
+    """What all operations have. `shape` is that of the output; a `route` has two, see there.
+
+    READS and ARRAYS are the fields that name the values it reads and its arrays, one or several each.
+    """
+
+    READS: ClassVar[tuple[str, ...]] = ("input",)
+    ARRAYS: ClassVar[tuple[str, ...]] = ()
 
     op: str
     name: str
@@ -67,12 +73,12 @@ class Operation:
     @property
     def reads(self) -> tuple[str, ...]:
         """The names of the values that it reads."""
-        raise NotImplementedError
+        return self._named(self.READS)
 
     @property
     def arrays(self) -> tuple[str, ...]:
         """The names of its arrays."""
-        raise NotImplementedError
+        return self._named(self.ARRAYS)
 
     @property
     def outputs(self) -> tuple[Value, ...]:
@@ -83,24 +89,22 @@ class Operation:
         """Whether inputs and arrays of these shapes make an output of `shape`."""
         raise NotImplementedError
 
+    def _named(self, fields: tuple[str, ...]) -> tuple[str, ...]:
+        given = (getattr(self, name) for name in fields)
+        return tuple(name for one in given for name in ((one,) if isinstance(one, str) else one))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Affine(Operation):
     """y = ending(x · scale + shift); scale and shift are [C]."""
+
+    ARRAYS: ClassVar[tuple[str, ...]] = ("scale", "shift")
 
     op: Literal["affine"] = "affine"
     input: str
     scale: str
     shift: str
     ending: MapEnding
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (self.scale, self.shift)
 
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         return len(self.shape) == 3 and inputs[0] == self.shape and set(arrays) == {self.shape[:1]}
@@ -113,6 +117,9 @@ class Convolution(Operation):
     Two inputs are a residual block's sum: its last convolution, and the skip beside it.
     """
 
+    READS: ClassVar[tuple[str, ...]] = ("inputs",)
+    ARRAYS: ClassVar[tuple[str, ...]] = ("weights", "bias")
+
     op: Literal["convolution"] = "convolution"
     inputs: tuple[str, ...]
     weights: tuple[str, ...]
@@ -120,14 +127,6 @@ class Convolution(Operation):
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
     ending: MapEnding
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return self.inputs
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (*self.weights, self.bias)
 
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         *weights, bias = arrays
@@ -158,14 +157,6 @@ class Pool(Operation):
     kernel: int
     stride: int
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return ()
-
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         (source,) = inputs
         return (
@@ -179,19 +170,13 @@ class Pool(Operation):
 class Linear(Operation):
     """y = ending(weight · x + bias), of all numbers of the input in order; the weight is [units, inputs]."""
 
+    ARRAYS: ClassVar[tuple[str, ...]] = ("weight", "bias")
+
     op: Literal["linear"] = "linear"
     input: str
     weight: str
     bias: str
     ending: Ending
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.input,)
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (self.weight, self.bias)
 
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         weight, bias = arrays
@@ -206,6 +191,9 @@ class Route(Operation):
     window of h × w places, or [1, 1, C, J, 3, 3] where all places share their rotations; beta_u and beta_a are [J].
     """
 
+    READS: ClassVar[tuple[str, ...]] = ("pose", "activation")
+    ARRAYS: ClassVar[tuple[str, ...]] = ("rotation", "beta_u", "beta_a")
+
     op: Literal["route"] = "route"
     pose: str
     activation: str
@@ -216,14 +204,6 @@ class Route(Operation):
     stride: int
     iterations: int
     mode: Mode
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return (self.pose, self.activation)
-
-    @property
-    def arrays(self) -> tuple[str, ...]:
-        return (self.rotation, self.beta_u, self.beta_a)
 
     @property
     def outputs(self) -> tuple[Value, ...]:
