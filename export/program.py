@@ -37,6 +37,9 @@ Shape = tuple[int, ...]
 MapEnding = Literal["none", "relu", "sigmoid"]  # of what makes a map [C, H, W]
 Ending = Literal[MapEnding, "softmax"]  # softmax is over all units
 
+# For routing in standard operators: the products u_p·u_q of a pose, and how often each stands in (Σ_p R_p·u_p)².
+POSE_PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
+
 
 @dataclass(frozen=True)
 class Value:

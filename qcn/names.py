@@ -6,3 +6,5 @@ Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its
 Precision = Literal["fp32", "fp16", "bf16"]  # what an operation computes in
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 AnyPrecision = Literal["fp64", "fp32", "fp16", "bf16"]  # the same, and that of the reference
+# What routes a program in torch: plain operators arranged for speed, a fused kernel, or the readable reference.
+ProgramKernels = Literal["unrolled", "fused", "reference"]

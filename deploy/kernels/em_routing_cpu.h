@@ -6,7 +6,7 @@
 
 namespace qcn {
 
-constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;  // as in qcn/routing.py
+constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;  // as in qcn/limits.py
 
 // A shape that has been checked, what follows from it, and the arrays of em_routing.h.
 struct Routing {

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from qcn.export.onnx import fused, tensorrt, unrolled
-from qcn.export.onnx.graph import TYPES, Graph, Value
+from qcn.export.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
 # How routing is written: in standard operators arranged for ONNX Runtime, the same arranged for TensorRT's fusion, or
@@ -61,8 +61,8 @@ class _Writer:
     def __init__(self, program: Program, opset: int, routing: Routing) -> None:
         self.program, self.route, self.shapes = program, ROUTE[routing], program.shapes
         self.g = Graph(opset)
-        self.values = {program.input.name: Value(program.input.name, TensorProto.FLOAT)}
-        self._write: dict[type[Operation], Callable[[Any, list[Value], int], tuple[Value, ...]]] = {
+        self.values = {program.input.name: GraphValue(program.input.name, TensorProto.FLOAT)}
+        self._write: dict[type[Operation], Callable[[Any, list[GraphValue], int], tuple[GraphValue, ...]]] = {
             Affine: self._affine,
             Convolution: self._convolution,
             Pool: self._pool,
@@ -78,7 +78,7 @@ class _Writer:
             made = self._write[type(operation)](operation, inputs, type_)
         self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
 
-    def _affine(self, op: Affine, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+    def _affine(self, op: Affine, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         g, x = self.g, self.g.cast("cast", inputs[0], type_)
         scale, shift = (
             g.weight(role, self.program.arrays[name][:, None, None], type_)
@@ -86,9 +86,9 @@ class _Writer:
         )
         return (self._end(g.node("Add", "shifted", g.node("Mul", "scaled", x, scale), shift), op.ending),)
 
-    def _convolution(self, op: Convolution, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+    def _convolution(self, op: Convolution, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         g = self.g
-        parts: list[Value] = []
+        parts: list[GraphValue] = []
         bias = g.weight("bias", self.program.arrays[op.bias], type_)
         for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
             role = "skip" if parts else "conv"
@@ -98,12 +98,12 @@ class _Writer:
         out = parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
         return (self._end(out, op.ending),)
 
-    def _pool(self, op: Pool, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+    def _pool(self, op: Pool, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         kind = {"max": "MaxPool", "average": "AveragePool"}[op.kind]
         x = self.g.cast("cast", inputs[0], type_)
         return (self.g.node(kind, "pool", x, kernel_shape=[op.kernel] * 2, strides=[op.stride] * 2),)
 
-    def _linear(self, op: Linear, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+    def _linear(self, op: Linear, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         g, count = self.g, math.prod(self.shapes[op.input])
         x = g.reshape("flat", g.cast("cast", inputs[0], type_), 0, count)
         weight, bias = (
@@ -112,14 +112,14 @@ class _Writer:
         )
         return (self._end(g.node("Gemm", "gemm", x, weight, bias, transB=1), op.ending),)
 
-    def _route(self, op: Route, inputs: list[Value], type_: int) -> tuple[Value, ...]:
+    def _route(self, op: Route, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         children, height, width = self.shapes[op.activation]
         pose, activation = inputs
         if len(self.shapes[op.pose]) == 3:  # as a convolution gives them
             pose = self.g.reshape("capsules", pose, 0, children, 3, height, width)
         return self.route(self.g, op, (children, height, width), self.program.arrays, pose, activation)
 
-    def _end(self, x: Value, ending: Ending) -> Value:
+    def _end(self, x: GraphValue, ending: Ending) -> GraphValue:
         """The ending of an operation. Sigmoid and softmax need the digits of float32."""
         if ending == "none":
             return x

@@ -16,7 +16,7 @@ from typing import Any
 from onnx import FunctionProto, TensorProto, helper
 
 from qcn.export.onnx import unrolled
-from qcn.export.onnx.graph import TYPES, Graph, Value
+from qcn.export.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.program import Array, Route, Shape
 
 DOMAIN, VERSION = "qcn", 1
@@ -26,8 +26,8 @@ OUTPUTS = ("pose_out", "activation_out")
 
 
 def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: Value, activation: Value
-) -> tuple[Value, Value]:
+    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
+) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer, as one node: see `qcn.export.onnx.unrolled.route`."""
     type_ = TYPES[op.precision]
     pose, activation = g.cast("pose.cast", pose, type_), g.cast("activation.cast", activation, type_)
@@ -39,7 +39,7 @@ def route(
         "iterations": op.iterations,
         "mode": op.mode,
     }
-    outputs = [Value(g.name(name), TensorProto.FLOAT) for name in ("pose", "activation")]
+    outputs = [GraphValue(g.name(name), TensorProto.FLOAT) for name in ("pose", "activation")]
     node = helper.make_node(
         OPERATOR,
         [value.name for value in inputs],
@@ -57,7 +57,7 @@ def route(
 def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attributes: list[str]) -> FunctionProto:
     """The node as a function: the unrolled form, with its weights as constants inside."""
     g = Graph(opset)
-    inputs = [Value(name, TYPES[op.precision]) for name in INPUTS[:2]]
+    inputs = [GraphValue(name, TYPES[op.precision]) for name in INPUTS[:2]]
     with g.scope("unrolled"):
         outputs = unrolled.route(g, op, map, arrays, inputs[0], inputs[1])
     given = zip(OUTPUTS, outputs, strict=True)

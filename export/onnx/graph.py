@@ -16,7 +16,7 @@ TYPES = {"fp32": TensorProto.FLOAT, "fp16": TensorProto.FLOAT16, "bf16": TensorP
 
 
 @dataclass(frozen=True)
-class Value:
+class GraphValue:
     """A tensor in the graph: its name, and its element type as ONNX counts them."""
 
     name: str
@@ -52,7 +52,7 @@ class Graph:
         self._taken.add(unique)
         return unique
 
-    def weight(self, name: str, array: NDArray[Any], type: int | None = None) -> Value:
+    def weight(self, name: str, array: NDArray[Any], type: int | None = None) -> GraphValue:
         """A constant in the graph's file, rounded to `type` where one is given."""
         full = self.name(name)
         if type is not None:
@@ -63,29 +63,29 @@ class Graph:
                 raise BuildError(f"the weight '{full}' does not fit {rounded.dtype}: its largest is {largest}")
             array = rounded
         self.weights[full] = numpy_helper.from_array(np.ascontiguousarray(array), full)
-        return Value(full, self.weights[full].data_type)
+        return GraphValue(full, self.weights[full].data_type)
 
-    def integers(self, name: str, *values: int) -> Value:
+    def integers(self, name: str, *values: int) -> GraphValue:
         return self.weight(name, np.array(values, np.int64))
 
-    def number(self, name: str, value: float) -> Value:
+    def number(self, name: str, value: float) -> GraphValue:
         return self.weight(name, np.array(value, np.float32))
 
-    def node(self, op: str, name: str, *inputs: Value, type: int | None = None, **attributes: Any) -> Value:
+    def node(self, op: str, name: str, *inputs: GraphValue, type: int | None = None, **attributes: Any) -> GraphValue:
         """Add a node; its output has the node's name, and the first input's type unless `type` says otherwise."""
         full = self.name(name)
         self.nodes.append(helper.make_node(op, [value.name for value in inputs], [full], full, **attributes))
-        return Value(full, inputs[0].type if type is None else type)
+        return GraphValue(full, inputs[0].type if type is None else type)
 
-    def cast(self, name: str, value: Value, type: int) -> Value:
+    def cast(self, name: str, value: GraphValue, type: int) -> GraphValue:
         """The value in another type, or as it is where it has that type already."""
         return value if value.type == type else self.node("Cast", name, value, type=type, to=type)
 
-    def reshape(self, name: str, value: Value, *shape: int) -> Value:
+    def reshape(self, name: str, value: GraphValue, *shape: int) -> GraphValue:
         """0 keeps a side as it is, -1 is what the others leave."""
         return self.node("Reshape", name, value, self.integers(f"{name}.shape", *shape))
 
-    def sigmoid(self, name: str, value: Value) -> Value:
+    def sigmoid(self, name: str, value: GraphValue) -> GraphValue:
         """1 / (1 + exp(−x)), to the last digits of the smallest too.
 
         Means and variances are shares of activations, however small; ONNX Runtime's own Sigmoid has but the digits of
@@ -95,7 +95,7 @@ class Graph:
         one = self.number(f"{name}.one", 1.0)
         return self.node("Div", name, one, self.node("Add", f"{name}.one_more", power, one))
 
-    def reduce(self, op: str, name: str, value: Value, axis: int) -> Value:
+    def reduce(self, op: str, name: str, value: GraphValue, axis: int) -> GraphValue:
         """A reduction that leaves a side of 1. From opset 18 on (a sum from 13 on) the axis is an input."""
         if self.opset >= 18 or op == "ReduceSum":
             return self.node(op, name, value, self.integers(f"{name}.axis", axis), keepdims=1)

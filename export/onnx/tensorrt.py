@@ -10,20 +10,20 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from qcn.export.onnx.graph import Graph, Value
-from qcn.export.onnx.unrolled import CapsuleLayer, Parents, write
+from qcn.export.onnx.graph import Graph, GraphValue
+from qcn.export.onnx.unrolled import Parents, UnrolledLayer, write
 from qcn.export.program import Array, Route, Shape
 
 
 def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: Value, activation: Value
-) -> tuple[Value, Value]:
+    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
+) -> tuple[GraphValue, GraphValue]:
     """As `qcn.export.onnx.unrolled.route`."""
     return write(_PointwiseLayer(g, op, map, arrays), pose, activation)
 
 
-class _PointwiseLayer(CapsuleLayer):
-    def votes(self, pose: Value) -> list[Value]:
+class _PointwiseLayer(UnrolledLayer):
+    def votes(self, pose: GraphValue) -> list[GraphValue]:
         """By axis, [B, I, J, n]; made in the poses' type."""
         g = self.g
         child = self.children("child", pose)  # [B, I, 3, n]
@@ -40,7 +40,7 @@ class _PointwiseLayer(CapsuleLayer):
             votes.append(g.cast(f"votes.{h}.float", self._sum(f"votes.{h}", terms), TensorProto.FLOAT))
         return votes
 
-    def iteration(self, old: Parents, votes: list[Value], active: Value) -> Parents:
+    def iteration(self, old: Parents, votes: list[GraphValue], active: GraphValue) -> Parents:
         g, weight = self.g, self.weight(old)
         apart = [
             g.node("Sub", f"apart.{h}", vote, self._axis(f"mean.{h}", old.mean, h, 1)) for h, vote in enumerate(votes)
@@ -58,7 +58,7 @@ class _PointwiseLayer(CapsuleLayer):
             self._over_children_by_axis("second", r, squared),
         )
 
-    def _over_children_by_axis(self, name: str, r: Value, values: list[Value]) -> Value:
+    def _over_children_by_axis(self, name: str, r: GraphValue, values: list[GraphValue]) -> GraphValue:
         """Σ_i r·x for the three axes, [B, 3, J, n]."""
         g = self.g
         sums = [
@@ -66,12 +66,12 @@ class _PointwiseLayer(CapsuleLayer):
         ]
         return g.node("Concat", name, *sums, axis=1)
 
-    def _rotation(self, name: str, rotation: np.ndarray, h: int, k: int, type: int) -> Value:
+    def _rotation(self, name: str, rotation: np.ndarray, h: int, k: int, type: int) -> GraphValue:
         return self.g.weight(name, rotation[None, :, h, :, k, None], type)  # [1, I, J, 1]
 
-    def _axis(self, name: str, value: Value, index: int, axis: int) -> Value:
+    def _axis(self, name: str, value: GraphValue, index: int, axis: int) -> GraphValue:
         """One of the three along `axis`, which stays as a side of 1."""
         return self.g.node("Gather", name, value, self.g.integers(f"{name}.index", index), axis=axis)
 
-    def _sum(self, name: str, terms: list[Value]) -> Value:
+    def _sum(self, name: str, terms: list[GraphValue]) -> GraphValue:
         return self.g.node("Add", name, self.g.node("Add", f"{name}.two", terms[0], terms[1]), terms[2])

@@ -22,35 +22,32 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from qcn.export.onnx.graph import TYPES, Graph, Value
-from qcn.export.program import Array, Route, Shape
+from qcn.export.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.program import POSE_PRODUCTS, Array, Route, Shape
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
-
-# The products u_p·u_q of a pose's components, and how often each stands in (Σ_p R_p·u_p)².
-PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
 
 
 @dataclass(frozen=True)
 class Parents:
     """A layer's parents after an M-step: mean and variance [B, 3, J, n], ½ Σ ln σ² and the score z [B, 1, J, n]."""
 
-    mean: Value
-    variance: Value
-    log_spread: Value
-    z: Value
+    mean: GraphValue
+    variance: GraphValue
+    log_spread: GraphValue
+    z: GraphValue
 
 
 def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: Value, activation: Value
-) -> tuple[Value, Value]:
+    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
+) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] of a `map` [C, H, W] -> those of its parents.
 
     Votes are made in the operation's precision; statistics, and what comes out, are float32.
     """
-    return write(CapsuleLayer(g, op, map, arrays), pose, activation)
+    return write(UnrolledLayer(g, op, map, arrays), pose, activation)
 
 
-def write(layer: "CapsuleLayer", pose: Value, activation: Value) -> tuple[Value, Value]:
+def write(layer: "UnrolledLayer", pose: GraphValue, activation: GraphValue) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer, arranged as the class of `layer` has it."""
     g, op = layer.g, layer.op
     _, rows, columns = op.shape
@@ -69,7 +66,7 @@ def write(layer: "CapsuleLayer", pose: Value, activation: Value) -> tuple[Value,
     return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
 
 
-class CapsuleLayer:
+class UnrolledLayer:
     """The steps of one capsule layer. C, I, J and n as at the top of this file."""
 
     def __init__(self, g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
@@ -81,15 +78,15 @@ class CapsuleLayer:
         self.J, rows, columns = op.shape
         self.I, self.n = math.prod(op.window) * self.C, rows * columns
 
-    def first_m_step(self, pose: Value, activation: Value) -> Parents:
+    def first_m_step(self, pose: GraphValue, activation: GraphValue) -> Parents:
         """Where each child is shared out evenly."""
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, 0, C, 3, area)
         weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
-        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in PRODUCTS)), axis=2)
-        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in PRODUCTS)), axis=2)
+        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in POSE_PRODUCTS)), axis=2)
+        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in POSE_PRODUCTS)), axis=2)
         elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
-        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
+        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS], 3)
         # Over the children of a place, then over places: fewer terms one behind the other, and so less rounding.
         active = g.reduce("ReduceSum", "active", activation, 1)
         mass = self._convolution("mass", active, np.ones((1, 1, 1, 1, *self.op.window)))  # [B, 1, 1, n]
@@ -103,7 +100,7 @@ class CapsuleLayer:
         spread = g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
         return self._parents(mass, safe, mean, spread)
 
-    def _convolution(self, name: str, maps: Value, weight: Array) -> Value:
+    def _convolution(self, name: str, maps: GraphValue, weight: Array) -> GraphValue:
         """Of maps [B, C, x, H·W] with weights [3, J, C, x, k, k] (or [1, 1, …]), shared out evenly -> [B, 3, J, n]."""
         axes, parents, planes = *weight.shape[:2], weight.shape[2] * weight.shape[3]
         maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.height, self.width)
@@ -112,7 +109,7 @@ class CapsuleLayer:
         out = self.g.node("Conv", f"{name}.conv", maps, weights, strides=[self.op.stride] * 2)
         return self.g.reshape(name, out, 0, axes, parents, self.n)
 
-    def children(self, name: str, maps: Value) -> Value:
+    def children(self, name: str, maps: GraphValue) -> GraphValue:
         """Maps [B, C, (x,) H, W] -> the windows' children [B, I, x, n]."""
         g, op = self.g, self.op
         rows, columns = (
@@ -129,14 +126,14 @@ class CapsuleLayer:
         """[I, 3, J, 3]: R by child, axis of the vote, parent, axis of the pose."""
         return self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3, self.J, 3)
 
-    def votes(self, pose: Value) -> Any:
+    def votes(self, pose: GraphValue) -> Any:
         """[B, I, 3, J·n], made in the poses' type."""
         g = self.g
         rotation = g.weight("rotation", self.rotations().reshape(self.I, 3 * self.J, 3), pose.type)
         turned = g.node("MatMul", "turned", rotation, self.children("child", pose))
         return g.cast("votes.float", g.reshape("votes", turned, 0, self.I, 3, self.J * self.n), TensorProto.FLOAT)
 
-    def iteration(self, old: Parents, votes: Any, active: Value) -> Parents:
+    def iteration(self, old: Parents, votes: Any, active: GraphValue) -> Parents:
         """An E-step with the parents as they were, and an M-step by sums about the means that they had."""
         g, J, n = self.g, self.J, self.n
         apart = g.node("Sub", "apart", votes, g.reshape("mean.row", old.mean, 0, 1, 3, J * n))  # d = v − μ
@@ -156,15 +153,15 @@ class CapsuleLayer:
             self._over_children("second", g.node("Mul", "r_squared", squared, r)),
         )
 
-    def weight(self, parents: Parents) -> Value:
+    def weight(self, parents: Parents) -> GraphValue:
         """1 / 2σ², [B, 3, J, n]."""
         return self.g.node("Div", "weight", self.g.number("half", 0.5), parents.variance)
 
-    def prior(self, parents: Parents) -> Value:
+    def prior(self, parents: Parents) -> GraphValue:
         """ln a − ½ Σ ln σ², [B, 1, J, n]."""
         return self.g.node("Sub", "prior", self._log_sigmoid(parents.z), parents.log_spread)
 
-    def m_step(self, old: Parents, mass: Value, first: Value, second: Value) -> Parents:
+    def m_step(self, old: Parents, mass: GraphValue, first: GraphValue, second: GraphValue) -> Parents:
         """The parents from S [B, 1, J, n] and from Σ r·d and Σ r·d² [B, 3, J, n]."""
         g = self.g
         safe = g.node("Add", "mass.safe", mass, g.number("floor", MASS_FLOOR))
@@ -176,13 +173,13 @@ class CapsuleLayer:
         spread = g.node("Add", "spread", second, g.node("Mul", "correction", moved, pull))
         return self._parents(mass, safe, mean, spread)
 
-    def _over_children(self, name: str, value: Value) -> Value:
+    def _over_children(self, name: str, value: GraphValue) -> GraphValue:
         """The sum over children: [B, I, x, J·n] -> [B, x, J, n]."""
         flat = self.g.reshape(f"{name}.flat", value, 0, self.I, -1)
         ones = self.g.weight(f"{name}.ones", np.ones((1, self.I), np.float32))
         return self.g.reshape(name, self.g.node("MatMul", f"{name}.sum", ones, flat), 0, -1, self.J, self.n)
 
-    def _parents(self, mass: Value, safe: Value, mean: Value, spread: Value) -> Parents:
+    def _parents(self, mass: GraphValue, safe: GraphValue, mean: GraphValue, spread: GraphValue) -> Parents:
         """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
         g, J = self.g, self.J
         spread = g.node("Relu", "spread.positive", spread)  # rounding may leave a little less than nothing
@@ -199,7 +196,7 @@ class CapsuleLayer:
             z = g.node("Div", "score.unit", z, norm)
         return Parents(mean, variance, log_spread, z)
 
-    def _log_sigmoid(self, z: Value) -> Value:
+    def _log_sigmoid(self, z: GraphValue) -> GraphValue:
         """min(z, 0) − ln(1 + exp(−|z|)), which no engine can make overflow."""
         g = self.g
         power = g.node("Exp", "z.power", g.node("Neg", "z.below", g.node("Abs", "z.abs", z)))

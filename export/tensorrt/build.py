@@ -20,7 +20,15 @@ from qcn.export.tensorrt.config import BuildRequest, check_support, configure, l
 from qcn.export.tensorrt.find import TensorRT, find
 from qcn.export.tensorrt.network import check_types, convolutions, network_layers, parse
 from qcn.export.tensorrt.plugin import Plugin
-from qcn.export.tensorrt.progress import BuildLog, BuildProgress, Report, logger, monitor, run_interruptibly, shown
+from qcn.export.tensorrt.progress import (
+    BuildLog,
+    BuildProgress,
+    ReportProgress,
+    logger,
+    monitor,
+    run_interruptibly,
+    shown,
+)
 from qcn.export.tensorrt.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
 from qcn.files import atomic_write
 
@@ -55,7 +63,7 @@ def build(
     onnx_path: Path,
     request: BuildRequest,
     tensorrt: TensorRT,
-    progress: Report | None = None,
+    progress: ReportProgress | None = None,
     plugin: Plugin | None = None,
 ) -> Engine:
     """Build an engine, reporting progress from this thread, and check its precision.

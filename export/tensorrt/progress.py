@@ -31,7 +31,7 @@ class BuildProgress:
     remaining: float | None
 
 
-Report = Callable[[BuildProgress], None]
+ReportProgress = Callable[[BuildProgress], None]
 
 
 @dataclass
@@ -153,7 +153,7 @@ def monitor(trt: Any, log: BuildLog) -> Any | None:
     return Monitor()
 
 
-def run_interruptibly(work: Callable[[], T], log: BuildLog, report: Report | None, *, can_cancel: bool) -> T:
+def run_interruptibly(work: Callable[[], T], log: BuildLog, report: ReportProgress | None, *, can_cancel: bool) -> T:
     """Run `work` in a thread while this one reports progress and can be interrupted.
 
     A build holds its thread inside TensorRT for minutes, so Ctrl-C would not be heard there. Where TensorRT cannot be
@@ -195,7 +195,7 @@ def _leave() -> None:
 
 
 @contextmanager
-def shown(console: Console, title: str) -> Iterator[Report]:
+def shown(console: Console, title: str) -> Iterator[ReportProgress]:
     """Yield a report that draws a bar on a terminal, and elsewhere prints one line each half minute."""
     if not console.is_terminal:
         last = 0.0

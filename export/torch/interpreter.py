@@ -1,7 +1,7 @@
 """A program as a torch module: what TorchScript and pt2 files are traced from, and torch's own backends run."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,9 @@ from qcn.errors import BuildError
 from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 from qcn.export.torch.unrolled import UnrolledRoute
 from qcn.model import at_least_single
-from qcn.names import Precision
+from qcn.names import Precision, ProgramKernels
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-# How capsule layers are routed: by plain operators arranged for speed, by a fused kernel, or by the readable reference.
-Kernels = Literal["unrolled", "fused", "reference"]
 
 
 class Interpreter(nn.Module):
@@ -26,7 +24,7 @@ class Interpreter(nn.Module):
     last. Images and outputs are float32 in every precision.
     """
 
-    def __init__(self, program: Program, every_layer: bool = False, kernels: Kernels = "unrolled") -> None:
+    def __init__(self, program: Program, every_layer: bool = False, kernels: ProgramKernels = "unrolled") -> None:
         super().__init__()
         self.program, self.kernels = program, kernels
         self.outputs = program.outputs_with(every_layer)

@@ -11,16 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qcn.export.program import Route
+from qcn.export.program import POSE_PRODUCTS, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
-# The products u_p·u_q of a pose's components, and how often each stands in (Σ_p R_p·u_p)².
-PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
 # Numbers of an image's votes that are made at once, 8 MiB. Fewer are faster on a CPU, more on a GPU at batch 1.
 AT_ONCE = 1 << 21
 
 
-class Parents(NamedTuple):
+class _Parents(NamedTuple):
     """After an M-step: mean and variance [B, 3, J, n], ½ Σ ln σ² and the score z [B, 1, J, n]."""
 
     mean: Tensor
@@ -50,7 +48,7 @@ class UnrolledRoute(nn.Module):
         rotation = rotation.expand(*op.window, -1, -1, -1, -1)
         self.child_count = rotation.shape[0] * rotation.shape[1] * rotation.shape[2]
         elements = rotation.permute(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, h, w]
-        squares = torch.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in PRODUCTS], 3)
+        squares = torch.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS], 3)
         by_child = rotation.permute(2, 0, 1, 4, 3, 5).reshape(self.child_count, 3 * self.parents, 3)
         self.register_buffer("rotation", by_child.contiguous())
         self.register_buffer("mass_kernel", torch.ones(1, 1, *op.window) / self.parents)
@@ -70,10 +68,10 @@ class UnrolledRoute(nn.Module):
             2, places
         )
 
-    def first_m_step(self, pose: Tensor, activation: Tensor) -> Parents:
+    def first_m_step(self, pose: Tensor, activation: Tensor) -> _Parents:
         """Sums over the children of all windows are convolutions, as long as each is shared out evenly."""
         weighted = pose * activation[:, :, None]
-        products = torch.stack([pose[:, :, p] * weighted[:, :, q] for p, q, _ in PRODUCTS], 2)
+        products = torch.stack([pose[:, :, p] * weighted[:, :, q] for p, q, _ in POSE_PRODUCTS], 2)
         mass = self._convolution(activation.sum(1, keepdim=True), self.mass_kernel).unflatten(1, (1, 1))  # [B, 1, 1, n]
         sums = self._convolution(weighted.flatten(1, 2), self.mean_kernel).unflatten(1, (3, -1))  # [B, 3, J, n]
         squares = self._convolution(products.flatten(1, 2), self.square_kernel).unflatten(1, (3, -1))
@@ -91,7 +89,7 @@ class UnrolledRoute(nn.Module):
         x = maps.unfold(3, height, self.op.stride).unfold(4, width, self.op.stride)  # [B, C, x, H', W', h, w]
         return x.permute(0, 1, 5, 6, 2, 3, 4).flatten(5).flatten(1, 3)
 
-    def iteration(self, old: Parents, child: Tensor, active: Tensor) -> Parents:
+    def iteration(self, old: _Parents, child: Tensor, active: Tensor) -> _Parents:
         """An E-step with the parents as they were, and an M-step by sums about the means that they had.
 
         child [B, I, 3, n] and active [B, I, 1, n] are the poses and activations of the windows' children.
@@ -124,9 +122,9 @@ class UnrolledRoute(nn.Module):
         r = torch.softmax(logit, 2).mul_(active)[:, :, None]  # [B, i, 1, J, n]
         return r.sum(1), apart.mul_(r).sum(1), squared.mul_(r).sum(1)
 
-    def _parents(self, mass: Tensor, safe: Tensor, mean: Tensor, spread: Tensor) -> Parents:
+    def _parents(self, mass: Tensor, safe: Tensor, mean: Tensor, spread: Tensor) -> _Parents:
         """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
         variance = spread.clamp_min(0) / safe + VARIANCE_FLOOR  # rounding may leave a little less than nothing
         log_spread = 0.5 * variance.log().sum(1, keepdim=True)
         z = self.beta_a - (self.cost + log_spread) * mass * (2 * self.parents / self.child_count)
-        return Parents(mean, variance, log_spread, F.normalize(z, dim=2) if self.op.mode == "unit" else z)
+        return _Parents(mean, variance, log_spread, F.normalize(z, dim=2) if self.op.mode == "unit" else z)

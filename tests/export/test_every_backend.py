@@ -24,10 +24,11 @@ from qcn.export.bundle.manifest import Artefact
 from qcn.export.lower import IMAGE, ProgramBuilder, lower, lower_extractor
 from qcn.export.pipeline import Job, Request, export, onnx_graph
 from qcn.export.program import Array, Convolution, Pool, Route
-from qcn.export.torch.interpreter import Interpreter, Kernels
+from qcn.export.torch.interpreter import Interpreter
 from qcn.kernels import native as native_kernels
 from qcn.kernels import obstacle
 from qcn.model import QCN
+from qcn.names import ProgramKernels
 from qcn.verify.runners import create as create_runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
@@ -105,7 +106,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Case(bundle_of(tmp_path_factory.mktemp("every") / request.param, network.eval(), *sides))
 
 
-def in_torch(kernels: Kernels) -> Callable[[Case, Array], Answers]:
+def in_torch(kernels: ProgramKernels) -> Callable[[Case, Array], Answers]:
     def run(case: Case, images: Array) -> Answers:
         program = case.bundle.program()
         if kernels == "fused" and (why := obstacle("cpu", torch.float32, program.classes)):

@@ -25,7 +25,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.lower import lower
 from qcn.export.onnx import unrolled
 from qcn.export.onnx.build import build
-from qcn.export.onnx.graph import Graph, Value
+from qcn.export.onnx.graph import Graph, GraphValue
 from qcn.export.pipeline import metadata
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
 from qcn.export.torch.interpreter import Interpreter
@@ -316,7 +316,7 @@ def test_weights_too_large_for_half_precision_are_refused(program: Program, name
 def test_small_activations_have_all_their_digits() -> None:
     """ONNX Runtime's own Sigmoid has none of that of −13 on a CPU, and routing takes shares of activations."""
     g = Graph(17)
-    found = g.sigmoid("active", Value("z", TensorProto.FLOAT))
+    found = g.sigmoid("active", GraphValue("z", TensorProto.FLOAT))
     values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in ("z", found.name)}
     graph = helper.make_graph(g.nodes, "sigmoid", [values["z"]], [values[found.name]], list(g.weights.values()))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -499,7 +499,7 @@ def layer_graph(op: Route, map: Shape, arrays: dict[str, Array]) -> onnx.ModelPr
     shapes = {"pose": ["batch", children, 3, *sides], "activation": ["batch", children, *sides]}
     g = Graph(17)
     with g.scope(op.name):
-        given = (Value(name, TensorProto.FLOAT) for name in shapes)
+        given = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
         outputs = unrolled.route(g, op, map, arrays, *given)
     graph = helper.make_graph(
         g.nodes,

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Artefact, Format
-from qcn.names import AnyPrecision
+from qcn.names import AnyPrecision, ProgramKernels
 
 Device = Literal["cpu", "cuda"]
-Kernels = Literal["reference", "fused"]  # what routes: plain torch, or fused kernels
+
 Opened = TypeVar("Opened", bound="Runner")
 
 
@@ -40,7 +40,7 @@ class Options:
 
     device: Device = "cpu"
     precision: AnyPrecision = "fp32"
-    kernels: Kernels = "reference"
+    kernels: ProgramKernels = "reference"
     layers: tuple[str, ...] = ()
     threads: int | None = None
 
@@ -110,7 +110,7 @@ class Backend:
     formats: tuple[Format, ...]
     runner: str
     device: Device = "cpu"
-    kernels: Kernels = "reference"
+    kernels: ProgramKernels = "reference"
     precisions: tuple[AnyPrecision, ...] = ()
     shows_layers: bool = False
 

@@ -126,8 +126,8 @@ class WeightsRunner(_TorchRunner):
         program = program if options.precision == "fp64" else program.at(options.precision)
         model = Interpreter(program, bool(options.layers), options.kernels).to(self.device).eval()
         dtype = torch.float64 if exact else torch.float32
-        for route in program.routes:  # says so now if there are no kernels for it
-            fused(options.kernels, torch.empty(0, dtype=dtype, device=self.device), route.parents)
+        for route in program.routes if options.kernels == "fused" else ():  # says so now if there is no kernel for it
+            fused("fused", torch.empty(0, dtype=dtype, device=self.device), route.parents)
         return model.double() if exact else model
 
     def _outputs(self) -> list[str]:
