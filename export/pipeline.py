@@ -126,9 +126,12 @@ def export(
     bundle = open_source(source, out, request, data_dir)
     everything = "all" in request.formats
     wanted = [(name, request) for name in dict.fromkeys(request.formats)]
+    capsules = not (everything or request.routing == "fused") or bool(bundle.program().routes)
     if everything:
         unrolled, fused = replace(request, routing="unrolled"), replace(request, routing="fused")
-        wanted = [("onnx", fused), *((name, unrolled) for name in FORMATS)]
+        wanted = [*([("onnx", fused)] if capsules else []), *((name, unrolled) for name in FORMATS)]
+    elif not capsules:
+        raise UsageError(f"{bundle.manifest.name} has no capsule layers to fuse: leave out --routing fused")
     made = []
     for name, asked in wanted:
         try:

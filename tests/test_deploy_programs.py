@@ -18,6 +18,7 @@ from bundles import bundle_of
 from numpy.typing import NDArray
 from PIL import Image
 
+from qcn import create
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import WEIGHTS, Bundle
@@ -343,3 +344,12 @@ def test_ctrl_c_ends_the_camera_in_order(built: Path, bundle: Bundle, tmp_path: 
         lines = camera.stdout.readlines()
         assert camera.wait(timeout=20) == 0
     assert 0 < len(lines) < 20000
+
+
+def test_a_network_without_poses(built: Path, tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path / "cnn", create("cnn", in_channels=1, classes=7, size=28).eval(), 28, 28)
+    Image.fromarray(drawn(1, 28, 28)[0]).save(tmp_path / "p.pgm")
+    assert run(built / "programs/qcn-run", bundle.folder, tmp_path / "p.pgm", "--json").returncode == 0
+    assert run(built / "programs/qcn-bench", bundle.folder, "--duration", "0").returncode == 0
+    done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "p.pgm", "--pose")
+    assert (done.returncode, "without poses" in done.stderr) == (2, True)

@@ -167,6 +167,10 @@ class Bundle:
                 if format == "golden":  # other answers: in float32 they depend on the processor
                     answers = golden.read(draft.path)
                     others = tuple(replace(one, tolerance=tolerances(answers, one.precision)) for one in others)
+                    for engine in (one for one in others if one.format == "trt"):
+                        files.append(_facts_file(engine.file))
+                        (aside / files[-1]).parent.mkdir(exist_ok=True)
+                        (aside / files[-1]).write_text(_facts_text(engine), encoding="utf-8")
                 manifest = replace(there, files=(*others, artefact))
                 (aside / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
                 take_places(aside, self.folder, files, MANIFEST)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file as torch_save_file
 
 from qcn import create
 from qcn.errors import UsageError
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, weights
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.manifest import MANIFEST, Artefact, Batch, Format, Manifest
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN, Request
@@ -319,3 +319,25 @@ def test_a_bundle_is_read_and_diagnosed_without_torch(bundle: Bundle, program: P
     assert result.returncode == 0, result.stderr
     native_state = "runs" if native_kernels.available() else "cannot"
     assert result.stdout.split() == [str(len(program.arrays)), "22", "whole", native_state, "cannot"]
+
+
+def test_new_golden_answers_set_the_tolerances_of_all_files_anew(bundle: Bundle) -> None:
+    """Made again on another processor, float32's answers are others, and so is what is allowed."""
+    add(bundle, "engines/fp32.engine")
+    given, before = bundle.golden(), bundle.find(WEIGHTS).tolerance
+    moved = given.float32.activation + np.float32(1e-5)
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+        golden.write(draft.path, replace(given, float32=replace(given.float32, activation=moved)))
+    after = Bundle.open(bundle.folder)
+    for file in (WEIGHTS, "engines/fp32.engine"):
+        tolerance = after.find(file).tolerance
+        assert before and tolerance and tolerance["activation"] > 2 * before["activation"]
+        assert tolerance["pose"] == before["pose"]
+    assert set(states(after).values()) == {"whole"}
+    assert after.golden().rows == given.rows
+
+
+def test_tolerances_that_the_golden_answers_do_not_give_are_refused(bundle: Bundle) -> None:
+    edit(bundle, lambda record: record["files"][1]["tolerance"].update(activation=0.1))
+    with pytest.raises(UsageError, match=r"has other tolerances in manifest\.json than these answers give it"):
+        Bundle.open(bundle.folder).golden()
