@@ -2,9 +2,11 @@
 
 The arrangement is that of the ONNX graph (`qcn.export.onnx.unrolled`): votes lie as [B, I, 3, J, n], with n positions
 innermost, the first M-step is three convolutions, and later ones are sums about the means of the iteration before.
-Children are taken some at a time, so that their votes stay in a processor's cache: no vote is ever written to memory.
+Children are taken some at a time, so that on a CPU their votes stay in the cache.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from qcn.export.program import POSE_PRODUCTS, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
-# Numbers of an image's votes that are made at once, 8 MiB. Fewer are faster on a CPU, more on a GPU at batch 1.
-AT_ONCE = 1 << 21
+# Numbers of votes that are made at once: 2 MiB per image on a CPU; on a GPU, where each part costs a dozen launches,
+# 512 MiB for the whole batch.
+CPU_AT_ONCE, GPU_AT_ONCE = 1 << 19, 1 << 27
 
 
 class _Parents(NamedTuple):
@@ -95,32 +98,15 @@ class UnrolledRoute(nn.Module):
         child [B, I, 3, n] and active [B, I, 1, n] are the poses and activations of the windows' children.
         """
         prior, weight = F.logsigmoid(old.z) - old.log_spread, 0.5 / old.variance
-        some = max(1, AT_ONCE // (3 * self.parents * self.rows * self.columns))
-        parts = [
-            self._sums(old.mean, prior, weight, *part)
-            for part in zip(self.rotation.split(some), child.split(some, 1), active.split(some, 1), strict=True)
-        ]
-        mass, first, second = parts[0]
-        for more in parts[1:]:
-            mass, first, second = mass + more[0], first + more[1], second + more[2]
+        rotation = self.rotation.to(child.dtype)
+        tracing = torch._C._get_tracing_state() is not None  # what torch.jit.is_tracing asks
+        sums = _compiled_sums() if tracing else sums_over_children
+        mass, first, second = sums(old.mean, prior, weight, rotation, child, active)
         safe = mass + MASS_FLOOR
         # Σ r·v = Σ r·d + μ·S; and with δ = new μ − μ, Σ r·(d − δ)² = Σ r·d² + δ·(δ·S − 2·Σ r·d).
         mean = (first + old.mean * mass) / safe
         moved = mean - old.mean
         return self._parents(mass, safe, mean, second + moved * (moved * mass - 2 * first))
-
-    def _sums(
-        self, mean: Tensor, prior: Tensor, weight: Tensor, rotation: Tensor, child: Tensor, active: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ r, Σ r·d and Σ r·d² over some children, with d = v − μ; weight is 1 / 2σ²."""
-        votes = torch.matmul(rotation.to(child.dtype), child).to(active.dtype).unflatten(2, (3, self.parents))
-        apart = votes.sub_(mean[:, None])  # [B, i, 3, J, n]
-        squared = apart * apart
-        logit = prior - squared[:, :, 0] * weight[:, None, 0]
-        for axis in (1, 2):
-            logit.addcmul_(squared[:, :, axis], weight[:, None, axis], value=-1)
-        r = torch.softmax(logit, 2).mul_(active)[:, :, None]  # [B, i, 1, J, n]
-        return r.sum(1), apart.mul_(r).sum(1), squared.mul_(r).sum(1)
 
     def _parents(self, mass: Tensor, safe: Tensor, mean: Tensor, spread: Tensor) -> _Parents:
         """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
@@ -128,3 +114,45 @@ class UnrolledRoute(nn.Module):
         log_spread = 0.5 * variance.log().sum(1, keepdim=True)
         z = self.beta_a - (self.cost + log_spread) * mass * (2 * self.parents / self.child_count)
         return _Parents(mean, variance, log_spread, F.normalize(z, dim=2) if self.op.mode == "unit" else z)
+
+
+def sums_over_children(
+    mean: Tensor,
+    prior: Tensor,
+    weight: Tensor,
+    rotation: Tensor,
+    child: Tensor,
+    active: Tensor,
+    cpu_at_once: int = CPU_AT_ONCE,
+    gpu_at_once: int = GPU_AT_ONCE,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ r, Σ r·d and Σ r·d² over the children, with d = v − μ; weight is 1 / 2σ². Compiled in a TorchScript file.
+
+    mean and weight [B, 3, J, n], prior [B, 1, J, n], rotation [I, 3J, 3], child [B, I, 3, n], active [B, I, 1, n]
+    """
+    children, parents, places = rotation.size(0), mean.size(2), mean.size(3)
+    at_once = gpu_at_once // mean.size(0) if child.is_cuda else cpu_at_once
+    some = max(1, at_once // (3 * parents * places))
+    mass, first, second = torch.zeros_like(prior), torch.zeros_like(mean), torch.zeros_like(mean)
+    centre, weights = mean.unsqueeze(1), weight.unsqueeze(1).unbind(2)
+    for i in range(0, children, some):
+        count = min(some, children - i)
+        votes = torch.matmul(rotation.narrow(0, i, count), child.narrow(1, i, count))
+        if votes.dtype != active.dtype:
+            votes = votes.to(active.dtype)
+        apart = votes.view(-1, count, 3, parents, places).sub_(centre)
+        squared = apart * apart
+        axes = squared.unbind(2)
+        logit = prior - axes[0] * weights[0]
+        logit.addcmul_(axes[1], weights[1], value=-1.0).addcmul_(axes[2], weights[2], value=-1.0)
+        r = torch.softmax(logit, 2).mul_(active.narrow(1, i, count)).unsqueeze(2)  # [B, count, 1, J, n]
+        mass += r.sum(1)
+        first += apart.mul_(r).sum(1)
+        second += squared.mul_(r).sum(1)
+    return mass, first, second
+
+
+@functools.cache
+def _compiled_sums() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """In a TorchScript file, how many children are taken at once is decided where it runs, not where it is traced."""
+    return torch.jit.script(sums_over_children)
