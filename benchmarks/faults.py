@@ -67,7 +67,7 @@ def faults(folder: Path) -> list[dict[str, Any]]:
                 "status": "found" if found else "NOT FOUND",
                 "caught_by": found.key if found else None,
                 "place": found.first_wrong if found else None,
-                "multiple": floors(found),
+                "share": share(found),
                 "reason": found.reasons[0].replace(str(bundle.folder), "BUNDLE") if found else None,
             }
         )
@@ -106,14 +106,14 @@ def planted(name: str, honest_one: Path, to: Path) -> Bundle:
     return Bundle.open(to)
 
 
-def floors(verdict: Verdict | None) -> float | str | None:
-    """The largest error of an output in noise floors, "inf" if it is not finite; None where there are no outputs."""
-    worst = max((errors.noise_floors for errors in verdict.outputs.values()), default=None) if verdict else None
+def share(verdict: Verdict | None) -> float | str | None:
+    """The largest error of an output as a share of what is allowed, "inf" if it is not finite; None without outputs."""
+    worst = max((errors.share for errors in verdict.outputs.values()), default=None) if verdict else None
     return str(worst) if worst == float("inf") else worst
 
 
 def honest_ones(folder: Path, seeds: int) -> dict[str, Any]:
-    """How many honest networks raised an alarm, and the largest error of an output by backend, in noise floors."""
+    """How many honest networks raised an alarm, and the largest error by backend, as a share of what is allowed."""
     alarms, worst = 0, dict.fromkeys(BACKENDS, 0.0)
     for seed in range(CHOSEN_ON, CHOSEN_ON + seeds):
         routing = ("unrolled", "tensorrt")[seed % 2]
@@ -121,9 +121,9 @@ def honest_ones(folder: Path, seeds: int) -> dict[str, Any]:
         verdicts = verify(bundle, BACKENDS, {})
         alarms += any(verdict.status == "failed" for verdict in [*verdicts, check_preprocessing(bundle)])
         for verdict in verdicts:
-            worst[verdict.backend] = max(worst[verdict.backend], float(floors(verdict) or 0.0))
+            worst[verdict.backend] = max(worst[verdict.backend], float(share(verdict) or 0.0))
         shutil.rmtree(bundle.folder)
-    return {"networks": seeds, "alarms": alarms, "largest_multiple": worst}
+    return {"networks": seeds, "alarms": alarms, "largest_share": worst}
 
 
 if __name__ == "__main__":
