@@ -224,8 +224,8 @@ def half_statistics(rows: list[dict[str, Any]]) -> str:
     outputs = max(row["outputs"] for row in faulty)
     return (
         f"Statistics of routing in half precision, in {len(honest)} fp16 networks of different weights: {found} of\n"
-        f"{len(faulty)} faulty graphs were found, although their answers are within {words.share(outputs)} of what fp16\n"
-        f"is allowed, and {passed} of {len(honest)} correct ones passed."
+        f"{len(faulty)} faulty graphs were found, although their answers are within {words.share(outputs)} of what is\n"
+        f"allowed in fp16, and {passed} of {len(honest)} correct ones passed."
     )
 
 
