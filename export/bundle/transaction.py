@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from qcn.errors import UsageError
+
 LOCK = ".lock"
 REPLACED = ".replaced"  # in the folder aside: what made room for a new file
 
@@ -81,9 +83,16 @@ def sync(path: Path) -> None:
 
 
 def _put_back(aside: Path, folder: Path) -> None:
-    for old in (aside / REPLACED).rglob("*"):
-        if old.is_file():
-            old.replace(folder / old.relative_to(aside / REPLACED))
+    """Undo what a writer replaced. The folder aside may be anybody's: nothing is moved from or to another place."""
+    replaced = aside / REPLACED
+    for old in replaced.rglob("*"):
+        place = folder / old.relative_to(replaced)
+        if replaced.is_symlink() or not place.parent.resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"{old} would be put back outside of {folder}: remove {aside}, and links out of the bundle"
+            )
+        if old.is_file() and not old.is_symlink():
+            old.replace(place)
 
 
 def _clear(left: Path, folder: Path, last: str) -> None:

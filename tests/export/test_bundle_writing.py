@@ -231,3 +231,23 @@ def test_files_are_for_everyone_who_may_read_the_bundle(bundle: Bundle) -> None:
     with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as draft:
         draft.path.touch(mode=0o600)
     assert (bundle.folder / "model.onnx").stat().st_mode == (bundle.folder / MANIFEST).stat().st_mode
+
+
+@pytest.mark.parametrize("link", ["engines", ".replaced"])
+def test_a_prepared_folder_aside_moves_nothing_out_of_the_bundle(bundle: Bundle, tmp_path: Path, link: str) -> None:
+    """As if a writer had been killed, in a bundle from a stranger: what it "replaced" is put back nowhere else."""
+    outside, aside = tmp_path / "outside", bundle.folder / ".00000000.part"
+    outside.mkdir()
+    (outside / "victim").write_text("mine")
+    aside.mkdir()
+    (aside / MANIFEST).write_text("{}")
+    if link == "engines":  # it would be overwritten
+        (bundle.folder / "engines").symlink_to(outside)
+        (aside / ".replaced" / "engines").mkdir(parents=True)
+        (aside / ".replaced" / "engines" / "victim").write_text("theirs")
+    else:  # it would be taken away
+        (aside / ".replaced").symlink_to(outside)
+    with pytest.raises(UsageError, match="would be put back outside of"):
+        add(bundle)
+    assert (outside / "victim").read_text() == "mine"
+    assert not (bundle.folder / "victim").exists()
