@@ -23,7 +23,7 @@ def export(
     precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16; routing's statistics stay fp32.")] = "fp32",
     batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",
     routing: Annotated[
-        str, typer.Option(help="unrolled (standard operators) or fused (one custom node a capsule layer).")
+        str, typer.Option(help="unrolled (standard operators) or fused (one custom node per capsule layer).")
     ] = "unrolled",
     opset: Annotated[
         int | None, typer.Option(help="ONNX opset; if not given 17, which TensorRT 8.6 reads; for bf16 22.")
