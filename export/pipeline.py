@@ -256,7 +256,7 @@ def onnx_graph(job: Job, routing: "Routing") -> Artefact:
     command = request.command("trt" if routing == "tensorrt" else "onnx")  # an engine's graph is made with the engine
     with bundle.adding(file, format, request.precision, command, batch=batch) as draft:
         model = build(
-            bundle.program().at(request.precision, votes=request.precision),
+            bundle.program().at(request.precision, rest=request.precision),
             routing=routing,
             batch=batch.min if batch.min == batch.max else None,
             opset=opset,

@@ -307,6 +307,11 @@ class Program:
         return [operation for operation in self.operations if isinstance(operation, Route)]
 
     @property
+    def poses(self) -> bool:
+        """Whether its answers have poses; those of a CNN do not."""
+        return len(self.outputs) > 1
+
+    @property
     def classes(self) -> int:
         return next(output.shape[0] for output in self.outputs if output.name == "activation")
 
@@ -316,13 +321,13 @@ class Program:
         layers = [value for route in self.routes for value in route.outputs if value.name not in given]
         return (*self.outputs, *(Output(value.name, value.name, value.shape) for value in layers if every_layer))
 
-    def at(self, precision: Precision, votes: Precision = "fp32") -> "Program":
-        """The same program computed in another precision; the votes of routing have one of their own."""
-        for name in (precision, votes):
+    def at(self, precision: Precision, rest: Precision = "fp32") -> "Program":
+        """The same program with its products in another precision; the rest is affine operations and votes."""
+        for name in (precision, rest):
             if name not in PRECISIONS:
                 raise unknown_name("precision", name, PRECISIONS)
         operations = (
-            replace(operation, precision=votes if isinstance(operation, Route) else precision)
+            replace(operation, precision=rest if isinstance(operation, Affine | Route) else precision)
             for operation in self.operations
         )
         return replace(self, operations=tuple(operations))

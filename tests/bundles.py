@@ -93,7 +93,7 @@ def bundle_of(folder: Path, network: nn.Module, *sides: int, spec: Preprocessing
     Its golden images are two of noise, and the edge cases. Its classes are class0, class1, …
     """
     program, spec = lower(network, *sides), spec or Preprocessing(standardise="image")
-    image, outputs = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+    image, outputs = ports(program.input.shape, program.classes, program.poses)
     times = 1 if spec.output_size(*sides) == sides else 2
     shape = (image.shape[0], times * sides[0], times * sides[1])
     manifest = Manifest(

@@ -53,7 +53,7 @@ def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
 
 def bundle_of(program: Program, truth: Golden, folder: Path) -> Path:
     """The weights in a bundle of the network, and the golden answers that decide their tolerances."""
-    image, outputs = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+    image, outputs = ports(program.input.shape, program.classes, program.poses)
     manifest = Manifest(
         name="test",
         classes=tuple(map(str, range(program.classes))),

@@ -59,7 +59,7 @@ def routing_nodes(seen: Path) -> int:
 def test_the_operator_is_taken_and_answers_as_the_network(
     library: Path, program: Program, bundle: Bundle, tmp_path: Path, precision: Precision
 ) -> None:
-    model = build(program.at(precision, votes=precision), routing="fused")
+    model = build(program.at(precision, rest=precision), routing="fused")
     assert len(model.functions) > 1
     golden = bundle.golden()
     layers = len(program.routes)

@@ -105,7 +105,7 @@ class Bundle:
         """The network as a program."""
         path = self.path(self.find(WEIGHTS))
         program = weights.read(path)
-        found = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+        found = ports(program.input.shape, program.classes, program.poses)
         if found != (self.manifest.input, self.manifest.outputs):
             raise UsageError(f"{path} is another network than {MANIFEST} describes")
         return program

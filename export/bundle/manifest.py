@@ -226,7 +226,7 @@ def manifest_of(run: "Run", which: str, program: Program, name: str, tools: dict
     if weights is None:
         raise UsageError("the run has no checkpoint yet")
     channels, height, width = run.data.image
-    image, outputs = ports(program.input.shape, program.classes, len(program.outputs) > 1)
+    image, outputs = ports(program.input.shape, program.classes, program.poses)
     return Manifest(
         name=name,
         classes=tuple(run.classes),

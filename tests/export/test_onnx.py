@@ -192,7 +192,7 @@ def test_whatever_is_seen_the_answers_are_finite(program: Program, routing: str,
     largest = 1e6 if precision == "fp32" else 100.0
     images = [np.full(shape, value) for value in (0.0, -0.5, 3.0, 1e-30, largest, -largest)]
     seen = np.stack([*images, board, board * largest]).astype(np.float32)
-    for output, x in run_graph(build(program.at(precision, votes=precision), routing=routing), image=seen).items():
+    for output, x in run_graph(build(program.at(precision, rest=precision), routing=routing), image=seen).items():
         assert np.isfinite(x).all(), output
         if output == "activation":
             assert (x >= 0).all() and (x <= 1).all()
@@ -265,7 +265,7 @@ def test_half_precision_errs_as_much_as_rounding_to_half_does(
 ) -> None:
     """By ONNX's own evaluator, which sums in float32 as GPUs do."""
     image, exact, rounded = halved
-    model = build(program.at("fp16", votes="fp16"), every_layer=True)
+    model = build(program.at("fp16", rest="fp16"), every_layer=True)
     found = evaluate(model, image=image.numpy())
     assert_agree(found, exact, tolerances(exact, rounded, times=4))
     with pytest.raises(AssertionError):  # and it is half precision: float32 would do better
@@ -279,7 +279,7 @@ def test_half_precision_in_onnx_runtime(
     """On ARM it sums in half, too: one rounding for each of n terms, which add up to √n of them."""
     image, exact, rounded = halved
     terms = max(array[0].size for name, array in program.arrays.items() if name.endswith("conv2.weight"))
-    found = run_graph(build(program.at("fp16", votes="fp16"), routing=routing, every_layer=True), image=image.numpy())
+    found = run_graph(build(program.at("fp16", rest="fp16"), routing=routing, every_layer=True), image=image.numpy())
     assert_agree(found, exact, tolerances(exact, rounded, times=terms**0.5))
 
 
@@ -288,7 +288,7 @@ def test_half_precision_in_onnx_runtime(
 )
 def test_convolutions_and_votes_are_in_half_and_statistics_are_not(program: Program, precision: str, type: int) -> None:
     """For bf16 this is all that can be seen here: ONNX Runtime has no such convolutions on a CPU."""
-    model = build(program.at(precision, votes=precision), opset=22)
+    model = build(program.at(precision, rest=precision), opset=22)
     types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
     types |= {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     statistics = ("/iteration", "/parents.", "/mean", "/z", "/active", "/votes.float", "/pose.float", "output/")
@@ -306,8 +306,8 @@ def test_convolutions_and_votes_are_in_half_and_statistics_are_not(program: Prog
 def test_weights_too_large_for_half_precision_are_refused(program: Program, name: str) -> None:
     large = replace(program, arrays={**program.arrays, name: program.arrays[name] + np.float32(1e5)})
     with pytest.raises(BuildError, match=r"does not fit float16: its largest is 1000\d\d"):
-        build(large.at("fp16", votes="fp16"))
-    build(large.at("bf16", votes="bf16"), opset=22)
+        build(large.at("fp16", rest="fp16"))
+    build(large.at("bf16", rest="bf16"), opset=22)
 
 
 # The graph
@@ -345,7 +345,7 @@ def test_opsets(program: Program, bundle: Bundle, opset: int, routing: str) -> N
 @pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_every_shape_is_known_but_the_batch(program: Program, batch: int | None, precision: str) -> None:
-    model = build(program.at(precision, votes=precision), batch=batch, every_layer=True)
+    model = build(program.at(precision, rest=precision), batch=batch, every_layer=True)
     onnx.checker.check_model(model, full_check=True)
     known = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
     for node in model.graph.node:

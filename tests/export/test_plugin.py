@@ -54,7 +54,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
-    onnx.save(build_graph(program.at(precision, votes=precision), routing="fused"), path)
+    onnx.save(build_graph(program.at(precision, rest=precision), routing="fused"), path)
     return path
 
 

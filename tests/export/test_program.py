@@ -11,7 +11,7 @@ import pytest
 from qcn import create
 from qcn.errors import UsageError
 from qcn.export.lower import lower
-from qcn.export.program import Array, Convolution, Output, Pool, Program, Route, Value
+from qcn.export.program import Affine, Array, Convolution, Output, Pool, Program, Route, Value
 
 Record = dict[str, Any]
 
@@ -32,17 +32,18 @@ def operation(record: Record, name: str) -> Record:
 
 
 def test_a_program_survives_json(program: Program, cnn: Program) -> None:
-    for one in (program, cnn, program.at("fp16", votes="bf16")):
+    for one in (program, cnn, program.at("fp16", rest="bf16")):
         again = Program.from_json(one.to_json(), one.arrays)
         assert again == one
         assert again.to_json() == one.to_json()
 
 
-def test_precisions_of_operations_and_of_votes(program: Program) -> None:
+def test_products_and_the_rest_have_their_own_precision(program: Program) -> None:
     halved = program.at("fp16")
     assert {operation.precision for operation in program.operations} == {"fp32"}
-    assert {(type(one) is Route, one.precision) for one in halved.operations} == {(False, "fp16"), (True, "fp32")}
-    assert {one.precision for one in program.at("bf16", votes="fp16").routes} == {"fp16"}
+    expected = {Affine: "fp32", Convolution: "fp16", Route: "fp32"}
+    assert {type(one): one.precision for one in halved.operations} == expected
+    assert {one.precision for one in program.at("bf16", rest="fp16").routes} == {"fp16"}
 
 
 def test_what_a_program_says_of_itself(program: Program, cnn: Program) -> None:

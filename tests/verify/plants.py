@@ -76,7 +76,7 @@ def honest(
         golden.write(draft.path, golden_of(network, with_edge_cases(rows, pixels, labels, SPEC)))
     with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
         weights.write(draft.path, program)
-    put_graph(bundle, build(program.at(precision, votes=precision), routing=routing), precision)
+    put_graph(bundle, build(program.at(precision, rest=precision), routing=routing), precision)
     return bundle
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.tolerance import FLOORS
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity import verify as parity
-from qcn.verify.parity.compare import Share, accuracy, compare, flips, outputs, pose_degrees
+from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degrees
 from qcn.verify.parity.results import read_report
 from qcn.verify.runners import create
 
@@ -110,16 +109,10 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
 
 def test_a_network_without_poses_is_compared_by_its_activations(bundle: Bundle) -> None:
     golden = bundle.golden()
-    none = golden.reference.pose[:, :, :0]
-
-    class WithoutPoses:
-        """As `Golden` will be of a CNN: poses [N, K, 0]."""
-
-        reference = SimpleNamespace(activation=golden.reference.activation, pose=none)
-        float32 = SimpleNamespace(activation=golden.float32.activation, pose=none.astype(np.float32))
-
-    assert outputs(WithoutPoses()) == ("activation",)  # type: ignore[arg-type]
-    found = compare({"activation": golden.float32.activation}, WithoutPoses(), "fp32", {})  # type: ignore[arg-type]
+    reference, single = (replace(one, pose=one.pose[:, :, :0]) for one in (golden.reference, golden.float32))
+    without = replace(golden, reference=reference, float32=single)
+    assert without.outputs == ("activation",)
+    found = compare({"activation": golden.float32.activation}, without, "fp32", {})
     assert found.keys() == {"activation"} and found["activation"].passed
 
 

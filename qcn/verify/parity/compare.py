@@ -75,11 +75,6 @@ class Errors:
         return f"off by {self.max_abs:.2g}: {share_of_allowed(self.share)} ({self.tolerance:.2g})"
 
 
-def outputs(golden: Golden) -> tuple[str, ...]:
-    """The outputs that the network has: not every one has poses."""
-    return tuple(name for name in ("activation", "pose") if getattr(golden.reference, name).size)
-
-
 def compare(
     found: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
 ) -> dict[str, Errors]:
@@ -92,7 +87,7 @@ def compare(
             precision,
             allowed.get(name),
         )
-        for name in outputs(golden)
+        for name in golden.outputs
     }
 
 

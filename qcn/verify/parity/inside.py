@@ -19,7 +19,7 @@ from qcn.export.bundle.golden import QUANTITIES, Golden
 from qcn.export.bundle.tolerance import FLOORS
 from qcn.export.program import Array
 from qcn.verify.parity.arithmetic import Layer, check
-from qcn.verify.parity.compare import Errors, errors, outputs
+from qcn.verify.parity.compare import Errors, errors
 
 TYPES = {precision: np.float16 if precision == "fp16" else np.float32 for precision in FLOORS}
 CANCELLED = 100.0  # how much larger than the variance the mean's square is where E[v²] − μ² has lost digits
@@ -105,7 +105,7 @@ def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: 
         for name in golden.steps if layer in shown else ():
             if name.partition("/")[0] == layer:
                 yield from _step(name, found, golden, precision, routes.get(layer))
-        for output in outputs(golden) if layer in golden.layers else ():
+        for output in golden.outputs if layer in golden.layers else ():
             exact, single = (getattr(of[layer], output) for of in (golden.layers, golden.layers_float32))
             if (given := found.get(f"{layer}.{output}")) is not None:
                 yield Stage(

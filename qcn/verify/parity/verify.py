@@ -19,7 +19,6 @@ from qcn.verify.parity.compare import (
     accuracy,
     compare,
     flips,
-    outputs,
     pose_degrees,
 )
 from qcn.verify.parity.inside import Stage, first_wrong, stages
@@ -114,7 +113,7 @@ def verify(
 
 def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
     """Refuse a reference that leaves float32 no more digits than float16 has: all that is wrong would be noise."""
-    for name in (name for name in outputs(golden) if name not in allowed):
+    for name in (name for name in golden.outputs if name not in allowed):
         exact, single = (getattr(of, name) for of in (golden.reference, golden.float32))
         noise, scale = float(np.abs(single - exact).max()), float(np.abs(exact).max())
         if noise > scale * np.finfo(np.float16).eps / 2:
@@ -143,7 +142,7 @@ def _verdict(
     for answers, rows in ((found, len(golden.rows)), (alone, len(golden.input[:ALONE]))):
         if differs := _other_shape(answers, golden, rows):
             return Verdict(*about, "failed", (f"it is of another network: {differs}",), runner=opened.name)
-    names = outputs(golden)
+    names = golden.outputs
     deterministic = all(np.array_equal(found[name], again[name], equal_nan=True) for name in names)
     single = {name: np.concatenate([alone[name], found[name][len(alone[name]) :]]) for name in names}
     ways = {"": found, ", the second time": again, f", in batches of {candidate.least}": single}
@@ -192,7 +191,7 @@ def _worst(
 
 def _other_shape(found: Answers, golden: Golden, rows: int) -> str:
     """What is missing or of another shape among the answers to the first rows, in words."""
-    for name in outputs(golden):
+    for name in golden.outputs:
         expected = getattr(golden.reference, name)[:rows].shape
         if name not in found or found[name].shape != expected:
             given = f"it gives {list(found[name].shape)}" if name in found else "it gives nothing"
