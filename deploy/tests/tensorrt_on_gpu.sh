@@ -76,7 +76,7 @@ build() {
   g++ "${shared[@]}" "${plugin[@]}" "${backend[@]}" src_preprocess.cpp.o {em_routing,preprocess}.cu.o \
     -o libqcn_tensorrt.so -Wl,--version-script="$deploy/src/tensorrt/library/tensorrt.map" "${nvinfer[@]}" "${runtime[@]}"
   g++ "${shared[@]}" "${objects[@]}" -o libqcn.so -Wl,--version-script="$deploy/cmake/exports.map" -lpthread -ldl
-  "${compile[@]}" -I"$deploy/programs" "$deploy"/programs/{bench,arguments,image,jpeg,model,netpbm,png}.cpp \
+  "${compile[@]}" -I"$deploy/programs" "$deploy"/programs/{bench,arguments,image,jpeg,netpbm,png,program}.cpp \
     -o qcn-bench -L. -lqcn -Wl,-rpath,"$work" -lpthread
   "${compile[@]}" "$deploy/plugins/tests/test_plugin.cpp" -o test_plugin "${nvinfer[@]}" -ldl
   nvcc -std=c++17 -O1 -I"$deploy/kernels" "$deploy/tests/cuda_routing.cu" em_routing.cu.o -o cuda_routing
