@@ -59,7 +59,8 @@ def faults(folder: Path) -> list[dict[str, Any]]:
     rows = []
     for name, fault in FAULTS.items():
         bundle = planted(name, kept[fault.precision], folder / "planted")
-        verdicts = [*verify(bundle, [fault.backend], {}), check_preprocessing(bundle)]
+        with fault.running():
+            verdicts = [*verify(bundle, [fault.backend], {}), check_preprocessing(bundle)]
         found = next((verdict for verdict in verdicts if verdict.status == "failed"), None)
         rows.append(
             {

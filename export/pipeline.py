@@ -15,8 +15,8 @@ from rich.console import Console
 
 import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
-from qcn.export import targets
-from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Artefact, Batch, Bundle, golden, weights
+from qcn.export import precision, targets
+from qcn.export.bundle import MANIFEST, WEIGHTS, Artefact, Batch, Bundle
 from qcn.export.bundle.manifest import BUNDLE, Format, file_of, manifest_of, tools
 from qcn.export.tensorrt.config import BuildRequest
 from qcn.export.tensorrt.find import FLAVOURS
@@ -52,6 +52,7 @@ class Request:
     tf32: bool = False
     optimization: int | None = None
     workspace: int | None = None
+    public_key: Path | None = None
 
     def __post_init__(self) -> None:
         for name in self.formats:
@@ -155,13 +156,15 @@ def check_opset(request: Request) -> None:
 def open_source(source: Path, out: Path | None, request: Request, data_dir: Path) -> Bundle:
     """The bundle to add to, with weights and golden answers in it."""
     if (source / MANIFEST).exists():
-        if out is not None and out.resolve() != source.resolve():
+        if out is not None and os.path.realpath(out) != os.path.realpath(source):
             raise UsageError(f"{source} is a bundle, and what is made from it goes into it: leave out --out")
-        return Bundle.open(source)
+        return Bundle.open(source, request.public_key)
+    if request.public_key:
+        raise UsageError(f"--public-key is for bundles, and {source} is not one: leave it out")
     if not (source / "run.json").exists():
         raise UsageError(f"{source} is neither a training run (no run.json) nor a bundle (no {MANIFEST})")
     _need_torch("exporting from a run, unlike from a bundle,")
-    return _from_run(source, out or Path("runs/export") / source.resolve().name, request, data_dir)
+    return _from_run(source, out or Path("runs/export") / Path(os.path.realpath(source)).name, request, data_dir)
 
 
 def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bundle:
@@ -172,16 +175,8 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     trained, run = load_network(source, request.checkpoint)
     program = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
     name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
-    bundle = Bundle.create(out, manifest_of(run, request.checkpoint, program, name, versions))
-    whole = {finding.file for finding in bundle.check() if finding.state == "whole"}
-    if GOLDEN not in whole:
-        answers = make_golden(trained, run, data_dir)
-        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-            golden.write(draft.path, answers)
-    if WEIGHTS not in whole:
-        with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
-            weights.write(draft.path, program)
-    return bundle
+    manifest = manifest_of(run, request.checkpoint, program, name, versions)
+    return Bundle.create(out, manifest, program, lambda: make_golden(trained, run, data_dir), FROM_RUN)
 
 
 def _native(job: Job) -> Made:
@@ -221,7 +216,7 @@ def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> 
             every_layer=request.every_layer,
             metadata=metadata(job.bundle),
         )
-        draft.found = request.precision
+        draft.found = precision.read(draft.path, format, job.bundle.program()).precision
     return Made(format, job.bundle.find(file))
 
 
@@ -264,7 +259,7 @@ def onnx_graph(job: Job, routing: "Routing") -> Artefact:
             metadata=metadata(bundle),
         )
         onnx.save(model, draft.path)
-        draft.found = request.precision
+        draft.found = precision.read(draft.path, format, bundle.program()).precision
         draft.facts = {
             "opset": opset,
             "nodes": len(model.graph.node),

@@ -31,6 +31,7 @@ from qcn import records
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
 from qcn.names import PRECISIONS, Mode, Precision
+from qcn.text import readable
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -262,6 +263,8 @@ class Program:
         named = [operation.name for operation in self.operations]
         if twice := sorted({name for name in named if named.count(name) > 1}):
             raise UsageError(f"two operations of the program are named '{twice[0]}'")
+        if odd := [name for name in named if name != readable(name)]:
+            raise UsageError(f"the operation '{odd[0]}' of the program has control characters in its name")
         for operation in self.operations:
             for kind, names, known in (("value", operation.reads, shapes), ("array", operation.arrays, self.arrays)):
                 if unknown := [name for name in names if name not in known]:

@@ -38,6 +38,7 @@ class Inputs:
     """What is given to a network: the fields of `Golden` that are known before it answers."""
 
     rows: tuple[str, ...]
+    preprocessing: Preprocessing
     image: NDArray[np.uint8]
     label: NDArray[np.int64]
     input: NDArray[np.float32]
@@ -60,11 +61,12 @@ def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
     check_fits(find(run.data.name), run)
     rows, images, labels = zip(*real_images(load(run.data.name, data_dir).tests, REAL), strict=True)
-    return golden_of(network, with_edge_cases(rows, np.stack(images), labels, run.preprocessing))
+    given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
+    return golden_of(network, given, tuple(run.classes))
 
 
-def golden_of(network: nn.Module, given: Inputs) -> Golden:
-    """The answers of a network to these inputs; it is refused if they are not finite."""
+def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Golden:
+    """The answers of a network with these classes to these inputs; it is refused if they are not finite."""
     seen = torch.from_numpy(given.input)
     exact, single = answers(network, seen.double()), answers(network, seen)
     for name, activation, pose in zip(given.rows, exact.answers.activation, exact.answers.pose, strict=True):
@@ -72,13 +74,15 @@ def golden_of(network: nn.Module, given: Inputs) -> Golden:
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
-    return assembled(given, exact, single)
+    return assembled(given, classes, exact, single)
 
 
-def assembled(given: Inputs, exact: Evaluation, single: Evaluation) -> Golden:
+def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation) -> Golden:
     """Inputs with the truth and with what float32 makes of it."""
     return Golden(
         rows=given.rows,
+        classes=classes,
+        preprocessing=given.preprocessing,
         image=given.image,
         label=given.label,
         input=given.input,
@@ -101,7 +105,7 @@ def with_edge_cases(
     seen = preprocess(torch.from_numpy(raw), spec).numpy()
     seen[-1] = denormal_input(seen.shape[1:])
     label = np.array([*labels, *[-1] * len(edges)], np.int64)
-    return Inputs((*rows, *edges), raw, label, seen, (DENORMAL,))
+    return Inputs((*rows, *edges), spec, raw, label, seen, (DENORMAL,))
 
 
 def answers(network: nn.Module, image: Tensor) -> Evaluation:

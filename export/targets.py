@@ -6,6 +6,7 @@ named, for every GPU from SM 8.0 on that TensorRT-RTX knows.
 """
 
 import ctypes
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -136,7 +137,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 def device_commands(bundle: Path, command: str) -> list[str]:
     """What to type to run an export command on the device itself; "device" stands for what ssh knows it by."""
-    name = shlex.quote(bundle.resolve().name)
+    name = shlex.quote(Path(os.path.realpath(bundle)).name)
     return [f"scp -r {shlex.quote(str(bundle))} device:", f"ssh device {command.replace(BUNDLE, name)}"]
 
 

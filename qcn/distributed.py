@@ -24,6 +24,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def first_process() -> bool:
+    """Whether this process is the only one, or the first of those that torchrun started, even before they have met."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from qcn.errors import MissingError, UsageError
+from qcn.export import precision
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Artefact, Format
 from qcn.export.targets import foreign, install_hint, product, this_gpu
@@ -16,6 +17,8 @@ from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
+
+CODE = "can carry code: runs only with --trust"
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,9 @@ class Support:
     fix: str = ""
 
 
-def diagnose(folder: Path) -> list[Row]:
+def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     """A row for each file of the bundle; raises UsageError where there is none."""
-    bundle = Bundle.open(folder)
+    bundle = Bundle.open(folder, public_key)
     artefacts = {artefact.file: artefact for artefact in bundle.manifest.files}
     rows = []
     for finding in bundle.check():
@@ -59,11 +62,21 @@ def diagnose(folder: Path) -> list[Row]:
             continue
         try:
             support = LOOKS[artefact.format](artefact, bundle)
+            _check_precision(artefact, bundle)
         except UsageError as error:  # as the manifest says, and yet not what it should be
             rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.rebuild_command(folder)))
         else:
-            rows.append(Row(artefact.file, artefact.format, support.state, support.reason, support.fix))
+            reason = f"{support.reason}; {CODE}" if artefact.carries_code else support.reason
+            rows.append(Row(artefact.file, artefact.format, support.state, reason, support.fix))
     return rows
+
+
+def _check_precision(artefact: Artefact, bundle: Bundle) -> None:
+    """Refuse a file that computes in another precision than the manifest says, where that can be read."""
+    if why := precision.read(bundle.folder / artefact.file, artefact.format, bundle.program()).contradicts(
+        artefact.precision
+    ):
+        raise UsageError(f"{artefact.file} is {why}")
 
 
 def _torch(artefact: Artefact, bundle: Bundle) -> Support:

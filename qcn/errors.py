@@ -3,11 +3,17 @@
 import difflib
 from collections.abc import Iterable
 
+from qcn.text import readable
+
 
 class QcnError(Exception):
     """A failure the user can act on: printed as one line, no traceback."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        """Without control characters but line breaks: a message may quote a stranger's file, or a backend's words."""
+        return readable(super().__str__(), keep="\n")
 
 
 class CheckFailed(QcnError):

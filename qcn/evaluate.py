@@ -18,7 +18,7 @@ from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
-from qcn.files import write_text
+from qcn.files import alone_in, write_text
 from qcn.intervals import ErrorRate
 from qcn.model import choose_kernels
 from qcn.routing import Kernels
@@ -65,13 +65,13 @@ def evaluate(
     network.to(target)
     results = []
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with alone_in(out), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         for part in names:
             images = chosen[part]
             task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
             predicted = predict(network, images, run.preprocessing, target, report=partial(bar.advance, task))
             results.append(measure(part, images, predicted))
-    write_results(out, results, folder, name, which, run.classes)
+        write_results(out, results, folder, name, which, run.classes)
     return results
 
 

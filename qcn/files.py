@@ -1,11 +1,16 @@
-"""Writing files so that a crash, a kill or a full disk leaves no half-written one behind; and their hashes."""
+"""Writing files so that a crash, a kill or a full disk leaves no half-written one behind, and folders that only one
+process writes to at a time; and the hashes of files."""
 
+import fcntl
 import hashlib
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+from qcn.errors import MissingError, UsageError
 
 _UMASK = os.umask(0)  # can only be read by setting it
 os.umask(_UMASK)
@@ -34,17 +39,93 @@ def write_text(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Be the only one who writes to a folder until the block or the process ends: whoever comes second is refused.
+
+    The folder is made if need be, and removed again if nothing was written to it.
+    """
+    refuse_dead_link(folder)
+    lock, missing = folder / ".lock", _missing(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        if not _locked(descriptor, lock):
+            raise UsageError(f"another process is writing to {folder}: wait until it ends, or name another folder")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            _remove_empty(missing)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Make this folder, or NAME-2, NAME-3, … if it exists: no two processes get the same one.
+
+    It is removed again if the block writes nothing to it.
+    """
+    chosen, number, missing = folder, 1, _missing(folder.parent)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            chosen.mkdir()
+            break
+        except FileExistsError:
+            number += 1
+            chosen = folder.with_name(f"{folder.name}-{number}")
+    try:
+        yield chosen
+    finally:
+        _remove_empty([chosen, *missing])
+
+
+def _locked(descriptor: int, lock: Path) -> bool:
+    """Take a lock, unless another process has it, or had it and has just removed its file."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), lock.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError as error:
+        raise MissingError(f"{lock} cannot be locked: {error.strerror}; write to another disk") from None
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the folder first."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+
+
+def refuse_dead_link(path: Path) -> None:
+    """Refuse to write where a symbolic link leads nowhere, such as to itself."""
+    if path.is_symlink() and not path.exists():
+        raise UsageError(f"{path} is a symbolic link to {path.readlink()}, which leads nowhere: remove it")
+
+
 def file_sha256(path: Path) -> str:
-    return _digest(path, hashlib.sha256())
+    with path.open("rb") as file:
+        return stream_sha256(file)
+
+
+def stream_sha256(file: BinaryIO) -> str:
+    return _digest(file, hashlib.sha256())
 
 
 def file_md5(path: Path) -> str:
     """For comparing with a checksum that an official server gives; it is no protection against tampering."""
-    return _digest(path, hashlib.md5(usedforsecurity=False))
-
-
-def _digest(path: Path, digest: "hashlib._Hash") -> str:
     with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
+        return _digest(file, hashlib.md5(usedforsecurity=False))
+
+
+def _digest(file: BinaryIO, digest: "hashlib._Hash") -> str:
+    while part := file.read(1 << 20):
+        digest.update(part)
     return digest.hexdigest()

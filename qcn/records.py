@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import types
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -19,6 +20,10 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 from qcn.errors import UsageError
 
 T = TypeVar("T")
+
+# As libqcn's reader (deploy/src/json.cpp) has them: what one refuses, so does the other.
+LARGEST = 1 << 20  # bytes
+DEEPEST = 64  # levels below the outermost
 
 _NAMES = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", type(None): "null"}
 
@@ -36,12 +41,19 @@ class _Refused(Exception):
 
 
 def parse(text: str | bytes, what: str = "the text") -> Any:
-    """The values of a strict JSON text: UTF-8, every key of an object once, finite numbers only. `what` names it."""
+    """The values of a strict JSON text. `what` names it.
+
+    UTF-8 without a mark before it, every key of an object once, finite numbers only, at most 64 levels. A whole number
+    beyond 64 bits is read as a float.
+    """
     try:
         decoded = text.decode("utf-8") if isinstance(text, bytes) else text
-        parsed = json.loads(decoded, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
+        parsed = json.loads(
+            decoded, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number, parse_int=_whole
+        )
         if "\\u" in decoded:  # half of a surrogate pair, which no file and no terminal takes
             json.dumps(parsed, ensure_ascii=False).encode("utf-8")
+        _check_depth(parsed)
         return parsed
     except UnicodeError as error:
         raise UsageError(f"{what} is not UTF-8 text: {error}") from None
@@ -191,7 +203,26 @@ def _number(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is too large a number")
+    if number == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise ValueError(f"{text} is too small a number: it would be read as 0")
     return number
+
+
+def _whole(text: str) -> int | float:
+    # No number of 64 bits has more than 19 digits; Python refuses to read those of thousands.
+    number = int(text) if len(text) <= 20 else 1 << 64
+    return number if -(1 << 63) <= number < 1 << 63 else _number(text)
+
+
+def _check_depth(parsed: Any) -> None:
+    level = [parsed]
+    for _ in range(DEEPEST + 1):
+        entries = [
+            value.values() if isinstance(value, dict) else value for value in level if type(value) in (dict, list)
+        ]
+        level = [value for inner in entries for value in inner]
+    if level:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep")
 
 
 def _constant(text: str) -> Any:

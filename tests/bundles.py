@@ -13,8 +13,9 @@ from torch import nn
 
 from qcn.data import load
 from qcn.data.spec import Preprocessing
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
-from qcn.export.bundle.manifest import Manifest, Source, manifest_of, ports, tools
+from qcn.export.bundle import MANIFEST, Bundle
+from qcn.export.bundle.digest import manifest_sums
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, manifest_of, ports, tools
 from qcn.export.bundle.transaction import locked
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
@@ -69,14 +70,8 @@ def _bundle(
     run: Path, program: Program, manifest: Manifest, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     def write(folder: Path) -> None:
-        bundle = Bundle.create(folder, manifest)
         trained, record = load_network(run)
-        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-            golden.write(draft.path, make_golden(trained, record, data_dir))
-            draft.found = "fp64"
-        with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
-            weights.write(draft.path, program)
-            draft.found = "fp32"
+        Bundle.create(folder, manifest, program, lambda: make_golden(trained, record, data_dir), FROM_RUN)
 
     return made_once(tmp_path_factory, "bundle", write)
 
@@ -107,11 +102,11 @@ def bundle_of(folder: Path, network: nn.Module, *sides: int, spec: Preprocessing
         tools=tools("torch"),
     )
     pixels = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
-    bundle = Bundle.create(folder, manifest)
-    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, golden_of(network, with_edge_cases(("first", "second"), pixels, (0, 1), spec)))
-        draft.found = "fp64"
-    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
-        weights.write(draft.path, program)
-        draft.found = "fp32"
-    return bundle
+    images = with_edge_cases(("first", "second"), pixels, (0, 1), spec)
+    return Bundle.create(folder, manifest, program, lambda: golden_of(network, images, manifest.classes), FROM_RUN)
+
+
+def put_manifest(folder: Path, text: str) -> None:
+    """Write a bundle's manifest as whoever alters one would: with its hash beside it."""
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+    (folder / MANIFEST_SHA256).write_bytes(manifest_sums(text.encode()))

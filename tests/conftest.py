@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import _bundle, bundle, manifest, program, run  # noqa: F401 (fixtures for all tests below)
-from official import idx, write
+from official import accept, idx, write
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,7 @@ def write_bars(folder: Path, train: int = 200, test: int = 60) -> None:
         images = 200.0 * ((abs(along) < 9) & (abs(across) < 1.6)) + generator.uniform(0, 40, (count, 28, 28))
         write(folder / f"{name}-images-idx3-ubyte.gz", idx(images))
         write(folder / f"{name}-labels-idx1-ubyte.gz", idx(labels))
+    accept("mnist", folder)
 
 
 @pytest.fixture(scope="session")

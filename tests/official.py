@@ -1,14 +1,26 @@
 """Small files in the official formats, written from the formats' descriptions and not from the readers."""
 
 import gzip
+import json
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from qcn.data import checksums, find
+
 NORB_TRAIN = "smallnorb-5x46789x9x18x6x2x96x96-training"
 NORB_TEST = "smallnorb-5x01235x9x18x6x2x96x96-testing"
 NORB_INSTANCES = {NORB_TRAIN: (4, 6, 7, 8, 9), NORB_TEST: (0, 1, 2, 3, 5)}
+
+
+def accept(name: str, folder: Path) -> None:
+    """Have these files pass for the official ones of a data set, as if their checksums had been compared before."""
+    record = {}
+    for file, md5 in find(name).contents.items():
+        path = next(path for path in (folder / file, folder / f"{file}.gz") if path.is_file())
+        record[file] = checksums.state(path, md5)
+    (folder / checksums.RECORD).write_text(json.dumps(record))
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -36,6 +48,7 @@ def write_mnist(folder: Path, suffix: str = "", train: int = 40, test: int = 20)
         written[part] = np.random.default_rng(count).integers(0, 256, (count, 28, 28)).astype(np.uint8)
         write(folder / f"{part}-images-idx3-ubyte{suffix}", idx(written[part]))
         write(folder / f"{part}-labels-idx1-ubyte{suffix}", idx(np.arange(count) % 10))
+    accept("mnist", folder)
     return written
 
 
@@ -44,6 +57,7 @@ def write_cifar10(folder: Path, records: int) -> None:
     for file, name in enumerate([*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"]):
         rows = [bytes([i % 10]) + b"".join(bytes([10 * c + file]) * 1024 for c in range(3)) for i in range(records)]
         write(folder / name, b"".join(rows))
+    accept("cifar10", folder)
 
 
 def write_svhn(folder: Path, count: int = 40, **replaced: np.ndarray) -> None:
@@ -58,6 +72,7 @@ def write_svhn(folder: Path, count: int = 40, **replaced: np.ndarray) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train_32x32.mat", "test_32x32.mat"):
         savemat(folder / name, {"X": pixels, "y": labels} | replaced, do_compression=True)
+    accept("svhn", folder)
 
 
 def norb_tables(side: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,3 +91,4 @@ def write_smallnorb(folder: Path, suffix: str = "", every: int = 9) -> None:
         write(folder / f"{side}-dat.mat{suffix}", norb(np.tile(pairs, (1, 1, 96, 96))))
         write(folder / f"{side}-cat.mat{suffix}", norb(category))
         write(folder / f"{side}-info.mat{suffix}", norb(info))
+    accept("smallnorb", folder)

@@ -19,7 +19,7 @@ import qcn
 from qcn.cli import app
 from qcn.data.spec import Preprocessing
 from qcn.export import targets
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Format, Manifest, Source, ports
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 BARE = """
 import sys
 for name in ("torch", "triton", "onnx", "onnxruntime", "matplotlib", "scipy", "PIL", "tensorrt", "tensorrt_rtx",
-             "tensorrt_rtx_bindings", "cuda"):
+             "tensorrt_rtx_bindings", "cuda", "cryptography"):
     sys.modules[name] = None  # what importing takes for a package that is not there
 """
 COMMANDS = [
@@ -41,6 +41,7 @@ COMMANDS = [
     ["doctor"],
     ["verify-parity"],
     ["benchmark"],
+    ["sign"],
     ["datasets"],
     ["datasets", "list"],
     ["datasets", "fetch"],
@@ -88,7 +89,7 @@ def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     lines = [line for line in result.stdout.splitlines() if not line.startswith(("whole", "runs"))]
     assert lines == [
-        "cannot   model.ts: torch is not installed",
+        "cannot   model.ts: torch is not installed; can carry code: runs only with --trust",
         "         → pip install torch",
         "cannot   model.onnx: onnxruntime is not installed",
         "         → pip install onnxruntime",
@@ -126,11 +127,8 @@ def write_bundle(folder: Path) -> Bundle:
         Source("0" * 64, "qcn-tiny", "best", 1, "mnist", "0" * 64),
         {},
     )
-    bundle = Bundle.create(folder, manifest)
-    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, golden_of(network, with_edge_cases(["one"], pixels, [0], spec)))
-    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
-        weights.write(draft.path, program)
+    images = with_edge_cases(["one"], pixels, [0], spec)
+    bundle = Bundle.create(folder, manifest, program, lambda: golden_of(network, images, manifest.classes), FROM_RUN)
     others: dict[str, Format] = {"model.ts": "torchscript", "model.onnx": "onnx", "engines/fp32.engine": "trt"}
     for file, kind in others.items():
         with bundle.adding(file, kind, "fp32", f"qcn export {{bundle}} --format {kind}") as draft:

@@ -98,7 +98,8 @@ def test_fuzzers_find_nothing_in_a_moment(tmp_path: Path) -> None:
     if not shutil.which("clang++"):
         pytest.skip("libFuzzer is part of Clang, which is not here: apt install clang")
     configure(DEPLOY, tmp_path, "--preset", "fuzz")
-    targets = {"fuzz_manifest": "manifest", "fuzz_safetensors": "safetensors", "fuzz_image": "image"}
+    names = ("manifest", "safetensors", "signature", "image")
+    targets = {f"fuzz_{name}": name for name in names}
     run("cmake", "--build", tmp_path, "--parallel", "2", "--target", *targets)
     for target, corpus in targets.items():
         found = tmp_path / corpus

@@ -14,7 +14,7 @@ from torch import nn
 from qcn import create
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import Manifest, Source, ports
 from qcn.export.bundle.tolerance import noise_floor
@@ -48,7 +48,9 @@ def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
     exact = answers(network, images.double()).answers
     single = answers(network, images).answers
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
-    return Golden(rows, raw, labels, images.numpy(), exact, single, {}, {})
+    classes = tuple(map(str, range(exact.activation.shape[1])))
+    spec = Preprocessing(standardise="image")
+    return Golden(rows, classes, spec, raw, labels, images.numpy(), exact, single, {}, {})
 
 
 def bundle_of(program: Program, truth: Golden, folder: Path) -> Path:
@@ -64,12 +66,7 @@ def bundle_of(program: Program, truth: Golden, folder: Path) -> Path:
         source=Source("", "", "last", 0, "", ""),
         tools={},
     )
-    bundle = Bundle.create(folder, manifest)
-    with bundle.adding(GOLDEN, "golden", "fp64", REBUILD) as draft:
-        golden.write(draft.path, truth)
-    with bundle.adding(WEIGHTS, "native", "fp32", REBUILD) as draft:
-        weights.write(draft.path, program)
-        draft.found = "fp32"
+    Bundle.create(folder, manifest, program, lambda: truth, REBUILD)
     return folder / WEIGHTS
 
 

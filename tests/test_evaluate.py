@@ -1,6 +1,7 @@
 """Error rates, what evaluation writes, and what it refuses."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ import torch
 
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
-from qcn.errors import UsageError
+from qcn.errors import QcnError, UsageError
 from qcn.evaluate import ErrorRate, evaluate, measure, predict, write_results
+from qcn.export import reference
+from qcn.export.bundle import Bundle
+from qcn.export.pipeline import Request, open_source
 from qcn.intervals import wilson
+from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
+from qcn.train.settings import Settings
 
 
 def test_intervals_are_wilsons() -> None:
@@ -75,7 +81,7 @@ def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path)
 
 def damaged(run: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "copy"
-    copy.mkdir()
+    copy.mkdir(parents=True)
     for path in run.glob("*.*"):
         (copy / path.name).write_bytes(path.read_bytes())
     return copy
@@ -154,6 +160,42 @@ def test_whatever_is_altered_in_a_record_it_is_read_or_refused(run: Path, tmp_pa
             assert "\n" not in str(error), change
             outcomes["refused"] += 1
     assert outcomes["read"] > 20 and outcomes["refused"] > 300
+
+
+def test_no_altered_record_ends_a_command_in_a_traceback(
+    data_dir: Path, tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is read of it, `evaluate`, `export` and `train --resume` end well, or with one line."""
+    train(Settings("mnist", "qcn-tiny", epochs=1, batch_size=60), data_dir, tmp_path / "run", "cpu")
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    answers = bundle.golden()
+    monkeypatch.setattr(reference, "make_golden", lambda *_: answers)  # the slowest part, which reads no record
+    native, few = Request(("native",)), ("= None", "= 'x'", "= -1")
+    tried = {"refused": 0, "read": 0}
+    for change, version, _ in altered(record):
+        if not change.endswith(few):
+            continue
+        copy = damaged(tmp_path / "run", tmp_path / str(sum(tried.values())))
+        (copy / "run.json").write_text(json.dumps(version))
+        try:
+            load_run(copy)  # what each command begins with
+        except UsageError:
+            tried["refused"] += 1
+            continue
+        tried["read"] += 1
+        for do in (
+            lambda copy=copy: evaluate(
+                copy, None, data_dir, copy / "o", which="best", split="validation", device="cpu"
+            ),
+            lambda copy=copy: open_source(copy, copy / "bundle", native, data_dir),
+            lambda copy=copy: resume(copy, data_dir, "cpu"),
+        ):
+            try:
+                do()
+            except QcnError as error:
+                assert "\n" not in str(error), change
+        shutil.rmtree(copy)
+    assert tried["read"] > 20 and tried["refused"] > 100
 
 
 def test_an_interval_holds_its_share() -> None:

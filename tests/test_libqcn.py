@@ -1,13 +1,22 @@
 """Where libqcn and its TensorRT plugin are looked for, and what Python and they must agree on."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
+from bundles import bundle_of
+from libqcn_load import BAD_ARGUMENT, OK, load
 
 from qcn import libqcn, limits
-from qcn.errors import MissingError
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import WEIGHTS
 from qcn.export.tensorrt import plugin
+from qcn.kernels import native
+from qcn.model import qcn_tiny
+from qcn.verify.runners import create
 
 
 def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
@@ -37,3 +46,37 @@ def test_limits_are_those_of_the_library() -> None:
     defined = {name: int(value) for name, value in re.findall(r"#define QCN_ROUTING_(\w+) (\d+)", header)}
     ours = {"MAX_PARENTS": limits.MAX_PARENTS, "MAX_ITERATIONS": limits.MAX_ITERATIONS, "STATISTICS": limits.STATISTICS}
     assert defined == ours
+
+
+def test_more_threads_than_any_machine_has_are_refused(tmp_path: Path) -> None:
+    deploy = Path(__file__).parent.parent / "deploy"
+    for file, name in (("include/qcn/qcn.h", r"#define QCN_MAX_THREADS "), ("kernels/threads.h", "kMaxThreads = ")):
+        found = re.search(rf"{name}(\d+)", (deploy / file).read_text(encoding="utf-8"))
+        assert found and int(found[1]) == limits.MAX_THREADS
+    (tmp_path / WEIGHTS).touch()
+    for threads in (3000, limits.MAX_THREADS + 1, 2**31 - 1, -1, -(2**31)):
+        with pytest.raises(UsageError, match=f"from 0 to {limits.MAX_THREADS}, not {threads}"):
+            native.set_threads(threads)
+        status, said = load(tmp_path, threads=threads)
+        assert status == BAD_ARGUMENT and f"threads is {threads}, not from 0 to" in said
+        with pytest.raises(UsageError, match=f"threads is {threads}"):
+            create("native", tmp_path / WEIGHTS, threads=threads).open()
+
+
+def test_no_more_threads_are_started_than_there_is_work_for(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bundle = bundle_of(tmp_path / "bundle", qcn_tiny(1, 3).eval(), 16, 16)
+    assert load(bundle.folder)[0] == OK
+    code = (
+        "import os, sys; from pathlib import Path; from libqcn_load import load\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "print(load(Path(sys.argv[1]), threads=1024), len(os.listdir('/proc/self/task')) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(bundle.folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+    )
+    assert done.stdout.startswith("(0, '')") and int(done.stdout.split()[-1]) < 600, done.stdout

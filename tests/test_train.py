@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from official import idx, write
+from official import accept, idx, write
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -266,6 +266,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))
+    accept("mnist", tmp_path / "other" / "mnist")
     with pytest.raises(UsageError, match="are not those that"):
         resume(tmp_path / "run", tmp_path / "other", "cpu")
 

@@ -66,7 +66,8 @@ QCN_API int qcn_routing_backward(const qcn_routing_shape* shape, const float* po
                                  float* grad_pose, float* grad_activation, float* grad_rotation, float* grad_beta_u,
                                  float* grad_beta_a);
 
-QCN_API void qcn_set_threads(int threads);      // of the next calls; less than 1 means one per core, as at the start
+// Of the next calls. Less than 1 means one per core, as at the start; more than 1024 means 1024.
+QCN_API void qcn_set_threads(int threads);
 QCN_API const char* qcn_instruction_set(void);  // the one chosen for this CPU: "neon", "sse2", "avx2" or "avx512"
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -151,9 +152,9 @@ Pool* pool() {
 void set_threads(int threads) { wanted_threads = threads; }
 
 int thread_count() {
-  int threads = wanted_threads;
-  if (threads < 1) threads = static_cast<int>(std::thread::hardware_concurrency());
-  return threads < 1 ? 1 : threads;
+  const int threads = wanted_threads;
+  if (threads > 0) return std::min(threads, kMaxThreads);
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, unsigned{kMaxThreads}));
 }
 
 bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const void* context) {
@@ -165,12 +166,13 @@ bool run_tasks(std::size_t count, std::size_t scratch_floats, Task task, const v
   thread_local Memory own;
   float* scratch;
   if (!job.scratch_from(own, &scratch)) return false;
-  int threads = thread_count();
-  if (threads > 1 && count > 1) {
+  // No more than there is work for: a thread that is started stays.
+  const int helpers = static_cast<int>(std::min(static_cast<std::size_t>(thread_count()), count)) - 1;
+  if (helpers > 0) {
     Pool* shared = pool();
     if (shared && shared->busy.try_lock()) {
       std::lock_guard<std::mutex> lock(shared->busy, std::adopt_lock);
-      shared->run(job, scratch, threads - 1);
+      shared->run(job, scratch, helpers);
       return true;
     }
   }

@@ -23,7 +23,9 @@ class Memory {
   std::size_t bytes_ = 0;
 };
 
-void set_threads(int threads);  // less than 1: one per core
+constexpr int kMaxThreads = 1024;  // as QCN_MAX_THREADS in qcn.h
+
+void set_threads(int threads);  // less than 1: one per core; more than kMaxThreads: as many as that
 int thread_count();             // of the next job
 
 using Task = void (*)(const void* context, std::size_t item, float* scratch);

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <new>
 
 namespace qcn_programs {
@@ -22,13 +23,24 @@ Exit exit_for(qcn_status status) {
   }
 }
 
+// The text of a key's file: at most as much as such a file can have.
+std::string read_key(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(4096, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  if (text.empty()) throw UsageError("--public-key: " + path + " cannot be read, or is empty");
+  return text;
+}
+
 }  // namespace
 
 void ModelOptions::add_to(Arguments& arguments) {
   arguments.choice("--backend", "what runs the network", {"auto", "native", "tensorrt"}, backend);
   arguments.choice("--precision", "of the TensorRT engine", {"fp32", "fp16", "bf16"}, precision);
-  arguments.number("--threads", "of the native backend (default: one per core)", 1, 1024, threads);
+  arguments.number("--threads", "of the native backend (default: one per core)", 1, QCN_MAX_THREADS, threads);
   arguments.number("--device", "CUDA device (default: 0)", 0, 1023, device);
+  arguments.text("--public-key", "PEM file; refuse a bundle that its owner did not sign (qcn sign)", public_key);
   arguments.flag("--no-self-test", "load without running the bundle's golden images", no_self_test);
   arguments.flag("--verbose", "print which backend was chosen, and why", verbose);
 }
@@ -42,6 +54,8 @@ qcn::Model ModelOptions::load(const std::string& bundle) const {
   params.threads = threads;
   params.device = device;
   if (no_self_test) params.self_test = 0;
+  const std::string key = public_key.empty() ? "" : read_key(public_key);
+  if (!public_key.empty()) params.public_key = key.c_str();
   return qcn::Model(bundle, params, [all = verbose](qcn_log_level level, const std::string& message) {
     if (level == QCN_LOG_ERROR) return;  // it is also the exception's message
     if (level == QCN_LOG_WARNING || all) std::fprintf(stderr, "%s\n", message.c_str());

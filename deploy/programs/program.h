@@ -16,6 +16,7 @@ enum Exit { kDone = 0, kFailed = 1, kUsage = 2, kMissing = 3 };
 struct ModelOptions {
   std::string backend = "auto", precision;
   int threads = 0, device = 0;
+  std::string public_key;  // a file
   bool no_self_test = false, verbose = false;
 
   void add_to(Arguments& arguments);

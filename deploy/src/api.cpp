@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "model.h"
+#include "public_key.h"
 #include "qcn/qcn.h"
 #include "session.h"
 #include "structures.h"
@@ -87,8 +88,11 @@ LoadRequest load_request(const char* path, const qcn_model_params* given) {
   request.threads = params.threads;
   request.device = params.device;
   if (request.self_test < 0 || request.self_test > 2) refuse("self_test", request.self_test, "0, 1 or 2");
-  if (request.threads < 0) refuse("threads", request.threads, "0 or more");
+  if (request.threads < 0 || request.threads > QCN_MAX_THREADS) {
+    refuse("threads", request.threads, ("from 0 to " + std::to_string(QCN_MAX_THREADS)).c_str());
+  }
   if (request.device < 0) refuse("device", request.device, "0 or more");
+  if (params.public_key) request.public_key = parse_public_key(params.public_key);
   if (params.log) {
     request.log = [log = params.log, user = params.log_user](qcn_log_level level, const std::string& message) {
       log(level, message.c_str(), user);
@@ -141,6 +145,9 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     ours.precision = model->model->precision.c_str();
     ours.max_batch = model->model->backend->max_batch();
     ours.poses = signature.poses ? 1 : 0;
+    ours.image_height = model->model->manifest.image_height;
+    ours.image_width = model->model->manifest.image_width;
+    ours.resizes = model->model->manifest.preprocessing.resize ? 1 : 0;
     const std::size_t known = std::min(info->size, sizeof ours);
     std::memset(reinterpret_cast<char*>(info) + known, 0, info->size - known);  // facts that only a newer library has
     std::memcpy(info, &ours, known);

@@ -7,9 +7,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "error.h"
 #include "sha256.h"
@@ -18,14 +16,23 @@
 namespace qcn {
 namespace {
 
-constexpr const char* kManifest = "manifest.json";
-constexpr std::uint64_t kLargestManifest = std::uint64_t{1} << 20;
+constexpr const char *kManifest = "manifest.json", *kSums = "manifest.sha256", *kSignature = "manifest.sig";
+constexpr const char* kLink = " is, or lies behind, a symbolic link: nothing in a bundle may be one";
+constexpr std::uint64_t kLargestManifest = std::uint64_t{1} << 20, kLargestSums = 4096;
 
+// A file of a bundle, by its name in it, which may be in a folder there. No symbolic link is followed: so nothing is
+// read that lies elsewhere, even if somebody moves files meanwhile.
 class File {
  public:
-  // O_NONBLOCK: a pipe in the place of a file must not stop the program.
-  File(const std::string& path, int flags)
-      : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags)) {}
+  File(const std::string& folder, const std::string& name) {
+    const int root = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const std::size_t slash = name.find('/');
+    const int inside = slash == std::string::npos
+                           ? root
+                           : opened(root, name.substr(0, slash), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    // O_NONBLOCK: a pipe in the place of a file must not stop the program.
+    descriptor_ = opened(inside, name.substr(slash + 1), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
   ~File() {
@@ -33,6 +40,7 @@ class File {
   }
 
   bool is_open() const { return descriptor_ >= 0; }
+  int error() const { return error_; }  // why not
 
   // Its size; -1: it is not a plain file.
   std::int64_t size() const {
@@ -53,18 +61,28 @@ class File {
   }
 
  private:
-  const int descriptor_;
+  // A descriptor of what lies in the folder of this descriptor, which is closed.
+  int opened(int folder, const std::string& name, int flags) {
+    if (folder < 0) {
+      if (error_ == 0) error_ = errno;
+      return -1;
+    }
+    const int found = openat(folder, name.c_str(), flags);
+    if (found < 0) error_ = is_link(folder, name) ? ELOOP : errno;
+    close(folder);
+    return found;
+  }
+
+  static bool is_link(int folder, const std::string& name) {
+    const int before = errno;
+    struct stat status;
+    const bool link = fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+    errno = before;
+    return link;
+  }
+
+  int descriptor_ = -1, error_ = 0;
 };
-
-std::string real_path(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> found(realpath(path.c_str(), nullptr), &std::free);
-  return found ? found.get() : "";
-}
-
-bool leads_out(const std::string& folder, const std::string& path) {
-  const std::string root = real_path(folder) + "/", real = real_path(path);
-  return !real.empty() && root != "//" && real.compare(0, root.size(), root) != 0;
-}
 
 std::string because(int error) {
   char text[128];
@@ -75,63 +93,73 @@ std::string because(int error) {
 #endif
 }
 
-std::string rebuilt(const std::string& folder, const Artefact& artefact) {
-  return "; rebuild it: " + artefact.rebuild_in(folder);
+std::string how_to_make(const std::string& folder) { return "`qcn export RUN --out " + folder + "` makes one"; }
+
+// One of the bundle's own small files, which is no link: its text, or nothing where there is no such file.
+std::optional<std::string> read_own(const std::string& folder, const char* name, std::uint64_t most) {
+  const std::string path = folder + "/" + name;
+  const File file(folder, name);
+  if (file.error() == ENOENT) return std::nullopt;
+  if (file.error() == ELOOP) throw Error(QCN_BAD_BUNDLE, path + kLink);
+  if (!file.is_open()) throw Error(QCN_NO_FILE, path + " cannot be opened: " + because(file.error()));
+  const std::int64_t size = file.size();
+  if (size < 0) throw Error(QCN_BAD_BUNDLE, path + " is not a file");
+  if (static_cast<std::uint64_t>(size) > most) {
+    throw Error(QCN_BAD_BUNDLE,
+                path + " has " + std::to_string(size) + " bytes, where at most " + std::to_string(most) + " are read");
+  }
+  std::string text(static_cast<std::size_t>(size), '\0');
+  text.resize(file.read(text.data(), text.size()));
+  return text;
 }
 
-}  // namespace
+void check_signature(const std::string& folder, const std::string& manifest, const PublicKey& key) {
+  const std::optional<std::string> signature = read_own(folder, kSignature, kLargestSums);
+  if (!signature) {
+    throw Error(QCN_BAD_SIGNATURE, folder + " is not signed: it has no " + kSignature +
+                                       "; who has the private key signs it: qcn sign " + shell_word(folder) +
+                                       " --key KEY.pem");
+  }
+  if (!verify_ed25519(key, manifest, *signature)) {
+    throw Error(QCN_BAD_SIGNATURE, folder + "/" + kSignature + " is not a signature of its " + kManifest +
+                                       " by the given key: the bundle was altered, or somebody else signed it");
+  }
+}
 
-Manifest read_manifest(const std::string& folder) {
-  const std::string path = folder + "/" + kManifest, make = "`qcn export RUN --out " + folder + "` makes one";
-  struct stat status;
-  if (stat(folder.c_str(), &status) != 0) {
-    throw Error(QCN_NO_FILE, folder + " cannot be opened: " + because(errno));
+Manifest read_manifest_once(const std::string& folder, const std::optional<PublicKey>& key) {
+  const std::string path = folder + "/" + kManifest;
+  const std::optional<std::string> text = read_own(folder, kManifest, kLargestManifest);
+  if (!text) {
+    throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle: it has no " + kManifest + " (" + how_to_make(folder) + ")");
   }
-  if (!S_ISDIR(status.st_mode)) throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle, which is a folder: " + make);
-  const File file(path, O_NOFOLLOW);
-  if (!file.is_open() && errno == ENOENT) {
-    throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle: it has no " + kManifest + " (" + make + ")");
-  }
-  if (!file.is_open() && errno == ELOOP) {
-    throw Error(QCN_BAD_BUNDLE, path + " is a symbolic link: a bundle has its manifest in itself");
-  }
-  if (!file.is_open()) throw Error(QCN_NO_FILE, path + " cannot be opened: " + because(errno));
+  const std::optional<std::string> sums = read_own(folder, kSums, kLargestSums);
   try {
-    const std::int64_t size = file.size();
-    if (size < 0) throw Error(QCN_BAD_BUNDLE, "it is not a file");
-    if (static_cast<std::uint64_t>(size) > kLargestManifest) {
-      throw Error(QCN_BAD_BUNDLE, "it has " + std::to_string(size) + " bytes, where at most " +
-                                      std::to_string(kLargestManifest) + " are read");
-    }
-    std::string text(static_cast<std::size_t>(size), '\0');
-    text.resize(file.read(text.data(), text.size()));
-    return parse_manifest(text);
+    if (!sums) throw Error(QCN_BAD_BUNDLE, std::string(kSums) + ", which has its sha256, is missing");
+    check_digest(sha256(text->data(), text->size()), *sums);
+    if (key) check_signature(folder, *text, *key);
+    return parse_manifest(*text);
   } catch (const Error& error) {
+    if (error.status == QCN_BAD_SIGNATURE) throw;
     throw Error(error.status, path + " cannot be read: " + error.what() +
                                   "; remove the bundle and make it again: qcn export RUN --out " + folder);
   }
 }
 
-const Artefact* find_artefact(const Manifest& manifest, const std::string& format) {
-  for (const Artefact& artefact : manifest.files) {
-    if (artefact.format == format) return &artefact;
-  }
-  return nullptr;
+std::string rebuilt(const std::string& folder, const Artefact& artefact) {
+  return "; rebuild it: " + artefact.rebuild_in(folder);
 }
 
-std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact) {
-  const std::string path = folder + "/" + artefact.file;
+// The bytes of the file of this name, if they are what the entry says.
+std::vector<std::byte> read_checked(const std::string& folder, const std::string& name, const Artefact& artefact) {
+  const std::string path = folder + "/" + name;
   const auto altered = [&](const std::string& how) {
     return Error(QCN_BAD_BUNDLE, path + " was altered: " + how + rebuilt(folder, artefact));
   };
-  if (leads_out(folder, path)) {
-    throw Error(QCN_BAD_BUNDLE, path + " leads out of the bundle, to " + real_path(path) + ": remove that link");
-  }
-  const File file(path, 0);
+  const File file(folder, name);
+  if (file.error() == ELOOP) throw Error(QCN_BAD_BUNDLE, path + kLink + rebuilt(folder, artefact));
   if (!file.is_open()) {
-    const std::string why = because(errno);
-    throw Error(QCN_NO_FILE,
-                path + ", which " + kManifest + " names, cannot be opened: " + why + rebuilt(folder, artefact));
+    throw Error(QCN_NO_FILE, path + ", which " + kManifest + " names, cannot be opened: " + because(file.error()) +
+                                 rebuilt(folder, artefact));
   }
   // The size first: no more is read, nor memory taken, than the manifest and the file agree on.
   const std::int64_t size = file.size();
@@ -148,6 +176,63 @@ std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& 
                   artefact.sha256.substr(0, 12) + "…");
   }
   return bytes;
+}
+
+}  // namespace
+
+void check_digest(const std::string& digest, std::string_view sums) {
+  const std::string_view after = "  manifest.json\n";
+  const std::size_t line = digest.size() + after.size();
+  bool found = false;
+  for (std::size_t at = 0; at < sums.size(); at += line) {
+    const std::string_view hash = sums.substr(at, digest.size());
+    if (at >= 2 * line || hash.find_first_not_of("0123456789abcdef") != std::string_view::npos ||
+        sums.substr(at + hash.size(), after.size()) != after) {
+      throw Error(QCN_BAD_BUNDLE, std::string(kSums) + " must have one or two lines 'SHA256  " + kManifest + "'");
+    }
+    found |= hash == digest;
+  }
+  if (!found) {
+    throw Error(QCN_BAD_BUNDLE, "it was altered: its sha256 is " + digest.substr(0, 12) + "…, " + kSums + " says " +
+                                    std::string(sums.substr(0, 12)) + "…");
+  }
+}
+
+Manifest read_manifest(const std::string& folder, const std::optional<PublicKey>& key) {
+  struct stat status;
+  if (stat(folder.c_str(), &status) != 0) {
+    throw Error(QCN_NO_FILE, folder + " cannot be opened: " + because(errno));
+  }
+  if (!S_ISDIR(status.st_mode)) {
+    throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle, which is a folder: " + how_to_make(folder));
+  }
+  // What is read of a bundle while its manifest is replaced may be of both: then what is read next is of one.
+  for (int attempts = 3;; --attempts) {
+    try {
+      return read_manifest_once(folder, key);
+    } catch (const Error& error) {
+      if (attempts == 1 || error.status == QCN_NO_FILE) throw;
+    }
+  }
+}
+
+const Artefact* find_artefact(const Manifest& manifest, const std::string& format) {
+  for (const Artefact& artefact : manifest.files) {
+    if (artefact.format == format) return &artefact;
+  }
+  return nullptr;
+}
+
+std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact) {
+  try {
+    return read_checked(folder, artefact.file, artefact);
+  } catch (const Error& in_place) {
+    try {
+      return read_checked(folder, ".kept/" + artefact.sha256, artefact);
+    } catch (const Error&) {
+      throw in_place;
+    }
+  }
 }
 
 }  // namespace qcn

@@ -3,21 +3,31 @@
 #define QCN_SRC_BUNDLE_H
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "ed25519.h"
 #include "manifest.h"
 
 namespace qcn {
 
-// Throws Error(QCN_NO_FILE) where there is no folder, Error(QCN_BAD_BUNDLE) where it is not a bundle.
-Manifest read_manifest(const std::string& folder);
+// manifest.json, whose sha256 must be in manifest.sha256 beside it and, if there is a key, whose signature by that key
+// in manifest.sig. Throws Error(QCN_NO_FILE) where there is no folder, Error(QCN_BAD_BUNDLE) where it is not a bundle,
+// Error(QCN_BAD_SIGNATURE) where it is not signed, or not by this key.
+Manifest read_manifest(const std::string& folder, const std::optional<PublicKey>& key = std::nullopt);
+
+// Throws Error(QCN_BAD_BUNDLE) unless the digest is in one of the one or two lines "SHA256  manifest.json" of
+// manifest.sha256. There are two while the manifest is being replaced: of the old one, and of the new one.
+void check_digest(const std::string& digest, std::string_view sums);
 
 // The first file of this format; null if the bundle has none.
 const Artefact* find_artefact(const Manifest& manifest, const std::string& format);
 
-// The file's bytes. Throws Error(QCN_NO_FILE) when it is gone, Error(QCN_BAD_BUNDLE) when it was altered or is a link
-// that leads out of the bundle, both with the command that rebuilds it.
+// The file's bytes; those kept in .kept/SHA256 where another file has just taken its place. Throws Error(QCN_NO_FILE)
+// when it is gone, Error(QCN_BAD_BUNDLE) when it was altered or is a symbolic link, both with the command that rebuilds
+// it.
 std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact);
 
 }  // namespace qcn

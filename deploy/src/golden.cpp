@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "error.h"
 #include "json.h"
@@ -10,23 +11,80 @@
 namespace qcn {
 namespace {
 
+[[noreturn]] void refuse(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
+
+// One of the file's texts, which is a list of texts again.
+std::vector<std::string> read_names(const TensorFile& file, const std::string& text) {
+  const Json list = Json::parse(file.text(text));
+  std::vector<std::string> names;
+  for (const Json& name : list.list(quoted(text))) names.push_back(name.text("an entry of " + quoted(text)));
+  return names;
+}
+
+template <typename Number>
+void check_finite(const TensorFile& file, const std::string& name, const Number* numbers) {
+  const std::size_t count = file.at(name).count();
+  if (!std::all_of(numbers, numbers + count, [](Number number) { return std::isfinite(number); })) {
+    refuse("the numbers in " + quoted(name) + " must be finite");
+  }
+}
+
 const double* read_answers(const TensorFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
-  const double* answers = file.doubles(name, shape);
-  const bool finite =
-      std::all_of(answers, answers + file.at(name).count(), [](double answer) { return std::isfinite(answer); });
-  if (!finite) throw Error(QCN_BAD_BUNDLE, "the answers in " + quoted(name) + " must be finite");
+  const double* const answers = file.doubles(name, shape);
+  check_finite(file, name, answers);
   return answers;
+}
+
+void check_classes(const std::vector<std::string>& found, const std::vector<std::string>& classes) {
+  for (std::size_t i = 0; i < std::max(found.size(), classes.size()); ++i) {
+    if (i >= found.size() || i >= classes.size() || found[i] != classes[i]) {
+      refuse("its class " + std::to_string(i) + " is " + (i < found.size() ? quoted(found[i]) : "missing") +
+             ", in manifest.json it is " + (i < classes.size() ? quoted(classes[i]) : "missing"));
+    }
+  }
+}
+
+void check_labels(const TensorFile& file, const std::vector<std::string>& rows, std::int64_t classes) {
+  const std::int64_t* const labels = file.integers("label", {static_cast<std::int64_t>(rows.size())});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (labels[i] < -1 || labels[i] >= classes) {
+      refuse(quoted(rows[i]) + " has the label " + std::to_string(labels[i]) + ", and there are " +
+             std::to_string(classes) + " classes (-1: of none)");
+    }
+  }
+}
+
+// Which rows have an image: all but those named as having none.
+std::vector<bool> rows_with_image(const TensorFile& file, const std::vector<std::string>& rows) {
+  const std::set<std::string> all(rows.begin(), rows.end());
+  if (all.size() != rows.size()) refuse("two of its rows have the same name");
+  std::set<std::string> without;
+  for (const std::string& row : read_names(file, "inputs_only")) {
+    if (!all.count(row)) refuse(quoted(row) + " is not one of its rows");
+    without.insert(row);
+  }
+  if (without.size() == all.size()) refuse("it has no images");
+  std::vector<bool> found;
+  for (const std::string& row : rows) found.push_back(!without.count(row));
+  return found;
 }
 
 }  // namespace
 
-Golden read_golden(const TensorFile& file, const Signature& signature) {
+Golden read_golden(const TensorFile& file, const Manifest& manifest) {
+  const Signature& signature = manifest.signature;
   Golden golden;
-  const Json names = Json::parse(file.text("rows"));
-  for (const Json& row : names.list("'rows'")) golden.rows.push_back(row.text("a row's name"));
+  golden.rows = read_names(file, "rows");
   const auto rows = static_cast<std::int64_t>(golden.rows.size());
-  if (rows == 0) throw Error(QCN_BAD_BUNDLE, "it has no rows");
+  check_classes(read_names(file, "classes"), manifest.classes);
+  if (!(parse_preprocessing(Json::parse(file.text("preprocessing"))) == manifest.preprocessing)) {
+    refuse("its pre-processing is " + file.text("preprocessing") + ", which is not that of manifest.json");
+  }
+  golden.has_image = rows_with_image(file, golden.rows);
+  check_labels(file, golden.rows, signature.classes);
+  golden.image = file.bytes("image", {rows, signature.channels, manifest.image_height, manifest.image_width});
   golden.input = file.floats("input", {rows, signature.channels, signature.height, signature.width});
+  check_finite(file, "input", golden.input);
   golden.activation = read_answers(file, "activation", {rows, signature.classes});
   if (signature.poses) golden.pose = read_answers(file, "pose", {rows, signature.classes, 3});
   return golden;

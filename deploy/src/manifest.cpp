@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "error.h"
 #include "json.h"
+#include "sha256.h"
 #include "text.h"
 
 namespace qcn {
@@ -46,22 +49,6 @@ std::string one_of(const Json& json, std::initializer_list<const char*> choices,
   refuse(what + " must be one of " + known + ", not " + quoted(text));
 }
 
-Preprocessing parse_preprocessing(const Json& json) {
-  json.check_entries({"resize", "crop", "standardise", "mean", "std"}, "preprocessing");
-  const auto entry = [&](const char* name) -> const Json& { return json.at(name, "preprocessing"); };
-  Preprocessing spec;
-  spec.resize = count_or_null(entry("resize"), "resize");
-  spec.crop = count_or_null(entry("crop"), "crop");
-  spec.by_image = one_of(entry("standardise"), {"dataset", "image"}, "standardise") == "image";
-  for (const Json& mean : entry("mean").list("mean")) spec.mean.push_back(mean.real("mean"));
-  for (const Json& std : entry("std").list("std")) {
-    spec.std.push_back(std.real("std"));
-    if (!(spec.std.back() > 0)) refuse("preprocessing: std must be positive, not " + std::to_string(spec.std.back()));
-  }
-  if (spec.mean.size() != spec.std.size()) refuse("preprocessing: there must be as many means as deviations");
-  return spec;
-}
-
 // The shape of an input or output of this name and layout.
 std::vector<int> parse_port(const Json& json, const char* name, const char* layout) {
   const std::string what = std::string("the input or output '") + name + "'";
@@ -100,7 +87,8 @@ Signature parse_signature(const Json& input, const JsonList& outputs, int classe
   return signature;
 }
 
-void check_image(const Json& json, const Preprocessing& spec, const Signature& signature) {
+// The height and width of images before pre-processing.
+std::pair<int, int> parse_image(const Json& json, const Preprocessing& spec, const Signature& signature) {
   const std::vector<int> image = counts(json, "image");
   if (image.size() != 3) refuse("image must be [channels, height, width]");
   const std::optional<int> side = spec.crop ? spec.crop : spec.resize;
@@ -108,9 +96,16 @@ void check_image(const Json& json, const Preprocessing& spec, const Signature& s
   if (seen != std::vector<int>{signature.channels, signature.height, signature.width}) {
     refuse("pre-processing does not make of 'image' what the network takes as its input");
   }
+  if (spec.crop && *spec.crop > std::min(spec.resize.value_or(image[1]), spec.resize.value_or(image[2]))) {
+    refuse("preprocessing: a crop of " + std::to_string(*spec.crop) + " pixels is larger than the image");
+  }
   if (!spec.by_image && spec.mean.size() != static_cast<std::size_t>(image[0])) {
     refuse(std::to_string(spec.mean.size()) + " means for " + std::to_string(image[0]) + " channels");
   }
+  if (spec.by_image && !spec.mean.empty()) {
+    refuse("preprocessing: mean and std must be empty where images are standardised by their own");
+  }
+  return {image[1], image[2]};
 }
 
 void check_source(const Json& json) {
@@ -231,11 +226,19 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   // What else the facts are, only the backend of this format knows.
   const Json& facts = entry("facts");
   facts.object(artefact.file + ": facts");
+  fact(artefact, facts, "precision");
+  if (const Json* batch = facts.find("batch"); batch && !batch->is_null()) {
+    const std::vector<int> sizes = counts(*batch, artefact.file + ": the fact 'batch'");
+    if (sizes.size() != 3 || sizes[0] > sizes[1] || sizes[1] > sizes[2]) {
+      refuse(artefact.file + ": the fact 'batch' must be [min, opt, max], upwards");
+    }
+  }
   artefact.flavour = fact(artefact, facts, "flavour");
   artefact.version = fact(artefact, facts, "version");
   artefact.gpu = fact(artefact, facts, "gpu");
   if (const Json* sm = facts.find("sm"); sm && !sm->is_null()) {
-    const std::int64_t number = sm->integer(artefact.file + ": the fact 'sm'", -kMaxBytes, kMaxBytes);
+    const std::int64_t number =
+        sm->integer(artefact.file + ": the fact 'sm'", std::numeric_limits<std::int64_t>::min(), kMaxBytes);
     artefact.sm = number > 0 && number < kMaxCount ? static_cast<int>(number) : 0;
   }
   return artefact;
@@ -266,6 +269,22 @@ void check_schema(const Json& json) {
 
 }  // namespace
 
+Preprocessing parse_preprocessing(const Json& json) {
+  json.check_entries({"resize", "crop", "standardise", "mean", "std"}, "preprocessing");
+  const auto entry = [&](const char* name) -> const Json& { return json.at(name, "preprocessing"); };
+  Preprocessing spec;
+  spec.resize = count_or_null(entry("resize"), "resize");
+  spec.crop = count_or_null(entry("crop"), "crop");
+  spec.by_image = one_of(entry("standardise"), {"dataset", "image"}, "standardise") == "image";
+  for (const Json& mean : entry("mean").list("mean")) spec.mean.push_back(mean.real("mean"));
+  for (const Json& std : entry("std").list("std")) {
+    spec.std.push_back(std.real("std"));
+    if (!(spec.std.back() > 0)) refuse("preprocessing: std must be positive, not " + std::to_string(spec.std.back()));
+  }
+  if (spec.mean.size() != spec.std.size()) refuse("preprocessing: there must be as many means as deviations");
+  return spec;
+}
+
 std::string Artefact::rebuild_in(const std::string& folder) const {
   const std::string placeholder = "{bundle}", path = shell_word(folder);
   std::string command = rebuild;
@@ -283,12 +302,14 @@ Manifest parse_manifest(const std::string& text) {
       "the manifest");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "the manifest"); };
   Manifest manifest;
+  manifest.digest = sha256(text.data(), text.size());
   manifest.name = plain_text(entry("name"), "name");
   manifest.classes = parse_classes(entry("classes"));
   manifest.preprocessing = parse_preprocessing(entry("preprocessing"));
   manifest.signature =
       parse_signature(entry("input"), entry("outputs").list("outputs"), static_cast<int>(manifest.classes.size()));
-  check_image(entry("image"), manifest.preprocessing, manifest.signature);
+  std::tie(manifest.image_height, manifest.image_width) =
+      parse_image(entry("image"), manifest.preprocessing, manifest.signature);
   check_source(entry("source"));
   for (const JsonEntry& tool : entry("tools").object("tools")) {
     if (!printable(tool.name)) refuse("tools must be printable text, not " + quoted(tool.name));

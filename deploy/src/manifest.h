@@ -13,11 +13,18 @@
 
 namespace qcn {
 
+class Json;
+
 // Resize, centre crop, standardise, in this order, on pixels scaled to [0, 1]: qcn/data/preprocess.py.
 struct Preprocessing {
   std::optional<int> resize, crop;  // sides in pixels
   bool by_image = false;            // standardise each channel of each image by its own mean and deviation,
   std::vector<double> mean, std;    // else by these, one pair per channel
+
+  bool operator==(const Preprocessing& other) const {
+    return resize == other.resize && crop == other.crop && by_image == other.by_image && mean == other.mean &&
+           std == other.std;
+  }
 };
 
 // The largest absolute error that is allowed against the golden answers.
@@ -41,13 +48,17 @@ struct Artefact {
 
 struct Manifest {
   std::string name;
+  std::string digest;  // the sha256 of the text that it was read from
   std::vector<std::string> classes;
+  int image_height = 0, image_width = 0;  // of an image before pre-processing; its channels are the signature's
   Preprocessing preprocessing;
   Signature signature;
   std::vector<Artefact> files;
 };
 
-Manifest parse_manifest(const std::string& text);  // throws Error(QCN_BAD_BUNDLE) with what is wrong
+// Both throw Error(QCN_BAD_BUNDLE) with what is wrong.
+Preprocessing parse_preprocessing(const Json& json);
+Manifest parse_manifest(const std::string& text);
 
 }  // namespace qcn
 

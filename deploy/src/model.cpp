@@ -74,21 +74,20 @@ void run_self_test(const Model& model, const LoadRequest& request) {
   const std::shared_ptr<const TensorFile> file = read_tensors(request.folder, artefact, kGoldenSchema);
   Golden golden;
   try {
-    golden = read_golden(*file, model.manifest.signature);
+    golden = read_golden(*file, model.manifest);
   } catch (const Error& error) {
     throw Error(error.status, request.folder + "/" + artefact.file + " is not a golden file: " + error.what());
   }
+  check_preprocessing(model.manifest, golden);
   const std::string passed =
       self_test(*model.backend, model.artefact->tolerance, golden, model.manifest.signature, request.self_test > 1);
   if (request.log) request.log(QCN_LOG_INFO, passed);
 }
 
-}  // namespace
-
-std::shared_ptr<const Model> load_model(const LoadRequest& request) {
+std::shared_ptr<const Model> load_once(const LoadRequest& request, const Manifest& manifest) {
   const auto start = std::chrono::steady_clock::now();
   auto model = std::make_shared<Model>();
-  model->manifest = read_manifest(request.folder);
+  model->manifest = manifest;
   auto [loaded, kind] = load_backend(model->manifest, request);
   model->backend = std::move(loaded.backend), model->artefact = loaded.artefact, model->kind = kind;
   model->backend_name = model->backend->name();
@@ -101,6 +100,22 @@ std::shared_ptr<const Model> load_model(const LoadRequest& request) {
   }
   if (request.self_test > 0) run_self_test(*model, request);
   return model;
+}
+
+}  // namespace
+
+std::shared_ptr<const Model> load_model(const LoadRequest& request) {
+  Manifest manifest = read_manifest(request.folder, request.public_key);
+  for (int attempts = 3;; --attempts) {
+    try {
+      return load_once(request, manifest);
+    } catch (const Error&) {
+      // A writer may have finished since the manifest was read, and the files that it names be gone.
+      Manifest now = read_manifest(request.folder, request.public_key);
+      if (attempts == 1 || now.digest == manifest.digest) throw;
+      manifest = std::move(now);
+    }
+  }
 }
 
 }  // namespace qcn

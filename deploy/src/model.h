@@ -3,9 +3,11 @@
 #define QCN_SRC_MODEL_H
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "backend.h"
+#include "ed25519.h"
 #include "manifest.h"
 
 namespace qcn {
@@ -18,7 +20,8 @@ struct LoadRequest {
   int self_test = 1;
   int threads = 0;
   int device = 0;
-  Log log;  // may be empty
+  std::optional<PublicKey> public_key;  // by whose owner the bundle must be signed
+  Log log;                              // may be empty
 };
 
 struct Model {

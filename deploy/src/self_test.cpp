@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "error.h"
+#include "preprocess.h"
 #include "text.h"
 
 namespace qcn {
@@ -48,6 +50,31 @@ double compare(const Output& output, const Golden& golden, const std::vector<std
 }
 
 }  // namespace
+
+void check_preprocessing(const Manifest& manifest, const Golden& golden) {
+  const Signature& signature = manifest.signature;
+  const std::size_t pixels = signature.image_floats();
+  const std::size_t stored = static_cast<std::size_t>(signature.channels) *
+                             static_cast<std::size_t>(manifest.image_height) *
+                             static_cast<std::size_t>(manifest.image_width);
+  std::vector<float> seen(pixels);
+  for (std::size_t row = 0; row < golden.rows.size(); ++row) {
+    if (!golden.has_image[row]) continue;
+    preprocess(
+        manifest.preprocessing,
+        qcn_image_planar(golden.image + row * stored, manifest.image_width, manifest.image_height, signature.channels),
+        seen.data());
+    const float* const expected = golden.input + row * pixels;
+    if (std::memcmp(seen.data(), expected, pixels * sizeof(float)) == 0) continue;
+    std::size_t at = 0;
+    while (std::memcmp(&seen[at], expected + at, sizeof(float)) == 0) ++at;
+    throw Error(QCN_WRONG_ANSWER,
+                "pre-processing makes of the golden image " + quoted(golden.rows[row]) +
+                    " another input than in training: number " + std::to_string(at) + " is " + number(seen[at]) +
+                    ", expected " + number(expected[at]) +
+                    "; pre-processing in manifest.json was altered, or this libqcn computes it wrongly");
+  }
+}
 
 std::string self_test(const Backend& backend, const Tolerance& tolerance, const Golden& golden,
                       const Signature& signature, bool all) {

@@ -9,6 +9,9 @@
 
 namespace qcn {
 
+// Every golden image must become its golden input, to the last bit. Throws Error(QCN_WRONG_ANSWER) otherwise.
+void check_preprocessing(const Manifest& manifest, const Golden& golden);
+
 // Runs the first, the middle and the last row of golden, or all of them. `tolerance`: that of the file that the backend
 // runs. Throws Error(QCN_WRONG_ANSWER) with the row, the output, what was found and what was expected. Returns what to
 // log.

@@ -30,12 +30,13 @@ void check_for(const Model& model, const qcn_image& image) {
                                       " channels, but the network was trained on " +
                                       std::to_string(signature.channels));
   }
-  const Seen seen = check_image(model.manifest.preprocessing, image);
-  if (seen.channels != signature.channels || seen.height != signature.height || seen.width != signature.width) {
-    throw Error(QCN_BAD_ARGUMENT, "the network takes images of " + std::to_string(signature.width) + "×" +
-                                      std::to_string(signature.height) +
-                                      " and its bundle asks for no resize; this one is " + std::to_string(image.width) +
-                                      "×" + std::to_string(image.height));
+  check_image(model.manifest.preprocessing, image);
+  // Of a larger frame a crop would silently take the centre, at another scale than in training.
+  const int height = model.manifest.image_height, width = model.manifest.image_width;
+  if (!model.manifest.preprocessing.resize && (image.height != height || image.width != width)) {
+    throw Error(QCN_BAD_ARGUMENT, "the network was trained on images of " + std::to_string(width) + "×" +
+                                      std::to_string(height) + " and its bundle asks for no resize; this one is " +
+                                      std::to_string(image.width) + "×" + std::to_string(image.height));
   }
 }
 

@@ -151,6 +151,14 @@ const double* TensorFile::doubles(const std::string& name, const std::vector<std
   return reinterpret_cast<const double*>(checked(*this, name, "F64", shape).data);
 }
 
+const unsigned char* TensorFile::bytes(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  return reinterpret_cast<const unsigned char*>(checked(*this, name, "U8", shape).data);
+}
+
+const std::int64_t* TensorFile::integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  return reinterpret_cast<const std::int64_t*>(checked(*this, name, "I64", shape).data);
+}
+
 const std::string& TensorFile::text(const std::string& name) const {
   const auto found = texts_.find(name);
   if (found == texts_.end()) refuse("its metadata has no text " + quoted(name));

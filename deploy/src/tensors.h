@@ -19,7 +19,7 @@ struct Tensor {
 };
 
 constexpr const char* kWeightsSchema = "2";  // of weights.safetensors
-constexpr const char* kGoldenSchema = "1";   // of golden.safetensors
+constexpr const char* kGoldenSchema = "2";   // of golden.safetensors
 
 class TensorFile {
  public:
@@ -29,9 +29,11 @@ class TensorFile {
   TensorFile& operator=(const TensorFile&) = delete;
 
   const Tensor& at(const std::string& name) const;  // throws Error(QCN_BAD_BUNDLE)
-  // The same, refused unless it is float32, or float64, of this shape.
+  // The same, refused unless it is of this type and shape.
   const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const unsigned char* bytes(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const std::int64_t* integers(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::map<std::string, Tensor>& all() const { return tensors_; }
   // One of the texts that export/bundle/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;

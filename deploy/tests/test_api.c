@@ -62,6 +62,17 @@ static void loading(const char* bundle) {
   params = qcn_model_default_params();
   params.threads = -1;
   CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+  params.threads = 3000;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "threads is 3000"));
+  params.threads = QCN_MAX_THREADS + 1;
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "from 0 to 1024"));
+  params = qcn_model_default_params();
+  params.public_key = ""; /* a key that was meant to be there, and is not, is no reason to load without one */
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "public key"));
+  params.public_key =
+      "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n"
+      "-----END PUBLIC KEY-----\n";
+  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_SIGNATURE && strstr(qcn_last_error(), "is not signed"));
   params = qcn_model_default_params();
   params.device = -1;
   CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
@@ -120,6 +131,7 @@ static void structure_sizes(const char* bundle) {
   CHECK(strcmp(info.name, "tiny") == 0 && info.classes == 3 && info.channels == 1 && info.height == 8);
   CHECK(info.backend == QCN_BACKEND_NATIVE && strncmp(info.backend_name, "native", 6) == 0);
   CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0 && info.poses == 1);
+  CHECK(info.image_height == 10 && info.image_width == 12 && info.resizes == 0);
   memset(&info, 0x55, sizeof info);
   info.size = offsetof(qcn_model_info, backend_name);
   CHECK(qcn_model_describe(model, &info) == QCN_OK && info.width == 8 && info.max_batch == 0x55555555);
@@ -206,7 +218,16 @@ static void classifying(const char* bundle) {
   REFUSED(wrong.width = 0);
   REFUSED(wrong.width = -12);
   REFUSED(wrong.height = 0);
-  REFUSED(wrong.height = 7); /* smaller than the crop */
+  REFUSED(wrong.height = 7);  /* smaller than the crop */
+  REFUSED(wrong.height = 11); /* a crop of its centre would be at another place than in training */
+  CHECK(strstr(qcn_last_error(),
+               "trained on images of 12\xC3\x97"
+               "10") &&
+        strstr(qcn_last_error(),
+               "12\xC3\x97"
+               "11"));
+  REFUSED(wrong.width = 640; wrong.height = 480);
+  REFUSED(wrong.width = 8; wrong.height = 8);
   REFUSED(wrong.channels = 3);
   REFUSED(wrong.channels = 0);
   REFUSED(wrong.pixel = (qcn_pixel)9);

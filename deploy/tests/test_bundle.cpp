@@ -13,8 +13,11 @@
 #include "check.h"
 #include "golden.h"
 #include "manifest.h"
+#include "model.h"
 #include "program.h"
+#include "public_key.h"
 #include "self_test.h"
+#include "sha256.h"
 #include "tensors.h"
 #include "tiny_bundle.h"
 
@@ -79,9 +82,9 @@ void altered_files() {
       header += static_cast<std::size_t>(static_cast<unsigned char>(weights[i])) << 8 * i;
     every_change("weights.safetensors", weights, header, use_weights);
   }
-  every_change("golden.safetensors", kGolden, 700, [&](const string& text) {
+  every_change("golden.safetensors", kGolden, 1300, [&](const string& text) {
     const qcn::TensorFile file(networks::bytes(text), qcn::kGoldenSchema);
-    qcn::read_golden(file, kSignature);
+    qcn::read_golden(file, qcn::parse_manifest(kManifest));
   });
 }
 
@@ -185,17 +188,37 @@ void folders(const string& folder) {
   tiny::write(folder + "-outside", kWeights);
   std::filesystem::create_symlink(folder + "-outside", weights);
   const string leads = refused("a link out", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
-  check(contains(leads, "leads out"), leads);
+  check(contains(leads, "symbolic link"), leads);
   std::filesystem::remove(weights);
   tiny::write(folder + "/inside", kWeights);
   std::filesystem::create_symlink("inside", weights);
-  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a link inside is followed");
+  refused("a link inside", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
   std::filesystem::remove(weights);
   check(mkfifo(weights.c_str(), 0600) == 0, "mkfifo");
   refused("a pipe", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
   std::filesystem::remove(weights);
   std::filesystem::create_directory(weights);
   refused("a folder", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+
+  std::filesystem::remove(weights);
+  std::filesystem::create_directory(folder + "/.kept");
+  const string kept = folder + "/.kept/" + artefact.sha256;
+  tiny::write(weights, changed);
+  tiny::write(kept, changed);
+  refused("another file kept", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  tiny::write(kept, kWeights);
+  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a file that was kept is read");
+  std::filesystem::remove(weights);
+  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "it is read where the new one is not there");
+  std::filesystem::remove(kept);
+  std::filesystem::create_symlink(folder + "-outside", kept);
+  refused("a kept file that leads out", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  std::filesystem::remove_all(folder + "/.kept");
+  std::filesystem::create_directory(folder + "-kept");
+  tiny::write(folder + "-kept/" + artefact.sha256, kWeights);
+  std::filesystem::create_directory_symlink(folder + "-kept", folder + "/.kept");
+  refused("a folder of kept files that leads out", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  std::filesystem::remove(folder + "/.kept");
 
   tiny::write(manifest, string(3 << 20, ' '));
   refused("a huge manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
@@ -205,6 +228,167 @@ void folders(const string& folder) {
   tiny::write(folder + "/elsewhere", kManifest);
   std::filesystem::create_symlink("elsewhere", manifest);
   refused("a link for a manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+}
+
+string line_of(const string& text) { return qcn::sha256(text.data(), text.size()) + "  manifest.json\n"; }
+
+// manifest.sha256: of the manifest, or of it and the one that it replaces.
+void digests(const string& folder) {
+  const string sums = folder + "/manifest.sha256", good = line_of(kManifest), other = line_of("another");
+  tiny::write_manifest(folder, kManifest);
+  for (const string& text : {good, good + other, other + good, good + good}) {
+    tiny::write(sums, text);
+    check(qcn::read_manifest(folder).name == "tiny", "taken by manifest.sha256: " + text);
+  }
+  string upper = good;
+  for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'f' ? c - 32 : c);
+  const string short_one = good.substr(0, 63) + "  manifest.json\n";
+  for (const string& text :
+       {string(), other, other + other, other + other + good, good + other + other, good.substr(0, 79), good + "\n",
+        "\n" + good, " " + good, upper, good + "x", short_one, good.substr(0, 64) + "  manifest.jsoN\n",
+        good.substr(0, 64) + " *manifest.json\n", good.substr(0, 64) + "  manifest.json\r", string(80, '\0')}) {
+    tiny::write(sums, text);
+    const string said = refused("manifest.sha256: " + text, QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+    check(contains(said, "manifest.sha256"), said);
+  }
+  every_change("manifest.sha256", good, good.size(),
+               [&](const string& text) { qcn::check_digest(good.substr(0, 64), text); });
+  std::filesystem::remove(sums);
+  check(contains(refused("no manifest.sha256", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); }), "is missing"),
+        "a missing manifest.sha256 is named");
+  tiny::write(folder + "/sums", good);
+  std::filesystem::create_symlink("sums", sums);
+  refused("a link for manifest.sha256", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+  std::filesystem::remove(sums);
+  tiny::write_manifest(folder, kManifest);
+}
+
+// What the golden file says of pre-processing and of the classes binds the manifest.
+void golden_binds(const string& folder) {
+  const auto load = [&](const string& manifest) {
+    tiny::write_manifest(folder, manifest);
+    qcn::LoadRequest request;
+    request.folder = folder, request.backend = QCN_BACKEND_NATIVE;
+    return qcn::load_model(request);
+  };
+  load(kManifest);
+  const std::pair<const char*, const char*> altered[] = {
+      {"\"mean\": [0.5]", "\"mean\": [0.5000001]"},
+      {"\"mean\": [0.5]", "\"mean\": [-0.5]"},
+      {"\"std\": [0.25]", "\"std\": [0.2500001]"},
+      {"\"std\": [0.25]", "\"std\": [25e10]"},
+      {"\"resize\": null", "\"resize\": 9"},
+      {"\"resize\": null", "\"resize\": 10000"},
+      {"\"resize\": null, \"crop\": 8", "\"resize\": 8, \"crop\": null"},
+      {"\"standardise\": \"dataset\", \"mean\": [0.5], \"std\": [0.25]",
+       "\"standardise\": \"image\", \"mean\": [], \"std\": []"}};
+  for (const auto& [from, to] : altered) {
+    const string said = refused(to, QCN_BAD_BUNDLE, [&, f = from, t = to] { load(replaced(kManifest, f, t)); });
+    check(contains(said, "pre-processing") && contains(said, "golden.safetensors"), said);
+  }
+  const std::pair<const char*, const char*> other[] = {{"[\"cat\", \"dog\"", "[\"dog\", \"cat\""},
+                                                       {"\"é\"", "\"e\""},
+                                                       {"\"cat\"", "\"cats\""},
+                                                       {"[1, 10, 12]", "[1, 12, 10]"},
+                                                       {"[1, 10, 12]", "[1, 8, 8]"}};
+  for (const auto& [from, to] : other) {
+    const string said = refused(to, QCN_BAD_BUNDLE, [&, f = from, t = to] { load(replaced(kManifest, f, t)); });
+    check(contains(said, "golden.safetensors"), said);
+  }
+  // The same names of classes in another golden file.
+  const qcn::Manifest manifest = qcn::parse_manifest(kManifest);
+  const std::pair<const char*, const char*> texts[] = {
+      {"dog", "cow"},
+      {"inputs_only\\\": \\\"[\\\\\\\"four", "inputs_only\\\": \\\"[\\\\\\\"five"},
+      {"two", "one"},
+      {"classes", "klasses"},
+      {"inputs_only", "inputs_onlY"}};
+  for (const auto& [from, to] : texts) {
+    const qcn::TensorFile file(networks::bytes(replaced(kGolden, from, to)), qcn::kGoldenSchema);
+    refused(string("golden with ") + to, QCN_BAD_BUNDLE, [&] { qcn::read_golden(file, manifest); });
+  }
+  // A label out of range.
+  for (const std::int64_t first : {3, -2, 1 << 20}) {
+    qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
+    *reinterpret_cast<std::int64_t*>(const_cast<std::byte*>(file.at("label").data)) = first;
+    check(contains(refused("a label", QCN_BAD_BUNDLE, [&] { qcn::read_golden(file, manifest); }), "label"), "a label");
+  }
+  tiny::write_manifest(folder, kManifest);
+}
+
+// Keys in PEM form; this one's private key is 32 bytes of zeros.
+void keys() {
+  const string begin = "-----BEGIN PUBLIC KEY-----\n", end = "\n-----END PUBLIC KEY-----\n";
+  const string letters = "MCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=";
+  const qcn::PublicKey key = qcn::parse_public_key(begin + letters + end);
+  check(key[0] == 0x3b && key[31] == 0x29, "a key is read");
+  check(qcn::parse_public_key("text before\r\n" + begin + letters.substr(0, 30) + "\r\n" + letters.substr(30) + end) ==
+            key,
+        "a key in lines is read");
+  const string wrong[] = {"",
+                          letters,
+                          begin + letters,
+                          letters + end,
+                          end + letters + begin,
+                          begin + end,
+                          begin + letters.substr(0, 59) + end,
+                          begin + letters.substr(0, 56) + end,
+                          begin + letters + letters + end,
+                          begin + "!" + letters.substr(1) + end,
+                          begin + letters.substr(0, 58) + "l=" + end,             // bits beyond the last byte
+                          begin + "MCowBQYDK2VuAyEA" + letters.substr(16) + end,  // X25519
+                          begin + letters.substr(0, 15) + "A" + string(43, 'A') + "=" + end,  // y = 0: of small order
+                          string(3 << 20, 'A')};
+  for (const string& text : wrong) {
+    const string said = refused("a key " + text.substr(0, 80), QCN_BAD_ARGUMENT, [&] { qcn::parse_public_key(text); });
+    check(contains(said, "public key"), said);
+  }
+  const string secret = refused("a private key", QCN_BAD_ARGUMENT, [&] {
+    qcn::parse_public_key("-----BEGIN PRIVATE KEY-----\n" + letters + "\n-----END PRIVATE KEY-----\n");
+  });
+  check(contains(secret, "private key"), secret);
+  every_change("a public key", begin + letters + end, begin.size() + letters.size(), [](const string& text) {
+    try {
+      qcn::parse_public_key(text);
+    } catch (const qcn::Error& error) {
+      throw qcn::Error(error.status == QCN_BAD_ARGUMENT ? QCN_BAD_BUNDLE : error.status, error.what());
+    }
+  });
+}
+
+// manifest.sig: that the right one holds is tested with signatures of `qcn sign`, in Python.
+void signatures(const string& folder) {
+  tiny::write_manifest(folder, kManifest);
+  const qcn::PublicKey key = qcn::parse_public_key(
+      "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n-----END PUBLIC "
+      "KEY-----");
+  const string signature = folder + "/manifest.sig";
+  const string none = refused("no signature", QCN_BAD_SIGNATURE, [&] { qcn::read_manifest(folder, key); });
+  check(contains(none, "is not signed") && contains(none, "qcn sign"), none);
+  for (const std::size_t size : {0, 1, 63, 64, 65, 4096}) {
+    tiny::write(signature, string(size, 'x'));
+    refused("a signature of " + to_string(size), QCN_BAD_SIGNATURE, [&] { qcn::read_manifest(folder, key); });
+  }
+  tiny::write(signature, string(4097, 'x'));
+  refused("a huge signature", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder, key); });
+  std::filesystem::remove(signature);
+  std::filesystem::create_symlink("sums", signature);
+  refused("a link for a signature", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder, key); });
+  std::filesystem::remove(signature);
+  check(qcn::read_manifest(folder).name == "tiny", "without a key, no signature is asked for");
+}
+
+// Pre-processing that computes something else than in training.
+void wrong_preprocessing() {
+  const qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
+  qcn::Manifest manifest = qcn::parse_manifest(kManifest);
+  const qcn::Golden golden = qcn::read_golden(file, manifest);
+  qcn::check_preprocessing(manifest, golden);
+  manifest.preprocessing.mean[0] = 0.5000001;
+  const string said = refused("another mean", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
+  check(contains(said, "'one'") && contains(said, "expected"), said);
+  manifest.preprocessing = {std::nullopt, tiny::kSide, true, {}, {}};
+  refused("by image", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
 }
 
 // A backend that gives what it is told to.
@@ -234,7 +418,7 @@ class Fixed : public qcn::Backend {
 
 void self_tests() {
   const qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
-  const qcn::Golden golden = qcn::read_golden(file, kSignature);
+  const qcn::Golden golden = qcn::read_golden(file, qcn::parse_manifest(kManifest));
   const qcn::Tolerance tolerance = {1e-5, 2e-5};
   const auto native = qcn::native_backend(qcn::program::Program(kNetwork.file()));
   const auto test = [&](const qcn::Backend& backend, bool all) {
@@ -263,17 +447,19 @@ void self_tests() {
 
 void self_test_without_poses() {
   const networks::Network cnn = tiny::network(false);
-  qcn::Signature signature = kSignature;
-  signature.poses = false;
-  const qcn::TensorFile file(networks::bytes(tiny::golden(cnn)), qcn::kGoldenSchema);
-  const qcn::Golden golden = qcn::read_golden(file, signature);
+  const string answers = tiny::golden(cnn);
+  const qcn::Manifest manifest = qcn::parse_manifest(tiny::manifest(cnn.weights(), answers, false));
+  const qcn::Signature& signature = manifest.signature;
+  const qcn::TensorFile file(networks::bytes(answers), qcn::kGoldenSchema);
+  const qcn::Golden golden = qcn::read_golden(file, manifest);
   const auto backend = qcn::native_backend(qcn::program::Program(cnn.file()));
   const string said = qcn::self_test(*backend, {1e-5, 0}, golden, signature, true);
   check(contains(said, "4 of 4") && !contains(said, "pose"), said);
   const qcn::TensorFile other(networks::bytes(tiny::golden(cnn, 0.5f)), qcn::kGoldenSchema);
   refused("a wrong activation of a CNN", QCN_WRONG_ANSWER,
-          [&] { qcn::self_test(*backend, {1e-5, 0}, qcn::read_golden(other, signature), signature, true); });
-  refused("golden answers without poses", QCN_BAD_BUNDLE, [&] { qcn::read_golden(file, kSignature); });
+          [&] { qcn::self_test(*backend, {1e-5, 0}, qcn::read_golden(other, manifest), signature, true); });
+  refused("golden answers without poses", QCN_BAD_BUNDLE,
+          [&] { qcn::read_golden(file, qcn::parse_manifest(kManifest)); });
 }
 
 }  // namespace
@@ -284,11 +470,17 @@ int main(int count, char** arguments) {
   tiny::write_bundle(folder);
   manifests();
   safetensors();
+  digests(folder);
+  golden_binds(folder);
+  keys();
+  signatures(folder);
   folders(folder);
+  wrong_preprocessing();
   self_tests();
   self_test_without_poses();
   altered_files();
   std::filesystem::remove_all(folder);
   std::filesystem::remove(folder + "-outside");
+  std::filesystem::remove_all(folder + "-kept");
   return failures ? 1 : 0;
 }

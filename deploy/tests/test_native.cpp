@@ -535,7 +535,13 @@ void test_name() {
   check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 3 threads", loaded.backend->name());
   qcn_set_threads(1);
   check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 1 thread", loaded.backend->name());
-  qcn_set_threads(0);
+  qcn_set_threads(3000);
+  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 1024 threads",
+        loaded.backend->name());
+  for (const int threads : {0, -3000}) {  // one per core
+    qcn_set_threads(threads);
+    check(!contains(loaded.backend->name(), "1024"), loaded.backend->name());
+  }
   check(loaded.backend->precision() == "fp32" && loaded.backend->max_batch() == 0, "precision and largest batch");
 }
 

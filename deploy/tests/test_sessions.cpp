@@ -56,8 +56,8 @@ int main(int count, char** arguments) {
   auto model = std::make_unique<qcn::Model>(arguments[1]);
   const qcn_model_info info = model->info();
   const auto classes = static_cast<std::size_t>(info.classes);
-  const std::vector<unsigned char> pixels = drawn(info.width, info.height, info.channels);
-  const qcn_image image = qcn_image_default(pixels.data(), info.width, info.height, info.channels);
+  const std::vector<unsigned char> pixels = drawn(info.image_width, info.image_height, info.channels);
+  const qcn_image image = qcn_image_default(pixels.data(), info.image_width, info.image_height, info.channels);
   qcn::Session first(*model);
   const qcn::Answer expected = first.classify(image);
   check(!model->class_name(expected.best()).empty() && expected.activation.size() == classes, "an answer has a name");

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "backend.h"
+#include "preprocess.h"
 #include "program.h"
 #include "sha256.h"
 
@@ -13,6 +14,10 @@ namespace tiny {
 namespace {
 
 using networks::quoted;
+
+// An image before pre-processing, and what that is, as the manifest has them.
+constexpr int kHeight = 10, kWidth = 12, kPixels = kChannels * kHeight * kWidth;
+qcn::Preprocessing preprocessing() { return {std::nullopt, kSide, false, {0.5}, {0.25}}; }
 
 std::string entry(const std::string& file, const std::string& format, const std::string& precision,
                   const std::string& tolerance, const std::string& content) {
@@ -43,26 +48,38 @@ std::string golden(const networks::Network& network, float wrong) {
   const qcn::Signature signature = program.signature;
   const auto backend = qcn::native_backend(std::move(program));
   std::mt19937 generator(77);
-  const std::vector<float> input = networks::random_floats(kRows * kChannels * kSide * kSide, generator, 1);
+  std::vector<unsigned char> image(kRows * kPixels);
+  for (unsigned char& pixel : image) pixel = static_cast<unsigned char>(generator());
+  std::vector<float> input(kRows * signature.image_floats());
+  for (std::size_t row = 0; row < kRows; ++row) {
+    qcn::preprocess(preprocessing(), qcn_image_planar(&image[row * kPixels], kWidth, kHeight, kChannels),
+                    &input[row * signature.image_floats()]);
+  }
+  for (std::size_t i = 3 * signature.image_floats(); i < input.size(); ++i) input[i] = 1e-40f;  // of 'four', see below
   std::vector<float> activation(kRows * signature.activation_floats()), pose(kRows * signature.pose_floats());
   backend->runner(nullptr)->run(input.data(), kRows, activation.data(), signature.poses ? pose.data() : nullptr);
   activation[0] += wrong;
   const std::vector<double> exact(activation.begin(), activation.end()), exact_pose(pose.begin(), pose.end());
-  networks::Arrays arrays = {{"input", array("F32", {kRows, kChannels, kSide, kSide}, input)},
+  networks::Arrays arrays = {{"image", array("U8", {kRows, kChannels, kHeight, kWidth}, image)},
+                             {"label", array("I64", {kRows}, std::vector<std::int64_t>{0, 2, -1, -1})},
+                             {"input", array("F32", {kRows, kChannels, kSide, kSide}, input)},
                              {"activation", array("F64", {kRows, kClasses}, exact)},
                              {"activation.float32", array("F32", {kRows, kClasses}, activation)}};
   if (signature.poses) {
     arrays["pose"] = array("F64", {kRows, kClasses, 3}, exact_pose);
     arrays["pose.float32"] = array("F32", {kRows, kClasses, 3}, pose);
   }
-  return networks::safetensors(arrays, R"({"schema": "1", "rows": "[\"one\", \"two\", \"three\", \"four\"]"})");
+  return networks::safetensors(arrays, R"({"schema": "2", "rows": "[\"one\", \"two\", \"three\", \"four\"]",)"
+                                       R"( "inputs_only": "[\"four\"]", "classes": "[\"cat\", \"dog\", \"é\"]",)"
+                                       R"( "preprocessing": "{\"resize\": null, \"crop\": 8,)"
+                                       R"( \"standardise\": \"dataset\", \"mean\": [0.5], \"std\": [0.25]}"})");
 }
 
 std::string manifest(const std::string& weights_file, const std::string& golden_file, bool poses) {
   const std::string pose = R"(,
   {"name": "pose", "shape": [3, 3], "layout": "NKP", "dtype": "float32"})";
   const std::string tolerance = poses ? R"({"activation": 1e-05, "pose": 2e-05})" : R"({"activation": 1e-05})";
-  return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 10],
+  return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
  "preprocessing": {"resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
  "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
  "outputs": [{"name": "activation", "shape": [3], "layout": "NK", "dtype": "float32"})" +
@@ -93,7 +110,12 @@ void write_bundle(const std::string& folder, bool poses) {
   const std::string weights_file = made.weights(), golden_file = golden(made);
   write(folder + "/weights.safetensors", weights_file);
   write(folder + "/golden.safetensors", golden_file);
-  write(folder + "/manifest.json", manifest(weights_file, golden_file, poses));
+  write_manifest(folder, manifest(weights_file, golden_file, poses));
+}
+
+void write_manifest(const std::string& folder, const std::string& text) {
+  write(folder + "/manifest.json", text);
+  write(folder + "/manifest.sha256", qcn::sha256(text.data(), text.size()) + "  manifest.json\n");
 }
 
 }  // namespace tiny

@@ -17,7 +17,8 @@ std::string manifest(const std::string& weights, const std::string& golden, bool
 
 void write(const std::string& path, const std::string& text);
 std::string read(const std::string& path);
-void write_bundle(const std::string& folder, bool poses = true);  // makes the folder
+void write_manifest(const std::string& folder, const std::string& text);  // and manifest.sha256
+void write_bundle(const std::string& folder, bool poses = true);          // makes the folder
 
 }  // namespace tiny
 

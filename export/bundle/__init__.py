@@ -1,6 +1,6 @@
 """The bundle: what `qcn export` writes and everything on the device reads."""
 
-from qcn.export.bundle.bundle import Bundle, Draft, Finding
+from qcn.export.bundle.bundle import Bundle, Draft, Finding, folder_of
 from qcn.export.bundle.manifest import GOLDEN, MANIFEST, WEIGHTS, Artefact, Batch
 
-__all__ = ["GOLDEN", "MANIFEST", "WEIGHTS", "Artefact", "Batch", "Bundle", "Draft", "Finding"]
+__all__ = ["GOLDEN", "MANIFEST", "WEIGHTS", "Artefact", "Batch", "Bundle", "Draft", "Finding", "folder_of"]

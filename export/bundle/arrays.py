@@ -10,6 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from qcn import records
 from qcn.errors import UsageError
 from qcn.export.program import Array
 
@@ -26,8 +27,9 @@ def write_arrays(path: Path, arrays: dict[str, Array], schema: str, **texts: str
 def read_arrays(path: Path, schema: str) -> tuple[dict[str, Array], dict[str, str]]:
     """The arrays and the texts of the file `path`; a broken file or another schema is refused."""
     try:
+        _check_header(path)
         with safe_open(path, framework="numpy") as file:
-            texts = json.loads((file.metadata() or {}).get("qcn", "{}"))
+            texts = records.parse((file.metadata() or {}).get("qcn", "{}"), "its metadata")
             if not isinstance(texts, dict) or not all(type(text) is str for text in texts.values()):
                 raise UsageError(f"its metadata is not an object of texts: {texts!r}")
             if texts.get("schema") != schema:
@@ -35,3 +37,12 @@ def read_arrays(path: Path, schema: str) -> tuple[dict[str, Array], dict[str, st
             return {name: file.get_tensor(name) for name in file.keys()}, texts  # noqa: SIM118
     except (SafetensorError, TypeError, AttributeError, ValueError) as error:  # Type-, Attribute-: no such numpy type
         raise UsageError(f"it is not a file of arrays: {error}") from error
+
+
+def _check_header(path: Path) -> None:
+    """Refuse a header that the library reads leniently and libqcn does not: too long, or with two entries of a name."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > records.LARGEST:
+            raise UsageError(f"its header has {size:,} bytes; at most {records.LARGEST:,} are read")
+        records.parse(file.read(size), "its header")

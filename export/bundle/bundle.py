@@ -1,28 +1,35 @@
 """A bundle: the folder that `qcn export` writes and everything on the device reads. No torch here, nothing unpickled.
 
     manifest.json         what the network is, where it came from, the sha256 of every file (manifest.py)
+    manifest.sha256       the sha256 of manifest.json itself (digest.py)
     weights.safetensors   the program (`qcn.export.program`) golden.safetensors   images and the reference's answers
     model.onnx            model.fused.onnx, model.fp16.onnx  model.ts, model.pt2  for torch
-    engines/*.engine      TensorRT plans, the facts of each in a .json beside it
+    engines/*.engine      TensorRT plans, with a copy of each one's entry, for people, in a .json beside it
 
-A file is handed out after its hash was checked. A new one is written aside and taken in whole, with a new manifest, or
-not at all (`qcn.export.bundle.transaction`). Several processes may add to one bundle at once.
+A file is handed out after its hash was checked, and no symbolic link in a bundle is followed (inside.py). A new file is
+written aside and taken in whole, with a new manifest, or not at all (transaction.py). Several processes may add to one
+bundle at once, while others read it.
 """
 
+import errno
+import hashlib
 import json
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from qcn.errors import UsageError, unknown_name
-from qcn.export.bundle import golden, weights
+from qcn.export.bundle import golden, inside, signing, weights
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import (
     GOLDEN,
     MANIFEST,
+    MANIFEST_SHA256,
+    SIGNATURE,
     WEIGHTS,
     Artefact,
     Batch,
@@ -32,20 +39,39 @@ from qcn.export.bundle.manifest import (
     ports,
 )
 from qcn.export.bundle.tolerance import tolerances
-from qcn.export.bundle.transaction import LOCK, aside_of, locked, take_places
+from qcn.export.bundle.transaction import (
+    KEPT,
+    LOCK,
+    NEW_SUMS,
+    aside_of,
+    held,
+    is_part,
+    locked,
+    read_manifest,
+    settle,
+    take_in,
+    undisturbed,
+)
 from qcn.export.program import Program
-from qcn.files import file_sha256, write_text
+from qcn.files import file_sha256, refuse_dead_link, stream_sha256
 from qcn.names import AnyPrecision
+from qcn.text import readable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a file of the bundle found, and the command that rebuilds it where that is needed."""
+    """What a look at a file of the bundle found, and what helps: the command that rebuilds it, or removes it.
+
+    `place` is where the bytes of a whole one lie: under its name, or in `.kept` while it is being replaced.
+    """
 
     file: str
     state: Literal["whole", "altered", "missing", "unknown"]
     reason: str = ""
     rebuild: str = ""
+    place: str = ""
 
 
 @dataclass
@@ -58,32 +84,47 @@ class Draft:
 
 
 class Bundle:
-    """A bundle on disk: `folder`, and its `manifest` as last read or written."""
+    """A bundle on disk: `folder`, and its `manifest` as last read or written.
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder, self.manifest = folder, manifest
+    With a `public_key`, a file, every manifest that is read must be signed by its owner. One that was written here is
+    not: the next to ask for a signature finds none.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, public_key: Path | None = None) -> None:
+        self.folder, self.manifest, self.public_key = folder, manifest, public_key
 
     @staticmethod
-    def open(folder: Path) -> "Bundle":
+    def open(folder: Path, public_key: Path | None = None) -> "Bundle":
         """Read and check the manifest, and nothing else yet."""
-        return Bundle(folder, _read_manifest(folder))
+        return Bundle(folder, _read_manifest(folder, public_key), public_key)
 
     @staticmethod
-    def create(folder: Path, manifest: Manifest) -> "Bundle":
-        """A new bundle, or the one that is there already if it was made from the same network."""
-        if folder.exists() and not (folder / MANIFEST).is_file():
-            if not folder.is_dir():
-                raise UsageError(f"{folder} is a file; choose a folder with --out")
-            if strange := sorted(path.name for path in folder.iterdir() if not _ours(path.name, {LOCK})):
-                raise UsageError(f"{folder} is neither a bundle nor empty: it has '{strange[0]}'; choose another --out")
+    def create(
+        folder: Path, manifest: Manifest, program: Program, answers: Callable[[], Golden], rebuild: str
+    ) -> "Bundle":
+        """A bundle with the weights and the golden answers of a network in it, written all at once.
+
+        Where there is one of the same network already, it is that one, with these files made anew if they are not
+        whole. `answers` is called if they are needed; `rebuild` is the command that makes both again.
+        """
+        _check_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            if (folder / MANIFEST).exists():
-                there = _read_manifest(folder)
-                _check_same_network(folder, there, manifest)
-                manifest = replace(there, tools={**there.tools, **manifest.tools})
-            write_text(folder / MANIFEST, manifest.to_json())
-        return Bundle(folder, manifest)
+        bundle, wanted = Bundle(folder, manifest), {GOLDEN, WEIGHTS}
+        if os.path.lexists(folder / MANIFEST):
+            bundle = Bundle.open(folder)
+            _check_same_network(folder, bundle.manifest, manifest)
+            wanted -= {finding.file for finding in bundle.check() if finding.state == "whole"}
+            bundle.manifest = replace(bundle.manifest, tools={**bundle.manifest.tools, **manifest.tools})
+        with aside_of(folder) as aside:
+            made = []
+            if GOLDEN in wanted:
+                made.append((Draft(aside / GOLDEN), _planned(GOLDEN, "golden", "fp64", rebuild)))
+                golden.write(aside / GOLDEN, answers())
+            if WEIGHTS in wanted:
+                made.append((Draft(aside / WEIGHTS), _planned(WEIGHTS, "native", "fp32", rebuild)))
+                weights.write(aside / WEIGHTS, program)
+            bundle._take_in(aside, made)
+        return bundle
 
     def find(self, file: str) -> Artefact:
         """The artefact of this file name."""
@@ -95,16 +136,18 @@ class Bundle:
         )
 
     def path(self, artefact: Artefact) -> Path:
-        """Its place, with its hash checked. An altered or missing one is refused, with the command to rebuild it."""
+        """Its place, with its hash checked. An altered or missing one is refused, with the command to rebuild it.
+
+        If a writer has replaced it since the manifest was read, this is the new one, and the manifest is read again.
+        """
         finding = self._look(artefact)
         if finding.state != "whole":
             raise UsageError(f"{self.folder / artefact.file} {finding.reason}; rebuild it with: {finding.rebuild}")
-        return self.folder / artefact.file
+        return self.folder / finding.place
 
     def program(self) -> Program:
         """The network as a program."""
-        path = self.path(self.find(WEIGHTS))
-        program = weights.read(path)
+        path, program = self._read(WEIGHTS, weights.read)
         found = ports(program.input.shape, program.classes, program.poses)
         if found != (self.manifest.input, self.manifest.outputs):
             raise UsageError(f"{path} is another network than {MANIFEST} describes")
@@ -112,8 +155,7 @@ class Bundle:
 
     def golden(self) -> Golden:
         """Images and the answers that the trained network gave to them."""
-        path = self.path(self.find(GOLDEN))
-        found = golden.read(path)
+        path, found = self._read(GOLDEN, golden.read)
         try:
             _check_golden(found, self.manifest)
         except UsageError as error:
@@ -121,14 +163,21 @@ class Bundle:
         return found
 
     def check(self) -> list[Finding]:
-        """Every file that the manifest names, then every other file that lies in the bundle."""
-        named = {MANIFEST, LOCK, *(artefact.file for artefact in self.manifest.files)}
-        named |= {_facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
-        lying = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if not path.is_dir())
-        return [
-            *(self._look(artefact) for artefact in self.manifest.files),
-            *(Finding(file, "unknown", f"is not in {MANIFEST}") for file in lying if not _ours(file, named)),
-        ]
+        """Every file that the manifest names, then all else that lies in the bundle, with what to do about it."""
+        return [*(self._look(artefact) for artefact in self.manifest.files), *self._foreign()]
+
+    def sign(self, key: Path) -> Path:
+        """Sign the bundle with a private key; gives the signature's path. What is not whole is not signed."""
+        with locked(self.folder):
+            settle(self.folder)
+            if (found := read_manifest(self.folder)) is None:
+                raise UsageError(f"{self.folder} is not a bundle any more: it has no {MANIFEST}")
+            text, self.manifest = found
+            self.program(), self.golden()
+            for artefact in self.manifest.files:
+                self.path(artefact)
+            signing.sign(self.folder, text, key)
+        return self.folder / SIGNATURE
 
     @contextmanager
     def adding(
@@ -143,84 +192,204 @@ class Bundle:
     ) -> Iterator[Draft]:
         """Add an artefact, or replace it: the block writes `draft.path`, and sets `draft.found` and `draft.facts`.
 
-        The bundle takes it in when the block ends well, and stays as it was when it does not. The golden answers come
-        first: they decide the tolerances of all others.
+        The bundle takes it in when the block ends well, and stays as it was when it does not.
         """
-        allowed = None if format == "golden" else tolerances(self.golden(), precision)
-        wanted = Artefact(file, format, "0" * 64, 0, precision, None, batch, rebuild, plugin, allowed)
-        with aside_of(self.folder, MANIFEST) as aside:
+        planned = _planned(file, format, precision, rebuild, batch, plugin)
+        if format != "golden":
+            self.golden()  # it decides the tolerances: better refused now than after a long build
+        with aside_of(self.folder) as aside:
             draft = Draft(aside / file)
             draft.path.parent.mkdir(parents=True, exist_ok=True)
             yield draft
-            size, digest = draft.path.stat().st_size, file_sha256(draft.path)
-            artefact = replace(wanted, sha256=digest, bytes=size, found=draft.found, facts=draft.facts)
-            files = [file]
-            if format == "trt":
-                files.append(_facts_file(file))
-                (aside / files[-1]).write_text(_facts_text(artefact), encoding="utf-8")
-            with locked(self.folder):
-                there = _read_manifest(self.folder)
-                _check_same_network(self.folder, there, self.manifest)
-                for name in files:
-                    self._place(name)
-                others = tuple(other for other in there.files if other.file != file)
-                if format == "golden":  # other answers: in float32 they depend on the processor
-                    answers = golden.read(draft.path)
-                    others = tuple(replace(one, tolerance=tolerances(answers, one.precision)) for one in others)
-                    for engine in (one for one in others if one.format == "trt"):
-                        files.append(_facts_file(engine.file))
-                        (aside / files[-1]).parent.mkdir(exist_ok=True)
-                        (aside / files[-1]).write_text(_facts_text(engine), encoding="utf-8")
-                manifest = replace(there, files=(*others, artefact))
-                (aside / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-                take_places(aside, self.folder, files, MANIFEST)
-                self.manifest = manifest
+            self._take_in(aside, [(draft, planned)])
 
-    def _place(self, file: str) -> Path:
-        """The path of a file, which must not lead out of the bundle by a symbolic link."""
-        path = self.folder / file
-        if not path.resolve().is_relative_to(self.folder.resolve()):
-            raise UsageError(f"{path} leads out of the bundle, to {path.resolve()}: remove that link")
-        return path
+    def _take_in(self, aside: Path, made: list[tuple[Draft, Artefact]]) -> None:
+        """Artefacts that lie aside, into the bundle as it is now: others may have added to it meanwhile."""
+        new = [
+            replace(planned, sha256=sha256, bytes=draft.path.stat().st_size, found=draft.found, facts=draft.facts)
+            for draft, planned in made
+            if (sha256 := inside.sha256(aside, planned.file)) is not None
+        ]
+        if missing := {planned.file for _, planned in made} - {artefact.file for artefact in new}:
+            raise FileNotFoundError(f"{aside / min(missing)} was not written")
+        with locked(self.folder):
+            settle(self.folder)
+            base, there = self.manifest, read_manifest(self.folder)
+            if there:
+                _check_same_network(self.folder, there[1], base)
+                base = replace(there[1], tools={**there[1].tools, **base.tools})
+            files = {artefact.file: artefact for artefact in base.files}
+            for artefact in new:
+                files.pop(artefact.file, None)  # to the end, as the newest
+                files[artefact.file] = artefact
+            allowed = _tolerances(self.folder, aside, files, {artefact.file for artefact in new})
+            manifest = replace(base, files=tuple(replace(one, tolerance=allowed[one.file]) for one in files.values()))
+            if new or manifest != base or base != (there and there[1]):
+                take_in(self.folder, aside, {artefact.file: artefact.sha256 for artefact in new}, manifest)
+            self.manifest, self.public_key = manifest, None
+            self._write_facts(aside)
+
+    def _write_facts(self, aside: Path) -> None:
+        """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
+        for artefact in self.manifest.files:
+            text, beside = _facts_text(artefact).encode(), _facts_file(artefact.file)
+            if artefact.format == "trt" and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
+                inside.write_new(self.folder, f"{aside.name}/facts", text)
+                inside.move(self.folder, f"{aside.name}/facts", beside)
+
+    def _read(self, file: str, read: Callable[[Path], T]) -> tuple[Path, T]:
+        """The path of a file and what `read` makes of it; once more, if a writer replaced it in between."""
+        while True:
+            path = self.path(self.find(file))
+            with suppress(FileNotFoundError):
+                found = read(path)
+                if file_sha256(path) == self.find(file).sha256:
+                    return path, found
 
     def _look(self, artefact: Artefact) -> Finding:
-        """One file against its entry."""
-        rebuild = artefact.rebuild_command(self.folder)
-        try:
-            path = self._place(artefact.file)
-        except UsageError as error:
-            return Finding(artefact.file, "altered", str(error), rebuild)
-        if not path.is_file():
-            return Finding(artefact.file, "missing", f"is missing, though {MANIFEST} names it", rebuild)
-        if (size := path.stat().st_size) != artefact.bytes:
-            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
-            return Finding(artefact.file, "altered", reason, rebuild)
-        if (found := file_sha256(path)) != artefact.sha256:
-            reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
-            return Finding(artefact.file, "altered", reason, rebuild)
-        if artefact.format == "trt":
-            beside = self.folder / _facts_file(artefact.file)
-            if not beside.is_file() or beside.read_bytes() != _facts_text(artefact).encode():
-                return Finding(artefact.file, "altered", f"has other facts beside it than {MANIFEST}", rebuild)
-        return Finding(artefact.file, "whole")
+        """One file against its entry, or against its entry by now if a writer is at work."""
+        finding = _look(self.folder, artefact)
+        if finding.place == artefact.file:
+            return finding
+        with undisturbed(self.folder):
+            self.manifest = _read_manifest(self.folder, self.public_key)
+            return _look(self.folder, self.find(artefact.file))
+
+    def _foreign(self) -> Iterator[Finding]:
+        """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
+        named = {artefact.file for artefact in self.manifest.files}
+        known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, *named}
+        known |= {_facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
+        at_work = held(self.folder, LOCK)
+        for file in _lying(self.folder):
+            path = self.folder / file
+            remove = f"rm -r -- {shlex.quote(str(path))}"
+            if path.is_symlink() and file not in named:
+                yield _unknown(
+                    file, f"is a symbolic link, to {path.readlink()}: nothing in a bundle may be one", remove
+                )
+            elif is_part(file) or file in (KEPT, NEW_SUMS):
+                if not at_work and not held(self.folder, f"{file}/{LOCK}"):
+                    yield _unknown(file, "was left by a writer that was killed", "the next `qcn export` removes it")
+            elif file not in known:
+                yield _unknown(file, f"is not in {MANIFEST}", f"if it is not yours: {remove}")
 
 
-def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`qcn export RUN --out {folder}` makes one)")
-    if path.is_symlink():
-        raise UsageError(f"{path} is a symbolic link, to {path.resolve()}: a bundle has its manifest in itself")
+def folder_of(path: Path) -> Path:
+    """The bundle that a file lies in whose path `Bundle.path` gave."""
+    return path.parent.parent if path.parent.name in (KEPT, "engines") else path.parent
+
+
+def _planned(
+    file: str,
+    format: Format,
+    precision: AnyPrecision,
+    rebuild: str,
+    batch: Batch | None = None,
+    plugin: bool = False,
+) -> Artefact:
+    """The entry of an artefact that is not made yet."""
+    allowed: dict[str, float] | None = None if format == "golden" else {}
+    return Artefact(file, format, "0" * 64, 0, precision, None, batch, rebuild, plugin, allowed)
+
+
+def _tolerances(
+    folder: Path, aside: Path, files: Mapping[str, Artefact], new: set[str]
+) -> dict[str, dict[str, float] | None]:
+    """By file, what is allowed of it. The golden answers decide: new ones for all files, else for the new files."""
+    if not new:
+        return {file: artefact.tolerance for file, artefact in files.items()}
+    if GOLDEN not in new and inside.sha256(folder, GOLDEN) != files[GOLDEN].sha256:
+        raise UsageError(f"{folder / GOLDEN} was altered; rebuild it with: {files[GOLDEN].rebuild_command(folder)}")
+    answers = golden.read((aside if GOLDEN in new else folder) / GOLDEN)
+    return {
+        file: artefact.tolerance
+        if file == GOLDEN or not {file, GOLDEN} & new
+        else tolerances(answers, artefact.precision)
+        for file, artefact in files.items()
+    }
+
+
+def _look(folder: Path, artefact: Artefact) -> Finding:
+    """One file against its entry, in its place and in `.kept`."""
+    rebuild, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
+    reason = ""
     try:
-        return Manifest.from_json(path.read_bytes())
+        descriptor = inside.open_file(folder, artefact.file)
+    except FileNotFoundError:
+        state: Literal["altered", "missing"] = "missing"
+        reason = f"is missing, though {MANIFEST} names it"
     except UsageError as error:
+        state, reason = "altered", f"cannot be read: {error}"
+    else:
+        state = "altered"
+        with os.fdopen(descriptor, "rb") as file:
+            size, found = os.fstat(descriptor).st_size, stream_sha256(file)
+        if found == artefact.sha256 and size == artefact.bytes:
+            return Finding(artefact.file, "whole", place=artefact.file)
+        reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
+        if size != artefact.bytes:
+            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
+    if inside.sha256(folder, kept) == artefact.sha256:
+        return Finding(artefact.file, "whole", place=kept)
+    return Finding(artefact.file, state, reason, rebuild)
+
+
+def _lying(folder: Path) -> list[str]:
+    """What lies in the bundle: everything in its folder, and in the folder of its engines."""
+    names = inside.names_in(folder, ".")
+    if "engines" in names and not (folder / "engines").is_symlink() and (folder / "engines").is_dir():
+        names = names - {"engines"} | {f"engines/{name}" for name in inside.names_in(folder, "engines")}
+    return sorted(names)
+
+
+def _unknown(file: str, reason: str, fix: str) -> Finding:
+    return Finding(readable(file), "unknown", readable(reason), readable(fix))
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder that holds anything but a bundle, or what is left of a first export that was interrupted."""
+    refuse_dead_link(folder)
+    if not folder.exists() or os.path.lexists(folder / MANIFEST):
+        return
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is a file; choose a folder with --out")
+    if (folder / LOCK).exists():
+        with locked(folder):
+            settle(folder)
+    strange = sorted(one.name for one in folder.iterdir() if not (is_part(one.name) or one.name == LOCK))
+    if strange:
         raise UsageError(
-            f"{path} cannot be read: {error}; remove the bundle and make it anew with: qcn export RUN --out {folder}"
-        ) from error
+            f"{folder} is neither a bundle nor empty: it has '{readable(strange[0])}'; choose another --out"
+        )
+
+
+def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
+    """The manifest; read again, with writers held off, if it is not as it should be."""
+    try:
+        try:
+            found = read_manifest(folder)
+        except UsageError:
+            with undisturbed(folder):
+                found = read_manifest(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise UsageError(f"{folder} is not a bundle: it cannot be opened as a folder ({error.strerror})") from None
+    if found is None:
+        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`qcn export RUN --out {folder}` makes one)")
+    text, manifest = found
+    if public_key:
+        signing.check_signature(folder, text, public_key)
+    return manifest
 
 
 def _check_golden(found: Golden, manifest: Manifest) -> None:
-    """Refuse golden answers that are not of this network: of other shapes, or with other names for its classes."""
+    """Refuse golden answers that are not of this network: of other shapes, classes or pre-processing."""
+    if found.classes != manifest.classes:
+        raise UsageError(f"its classes are {list(found.classes)}, where {list(manifest.classes)} are due")
+    if found.preprocessing != manifest.preprocessing:
+        raise UsageError(f"its pre-processing is {found.preprocessing}, where {manifest.preprocessing} is due")
     sides = {
         "images": (found.image.shape[1:], manifest.image),
         "inputs": (found.input.shape[1:], manifest.input.shape),
@@ -235,8 +404,6 @@ def _check_golden(found: Golden, manifest: Manifest) -> None:
         if artefact.tolerance is not None and artefact.tolerance != tolerances(found, artefact.precision):
             raise UsageError(f"{artefact.file} has other tolerances in {MANIFEST} than these answers give it")
     for row, label in zip(found.rows, found.label, strict=True):
-        if label >= len(manifest.classes):
-            raise UsageError(f"'{row}' has the label {label}, and there are {len(manifest.classes)} classes")
         named = row.partition(": ")[2]  # as `qcn.export.reference` names images: SPLIT NUMBER: CLASS
         if label >= 0 and named in manifest.classes and named != manifest.classes[label]:
             raise UsageError(f"'{row}' is of the class {label}, which {MANIFEST} calls '{manifest.classes[label]}'")
@@ -263,7 +430,3 @@ def _facts_file(file: str) -> str:
 
 def _facts_text(artefact: Artefact) -> str:
     return json.dumps(asdict(artefact), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _ours(file: str, named: set[str]) -> bool:
-    return file in named or re.match(r"\..*\.part(/|$)", file) is not None  # aside: see `qcn.export.bundle.transaction`

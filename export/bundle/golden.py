@@ -12,26 +12,30 @@
                                                             iteration of routing at p places, of all capsule layers but
                                                             only the first n rows; and the same with .float32
 
-With them (`qcn.export.bundle.arrays`) go two texts, JSON lists: `rows`, what each row is, and `inputs_only`, the rows
-whose input no image gives (denormal numbers); their `image` is black and stands for nothing. `qcn.export.reference`
-makes all of it; no torch here.
+With them (`qcn.export.bundle.arrays`) go four texts in JSON. Three are lists: `rows`, what each row is; `inputs_only`,
+the rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the
+names of the classes. The fourth is `preprocessing`, what makes the inputs of the images. The last two must be the
+manifest's. `qcn.export.reference` makes all of it; no torch here.
 """
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from qcn import records
+from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle.arrays import read_arrays, write_arrays
 from qcn.export.program import Array
+from qcn.text import readable
 
-SCHEMA = "1"
+SCHEMA = "2"
 QUANTITIES = ("mean", "variance", "activation")
 
 
@@ -62,6 +66,8 @@ class Golden:
     """
 
     rows: tuple[str, ...]
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
     image: Array
     label: Array
     input: Array
@@ -90,6 +96,10 @@ class Golden:
             if array.dtype != dtype or array.ndim != axes or len(array) != len(self.rows):
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
+        for row, label in zip(self.rows, self.label, strict=True):
+            if not -1 <= label < len(self.classes):
+                classes = len(self.classes)
+                raise UsageError(f"'{row}' has the label {label}, and there are {classes} classes (-1: of none)")
         if not np.isfinite(self.input).all():
             raise UsageError("the inputs must be finite")
         singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}
@@ -120,8 +130,9 @@ class Golden:
     def _check_rows(self) -> None:
         if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
             raise UsageError(f"two of its rows are named '{readable(twice[0])}'")
-        if odd := [row for row in self.rows if row != readable(row)]:
-            raise UsageError(f"the row '{readable(odd[0])}' has control characters in its name")
+        for kind, names in (("row", self.rows), ("layer", self.layers), ("iteration", self.steps)):
+            if odd := [name for name in names if name != readable(name)]:
+                raise UsageError(f"the {kind} '{readable(odd[0])}' has control characters in its name")
         if strange := set(self.inputs_only) - set(self.rows):
             raise UsageError(f"'{readable(min(strange))}' is not one of its rows")
         if not set(self.rows) - set(self.inputs_only):
@@ -138,12 +149,6 @@ class Golden:
             if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
-
-
-def readable(name: str) -> str:
-    """The name with what does not show itself written out: control characters and bytes that are no text."""
-    hidden = ("Cc", "Cf", "Cs", "Zl", "Zp")
-    return "".join(repr(one)[1:-1] if unicodedata.category(one) in hidden else one for one in name)
 
 
 def step_names(layers: Sequence[str], iterations: int) -> list[str]:
@@ -164,7 +169,8 @@ def write(path: Path, golden: Golden) -> None:
                 arrays[f"{prefix}pose{ending}"] = layer.pose
         for name, step in steps.items():
             arrays |= {f"{_dotted(name)}.{of}{ending}": getattr(step, of) for of in QUANTITIES}
-    texts = {"rows": golden.rows, "inputs_only": golden.inputs_only}
+    texts: dict[str, Any] = {"rows": golden.rows, "inputs_only": golden.inputs_only, "classes": golden.classes}
+    texts |= {"preprocessing": asdict(golden.preprocessing)}
     write_arrays(path, arrays, SCHEMA, **{name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()})
 
 
@@ -172,27 +178,38 @@ def read(path: Path) -> Golden:
     """The contents of the file `path`; what is not such a file is refused."""
     try:
         arrays, texts = read_arrays(path, SCHEMA)
-        return _golden(_names(texts.get("rows", "null")), _names(texts.get("inputs_only", "[]")), arrays)
+        written = records.parse(texts["preprocessing"], "'preprocessing'")
+        spec = records.read(Preprocessing, written, "'preprocessing'")
+        rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
+        return _golden(rows, without, classes, spec, arrays)
     except KeyError as error:
         raise UsageError(f"{path} is not a golden file: it has no {error}") from error
     except (UsageError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a golden file: {error}") from error
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = json.loads(text)
+def _names(texts: Mapping[str, str], name: str) -> tuple[str, ...]:
+    names = records.parse(texts[name], f"'{name}'")
     if not isinstance(names, list) or not all(type(row) is str for row in names):
-        raise UsageError(f"its rows must be named by a list of text, not {names!r}")
+        raise UsageError(f"'{name}' must be a list of text, not {names!r}")
     return tuple(names)
 
 
-def _golden(rows: tuple[str, ...], inputs_only: tuple[str, ...], arrays: Mapping[str, Array]) -> Golden:
+def _golden(
+    rows: tuple[str, ...],
+    inputs_only: tuple[str, ...],
+    classes: tuple[str, ...],
+    preprocessing: Preprocessing,
+    arrays: Mapping[str, Array],
+) -> Golden:
     layers = sorted(name.removesuffix(".pose") for name in arrays if name.endswith(".pose"))
     found = (re.fullmatch(r"(.+)\.iteration([0-9]+)\.mean", name) for name in arrays)
     # The layers as the network has them: capsules1, capsules2, …, and the classes, which sort behind them.
     steps = [f"{layer}/iteration{t}" for layer, t in sorted((match[1], int(match[2])) for match in found if match)]
     return Golden(
         rows=rows,
+        classes=classes,
+        preprocessing=preprocessing,
         image=arrays["image"],
         label=arrays["label"],
         input=arrays["input"],

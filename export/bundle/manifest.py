@@ -6,6 +6,7 @@ libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No
 
 import importlib.metadata
 import json
+import math
 import re
 import shlex
 from contextlib import suppress
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 MANIFEST, WEIGHTS, GOLDEN = "manifest.json", "weights.safetensors", "golden.safetensors"
+MANIFEST_SHA256 = "manifest.sha256"
+SIGNATURE = "manifest.sig"
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
 
 Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"]
@@ -38,12 +41,15 @@ FILES: dict[Format, str] = {
     "onnx-fused": "model.fused*.onnx",
     "onnx-tensorrt": "model.tensorrt*.onnx",
 }
+CARRY_CODE: tuple[Format, ...] = ("torchscript", "pt2")  # whose files can do anything when they are loaded or run
 ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
 # Those of one precision: the deployment weights, and the reference's answers.
 FIXED: dict[Format, AnyPrecision] = {"native": "fp32", "golden": "fp64"}
 # Facts of engines that are read again, and their kinds; each may be left out or null.
 FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
 MOST_IMAGES = 65536  # at once; libqcn reads no more
+MOST_CLASSES = MOST_PIXELS_A_SIDE = 65536  # likewise
+MOST_NUMBERS = 1 << 26  # of the network's input, likewise
 
 
 def file_of(format: Format, precision: AnyPrecision) -> str:
@@ -104,6 +110,11 @@ class Artefact:
     plugin: bool
     tolerance: dict[str, float] | None
     facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def carries_code(self) -> bool:
+        """Whether it can hold code for this machine: such files run only where their maker is trusted."""
+        return self.format in CARRY_CODE
 
     def __post_init__(self) -> None:
         named = (
@@ -188,8 +199,16 @@ class Manifest:
             raise UsageError(f"the name, classes and tools must be printable text, not {odd[0]!r}")
         if len(set(self.classes)) != len(self.classes) or "" in self.classes or not self.classes:
             raise UsageError(f"the classes must have names, each its own, not {list(self.classes)}")
-        if min(self.image) < 1:
-            raise UsageError(f"image must be [channels, height, width], not {list(self.image)}")
+        if len(self.classes) > MOST_CLASSES:
+            raise UsageError(f"there are {len(self.classes)} classes, where at most {MOST_CLASSES} are possible")
+        spec = self.preprocessing
+        sides = (*self.image, *self.input.shape, *(side for side in (spec.resize, spec.crop) if side is not None))
+        if min(sides) < 1 or max(sides) > MOST_PIXELS_A_SIDE or math.prod(self.input.shape) > MOST_NUMBERS:
+            raise UsageError(f"images of {list(self.image)} that become {list(self.input.shape)} are not possible")
+        if spec.crop and spec.crop > (spec.resize or min(self.image[1:])):
+            raise UsageError(f"a crop of {spec.crop} pixels is larger than the image")
+        if spec.standardise == "image" and spec.mean:
+            raise UsageError("mean and std must be empty where images are standardised by their own")
         poses = len(self.outputs) > 1
         if (self.input, self.outputs) != ports(self.input.shape, len(self.classes), poses) or len(
             self.input.shape
@@ -214,6 +233,8 @@ class Manifest:
     @staticmethod
     def from_json(text: str | bytes) -> "Manifest":
         """The inverse of `to_json`; UsageError says what is wrong."""
+        if (size := len(text.encode() if isinstance(text, str) else text)) > records.LARGEST:
+            raise UsageError(f"it has {size:,} bytes; at most {records.LARGEST:,} are read")
         record = records.parse(text, MANIFEST)
         if isinstance(record, dict) and record.get("schema") != SCHEMA:
             raise UsageError(f"it has schema {record.get('schema')!r}; this version of qcn reads {SCHEMA}")

@@ -10,6 +10,11 @@ backend is another way of rounding, so what is allowed is a number of noise floo
     bf16    4 · 2¹⁶, likewise
 
 No tolerance exceeds a quarter of the output's largest value: a network that is all noise cannot be compared.
+
+A decision may change only within the **tie band**: where the trained network prefers its own class by so little that
+rounding turns it round. That is 2 noise floors in fp32 (each of two activations may be off by one), and one noise floor
+times the ratio of unit roundoffs in half precision, 2¹³ in fp16 and 2¹⁶ in bf16: a quarter of the tolerance. In
+correct half-precision networks the difference between two activations was seen to be off by half of that at most.
 No torch here.
 """
 
@@ -19,6 +24,9 @@ from qcn.export.bundle.golden import Golden
 from qcn.export.program import Array
 
 FLOORS = {"fp64": 16.0, "fp32": 16.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16}
+
+
+TIES = {"fp64": 1 / 8, "fp32": 1 / 8, "fp16": 1 / 4, "bf16": 1 / 4}  # the tie band as a share of the tolerance
 
 
 def last_place(exact: Array) -> float:
@@ -35,6 +43,11 @@ def tolerance(exact: Array, single: Array, precision: str) -> float:
     """The largest absolute error that is allowed in this precision."""
     allowed = min(FLOORS[precision] * noise_floor(exact, single), float(np.abs(exact).max()) / 4)
     return max(allowed, float(np.finfo(np.float32).smallest_normal))
+
+
+def tie_band(exact: Array, single: Array, precision: str) -> float:
+    """By how much the reference may have preferred its own class for a change of it to be a tie, in this precision."""
+    return TIES[precision] * tolerance(exact, single, precision)
 
 
 def tolerances(golden: Golden, precision: str) -> dict[str, float]:

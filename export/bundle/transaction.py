@@ -1,28 +1,41 @@
-"""How files get into a folder that others read and write at the same time: all of them, or none.
+"""How files get into a bundle that others read and write at the same time: all of them, or none.
 
 A writer works in a folder aside, `.….part`, which it holds a lock on for as long as it lives. Under the lock of the
-whole folder its files then take their places, one rename each. The last rename, of the file that names all others,
-decides: whatever interrupts a writer before it is undone, by the writer itself or, if it was killed, by the next one.
+whole bundle its files then take their places:
+
+1. What is about to be replaced, and what replaces it, gets a second name in `.kept/`: its sha256.
+2. manifest.sha256 gets a second line, of the new manifest.
+3. The new files take their places, one rename each.
+4. The new manifest takes its place. This decides: before it the bundle is the old one, after it the new one.
+5. manifest.sha256 goes back to one line, and `.kept` goes.
+
+A reader that finds a file with another hash than the manifest's takes it from `.kept`. So a bundle is whole at every
+moment, whatever interrupts a writer. What a killed one left is set right by the next (`settle`), by the manifest alone.
 """
 
 import fcntl
 import os
-import shutil
+import re
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import inside
+from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
+from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, SIGNATURE, Manifest
 
-LOCK = ".lock"
-REPLACED = ".replaced"  # in the folder aside: what made room for a new file
+LOCK, KEPT = ".lock", ".kept"
+NEW_SUMS = f".{MANIFEST_SHA256}.new"  # one name, as its writer holds the lock: what a killed one left is overwritten
+PATIENCE = 5.0  # seconds that a reader waits for a writer who is moving files, which takes milliseconds
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Alone in the folder until the block ends; waits for whoever is before."""
-    descriptor = _lock(folder)
+    descriptor = _lock(folder, LOCK)
     try:
         yield
     finally:
@@ -30,91 +43,184 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def aside_of(folder: Path, last: str) -> Iterator[Path]:
-    """A new folder aside, laid out as `folder` is; gone when the block ends. `last` is the file that names the others.
-
-    What killed writers left is removed first.
-    """
-    aside = folder / f".{uuid.uuid4().hex[:8]}.part"
+def aside_of(folder: Path) -> Iterator[Path]:
+    """A new folder aside; gone when the block ends. What killed writers left is removed first."""
+    name = f".{uuid.uuid4().hex[:8]}.part"
     with locked(folder):
-        for left in folder.glob(".*.part"):
-            _clear(left, folder, last)
-        aside.mkdir()
-        alive = _lock(aside)
+        for left in parts(folder):
+            if not held(folder, f"{left}/{LOCK}"):
+                inside.remove_folder(folder, left)
+        (folder / name).mkdir()
+        alive = _lock(folder, f"{name}/{LOCK}")
     try:
-        yield aside
+        yield folder / name
     except OSError as error:
         error.filename = error.filename or str(folder)  # a write that fails does not say where
         raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        with locked(folder):
+            inside.remove_folder(folder, name)
         os.close(alive)
 
 
-def take_places(aside: Path, folder: Path, files: list[str], last: str) -> None:
-    """Move `files` and then `last` from aside into the folder, or leave it as it was. To be called under its lock."""
-    for file in (*files, last):
-        sync(aside / file)
-    begun: list[str] = []
+def take_in(folder: Path, aside: Path, files: Mapping[str, str], manifest: Manifest) -> None:
+    """Take `files` (with the sha256 of each) and a new manifest into the bundle, or leave it as it was.
+
+    The files lie aside under the same names. To be called under the folder's lock.
+    """
+    settle(folder)
+    text, there = manifest.to_json().encode(), read_manifest(folder)
+    named = {one.file: one.sha256 for one in there[1].files} if there else {}
+    for file in files:
+        _sync(aside / file)
+    inside.write_new(folder, f"{aside.name}/{MANIFEST}", text)
+    inside.remove(folder, SIGNATURE)  # first: a bundle that is being changed must not pass for the one that was signed
     try:
+        inside.make_folder(folder, KEPT)
+        for file, digest in files.items():
+            if file in named and inside.sha256(folder, file) == named[file]:
+                inside.link(folder, file, f"{KEPT}/{named[file]}")
+            inside.link(folder, f"{aside.name}/{file}", f"{KEPT}/{digest}")
+        inside.sync_folder(folder, KEPT)
+        _write_sums(folder, *([there[0]] if there else []), text)
         for file in files:
-            (folder / file).parent.mkdir(exist_ok=True)
-            if (folder / file).exists():
-                old = aside / REPLACED / file
-                old.parent.mkdir(parents=True, exist_ok=True)
-                (folder / file).replace(old)
-            begun.append(file)
-            (aside / file).replace(folder / file)
-        (aside / last).replace(folder / last)
-    except BaseException:
-        if (aside / last).exists():  # else all was done, and the interruption came after it
-            for file in begun:
-                if not (aside / file).exists():
-                    (folder / file).unlink(missing_ok=True)
-            _put_back(aside, folder)
-        raise
+            if "/" in file:
+                inside.make_folder(folder, file.rpartition("/")[0])
+            inside.move(folder, f"{aside.name}/{file}", file)
+            inside.sync_folder(folder, file.rpartition("/")[0] or ".")
+        inside.move(folder, f"{aside.name}/{MANIFEST}", MANIFEST)
+        inside.sync_folder(folder)
+    finally:
+        settle(folder)
 
 
-def sync(path: Path) -> None:
+def settle(folder: Path) -> None:
+    """Finish what the manifest says was done, and undo what it does not: after a writer, or after a killed one.
+
+    To be called under the folder's lock. Without a manifest nothing is left of a first export that was interrupted.
+    """
+    there = read_manifest(folder)
+    named = {one.file: one.sha256 for one in there[1].files} if there else {}
+    kept, lying = inside.names_in(folder, KEPT), _lying(folder)
+    for file, digest in named.items():
+        if digest in kept and inside.sha256(folder, file) != digest == inside.sha256(folder, f"{KEPT}/{digest}"):
+            inside.move(folder, f"{KEPT}/{digest}", file)
+    for file in lying - named.keys() if kept else ():
+        if inside.sha256(folder, file) in kept:  # it came with a manifest that did not come
+            inside.remove(folder, file)
+    if there is None:
+        inside.remove(folder, MANIFEST_SHA256)
+    elif inside.read_file(folder, MANIFEST_SHA256) != manifest_sums(there[0]):
+        _write_sums(folder, there[0])
+    inside.remove(folder, NEW_SUMS)
+    inside.sync_folder(folder)
+    inside.remove_folder(folder, KEPT)
+
+
+def read_manifest(folder: Path) -> tuple[bytes, Manifest] | None:
+    """The manifest, as text and read, its hash checked; None where there is none, and so no bundle."""
+    try:
+        sums = _read(folder, MANIFEST_SHA256)
+        text = _read(folder, MANIFEST)
+        if text is None:
+            return None
+        check_manifest_digest(text, sums or b"")
+        return text, Manifest.from_json(text)
+    except UsageError as error:
+        raise UsageError(
+            f"{folder / MANIFEST} cannot be read: {error}; remove the bundle and make it anew with: "
+            f"qcn export RUN --out {folder}"
+        ) from error
+
+
+@contextmanager
+def undisturbed(folder: Path) -> Iterator[None]:
+    """A block for readers in which no writer moves files. One at work is waited for, but not for ever.
+
+    Nothing is written: a bundle may be for reading only. Where nobody ever took the lock there is no writer either.
+    """
+    try:
+        descriptor = inside.open_file(folder, LOCK)
+    except (OSError, UsageError):
+        yield
+        return
+    try:
+        given_up = time.monotonic() + PATIENCE
+        while not _shared(descriptor) and time.monotonic() < given_up:
+            time.sleep(0.001)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def held(folder: Path, lock: str) -> bool:
+    """Whether a process holds this lock."""
+    try:
+        descriptor = inside.open_file(folder, lock)
+    except (OSError, UsageError):  # never locked, or a stranger's
+        return False
+    try:
+        return not _shared(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def parts(folder: Path) -> list[str]:
+    """The folders aside that lie in the bundle, of writers at work and of killed ones."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if is_part(entry.name) and entry.is_dir(follow_symlinks=False))
+
+
+def is_part(name: str) -> bool:
+    return re.fullmatch(r"\.[0-9a-f]{8}\.part", name) is not None
+
+
+def _read(folder: Path, file: str) -> bytes | None:
+    try:
+        return inside.read_file(folder, file)
+    except FileNotFoundError:
+        return None
+
+
+def _lying(folder: Path) -> set[str]:
+    """The files in the places where artefacts are kept."""
+    engines = {f"engines/{name}" for name in inside.names_in(folder, "engines")}
+    return inside.names_in(folder, ".") - {MANIFEST, MANIFEST_SHA256, LOCK} | engines
+
+
+def _write_sums(folder: Path, *texts: bytes) -> None:
+    inside.remove(folder, NEW_SUMS)
+    inside.write_new(folder, NEW_SUMS, manifest_sums(*texts))
+    inside.move(folder, NEW_SUMS, MANIFEST_SHA256)
+    inside.sync_folder(folder)
+
+
+def _sync(path: Path) -> None:
     """To disk for good, and readable by whoever may read the folder: some writers make files for their owner alone."""
     with path.open("rb") as written:
         os.fsync(written.fileno())
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
-def _put_back(aside: Path, folder: Path) -> None:
-    """Undo what a writer replaced. The folder aside may be anybody's: nothing is moved from or to another place."""
-    replaced = aside / REPLACED
-    for old in replaced.rglob("*"):
-        place = folder / old.relative_to(replaced)
-        if replaced.is_symlink() or not place.parent.resolve().is_relative_to(folder.resolve()):
-            raise UsageError(
-                f"{old} would be put back outside of {folder}: remove {aside}, and links out of the bundle"
-            )
-        if old.is_file() and not old.is_symlink():
-            old.replace(place)
-
-
-def _clear(left: Path, folder: Path, last: str) -> None:
-    """Remove what a writer left aside, unless it is still at work."""
-    if left.is_symlink() or not left.is_dir():
-        left.unlink(missing_ok=True)  # its writer may just have removed it
-        return
-    with suppress(BlockingIOError, FileNotFoundError):  # at work, or just done
-        descriptor = _lock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            if (left / last).exists():
-                _put_back(left, folder)
-            shutil.rmtree(left)
-        finally:
-            os.close(descriptor)
-
-
-def _lock(folder: Path, how: int = fcntl.LOCK_EX) -> int:
-    """A lock on the folder, held until the descriptor is closed or the process ends."""
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+def _shared(descriptor: int) -> bool:
+    """Whether nobody else keeps a lock to himself; it is then shared until the descriptor is closed."""
     try:
-        fcntl.flock(descriptor, how)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a disk without locks
+        return True
+    return True
+
+
+def _lock(folder: Path, file: str) -> int:
+    """A lock, held until the descriptor is closed or the process ends; waits for whoever has it."""
+    descriptor = inside.open_file(folder, file, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        os.close(descriptor)
+        raise MissingError(f"{folder / file} cannot be locked: {error.strerror}; use another disk") from None
     except BaseException:
         os.close(descriptor)
         raise

@@ -15,6 +15,8 @@ from typing import Any
 
 from rich.table import Table
 
+from qcn.text import readable
+
 ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 HALVES = {"float16", "bfloat16"}
 FLOATS = HALVES | {"float32"}
@@ -108,7 +110,7 @@ class Receipt:
     def table(self) -> Table:
         table = Table("layer", "precision", "count", title=self.summary())
         for kind, precision, count in self.layers:
-            table.add_row(kind, precision, str(count))
+            table.add_row(readable(kind), precision, str(count))
         return table
 
 

@@ -1,7 +1,8 @@
 """pt2: the program as torch.export writes it, the successor of TorchScript; torch runs and compiles it by itself.
 
-Unlike TorchScript it does not say whether a GPU may compute its float32 convolutions in TF32: that is for whoever runs
-it, by torch.backends.cudnn.allow_tf32.
+torch.export.load unpickles parts of such a file, so that whoever loads one runs what its maker put there. Files of ours
+have nothing pickled in them. Unlike TorchScript a pt2 file does not say whether a GPU may compute its float32
+convolutions in TF32: that is for whoever runs it, by torch.backends.cudnn.allow_tf32.
 """
 
 import io
@@ -34,6 +35,7 @@ def write_pt2(
     batch = torch.export.Dim("batch", min=1)
     with torch.no_grad():
         exported = torch.export.export(interpreter, (interpreter.example(),), dynamic_shapes={"image": {0: batch}})
+    exported.example_inputs = None  # it is traced; in the file they would be pickled, and unpickling runs code
     file = io.BytesIO()  # given a path, torch would insist on its ending
     torch.export.save(exported, file, extra_files={METADATA: json.dumps(metadata | facts)})
     path.write_bytes(file.getvalue())

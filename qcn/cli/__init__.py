@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, export, train, verify
+from qcn.cli import datasets, export, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
+from qcn.text import readable
 
 app = typer.Typer(
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
@@ -20,6 +21,7 @@ app.command()(train.train)
 app.command()(train.evaluate)
 app.command()(export.export)
 app.command()(export.doctor)
+app.command()(sign.sign)
 app.command("verify-parity")(verify.verify_parity)
 app.command()(verify.benchmark)
 app.add_typer(datasets.app, name="datasets")
@@ -32,6 +34,7 @@ EXTRAS = {
     "PIL": "train",
     "tensorboard": "train",
     "onnx": "onnx",
+    "cryptography": "sign",
 }
 # A file or folder that a user named and that cannot be used: of another kind, not allowed, missing, too long.
 WRONG_PATH = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -65,7 +68,7 @@ def main() -> None:
 
 
 def _end(message: str, code: int) -> None:
-    print(f"qcn: {message}", file=sys.stderr)
+    print(readable(f"qcn: {message}", keep="\n"), file=sys.stderr)
     sys.stderr.flush()
     raise SystemExit(code)
 

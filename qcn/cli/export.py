@@ -7,7 +7,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import DATA, DataDir, by_commas
+from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
+from qcn.cli.say import say
 from qcn.errors import CheckFailed
 
 
@@ -41,6 +42,7 @@ def export(
     workspace: Annotated[int | None, typer.Option(help="MiB of GPU memory that an engine may use.")] = None,
     data_dir: DataDir = DATA,
     out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
+    public_key: PublicKey = None,
 ) -> None:
     """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, and libqcn's weights, with golden answers."""
     from qcn.export import pipeline
@@ -59,6 +61,7 @@ def export(
         tf32=tf32,
         optimization=optimization,
         workspace=workspace,
+        public_key=public_key,
     )
     console = Console(markup=False, emoji=False)  # names as they are
     bundle, made = pipeline.export(source, out, request, data_dir, console)
@@ -68,22 +71,23 @@ def export(
     for artefact in bundle.manifest.files:
         size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
         table.add_row(artefact.file, artefact.precision, batch, size)
-    print(bundle.folder)
+    say(bundle.folder)
     console.print(table)
     for one in made:
         if one.receipt and one.artefact:
-            print(f"\n{one.artefact.file}: {one.receipt.summary()}")
+            say(f"\n{one.artefact.file}: {one.receipt.summary()}")
             layers = one.receipt.table()
             layers.title, layers.box = None, None
             console.print(layers)
         if one.reason:
-            print(f"\n{one.format} was not made: {one.reason}")
+            say(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:
-            print(f"  {command}")
+            say(f"  {command}")
 
 
 def doctor(
     bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote; else this machine.")] = None,
+    public_key: PublicKey = None,
 ) -> None:
     """Say what this machine has and lacks; of a bundle, whether every file is whole and which can run here."""
     from qcn.doctor import diagnose
@@ -91,16 +95,17 @@ def doctor(
 
     if bundle is None:
         for piece in survey():
-            found = piece.found or typer.style("missing", fg="yellow")
-            typer.echo(f"{piece.name:14} {found}")
-            if not piece.found:
-                typer.echo(f"{'':14} for {piece.enables} → {piece.get}")
+            if piece.found:
+                say(f"{piece.name:14} {piece.found}")
+            else:
+                typer.echo(f"{piece.name:14} {typer.style('missing', fg='yellow')}")
+                say(f"{'':14} for {piece.enables} → {piece.get}")
         return
-    rows = diagnose(bundle)
+    rows = diagnose(bundle, public_key)
     for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
         colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
-        typer.echo(f"{typer.style(f'{row.state:8}', fg=colour)} {row.file}: {row.reason}")
+        say(f"{row.file}: {row.reason}", row.state, colour)
         if row.fix:
-            typer.echo(f"{'':8} → {row.fix}")
+            say(f"→ {row.fix}", "")
     if faulty := [row.file for row in rows if row.faulty]:
         raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")

@@ -1,9 +1,12 @@
 """Options that several commands take."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from qcn.errors import UsageError
 
 
 def by_commas(given: list[str] | None) -> list[str]:
@@ -21,4 +24,22 @@ Backends = Annotated[
         "that run here.",
     ),
 ]
+PublicKey = Annotated[
+    Path | None,
+    typer.Option(help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`)."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run files that can carry code too (TorchScript, pt2): only if you trust whoever made them."
+    ),
+]
+TimeLimit = Annotated[
+    float, typer.Option(help="Seconds that a file in a process of its own has for one answer; to load, five times.")
+]
 DATA = Path("data")
+
+
+def check_time_limit(seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")

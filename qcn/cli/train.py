@@ -1,6 +1,7 @@
 """`qcn train` and `qcn evaluate`."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +55,8 @@ def train(
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
 
     from qcn import train as training
+    from qcn.distributed import first_process
+    from qcn.files import new_folder
     from qcn.train.settings import settings_from
 
     if resume:
@@ -61,9 +64,10 @@ def train(
         run = training.resume(folder, data_dir, device)
     else:
         settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
-        folder = out or _new_folder("train", f"{settings.dataset}-{settings.model}")
-        run = training.train(settings, data_dir, folder, device)
-    if int(os.environ.get("RANK", "0")):
+        named = out or Path("runs/train") / f"{settings.dataset}-{settings.model}"
+        with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
+            run = training.train(settings, data_dir, folder, device)
+    if not first_process():
         return
     last = run.history[-1]
     best = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
@@ -93,7 +97,8 @@ def evaluate(
     """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
     from qcn.evaluate import evaluate as measure
 
-    folder = out or Path("runs/evaluate") / "-".join(filter(None, (run.resolve().name, dataset)))
+    name = Path(os.path.realpath(run)).name
+    folder = out or Path("runs/evaluate") / "-".join(filter(None, (name, dataset)))
     results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device, kernels=kernels)
     table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
     for heading in ("split", "images", "error", "95 % interval"):
@@ -106,14 +111,3 @@ def evaluate(
     console.print(table)
     for path in sorted(folder.glob("*")):
         console.print(path, highlight=False)
-
-
-def _new_folder(command: str, name: str) -> Path:
-    """runs/COMMAND/NAME, or NAME-2, NAME-3, … if that exists."""
-    base = Path("runs") / command
-    taken = 2
-    folder = base / name
-    while folder.exists():
-        folder = base / f"{name}-{taken}"
-        taken += 1
-    return folder

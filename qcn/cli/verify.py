@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from qcn.cli.options import DATA, Backends, DataDir
+from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_time_limit
+from qcn.cli.say import say
 from qcn.errors import MissingError, UsageError
+from qcn.text import readable
 
 
 def verify_parity(
@@ -30,6 +32,9 @@ def verify_parity(
     rtol: Annotated[
         list[str] | None, typer.Option(help="Likewise, relative to the output's largest value; added to --atol.")
     ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="The training run: hold the bundle and its golden answers against it, by torch.")
+    ] = None,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
     ] = False,
@@ -38,40 +43,47 @@ def verify_parity(
         Path | None, typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too.")
     ] = None,
     baseline: Annotated[Path | None, typer.Option(help="An earlier report.json, to be no worse than.")] = None,
+    trust: Trust = False,
+    time_limit: TimeLimit = 60.0,
+    public_key: PublicKey = None,
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
     from qcn.verify.parity import results
     from qcn.verify.parity import verify as parity
     from qcn.verify.parity.preprocessing import check_preprocessing
+    from qcn.verify.parity.run import check_run
     from qcn.verify.parity.samples import samples as choose
     from qcn.verify.report.files import write
     from qcn.verify.speed.results import read_benchmark
 
+    check_time_limit(time_limit)
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = read_benchmark(benchmark) if benchmark else None
     if report and report.exists() and not report.is_dir():
         raise UsageError(f"{report} is a file; --report names a folder")
     before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(bundle, public_key)
     outputs = [port.name for port in opened.manifest.outputs]
     tolerances = parity.tolerances(atol or (), rtol or (), outputs)
     chosen = choose(opened, data, samples, data_dir)
-    found = parity.verify(opened, backends, tolerances, bisect or report is not None, chosen.golden)
-    found.append(check_preprocessing(opened))
+    of_run = [check_run(opened, run)] if run else []
+    looking = bisect or report is not None
+    found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
+    found += [check_preprocessing(opened), *of_run]
     asked = bool(backends)
     for status, name, lines in results.status_lines(found, asked):
-        typer.echo(f"{typer.style(f'{status:8}', fg=results.COLOURS[status])} {name}")
+        say(name, status, results.COLOURS[status])
         for line in lines:
-            typer.echo(f"{'':8} {line}")
+            say(line, "")
     console = Console(width=max(130, Console().width), markup=False, emoji=False)  # names as they are
     console.print(results.table(found, chosen))
     record = results.make_report(opened, chosen, found, _command(), asked, timed)
     if report:
         images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
         for path in write(report, record, images):
-            typer.echo(path)
+            say(path)
     parity.conclude(found, asked)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
@@ -90,6 +102,9 @@ def benchmark(
     json: Annotated[Path | None, typer.Option(help="File to write.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="JSON of an earlier benchmark to compare with.")] = None,
     max_regression: Annotated[float, typer.Option(help="How much slower it may be than that; 0.1 is 10 %.")] = 0.1,
+    trust: Trust = False,
+    time_limit: TimeLimit = 60.0,
+    public_key: PublicKey = None,
 ) -> None:
     """Time each backend of a bundle, in turn, with trtexec's definitions."""
     from qcn.export.bundle import Bundle
@@ -97,14 +112,15 @@ def benchmark(
     from qcn.verify.speed import latency, nvml, results
     from qcn.verify.words import by_reason
 
+    check_time_limit(time_limit)
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     if not 0 <= max_regression < math.inf:
         raise UsageError(f"--max-regression must be 0 or more, not {max_regression}")
     if json and json.is_dir():
         raise UsageError(f"{json} is a folder; --json names a file")
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
-    opened = Bundle.open(bundle)
-    found = latency.benchmark(opened, backends, plan)
+    opened = Bundle.open(bundle, public_key)
+    found = latency.benchmark(opened, backends, plan, trust, time_limit)
     measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
     # Names whole and as they are, even if lines wrap.
     console = Console(width=max(130, Console().width), markup=False, emoji=False)
@@ -116,11 +132,11 @@ def benchmark(
         print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
         print("in a new process: loading the backend and the model, the first answer, the memory that both took")
     if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
-        print(f"mJ per inference: {energy}, idle power included")
+        say(f"mJ per inference: {energy}, idle power included")
     if why := nvml.obstacle():
-        print(f"memory and energy of the GPU were not measured: {why}")
+        say(f"memory and energy of the GPU were not measured: {why}")
     for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
-        print(f"not measured: {'; '.join(keys)}: {reason}")
+        say(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
         json_files.write(json, results.benchmark_record(opened, plan, found, _command()))
     if missing and (backends or not measured):
@@ -131,6 +147,4 @@ def benchmark(
 
 def _command() -> str:
     """What was typed, for a record that is to be repeated."""
-    from qcn.export.bundle.golden import readable
-
     return readable(shlex.join(["qcn", *sys.argv[1:]]))

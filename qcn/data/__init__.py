@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qcn.data import cifar10, mnist, smallnorb, svhn, viewpoints
+from qcn.data import checksums, cifar10, mnist, smallnorb, svhn, viewpoints
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset
 from qcn.errors import MissingError, UsageError, unknown_name
@@ -34,7 +34,9 @@ def load(name: str, data_dir: Path) -> Splits:
         return dataset.load(folder)
     command = f"qcn datasets fetch {name} --data-dir {data_dir}"
     try:
-        return dataset.load(folder)
+        splits = dataset.load(folder)  # first: a reader says more precisely what is wrong
+        checksums.check(dataset, folder)
+        return splits
     except MissingError as error:
         raise MissingError(f"{error}; get it with: {command}") from None
     except UsageError as error:

@@ -40,7 +40,7 @@ def _read(folder: Path, name: str) -> ImageSet:
     return image_set(path, images, records[:, 0], CLASSES)
 
 
-# Checksum: published beside the file, https://www.cs.toronto.edu/~kriz/cifar.html
+# Checksum: published beside the file, https://www.cs.toronto.edu/~kriz/cifar.html; of its members, worked out from it.
 DATASETS = (
     Dataset(
         name="cifar10",
@@ -58,5 +58,13 @@ DATASETS = (
                 members=tuple(f"{FOLDER}/{name}" for name in (*TRAIN_FILES, TEST_FILE)),
             ),
         ),
+        contents={
+            "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+            "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+            "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+            "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+            "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+            "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+        },
     ),
 )

@@ -40,11 +40,20 @@ def _read(folder: Path, part: str, classes: tuple[str, ...]) -> ImageSet:
     return image_set(label_file, images[:, None], read_idx(label_file, ndim=1), classes)
 
 
-def _dataset(name: str, summary: str, classes: tuple[str, ...], best: Augmentation, server: str, *md5: str) -> Dataset:
-    names = (
-        f"{part}-ubyte.gz"
-        for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    )
+FILES = tuple(
+    f"{part}-ubyte" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+)
+
+
+def _dataset(
+    name: str,
+    summary: str,
+    classes: tuple[str, ...],
+    best: Augmentation,
+    server: str,
+    served: tuple[str, ...],
+    unpacked: tuple[str, ...],
+) -> Dataset:
     return Dataset(
         name=name,
         summary=summary,
@@ -54,12 +63,13 @@ def _dataset(name: str, summary: str, classes: tuple[str, ...], best: Augmentati
         folder=name,
         load=partial(load, name=name, classes=classes),
         augmentation={"paper": Augmentation(), "best": best},
-        files=tuple(RemoteFile(f"{server}/{file}", sum_) for file, sum_ in zip(names, md5, strict=True)),
+        files=tuple(RemoteFile(f"{server}/{file}.gz", md5) for file, md5 in zip(FILES, served, strict=True)),
+        contents=dict(zip(FILES, unpacked, strict=True)),
     )
 
 
-# Checksums: torchvision/datasets/mnist.py. LeCun's own server has refused downloads for years; the mirror that
-# torchvision falls back on serves the same files.
+# Checksums: of the files as served, torchvision/datasets/mnist.py; of their contents, worked out from those files.
+# LeCun's own server has refused downloads for years; the mirror that torchvision falls back on serves the same files.
 DATASETS = (
     _dataset(
         "mnist",
@@ -67,10 +77,18 @@ DATASETS = (
         DIGITS,
         Augmentation(shift=2),
         "https://ossci-datasets.s3.amazonaws.com/mnist",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+        (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
     ),
     _dataset(
         "fashion-mnist",
@@ -78,9 +96,17 @@ DATASETS = (
         GARMENTS,
         Augmentation(shift=2, flip=True),
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
     ),
 )

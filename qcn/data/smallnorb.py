@@ -75,7 +75,7 @@ def _load(folder: Path, name: str, axis: Axis | None, pooled: bool) -> Splits:
 
 
 # Checksums of the .gz files as served: disent/dataset/data/_groundtruth__norb.py of github.com/nmichlo/disent,
-# and torch readers written apart from it.
+# and torch readers written apart from it, which also give those of the contents. (Both halves have the same classes.)
 SERVER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
 FILES = tuple(
     RemoteFile(f"{SERVER}/{name}.mat.gz", md5)
@@ -88,6 +88,15 @@ FILES = tuple(
         f"{SIDES[1]}-info": "a9454f3864d7fd4bb3ea7fc3eb84924e",
     }.items()
 )
+
+CONTENTS = {
+    f"{SIDES[0]}-dat.mat": "8138a0902307b32dfa0025a36dfa45ec",
+    f"{SIDES[0]}-cat.mat": "fd5120d3f770ad57ebe620eb61a0b633",
+    f"{SIDES[0]}-info.mat": "19faee774120001fc7e17980d6960451",
+    f"{SIDES[1]}-dat.mat": "e9920b7f7b2869a8f1a12e945b2c166c",
+    f"{SIDES[1]}-cat.mat": "fd5120d3f770ad57ebe620eb61a0b633",
+    f"{SIDES[1]}-info.mat": "7c5b871cc69dcadec1bf6a18141f5edc",
+}
 
 
 def _dataset(name: str, summary: str, axis: Axis | None = None, pooled: bool = False) -> Dataset:
@@ -102,6 +111,7 @@ def _dataset(name: str, summary: str, axis: Axis | None = None, pooled: bool = F
         preprocessing=Preprocessing(resize=48, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         files=FILES,
+        contents=CONTENTS,
     )
 
 

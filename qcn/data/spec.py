@@ -4,7 +4,7 @@
 repeat it exactly. `Augmentation` is for training only. `qcn.data.preprocess` carries both out. No torch here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -93,6 +93,7 @@ class Dataset:
     load          reads the folder `data_dir / folder` and returns the splits
     augmentation  by training preset, "paper" or "best"
     files         what `qcn datasets fetch` downloads; empty for a set that is rendered on this machine
+    contents      the md5 of each file that `load` reads, by its name, unpacked
     """
 
     name: str
@@ -105,3 +106,4 @@ class Dataset:
     preprocessing: Preprocessing = Preprocessing()
     augmentation: dict[str, Augmentation] = field(default_factory=dict)
     files: tuple[RemoteFile, ...] = ()
+    contents: Mapping[str, str] = field(default_factory=dict)

@@ -44,6 +44,10 @@ def _read(folder: Path, name: str) -> ImageSet:
 
 
 # Checksums: torchvision/datasets/svhn.py
+FILES = {
+    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+}
 DATASETS = (
     Dataset(
         name="svhn",
@@ -54,9 +58,7 @@ DATASETS = (
         folder="svhn",
         load=load,
         augmentation={"paper": Augmentation(), "best": Augmentation(shift=2)},
-        files=(
-            RemoteFile("http://ufldl.stanford.edu/housenumbers/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-            RemoteFile("http://ufldl.stanford.edu/housenumbers/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
-        ),
+        files=tuple(RemoteFile(f"http://ufldl.stanford.edu/housenumbers/{name}", md5) for name, md5 in FILES.items()),
+        contents=FILES,
     ),
 )

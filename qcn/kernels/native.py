@@ -10,7 +10,7 @@ from torch import Tensor
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_rotors, check_upstream
 from qcn.libqcn import load_library
-from qcn.limits import STATISTICS
+from qcn.limits import MAX_THREADS, STATISTICS
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
@@ -39,6 +39,8 @@ def instruction_set() -> str:
 
 def set_threads(threads: int) -> None:
     """Set the threads of the calls that follow; 0: one per core. The results are the same bits for any number."""
+    if not 0 <= threads <= MAX_THREADS:
+        raise UsageError(f"the number of threads must be from 0 to {MAX_THREADS}, not {threads}")
     _library().qcn_set_threads(threads)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import warnings
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from qcn.data import find, load
 from qcn.data.imageset import Splits
 from qcn.data.preprocess import augmented
 from qcn.devices import pick_device
-from qcn.distributed import barrier, process_group, rank, sum_over_processes, world_size
+from qcn.distributed import barrier, first_process, process_group, rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
+from qcn.files import alone_in
 from qcn.model import choose_kernels, slow_because
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
@@ -42,25 +43,33 @@ REPORT_EVERY = 10  # steps between two readings from the device: the loss, and w
 
 def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -> Run:
     """Train a network from scratch into the folder `out`; returns the finished run's record."""
-    if (out / RUN).exists():
-        raise UsageError(
-            f"{out} holds a run already: continue it with `qcn train --resume {out}`, or choose another --out"
-        )
-    if settings.model not in MODELS:
-        raise unknown_name("model", settings.model, MODELS)
-    chosen = pick_device(device)
-    with process_group(chosen):
-        return Training(settings, load_once(settings.dataset, data_dir), out, chosen).run()
+    with _alone_in(out):
+        if (out / RUN).exists():
+            raise UsageError(
+                f"{out} holds a run already: continue it with `qcn train --resume {out}`, or choose another --out"
+            )
+        if settings.model not in MODELS:
+            raise unknown_name("model", settings.model, MODELS)
+        chosen = pick_device(device)
+        with process_group(chosen):
+            return Training(settings, load_once(settings.dataset, data_dir), out, chosen).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto") -> Run:
     """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped."""
-    run = load_run(out)
-    chosen = pick_device(device)
-    with process_group(chosen):
-        training = Training(run.settings, load_once(run.settings.dataset, data_dir), out, chosen)
-        training.restore(run)
-        return training.run()
+    load_run(out)  # what is no run is left as it is, without a lock
+    with _alone_in(out):
+        run = load_run(out)
+        chosen = pick_device(device)
+        with process_group(chosen):
+            training = Training(run.settings, load_once(run.settings.dataset, data_dir), out, chosen)
+            training.restore(run)
+            return training.run()
+
+
+def _alone_in(out: Path) -> AbstractContextManager[None]:
+    """Of several processes, the first one writes, and keeps the folder for this run."""
+    return alone_in(out) if first_process() else nullcontext()
 
 
 def load_once(dataset: str, data_dir: Path) -> Splits:

@@ -118,6 +118,12 @@ class Run:
     def __post_init__(self) -> None:
         if len(self.classes) != self.model.classes:
             raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
+        for what, has, says in (
+            ("network", self.model.name, self.settings.model),
+            ("data set", self.data.name, self.settings.dataset),
+        ):
+            if has != says:
+                raise UsageError(f"its {what} is '{has}', but its settings say '{says}'")
 
     def weights(self, which: str) -> TensorFile | None:
         """The file of the weights that were "best" on validation, or of the "last" ones."""

@@ -50,14 +50,19 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
+        for name, choices in {**CHOICES, "preset": tuple(PRESETS)}.items():
             if getattr(self, name) not in choices:
                 raise unknown_name(name, str(getattr(self, name)), choices)
         for name in ("epochs", "batch_size", "lr"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
-        if self.seed < 0:
-            raise UsageError(f"seed must be 0 or more, not {self.seed}")
+        for name in ("weight_decay", "seed"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"clip must be positive, not {self.clip}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
         for name in ("epochs", "batch_size", "seed"):
             if type(getattr(self, name)) is not int:
                 raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}")

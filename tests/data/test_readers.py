@@ -1,6 +1,11 @@
 """Readers of the official formats: right on small files, and one clear line for every bad file."""
 
+import hashlib
+import os
+import re
 import struct
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import official
@@ -9,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import qcn.data
-from qcn.data import cifar10, smallnorb
+from qcn.data import checksums, cifar10, smallnorb
+from qcn.data.binary import read_bytes
 from qcn.data.idx import read_idx
 from qcn.data.imageset import Splits
 from qcn.errors import QcnError, UsageError
@@ -83,6 +89,63 @@ def test_damaged_gzip(tmp_path):
     path.write_bytes(content)
     with pytest.raises(UsageError, match="truncated or damaged gzip"):
         qcn.data.load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("file", ["train-labels-idx1-ubyte", "t10k-images-idx3-ubyte"])
+def test_altered_labels_or_pixels_are_refused(tmp_path, file, suffix):
+    """What no reader can see: every byte of the file is possible, but it is not the official one."""
+    official.write_mnist(tmp_path / "mnist", suffix)
+    qcn.data.load("mnist", tmp_path)
+    path = tmp_path / "mnist" / f"{file}{suffix}"
+    content = bytearray(read_bytes(path).tobytes())
+    content[-1] ^= 1
+    before = path.stat()
+    official.write(path, bytes(content))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as if nothing had been written
+    says = (
+        rf"{file}{suffix}: was altered: its contents have md5 \w{{32}}, the official file's \w{{32}}; delete the file"
+    )
+    for _ in range(2):
+        with pytest.raises(UsageError, match=says):
+            qcn.data.load("mnist", tmp_path)
+
+
+def test_the_md5_of_a_file_is_worked_out_once(tmp_path, monkeypatch):
+    official.write_mnist(tmp_path, ".gz")
+    (tmp_path / checksums.RECORD).unlink()
+    names = qcn.data.find("mnist").contents
+    right = {name: hashlib.md5(read_bytes(tmp_path / f"{name}.gz").data).hexdigest() for name in names}
+    some = replace(qcn.data.find("mnist"), contents=right)
+    read = []
+    monkeypatch.setattr(checksums, "read_bytes", lambda path: read.append(path.name) or read_bytes(path))
+    checksums.check(some, tmp_path)
+    assert sorted(read) == sorted(f"{name}.gz" for name in names)
+    checksums.check(some, tmp_path)
+    assert len(read) == 4
+    first = tmp_path / "train-labels-idx1-ubyte.gz"
+    first.write_bytes(first.read_bytes())  # the same, written anew
+    checksums.check(some, tmp_path)
+    assert read[4:] == [first.name]
+    for broken in ("", "[]", "{", '{"train-labels-idx1-ubyte": 7}'):
+        (tmp_path / checksums.RECORD).write_text(broken)
+        checksums.check(some, tmp_path)
+    assert len(read) == 5 + 4 * 4
+    monkeypatch.setattr(checksums, "write_text", lambda path, text: path.joinpath("no").write_text(text))
+    (tmp_path / checksums.RECORD).unlink()
+    checksums.check(some, tmp_path)  # where nothing may be written it is checked each time
+    assert not (tmp_path / checksums.RECORD).exists()
+
+
+def test_every_file_of_an_official_data_set_has_its_md5():
+    for dataset in qcn.data.DATASETS.values():
+        served = {
+            Path(member).name
+            for file in dataset.files
+            for member in getattr(file, "members", (file.name.removesuffix(".gz"),))
+        }
+        assert set(dataset.contents) == served
+        assert all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in dataset.contents.values())
 
 
 # ---- CIFAR-10 ----

@@ -1,9 +1,11 @@
 """Whatever interrupts a writer leaves the bundle as it was, and several may write at once."""
 
+import contextlib
 import errno
 import json
 import os
-import signal
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,12 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qcn.doctor import diagnose
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
-from qcn.export.bundle.manifest import MANIFEST, Batch, Format, Manifest
+from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, SIGNATURE, Batch, Format, Manifest
 from qcn.export.pipeline import FROM_RUN
 
-COMMAND = "qcn export {bundle} --format"
+COMMAND, HASH = "qcn export {bundle} --format", "0" * 64
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -40,9 +43,14 @@ def states(bundle: Bundle) -> dict[str, str]:
     return {finding.file: finding.state for finding in bundle.check()}
 
 
+def create(bundle: Bundle, folder: Path, manifest: Manifest) -> Bundle:
+    """A bundle of these weights and answers."""
+    return Bundle.create(folder, manifest, bundle.program(), bundle.golden, FROM_RUN)
+
+
 def test_several_formats_land_in_one_bundle(bundle: Bundle, manifest: Manifest) -> None:
     add(bundle)
-    again = Bundle.create(bundle.folder, replace(manifest, tools={"onnx": "1.23"}))
+    again = create(bundle, bundle.folder, replace(manifest, tools={"onnx": "1.23"}))
     assert again.manifest.tools == {**manifest.tools, "onnx": "1.23"}
     assert set(manifest.tools) == {"qcn", "torch"}
     add(again, "engines/fp32.engine", b"plan")
@@ -60,18 +68,18 @@ def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manif
     before = contents(bundle.folder)
     other = replace(manifest, source=replace(manifest.source, sha256="f" * 64))
     with pytest.raises(UsageError, match=rf"{manifest.source.sha256[:12]}….* not from .*ffffffffffff….*another --out"):
-        Bundle.create(bundle.folder, other)
+        create(bundle, bundle.folder, other)
     renamed = replace(manifest, classes=tuple("abcdefghij"))
     with pytest.raises(UsageError, match="its classes differ"):
-        Bundle.create(bundle.folder, renamed)
+        create(bundle, bundle.folder, renamed)
     assert contents(bundle.folder) == before
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("")
     with pytest.raises(UsageError, match=r"neither a bundle nor empty: it has 'thesis.tex'; choose another --out"):
-        Bundle.create(tmp_path / "mine", manifest)
+        create(bundle, tmp_path / "mine", manifest)
     with pytest.raises(UsageError, match="is a file"):
-        Bundle.create(tmp_path / "mine" / "thesis.tex", manifest)
+        create(bundle, tmp_path / "mine" / "thesis.tex", manifest)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
@@ -88,12 +96,13 @@ def test_an_interrupted_block_changes_nothing(bundle: Bundle, file: str, error: 
 
 
 @pytest.mark.parametrize("file", ["model.onnx", "model.pt2", "engines/fp32.engine", "engines/new.engine"])
-def test_a_full_disk_changes_nothing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+def test_a_full_disk_changes_nothing(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
     """The disk is full at the first, second, … thing that is written or moved, until there is none left to fail."""
     add(bundle)
     add(bundle, "engines/fp32.engine")
-    before = contents(bundle.folder)
-    failures = 0
+    before, failures = contents(bundle.folder), 0
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -105,58 +114,50 @@ def test_a_full_disk_changes_nothing(bundle: Bundle, monkeypatch: pytest.MonkeyP
 
         return call
 
-    for step in range(1, 40):
-        left = step
+    for step in range(1, 100):
+        left, folder = step, Path(shutil.copytree(bundle.folder, tmp_path / str(step)))
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", failing(os.fsync))
-            for name in ("write_text", "write_bytes", "replace", "mkdir"):
-                patch.setattr(Path, name, failing(getattr(Path, name)))
+            for name in ("fsync", "rename", "link", "mkdir"):
+                patch.setattr(os, name, failing(getattr(os, name)))
+            patch.setattr(Path, "write_bytes", failing(Path.write_bytes))
             try:
-                add(bundle, file, b"other")
+                add(Bundle.open(folder), file, b"other")
             except OSError as error:
                 assert error.errno == errno.ENOSPC
                 failures += 1
-            else:
-                break
-        assert contents(bundle.folder) == before
-        assert Bundle.open(bundle.folder).manifest == bundle.manifest
-    assert failures >= 6
-    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+        there = Bundle.open(folder)
+        assert {one.state for one in there.check() if one.file not in (".kept", ".manifest.sha256.new")} == {"whole"}
+        if there.manifest == bundle.manifest:  # else the failure came after the last step that counts
+            assert contents(folder) == before
+        if left > 0:
+            break
+    assert failures >= 6 and there.manifest != bundle.manifest
+    assert set(states(there).values()) == {"whole"}
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from qcn.export.bundle import Bundle
-bundle, fatal = Bundle.open(Path(sys.argv[1])), int(sys.argv[2])
-real, count = Path.replace, 0
-def replace(self, target):
-    global count
-    count += 1
-    if count == fatal:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(self, target)
-Path.replace = replace
-with bundle.adding("model.onnx", "onnx", "fp32", "qcn export {bundle} --format onnx") as draft:
-    draft.path.write_bytes(b"other")
-    if fatal == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
+def kill(bundle: Bundle, *more: str) -> dict[str, dict[str, Any]]:
+    """The counts of kills.py, whose temporary files are in memory where that is possible."""
+    memory = Path("/dev/shm")
+    environment = os.environ | ({"TMPDIR": str(memory)} if os.access(memory, os.W_OK) else {})
+    command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(bundle.folder), *more]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+    counts: dict[str, dict[str, Any]] = json.loads(result.stdout)
+    return counts
 
 
-@pytest.mark.parametrize("fatal", [0, 1, 2, 3], ids=["in the block", "first move", "second move", "manifest"])
-def test_what_a_killed_writer_left_is_undone_by_the_next(bundle: Bundle, fatal: int) -> None:
-    add(bundle)
-    before = contents(bundle.folder)
-    result = subprocess.run([sys.executable, "-c", KILLED, str(bundle.folder), str(fatal)], check=False)
-    assert result.returncode == -signal.SIGKILL
-    assert list(bundle.folder.glob(".*.part"))
-    add(bundle, "model.pt2")
-    after = contents(bundle.folder)
-    assert after.pop("model.pt2") == b"graph"
-    assert after.keys() == before.keys()
-    assert all(after[file] == before[file] for file in before if file != MANIFEST)
-    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+def test_no_kill_leaves_a_reader_a_broken_bundle(bundle: Bundle) -> None:
+    """At every step of every kind of writer, and at random while others read and write; the next writer sets it right.
+
+    A first export that was killed has left no bundle, or a whole one, and the next export into its folder works.
+    """
+    counts = kill(bundle, "--random", "12")
+    assert {name: (found["broken"], found["not mended"]) for name, found in counts.items()} == dict.fromkeys(
+        ("at every step", "first export", "at random"), ([], [])
+    )
+    assert counts["at every step"]["kills"] > 80 and counts["first export"]["kills"] > 20
+    assert 10 < counts["first export"]["no bundle"] < counts["first export"]["kills"]
+    assert counts["at random"]["kills"] == 12 and counts["at random"]["reads meanwhile"] > 5
 
 
 def test_a_writer_at_work_is_not_disturbed(bundle: Bundle) -> None:
@@ -203,12 +204,81 @@ def test_other_golden_answers_bring_other_tolerances(bundle: Bundle) -> None:
     assert read.golden().outputs == ("activation", "pose")
 
 
-def test_golden_answers_come_first(manifest: Manifest, tmp_path: Path) -> None:
-    """Without them nothing has a tolerance."""
-    bundle = Bundle.create(tmp_path / "new", manifest)
-    with pytest.raises(UsageError, match=GOLDEN), bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN):
-        raise AssertionError("nothing is to be written")
-    assert not bundle.manifest.files and contents(bundle.folder).keys() == {MANIFEST}
+def test_nothing_is_added_where_the_golden_answers_are_altered(bundle: Bundle) -> None:
+    """They decide the tolerances. It is refused before the artefact is made, which may take long."""
+    (bundle.folder / GOLDEN).write_bytes(b"other")
+    before = contents(bundle.folder)
+    with pytest.raises(UsageError, match=GOLDEN), bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx"):
+        raise AssertionError("nothing is to be made")
+    assert contents(bundle.folder) == before
+
+
+def test_an_interrupted_first_export_is_no_bundle(bundle: Bundle, manifest: Manifest, tmp_path: Path) -> None:
+    """For `doctor` either; and what is left of it does not hinder the next. Files of others do."""
+    folder, program = tmp_path / "new", bundle.program()
+
+    def interrupted() -> golden.Golden:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Bundle.create(folder, manifest, program, interrupted, FROM_RUN)
+    for read in (Bundle.open, diagnose):
+        with pytest.raises(UsageError, match=r"is not a bundle: it has no manifest\.json"):
+            read(folder)
+    (folder / WEIGHTS).write_bytes(b"somebody's own")
+    with pytest.raises(UsageError, match=f"neither a bundle nor empty: it has '{WEIGHTS}'"):
+        create(bundle, folder, manifest)
+    assert (folder / WEIGHTS).read_bytes() == b"somebody's own"
+    (folder / WEIGHTS).unlink()
+    assert states(create(bundle, folder, manifest)) == {GOLDEN: "whole", WEIGHTS: "whole"}
+
+
+def test_what_is_not_whole_is_made_anew_by_the_next_export(bundle: Bundle, manifest: Manifest) -> None:
+    program, answers = bundle.program(), bundle.golden()
+    (bundle.folder / WEIGHTS).write_bytes(b"other")
+    (bundle.folder / GOLDEN).unlink()
+    Bundle.create(bundle.folder, manifest, program, lambda: answers, FROM_RUN)
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+
+
+def test_a_new_artefact_takes_the_signature_away(bundle: Bundle) -> None:
+    (bundle.folder / SIGNATURE).write_bytes(b"of the manifest before")
+    assert set(states(bundle)) == {GOLDEN, WEIGHTS}
+    add(bundle)
+    assert not (bundle.folder / SIGNATURE).exists()
+
+
+def test_the_manifest_has_its_hash_beside_it(bundle: Bundle) -> None:
+    """As sha256sum writes it, and in one line or two: of the manifest before, and of the one to come."""
+    add(bundle)
+    subprocess.run(["sha256sum", "--check", "--strict", MANIFEST_SHA256], cwd=bundle.folder, check=True)
+    sums = bundle.folder / MANIFEST_SHA256
+    line, other = sums.read_bytes(), b"0" * 64 + b"  manifest.json\n"
+    for right in (line, line + other, other + line):
+        sums.write_bytes(right)
+        assert Bundle.open(bundle.folder).manifest == bundle.manifest
+    for wrong in (b"", other, other + other, line * 3, line.upper(), line.strip(), line.replace(b"  ", b" "), b"\xff"):
+        sums.write_bytes(wrong)
+        with pytest.raises(
+            UsageError, match=r"manifest\.json cannot be read: (it was altered|manifest\.sha256 is not)"
+        ):
+            Bundle.open(bundle.folder)
+        with pytest.raises(UsageError, match=r"manifest\.json cannot be read: "):
+            add(bundle, "model.pt2")
+    sums.unlink()
+    with pytest.raises(UsageError, match=r"manifest\.sha256 is not what `sha256sum manifest\.json` writes"):
+        Bundle.open(bundle.folder)
+
+
+def test_any_other_manifest_is_refused(bundle: Bundle) -> None:
+    """Every value of it, altered as by hand: what no golden answer shows, such as the mean of pre-processing."""
+    path = bundle.folder / MANIFEST
+    text = path.read_text(encoding="utf-8")
+    for line in text.splitlines():
+        altered = text.replace(line, line + " ", 1)
+        path.write_text(altered, encoding="utf-8")
+        with pytest.raises(UsageError, match="it was altered: its sha256 is"):
+            Bundle.open(bundle.folder)
 
 
 def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +287,13 @@ def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pyt
     def refuse(path: Path, *arguments: Any, **options: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(os, "open", refuse)
+    def refuse_to_write(path: Path, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse(path)
+        return real(path, flags, *arguments, **options)
+
+    real = os.open
+    monkeypatch.setattr(os, "open", refuse_to_write)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
     assert bundle.program() and bundle.golden()
@@ -233,21 +309,102 @@ def test_files_are_for_everyone_who_may_read_the_bundle(bundle: Bundle) -> None:
     assert (bundle.folder / "model.onnx").stat().st_mode == (bundle.folder / MANIFEST).stat().st_mode
 
 
-@pytest.mark.parametrize("link", ["engines", ".replaced"])
-def test_a_prepared_folder_aside_moves_nothing_out_of_the_bundle(bundle: Bundle, tmp_path: Path, link: str) -> None:
-    """As if a writer had been killed, in a bundle from a stranger: what it "replaced" is put back nowhere else."""
-    outside, aside = tmp_path / "outside", bundle.folder / ".00000000.part"
+def stranger(folder: Path, outside: Path, part: str) -> None:
+    """Put a link to `outside` in the place of a part of a bundle, or of what a writer may leave in one."""
+    place = folder / part
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.is_file():
+        place.unlink()
+    place.symlink_to(outside if part in ("engines", ".kept", ".00000000.part") else outside / "victim")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "engines",
+        "engines/fp32.engine",
+        "engines/fp32.json",
+        ".kept",
+        f".kept/{HASH}",
+        ".lock",
+        ".00000000.part",
+        ".00000000.part/.lock",
+        ".00000000.part/.replaced/engines",
+        ".manifest.sha256.new",
+        "manifest.json",
+        "manifest.sha256",
+        "manifest.sig",
+        "model.onnx",
+        WEIGHTS,
+        GOLDEN,
+    ],
+)
+def test_no_link_leads_out_of_the_bundle(bundle: Bundle, tmp_path: Path, part: str) -> None:
+    """In any part of a bundle from a stranger: whatever a writer does then, nothing outside is changed or taken."""
+    outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "victim").write_text("mine")
-    aside.mkdir()
-    (aside / MANIFEST).write_text("{}")
-    if link == "engines":  # it would be overwritten
-        (bundle.folder / "engines").symlink_to(outside)
-        (aside / ".replaced" / "engines").mkdir(parents=True)
-        (aside / ".replaced" / "engines" / "victim").write_text("theirs")
-    else:  # it would be taken away
-        (aside / ".replaced").symlink_to(outside)
-    with pytest.raises(UsageError, match="would be put back outside of"):
+    content = (bundle.folder / part).read_bytes() if (bundle.folder / part).is_file() else b"mine"
+    (outside / "victim").write_bytes(content)
+    (outside / "fp32.engine").write_bytes(b"mine too")
+    before = contents(outside)
+    stranger(bundle.folder, outside, part)
+    for file in ("model.onnx", "engines/fp32.engine"):
+        with contextlib.suppress(UsageError):
+            add(Bundle.open(bundle.folder), file, b"theirs")
+    assert contents(outside) == before
+    if (bundle.folder / part).is_symlink() and part not in (MANIFEST, MANIFEST_SHA256):  # with these it is no bundle
+        named = {one.file: one for one in Bundle.open(bundle.folder).check()}
+        assert named[part].state != "whole" and "is a symbolic link" in named[part].reason
+
+
+@pytest.mark.parametrize("part", ["engines", ".kept", ".lock", "manifest.json", "manifest.sha256", GOLDEN])
+def test_a_writer_refuses_such_a_link_by_its_name(bundle: Bundle, tmp_path: Path, part: str) -> None:
+    outside = tmp_path / "outside"
+    shutil.copytree(bundle.folder, outside)
+    stranger(bundle.folder, outside, part)
+    with pytest.raises(UsageError, match=rf"{re.escape(str(bundle.folder / part))} .*is a symbolic link, to {outside}"):
+        add(Bundle.open(bundle.folder), "engines/fp32.engine")
+
+
+def test_what_does_not_belong_to_a_bundle_is_named(bundle: Bundle, tmp_path: Path) -> None:
+    folder = bundle.folder
+    for strange in ("notes.txt", "engines/more/x", ".00000000.part/left", ".kept/left", "bell\x07"):
+        (folder / strange).parent.mkdir(parents=True, exist_ok=True)
+        (folder / strange).touch()
+    (folder / "way out").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    found = {one.file: (one.reason, one.rebuild) for one in bundle.check() if one.state == "unknown"}
+    assert set(found) == {"notes.txt", "engines/more", ".00000000.part", ".kept", r"bell\x07", "way out", "pipe"}
+    assert found["notes.txt"] == ("is not in manifest.json", f"if it is not yours: rm -r -- {folder}/notes.txt")
+    assert found["way out"][0].startswith(f"is a symbolic link, to {tmp_path}")
+    assert found["way out"][1] == f"rm -r -- '{folder}/way out'"
+    for left in (".00000000.part", ".kept"):
+        assert found[left] == ("was left by a writer that was killed", "the next `qcn export` removes it")
+    add(bundle)
+    assert not {".00000000.part", ".kept"} & set(states(bundle))
+
+
+@pytest.mark.parametrize("part", [".lock", "manifest.sig", ".manifest.sha256.new", "model.onnx"])
+def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(bundle: Bundle, part: str) -> None:
+    (bundle.folder / part).unlink(missing_ok=True)
+    (bundle.folder / part).mkdir()
+    with pytest.raises(
+        UsageError, match=f"{re.escape(str(bundle.folder / part))} is a folder and not a file: remove it"
+    ):
         add(bundle)
-    assert (outside / "victim").read_text() == "mine"
-    assert not (bundle.folder / "victim").exists()
+    assert Bundle.open(bundle.folder).manifest == bundle.manifest
+
+
+def test_a_writer_at_work_is_nothing_foreign(bundle: Bundle) -> None:
+    with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as draft:
+        draft.path.write_bytes(b"slow")
+        assert set(states(bundle).values()) == {"whole"}
+
+
+def test_what_is_no_plain_file_does_not_hold_up_a_reader(bundle: Bundle) -> None:
+    """A pipe that nobody writes to would be waited for without end."""
+    for file in (GOLDEN, MANIFEST):
+        (bundle.folder / file).unlink()
+        os.mkfifo(bundle.folder / file)
+        with pytest.raises(UsageError, match="is not a plain file"):
+            Bundle.open(bundle.folder).golden()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundles import put_manifest
 from fake_tensorrt import fake
 
 from qcn import doctor
@@ -50,6 +51,8 @@ def test_this_machine(bundle: Bundle) -> None:
     rows = {row.file: row for row in doctor.diagnose(bundle.folder)}
     assert list(rows) == [GOLDEN, WEIGHTS, "model.ts"]
     assert rows["model.ts"].state == "runs" and "by torch 2." in rows["model.ts"].reason
+    assert rows["model.ts"].reason.endswith("can carry code: runs only with --trust")
+    assert not any("carry code" in rows[file].reason for file in (GOLDEN, WEIGHTS))
     assert rows[GOLDEN].state == "whole" and "22 images" in rows[GOLDEN].reason
     assert not any(row.faulty for row in rows.values())
 
@@ -58,7 +61,7 @@ def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> 
     for file, kind in (("model.ts", "torchscript"), ("model.pt2", "pt2"), ("model.onnx", "onnx")):
         add(bundle, file, kind, "fp32")  # type: ignore[arg-type]
     assert (row(bundle, "model.ts").state, row(bundle, "model.ts").fix) == ("cannot", "pip install torch")
-    assert row(bundle, "model.pt2").reason == "torch is not installed"
+    assert row(bundle, "model.pt2").reason.startswith("torch is not installed; can carry code")
     assert row(bundle, "model.onnx").fix == "pip install onnxruntime"
     machine["packages"]["onnxruntime"] = "1.31.1"
     assert (row(bundle, "model.onnx").state, row(bundle, "model.onnx").reason) == ("runs", "by ONNX Runtime 1.31.1")
@@ -190,7 +193,7 @@ def test_a_file_of_the_right_hash_and_the_wrong_kind(bundle: Bundle) -> None:
     for one in record["files"]:
         (bundle.folder / one["file"]).write_bytes(b"content")
         one.update(bytes=7, sha256=hashlib.sha256(b"content").hexdigest())
-    (bundle.folder / MANIFEST).write_text(json.dumps(record), encoding="utf-8")
+    put_manifest(bundle.folder, json.dumps(record))
     assert {row.file: row.state for row in doctor.diagnose(bundle.folder)} == {GOLDEN: "altered", WEIGHTS: "altered"}
 
 
@@ -199,9 +202,9 @@ def test_golden_answers_that_are_not_the_networks(bundle: Bundle) -> None:
     path = bundle.folder / MANIFEST
     record = json.loads(path.read_text(encoding="utf-8"))
     record["classes"][:2] = record["classes"][1::-1]
-    path.write_text(json.dumps(record), encoding="utf-8")
+    put_manifest(bundle.folder, json.dumps(record))
     found = row(bundle, GOLDEN)
-    assert found.state == "altered" and "is of the class 0, which manifest.json calls '1'" in found.reason
+    assert found.state == "altered" and "its classes are ['0', '1', '2'" in found.reason
 
 
 @pytest.mark.parametrize("flavour", [None, "other"])

@@ -118,7 +118,7 @@ def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) 
     network = create("cnn", in_channels=2, classes=3, size=12)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 12, 12), np.uint8)
     given = with_edge_cases(["a", "b"], pixels, [0, 1], Preprocessing(standardise="image"))
-    made = golden_of(network, given)
+    made = golden_of(network, given, ("a", "b", "c"))
     golden.write(tmp_path / "cnn", made)
     assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
     again = golden.read(tmp_path / "cnn")
@@ -211,9 +211,19 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
             golden.read(other)
 
     refused("it has schema None", {})
-    refused("its rows must be named", {}, schema="1")
-    refused("its rows must be named", {}, schema="1", rows=json.dumps([1] * 22))
-    refused("'image' must be uint8 of 4 axes and 2 rows", {}, schema="1", rows='["a", "b"]')
+    refused("it has schema '1'", {}, **{**metadata, "schema": "1"})
+    refused("it has no 'preprocessing'", {}, schema="2")
+    refused("it has no 'rows'", {}, **{name: text for name, text in metadata.items() if name != "rows"})
+    for name in ("rows", "inputs_only", "classes"):
+        refused(f"it has no '{name}'", {}, **{key: text for key, text in metadata.items() if key != name})
+        refused(f"'{name}' must be a list of text", {}, **{**metadata, name: json.dumps([1] * 22)})
+        for odd in ('["a", NaN]', '["a"] x', "[" * 70 + "]" * 70, '["\\ud800"]', '\ufeff["a"]', '[{"a": 1, "a": 2}]'):
+            refused(f"'{name}' is not", {}, **{**metadata, name: odd})
+    refused("'image' must be uint8 of 4 axes and 2 rows", {}, **{**metadata, "rows": '["a", "b"]', "inputs_only": "[]"})
+    for label in (10, -2):
+        refused(
+            f"'test .*' has the label {label}, and there are 10", {"label": arrays["label"] * 0 + label}, **metadata
+        )
     refused("it has no 'label'", {"label": None}, **metadata)
     refused("it has no 'capsules1.activation'", {"capsules1.activation": None}, **metadata)
     refused("'label' must be int64", {"label": arrays["label"].astype(np.int32)}, **metadata)
@@ -234,7 +244,7 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
     rows = json.loads(metadata["rows"])
     refused("it has no images", {}, **{**metadata, "inputs_only": metadata["rows"]})
     refused("two of its rows are named", {}, **{**metadata, "rows": json.dumps([rows[1], *rows[1:]])})
-    for odd, shown in (("\x1b[2J", r"\\x1b\[2J"), ("\ud800", r"\\ud800"), ("a\nb", r"a\\nb"), ("\u202e", r"\\u202e")):
+    for odd, shown in (("\x1b[2J", r"\\x1b\[2J"), ("a\nb", r"a\\nb"), ("\u202e", r"\\u202e")):
         refused(f"the row '{shown}' has control char", {}, **{**metadata, "rows": json.dumps([odd, *rows[1:]])})
     empty = {name: None for name in arrays if name.startswith(("capsules", "classes"))}
     none = {name: array[:0].copy() for name, array in arrays.items() if name not in empty}
@@ -255,7 +265,9 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
         with pytest.raises(UsageError, match=f"is not of the network that manifest.json describes: {says}"):
             bundle.golden()
 
-    refused("'.*' has the label 10, and there are 10 classes", label=np.where(honest.label == 9, 10, honest.label))
+    swapped = (honest.classes[1], honest.classes[0], *honest.classes[2:])
+    refused(r"its classes are \['1', '0'", classes=swapped)
+    refused("its classes are", classes=(*honest.classes, "another"))
     refused("'test .*' is of the class", label=np.where(honest.label >= 0, (honest.label + 1) % 10, honest.label))
     refused(r"its images are \[1, 28, 27\]", image=honest.image[..., 1:])
     refused(r"its inputs are \[1, 28, 27\]", input=honest.input[..., 1:])

@@ -139,6 +139,9 @@ def check_an_odd_shape(fused: Callable[[Problem], list[Tensor]], data: st.DataOb
         return data.draw(st.integers(low, high))
 
     window, channels = (draw(1, 5), draw(1, 5)), draw(1, 7)
+    # With few children each round of routing makes more of the rounding of the one before, and a parent ends up with
+    # one of them: see `test_extremes`. After four rounds of two children float32 is a matter of luck.
+    few = window[0] * window[1] * channels < 8
     p = problem(
         (draw(window[0], 9), draw(window[1], 9)),
         batch=draw(1, 5),
@@ -146,14 +149,11 @@ def check_an_odd_shape(fused: Callable[[Problem], list[Tensor]], data: st.DataOb
         parents=draw(1, 20),
         window=window,
         stride=draw(1, strides),
-        iterations=draw(1, 5),
+        iterations=draw(1, 3 if few else 5),
         unit=data.draw(st.booleans()),
         shared=data.draw(st.booleans()),
         seed=draw(0, 99),
     )
-    # With few children each round of routing makes more of the rounding of the one before, and a parent ends up with
-    # one of them: see `test_extremes`.
-    few = window[0] * window[1] * channels < 8
     check(fused, p, floor=3e-5 if few else 3e-6, grad_floor=1e-3 if few else None)
 
 

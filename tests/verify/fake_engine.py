@@ -82,15 +82,25 @@ def fake_runtime(context: FakeContext, readable: bool = True) -> Any:
         get_tensor_shape=lambda name: (-1, *SHAPE),
         get_tensor_profile_shape=lambda name, profile: [(1, *SHAPE), (4, *SHAPE), (8, *SHAPE)],
         create_execution_context=lambda: context,
+        create_engine_inspector=lambda: SimpleNamespace(get_engine_information=lambda format: ""),
     )
 
     class Runtime:
+        engine_host_code_allowed = True
+
         def __init__(self, logger: Any) -> None:
             self.logger = logger
 
         def deserialize_cuda_engine(self, plan: bytes) -> Any:
+            assert not self.engine_host_code_allowed, "an engine could bring code for the host"
             if not readable:
                 self.logger.log(SimpleNamespace(name="ERROR"), "The engine plan file is not compatible")
             return engine if readable else None
 
-    return SimpleNamespace(ILogger=type("ILogger", (), {}), Runtime=Runtime, TensorIOMode=Mode, __version__="8.6.1")
+    return SimpleNamespace(
+        ILogger=type("ILogger", (), {}),
+        Runtime=Runtime,
+        TensorIOMode=Mode,
+        LayerInformationFormat=SimpleNamespace(JSON="JSON"),
+        __version__="8.6.1",
+    )

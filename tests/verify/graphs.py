@@ -8,13 +8,16 @@ import onnx
 from onnx import helper, numpy_helper
 
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import BUNDLE, file_of
+from qcn.export.bundle.manifest import BUNDLE, Batch, file_of
+from qcn.export.bundle.tolerance import tie_band, tolerance
+
+BATCH = Batch(1, 8, 64)  # what `qcn export` makes
 
 
 def put_graph(bundle: Bundle, model: onnx.ModelProto, precision: Any = "fp32") -> None:
     """A graph in the bundle, with its hash."""
     file = file_of("onnx", precision)
-    with bundle.adding(file, "onnx", precision, f"qcn export {BUNDLE} --format onnx") as draft:
+    with bundle.adding(file, "onnx", precision, f"qcn export {BUNDLE} --format onnx", batch=BATCH) as draft:
         draft.path.write_bytes(model.SerializeToString())
 
 
@@ -124,7 +127,8 @@ def behind(output: str, *nodes: onnx.NodeProto, **constants: Any) -> Callable[[B
         model.graph.initializer.extend(numpy_helper.from_array(np.array(of), name) for name, of in constants.items())
         model.graph.node.extend(nodes)
         onnx.checker.check_model(model)
-        put_graph(bundle, model)
+        (artefact,) = (one for one in bundle.manifest.files if one.format == "onnx")
+        put_graph(bundle, model, artefact.precision)
 
     return plant
 
@@ -140,20 +144,111 @@ def one_class_off(by: float) -> Callable[[Bundle], None]:
     )
 
 
-def by_batch(alone: float, together: float) -> Callable[[Bundle], None]:
-    """Activations times `alone` for one image, times `together` for several at once."""
+def by_batch(wrong: Callable[[str], list[onnx.NodeProto]], **constants: Any) -> Callable[[Bundle], None]:
+    """Activations times 0.9 where "wrong" is true, which these nodes make of the size of the batch."""
     return behind(
         "activation",
         helper.make_node("Shape", ["image"], ["sides"]),
         helper.make_node("Gather", ["sides", "first"], ["images"]),
-        helper.make_node("Equal", ["images", "one"], ["is_one"]),
-        helper.make_node("Where", ["is_one", "alone", "together"], ["factor"]),
+        *wrong("images"),
+        helper.make_node("Where", ["wrong", "spoilt", "kept"], ["factor"]),
         helper.make_node("Mul", ["right", "factor"], ["activation"]),
         first=np.int64([0]),
-        one=np.int64([1]),
-        alone=np.float32(alone),
-        together=np.float32(together),
+        spoilt=np.float32(0.9),
+        kept=np.float32(1),
+        **constants,
     )
+
+
+def at_size(size: int) -> Callable[[Bundle], None]:
+    """Wrong in batches of this size, and in no other."""
+    return by_batch(lambda images: [helper.make_node("Equal", [images, "size"], ["wrong"])], size=np.int64([size]))
+
+
+def above_size(size: int) -> Callable[[Bundle], None]:
+    """Wrong in batches of more images."""
+    return by_batch(lambda images: [helper.make_node("Greater", [images, "size"], ["wrong"])], size=np.int64([size]))
+
+
+def at_odd_sizes() -> Callable[[Bundle], None]:
+    """Wrong in batches of 3, 5, 7, … images, as a kernel that takes two at once may be."""
+    return by_batch(
+        lambda images: [
+            helper.make_node("Mod", [images, "two"], ["rest"]),
+            helper.make_node("Equal", ["rest", "one"], ["odd"]),
+            helper.make_node("Greater", [images, "one"], ["several"]),
+            helper.make_node("And", ["odd", "several"], ["wrong"]),
+        ],
+        two=np.int64([2]),
+        one=np.int64([1]),
+    )
+
+
+def at_place(place: int, last: bool = False) -> Callable[[Bundle], None]:
+    """Wrong for the image at this place of a batch, counted from its end if `last`; one image alone is right."""
+    return by_batch(
+        lambda images: [
+            helper.make_node("Squeeze", [images], ["count"]),
+            helper.make_node("Range", ["zero", "count", "step"], ["places"]),
+            helper.make_node("Sub", ["count", "place"], ["from_end"]),
+            helper.make_node("Equal", ["places", "from_end" if last else "place"], ["there"]),
+            helper.make_node("Greater", ["count", "step"], ["several"]),
+            helper.make_node("And", ["there", "several"], ["both"]),
+            helper.make_node("Reshape", ["both", "column"], ["wrong"]),
+        ],
+        zero=np.int64(0),
+        step=np.int64(1),
+        place=np.int64(place),
+        column=np.int64([-1, 1]),
+    )
+
+
+def by_companions() -> Callable[[Bundle], None]:
+    """Answers that depend on what else is in the batch: its mean is subtracted, and the first image's added."""
+    return behind(
+        "activation",
+        helper.make_node("ReduceMean", ["right"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Gather", ["right", "first"], ["one"], axis=0),
+        helper.make_node("Sub", ["one", "mean"], ["apart"]),
+        helper.make_node("Add", ["right", "apart"], ["activation"]),
+        first=np.int64([0]),
+    )
+
+
+def in_reverse() -> Callable[[Bundle], None]:
+    """The poses of a batch, last image first."""
+    return behind(
+        "pose",
+        helper.make_node("Slice", ["right", "start", "end", "axis", "step"], ["pose"]),
+        start=np.int64([-1]),
+        end=np.int64([-(2**31)]),
+        axis=np.int64([0]),
+        step=np.int64([-1]),
+    )
+
+
+def another_class(bundle: Bundle) -> None:
+    """Answers within fp16's tolerance that turn a decision round, though the network preferred its own by more than
+    rounding in fp16 can make up for."""
+    golden = bundle.golden()
+    exact, single = golden.reference.activation, golden.float32.activation
+    allowed = tolerance(exact, single, "fp16")
+    order = np.sort(exact, axis=1)
+    margins = order[:, -1] - order[:, -2]
+    row = int(np.argmax(np.where(margins < 1.5 * allowed, margins, 0)))
+    assert margins[row] > 1.2 * tie_band(exact, single, "fp16")
+    off = np.zeros(exact.shape[1], np.float32)
+    off[exact[row].argsort()[[-1, -2]]] = np.array([-0.6, 0.6]) * margins[row]
+    behind("activation", helper.make_node("Add", ["right", "off"], ["activation"]), off=off)(bundle)
+
+
+def declared(precision: Any) -> Callable[[Bundle], None]:
+    """The bundle's graph, whatever it computes in, under another precision's name."""
+
+    def plant(bundle: Bundle) -> None:
+        put_graph(bundle, graph(bundle), precision)
+
+    return plant
 
 
 def chance(scale: float) -> Callable[[Bundle], None]:

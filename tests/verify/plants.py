@@ -4,7 +4,8 @@ A fault is planted by altering an artefact or the manifest and writing the new h
 Used by the tests and by benchmarks/faults.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,18 @@ from unittest import mock
 import numpy as np
 import torch
 from graphs import (
-    by_batch,
+    above_size,
+    another_class,
+    at_odd_sizes,
+    at_place,
+    at_size,
+    by_companions,
     chance,
     channels_swapped,
+    declared,
     half_sums,
     half_variance,
+    in_reverse,
     not_a_number_for_denormals,
     one_class_off,
     padding_by_one,
@@ -32,13 +40,15 @@ from graphs import (
 from qcn import create
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
-from qcn.export.bundle.manifest import MANIFEST, Manifest, Source, ports
+from qcn.export.bundle.digest import manifest_sums
+from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, Manifest, Source, ports
 from qcn.export.lower import lower
 from qcn.export.onnx.build import build
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program, Route
 from qcn.export.reference import golden_of, with_edge_cases
 from qcn.model import QCN
+from qcn.verify.runners.native import NativeRunner
 
 SIZE, CLASSES = 24, ("left", "right", "above", "below")
 SPEC = Preprocessing(mean=(0.45, 0.35, 0.25), std=(0.2, 0.3, 0.4))
@@ -68,14 +78,11 @@ def honest(
     source = Source("0" * 64, "qcn-tiny", "last", 1, "noise", "0" * 64)
     shape = (3, size, size)
     manifest = Manifest("planted", CLASSES, shape, SPEC, image, outputs, source, {})
-    bundle = Bundle.create(folder, manifest)
     pixels = np.random.default_rng(seed).integers(0, 256, (images, *shape), np.uint8)
     rows = [f"noise {index}" for index in range(images)]
     labels = [index % len(CLASSES) for index in range(images)]
-    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, golden_of(network, with_edge_cases(rows, pixels, labels, SPEC)))
-    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
-        weights.write(draft.path, program)
+    answers = golden_of(network, with_edge_cases(rows, pixels, labels, SPEC), CLASSES)
+    bundle = Bundle.create(folder, manifest, program, lambda: answers, FROM_RUN)
     put_graph(bundle, build(program.at(precision, rest=precision), routing=routing), precision)
     return bundle
 
@@ -139,11 +146,16 @@ def unfolded_norm(program: Program) -> Program:
 
 
 def manifest_with(**changes: Any) -> Callable[[Bundle], None]:
-    """Other pre-processing in the manifest."""
+    """Other pre-processing in the manifest, and in what the golden answers say of it."""
 
     def plant(bundle: Bundle) -> None:
-        manifest = replace(bundle.manifest, preprocessing=replace(bundle.manifest.preprocessing, **changes))
+        spec = replace(bundle.manifest.preprocessing, **changes)
+        answers = replace(bundle.golden(), preprocessing=spec)
+        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+            golden.write(draft.path, answers)
+        manifest = replace(bundle.manifest, preprocessing=spec)
         (bundle.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        (bundle.folder / MANIFEST_SHA256).write_bytes(manifest_sums(manifest.to_json().encode()))
 
     return plant
 
@@ -169,15 +181,91 @@ def other_classes(bundle: Bundle) -> None:
     put_graph(bundle, build(lower(network, SIZE, SIZE)))
 
 
+Answer = dict[str, Any]
+# What a faulty runner answers, of the call's number from 1 on, the right answer, and the one before (None at first).
+Spoil = Callable[[int, Answer, Answer | None], Answer]
+
+
+@contextmanager
+def spoilt(spoil: Spoil) -> Iterator[None]:
+    """libqcn's runner with a fault that has a memory, which no graph has: every newly opened one begins anew."""
+    honest_open, honest_infer = NativeRunner.open, NativeRunner.infer
+
+    def opened(self: Any) -> None:
+        honest_open(self)
+        self.calls, self.before = 0, None
+
+    def infer(self: Any, images: Any) -> Answer:
+        right = honest_infer(self, images)
+        self.calls += 1
+        given = spoil(self.calls, right, self.before)
+        self.before = right
+        return given
+
+    with mock.patch.object(NativeRunner, "open", opened), mock.patch.object(NativeRunner, "infer", infer):
+        yield
+
+
+def times(factor: float, answer: Answer) -> Answer:
+    return {**answer, "activation": answer["activation"] * np.float32(factor)}
+
+
+def from_call(number: int) -> Spoil:
+    return lambda call, right, before: times(0.9, right) if call >= number else right
+
+
+def every(number: int) -> Spoil:
+    return lambda call, right, before: right if call % number else times(0.9, right)
+
+
+def of_the_call_before(call: int, right: Answer, before: Answer | None) -> Answer:
+    """What a buffer that is read too early holds, where it has the right size."""
+    if before is None or len(before["activation"]) != len(right["activation"]):
+        return right
+    return {**right, **{name: before[name] for name in ("activation", "pose")}}
+
+
+def drifting(call: int, right: Answer, before: Answer | None) -> Answer:
+    """A little further off with every call, as a sum that is not cleared is."""
+    return times(1 + 2e-6 * call, right)
+
+
+def one_number(call: int, right: Answer, before: Answer | None) -> Answer:
+    """One number of one pose is none, in one call."""
+    pose = right["pose"].copy()
+    if call == 33:
+        pose[-1, -1, -1] = np.nan
+    return {**right, "pose": pose}
+
+
+def left_over(call: int, right: Answer, before: Answer | None) -> Answer:
+    """After a larger batch the last answer of a smaller one is not written: what was there is left over."""
+    if before is None or len(before["activation"]) <= len(right["activation"]):
+        return right
+    place = len(right["activation"]) - 1
+    kept = {name: np.concatenate([right[name][:place], before[name][[place]]]) for name in ("activation", "pose")}
+    return {**right, **kept}
+
+
 @dataclass(frozen=True)
 class Fault:
-    """What `plant` does to an honest bundle is seen in `backend`, first at `place`; the command `says` so."""
+    """What `plant` does to an honest bundle, or `spoil` to libqcn's runner, is seen in `backend`, first at `place`; the
+    command `says` so."""
 
     plant: Callable[[Bundle], None]
     place: str | None
     backend: str = "onnxruntime"
     says: str = ""
     precision: str = "fp32"
+    spoil: Spoil | None = None
+
+    def running(self) -> AbstractContextManager[None]:
+        """In which the command is to run."""
+        return spoilt(self.spoil) if self.spoil else nullcontext()
+
+
+def with_memory(spoil: Spoil, says: str) -> Fault:
+    return Fault(lambda bundle: None, "activation", "native", says, spoil=spoil)
 
 
 FAULTS = {
@@ -218,8 +306,36 @@ FAULTS = {
     ),
     "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "activation"),
     "poses a thousandth too long": Fault(scaled("pose", 1.001), "pose"),
-    "wrong for one image alone": Fault(by_batch(0.9, 1.0), "activation", says="in batches of 1"),
-    "wrong for several images at once": Fault(by_batch(1.0, 0.9), "activation"),
+    "wrong for one image alone": Fault(at_size(1), "activation", says="for images that are given alone"),
+    "wrong for several images at once": Fault(above_size(1), "activation", says="or more; first at call"),
+    "wrong in batches of 8": Fault(at_size(8), "activation", says="in batches of 8; first at call"),
+    "wrong in batches of 64": Fault(at_size(64), "activation", says="in batches of 64; first at call"),
+    "wrong in batches of more than 32": Fault(above_size(32), "activation", says="first at call"),
+    "wrong in batches of odd size": Fault(at_odd_sizes(), "activation", says="first at call"),
+    "wrong at the third place of a batch": Fault(at_place(2), "activation", says="at place 3 of a batch"),
+    "wrong at the last place of a batch": Fault(at_place(1, last=True), "activation", says="first at call"),
+    "answers that depend on the batch's other images": Fault(by_companions(), "activation", says="first at call"),
+    "wrong from the 21st call on": with_memory(from_call(21), "from call 21 of"),
+    "wrong from the 40th call on": with_memory(from_call(40), "from call 40 of"),
+    "wrong in every tenth call": with_memory(every(10), "first at call 10"),
+    "the answers of the call before": with_memory(of_the_call_before, "first at call 2"),
+    "answers that drift from call to call": with_memory(drifting, "times what is allowed"),
+    "one number of one pose not finite, in call 33": Fault(
+        lambda bundle: None,
+        "pose",
+        "native",
+        "not finite in 1 places, in 1 of 64 calls; first at call 33",
+        spoil=one_number,
+    ),
+    "answers in reverse order": Fault(in_reverse(), "pose", says="or more; first at call"),
+    "an answer left over from a larger batch": with_memory(left_over, "first at call"),
+    "an fp32 graph declared bf16": Fault(declared("bf16"), None, says="declared bf16, computes in fp32"),
+    "an fp16 graph declared bf16": Fault(
+        declared("bf16"), None, says="declared bf16, computes in fp16", precision="fp16"
+    ),
+    "another class within fp16's tolerance": Fault(
+        another_class, None, says="images get another class", precision="fp16"
+    ),
     "other answers every time": Fault(chance(1e-2), "activation", says="two runs differ in their bits"),
     "not a number for denormal inputs": Fault(
         not_a_number_for_denormals(), "activation", says="activation is not finite in 4 places"

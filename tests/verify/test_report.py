@@ -99,7 +99,7 @@ def report(*verdicts: Verdict, **more: Any) -> Report:
     command = "qcn verify-parity runs/demo/bundle --report runs/demo/report"
     backends = {one.key: one for one in verdicts}
     made = Report(
-        2, "toys", source, command, MACHINE, Images("golden", 21, 5), "failed", Share(15, 16, 0.717, 0.989), backends
+        3, "toys", source, command, MACHINE, Images("golden", 21, 5), "failed", Share(15, 16, 0.717, 0.989), backends
     )
     return replace(made, **more)
 
@@ -162,10 +162,12 @@ def test_junit_counts_what_failed(folder: Path) -> None:
         assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
         assert all(case.get("name") and case.get("classname") == suite.get("name") for case in cases)
     honest, wrong, skipped = root
-    assert honest.get("failures") == "0" and honest.get("tests") == "13"  # the verdict, two outputs, ten stages
+    assert (
+        honest.get("failures") == "0" and honest.get("tests") == "14"
+    )  # the verdict, two outputs, decisions, ten stages
     failed = {case.get("name") for case in wrong.findall("testcase") if case.find("failure") is not None}
     beyond = {"classes/iteration2/mean", "classes/iteration2/variance"}
-    assert failed == {"answers as the trained network does", "output pose"} | beyond
+    assert failed == {"answers as the trained network does", "output pose", "decisions"} | beyond
     (why,) = skipped.findall("testcase/skipped")
     assert why.get("message") == "no CUDA device here"
     for name in ("tests", "failures", "skipped"):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import bundle_of
 from PIL import Image
-from plants import faulty_weights
+from plants import faulty_weights, trained
 
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import MANIFEST
 from qcn.verify.parity import verify as parity
 from qcn.verify.parity.samples import samples
 
@@ -64,11 +64,13 @@ def test_pictures_in_a_folder(small: Bundle, tmp_path: Path) -> None:
 
 def test_pictures_of_another_size_are_resized_where_the_network_does_that(small: Bundle, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures", size=40)
-    with pytest.raises(UsageError, match=r"is 40×40; the network takes pictures of 24×24"):
-        samples(small, str(tmp_path / "pictures"), None, tmp_path)
-    manifest = replace(small.manifest, preprocessing=replace(small.manifest.preprocessing, resize=24))
-    (small.folder / MANIFEST).write_text(manifest.to_json())
-    chosen = samples(Bundle.open(small.folder), str(tmp_path / "pictures"), None, tmp_path).golden
+    spec, network = small.manifest.preprocessing, trained(0, 24)
+    cropping = bundle_of(tmp_path / "cropping", network, 24, 24, spec=replace(spec, crop=24))
+    for bundle in (small, cropping):  # of a larger picture a crop would take the centre
+        with pytest.raises(UsageError, match=r"is 40×40; the network was trained on 24×24 and its bundle asks for no"):
+            samples(bundle, str(tmp_path / "pictures"), None, tmp_path)
+    resizing = bundle_of(tmp_path / "resizing", network, 24, 24, spec=replace(spec, resize=24))
+    chosen = samples(resizing, str(tmp_path / "pictures"), None, tmp_path).golden
     assert chosen.input.shape == (12, 3, 24, 24) and len({row.tobytes() for row in chosen.input[:6]}) == 6
 
 

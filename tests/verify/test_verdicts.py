@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command import Command
 from graphs import graph, put_graph
 from onnx import helper, numpy_helper
 from plants import FAULTS
@@ -82,6 +84,41 @@ def test_what_is_not_finite_fails_and_is_strict_json(bundle: Bundle) -> None:
     assert activation.not_finite == 12 and activation.share == float("inf")
     assert activation.histogram is not None and activation.histogram.counts[-1] == 12
     assert "activation is not finite in 12 places" in one.reasons
+
+
+def beside(bundle: Bundle, name: str) -> None:
+    """Another value under a stage's name than the one that the graph goes on with: the answers stay right."""
+    model = graph(bundle)
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [f"{name}.own" if one == name else one for one in names]
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1.01), "more"))
+    model.graph.node.append(helper.make_node("Mul", [f"{name}.own", "more"], [name]))
+    put_graph(bundle, model)
+
+
+def test_a_stage_beyond_its_tolerance_fails_in_the_terminal_and_on_the_page(
+    bundle: Bundle, tmp_path: Path, qcn: Command
+) -> None:
+    """Where it is looked at: no line says that a stage is beyond what is allowed under a verdict that passed."""
+    stage = "capsules1/iteration2/mean"
+    beside(bundle, stage)
+    only = ("verify-parity", bundle.folder, "--backends", "onnxruntime")
+    code, said = qcn(*only)
+    assert code == 0 and stage not in said and "times what is allowed" not in said, said
+    code, said = qcn(*only, "--report", tmp_path)
+    reason = f"its answers are within what is allowed, but {stage} is off by"
+    assert code == 1 and reason in said and f"failed   {KEY}" in said, said
+    assert reason in (tmp_path / "report.html").read_text(encoding="utf-8")
+    one = read_report(tmp_path / "report.json").backends[KEY]
+    assert one.status == "failed" and one.first_wrong == stage and all(errors.passed for errors in one.outputs.values())
+    assert [stage for stage in one.stages if not stage.passed]
+    failures = [
+        case.get("name")
+        for case in ET.parse(tmp_path / "junit.xml").iter("testcase")
+        if case.find("failure") is not None
+    ]
+    assert failures == ["answers as the trained network does", stage]
 
 
 def test_a_flip_has_its_names_and_its_place(bundle: Bundle) -> None:

@@ -73,7 +73,8 @@ typedef enum {
   QCN_WRONG_ANSWER,  // the self-test: the backend disagrees with the bundle's golden answers
   QCN_NO_BACKEND,    // the backend asked for is not in this library or not on this machine
   QCN_NO_MEMORY,
-  QCN_DEVICE_ERROR,  // the GPU or its driver
+  QCN_DEVICE_ERROR,   // the GPU or its driver
+  QCN_BAD_SIGNATURE,  // the bundle is not signed, or not by the owner of qcn_model_params.public_key
   QCN_INTERNAL_ERROR
 } qcn_status;
 
@@ -96,15 +97,20 @@ typedef enum { QCN_LOG_INFO = 0, QCN_LOG_WARNING, QCN_LOG_ERROR } qcn_log_level;
 // Called from the thread that calls the library. `message` is valid during the call only.
 typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
 
+#define QCN_MAX_THREADS 1024  // more are refused
+
 typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
   const char* precision;  // of an engine: "fp32", "fp16" or "bf16"; NULL: the fastest one in the bundle
   int self_test;          // how many golden images to check at loading. 0: none, 1: three (the default), 2: all
-  int threads;            // of the native backend, for all models together. 0: leave as is; at the start one per core
+  int threads;            // of the native backend, for all models together; at most QCN_MAX_THREADS.
+                          // 0: leave as is; at the start one per core
   int device;             // CUDA device; default 0
   qcn_log log;            // NULL: no messages. May be called as long as the model or one of its sessions lives
   void* log_user;
+  const char* public_key;  // NULL, or a PEM text, "-----BEGIN PUBLIC KEY-----…": a bundle is refused unless its owner
+                           // signed it (qcn sign). Then nothing of the bundle is believed before it was checked
 } qcn_model_params;
 
 static inline qcn_model_params qcn_model_default_params(void) {
@@ -117,16 +123,20 @@ static inline qcn_model_params qcn_model_default_params(void) {
   params.device = 0;
   params.log = NULL;
   params.log_user = NULL;
+  params.public_key = NULL;
   return params;
 }
 
-// Loads the bundle in the folder `path`: every file it uses is checked against its hash. params may be NULL.
+// Loads the bundle in the folder `path`: every file it uses is checked against its hash, and the manifest that has the
+// hashes against its own. Hashes find damage; against a person who can write to the bundle only public_key helps.
+// params may be NULL.
 //
-// The self-test runs golden images of the bundle, and refuses a backend whose answers differ from the golden ones. It
-// finds a wrong build of the library, a machine that computes wrongly, or the engine of another network. Those are
-// wrong on every image, so three images are enough (two photographs and an edge case), which takes milliseconds.
-// self_test = 2 runs all of them, for example once after installation. The log says what was found and how long it
-// took.
+// The self-test pre-processes the golden images of the bundle, which must give what the network saw in training to the
+// last bit, compares the names of the classes, and runs the network, whose answers must be the golden ones. It finds a
+// wrong build of the library, a machine that computes wrongly, the engine of another network, or a manifest whose
+// pre-processing or classes were altered. A wrong network is wrong on every image, so it runs on three (two photographs
+// and an edge case), which takes milliseconds. self_test = 2 runs all of them, for example once after installation. The
+// log says what was found and how long it took.
 QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
 QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
 
@@ -137,10 +147,12 @@ typedef struct {
   int classes;                  // number of classes
   int channels, height, width;  // of the network's input, after pre-processing
   qcn_backend backend;
-  const char* backend_name;  // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
-  const char* precision;     // "fp32", …
-  int max_batch;             // images per run of the backend, larger batches are split; 0: any number
-  int poses;                 // whether its answers have poses: 0 for a CNN
+  const char* backend_name;       // "native, neon, 2 threads" or "TensorRT 8.6.0 on NVIDIA H200"
+  const char* precision;          // "fp32", …
+  int max_batch;                  // images per run of the backend, larger batches are split; 0: any number
+  int poses;                      // whether its answers have poses: 0 for a CNN
+  int image_height, image_width;  // of the images that it was trained on, before pre-processing
+  int resizes;                    // 1: images of any size are taken, 0: only of image_width × image_height
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
@@ -186,7 +198,7 @@ QCN_API void qcn_session_free(qcn_session* session);  // NULL is allowed
 
 typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 to 1.0
 
-// An image of any size in memory. Strides are in bytes and may be negative.
+// An image in memory, of any size where qcn_model_info.resizes is 1. Strides are in bytes and may be negative.
 typedef struct {
   size_t size;                  // of this structure, the same for all images of a call
   const void* data;             // the first channel of the upper left pixel

@@ -51,7 +51,8 @@ using LayerSeen = std::function<void(const qcn_layer& layer)>;
 
 class Model {
  public:
-  // Loads a bundle. `log` takes the place of params.log.
+  // Loads a bundle. `log` takes the place of params.log. The texts that params points to, such as public_key, need only
+  // live until this returns.
   explicit Model(const std::string& bundle, qcn_model_params params = qcn_model_default_params(), Log log = nullptr) {
     auto loaded = std::make_shared<Loaded>();
     if (log) {

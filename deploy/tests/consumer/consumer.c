@@ -14,9 +14,9 @@ int main(int count, char** arguments) {
     fprintf(stderr, "%s\n", qcn_last_error());
     return 1;
   }
-  unsigned char* pixels = calloc(64 * 64, (size_t)info.channels);
+  unsigned char* pixels = calloc((size_t)info.image_width * (size_t)info.image_height, (size_t)info.channels);
   float* activation = calloc((size_t)info.classes, sizeof *activation);
-  qcn_image image = qcn_image_default(pixels, 64, 64, info.channels);
+  qcn_image image = qcn_image_default(pixels, info.image_width, info.image_height, info.channels);
   if (!pixels || !activation || qcn_classify(session, &image, 1, activation, NULL)) {
     fprintf(stderr, "%s\n", qcn_last_error());
     return 1;

@@ -8,9 +8,12 @@ int main(int count, char** arguments) {
   try {
     const qcn::Model model(arguments[1]);
     qcn::Session session(model);
-    const int channels = model.info().channels;
-    const std::vector<unsigned char> pixels(64 * 64 * static_cast<std::size_t>(channels));
-    const qcn::Answer answer = session.classify(qcn_image_default(pixels.data(), 64, 64, channels));
+    const qcn_model_info& info = model.info();
+    const std::vector<unsigned char> pixels(static_cast<std::size_t>(info.image_width) *
+                                            static_cast<std::size_t>(info.image_height) *
+                                            static_cast<std::size_t>(info.channels));
+    const qcn::Answer answer =
+        session.classify(qcn_image_default(pixels.data(), info.image_width, info.image_height, info.channels));
     std::cout << model.class_name(answer.best()) << "\n";
   } catch (const qcn::Error& error) {
     std::cerr << error.what() << "\n";

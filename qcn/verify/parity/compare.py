@@ -5,7 +5,7 @@ makes in float32. An error is shown as a share of that, since 3,000 noise floors
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.export.bundle.golden import Golden
-from qcn.export.bundle.tolerance import last_place, noise_floor, tolerance
+from qcn.export.bundle.tolerance import last_place, noise_floor, tie_band, tolerance
 from qcn.intervals import wilson
 from qcn.verify.words import Histogram, share_of_allowed
 
@@ -123,7 +123,7 @@ def errors(found: Array, exact: Array, single: Array, precision: str, allowed: A
 class Flip:
     """An image whose class is another than the reference's: `row` names it, `index` is its place among the images.
 
-    `margin` is by how much the reference preferred its own class; a `tie` is within what float32 may turn round.
+    `margin` is by how much the reference preferred its own class; a `tie` is within what rounding may turn round.
     """
 
     row: str
@@ -134,17 +134,23 @@ class Flip:
     tie: bool
 
 
-def flips(found: Array, golden: Golden, classes: tuple[str, ...]) -> tuple[Flip, ...]:
-    """The decisions that differ."""
+def flips(
+    rows: Sequence[int], activation: Array, golden: Golden, classes: tuple[str, ...], precision: str
+) -> tuple[Flip, ...]:
+    """The decisions that differ, among all answers [N, classes]; `rows` says for which image each is.
+
+    An image that was asked for several times is named once, by the answer that the reference likes least.
+    """
     exact = golden.reference.activation
-    noise = 2 * float(np.abs(golden.float32.activation - exact).max())
-    differ = []
-    for index, (row, right, answer) in enumerate(zip(golden.rows, exact, found, strict=True)):
-        expected, decided = int(right.argmax()), int(answer.argmax())
-        margin = float(right[expected] - right[decided])
-        if expected != decided:
-            differ.append(Flip(row, index, classes[expected], classes[decided], margin, margin <= noise))
-    return tuple(differ)
+    band = tie_band(exact, golden.float32.activation, precision)
+    differ: dict[int, Flip] = {}
+    for row, answer in zip(rows, activation, strict=True):
+        expected, decided = int(exact[row].argmax()), int(answer.argmax())
+        margin = float(exact[row, expected] - exact[row, decided])
+        if expected != decided and (row not in differ or margin > differ[row].margin):
+            flip = Flip(golden.rows[row], row, classes[expected], classes[decided], margin, margin <= band)
+            differ[row] = flip
+    return tuple(differ[row] for row in sorted(differ))
 
 
 @dataclass(frozen=True)

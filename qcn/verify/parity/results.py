@@ -15,12 +15,12 @@ from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import Samples
-from qcn.verify.parity.verify import Status, Verdict, overall
+from qcn.verify.parity.verify import NOT_RUN, Status, Verdict, overall
 from qcn.verify.speed.results import Benchmark
 from qcn.verify.words import by_reason, share
 
-SCHEMA: Literal[2] = 2
-COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "passed": "green"}
+SCHEMA: Literal[3] = 3
+COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "untrusted": "yellow", "passed": "green"}
 WORSE = 2.0  # times as far off as before; and by more than a noise floor: less is float32's own
 
 
@@ -43,7 +43,7 @@ class Report:
     benchmark   what `qcn benchmark --json` wrote, if it was given
     """
 
-    schema: Literal[2]
+    schema: Literal[3]
     bundle: str
     source: Source
     command: str
@@ -73,15 +73,16 @@ def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
 def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status, str, list[str]]]:
     """Status, name and lines, in the order that a user wants to see them: what failed first.
 
-    Those that this machine lacks are put together by reason, and come last where no backend was asked for by name.
+    Those that were not run are put together by reason, and come last where no backend was asked for by name.
     """
-    by_status: dict[Status, list[tuple[Status, str, list[str]]]] = {"failed": [], "passed": [], "missing": []}
+    by_status: dict[Status, list[tuple[Status, str, list[str]]]] = {status: [] for status in COLOURS}
     for one in verdicts:
-        if one.status != "missing":
+        if one.ran:
             by_status[one.status].append((one.status, one.key, one.lines()))
-    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
-    by_status["missing"] = [("missing", ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
-    order: tuple[Status, ...] = ("failed", "missing", "passed") if asked else ("failed", "passed", "missing")
+    for status in NOT_RUN:
+        lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == status}
+        by_status[status] = [(status, ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
+    order: tuple[Status, ...] = ("failed", *NOT_RUN, "passed") if asked else ("failed", "passed", *NOT_RUN)
     return [line for status in order for line in by_status[status]]
 
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step, readable
+from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
 from qcn.names import AnyPrecision
+from qcn.text import readable
 from qcn.verify.parity.compare import compare
 from qcn.verify.runners import Runner, capsule_layers, create
 
@@ -106,7 +107,7 @@ def _spread(kinds: Sequence[str], count: int) -> list[int]:
 
 
 def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
-    """A picture [C, H, W] of any size that pre-processing brings to the network's."""
+    """A picture [C, H, W], of any size if pre-processing resizes it, else of the training images'."""
     from PIL import Image
 
     manifest, modes = bundle.manifest, {1: "L", 3: "RGB"}
@@ -117,9 +118,10 @@ def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
             pixels = np.array(opened.convert(modes[manifest.image[0]]), np.uint8)
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # as Pillow pleases
         raise UsageError(f"{path} cannot be read as a picture: {error}") from error
-    if manifest.preprocessing.output_size(*pixels.shape[:2]) != manifest.input.shape[1:]:
-        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        raise UsageError(f"{path} is {size}; the network takes pictures of {manifest.image[2]}×{manifest.image[1]}")
+    # Of a larger picture a crop would silently take the centre, at another scale than in training.
+    if not manifest.preprocessing.resize and pixels.shape[:2] != manifest.image[1:]:
+        size, trained = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{manifest.image[2]}×{manifest.image[1]}"
+        raise UsageError(f"{path} is {size}; the network was trained on {trained} and its bundle asks for no resize")
     return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
 
 
@@ -159,7 +161,7 @@ def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
                 _steps(named),
             )
         )
-    return assembled(given, *answered)
+    return assembled(given, bundle.manifest.classes, *answered)
 
 
 def _answers(named: Mapping[str, NDArray[Any]], prefix: str) -> Answers:

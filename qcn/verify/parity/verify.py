@@ -10,7 +10,11 @@ import numpy as np
 from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.manifest import Batch
+from qcn.export.bundle.tolerance import tie_band
+from qcn.names import AnyPrecision
 from qcn.verify.parity.arithmetic import Layer, layers
+from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan
 from qcn.verify.parity.compare import (
     Allowed,
     Errors,
@@ -22,14 +26,17 @@ from qcn.verify.parity.compare import (
     pose_degrees,
 )
 from qcn.verify.parity.inside import Stage, first_wrong, stages
-from qcn.verify.runners import Candidate, Runner, candidates, key
+from qcn.verify.parity.precision import Held, held_to
+from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, key
 from qcn.verify.words import share_of_allowed
 
-Status = Literal["passed", "failed", "missing"]
+Status = Literal["passed", "failed", "missing", "untrusted"]
+NOT_RUN: tuple[Status, ...] = ("missing", "untrusted")
 Answers = dict[str, Any]  # arrays by the name of an output, a layer or an iteration
-AT_ONCE = 16  # images: the votes of a full-size QCN take 0.1 GB each in torch
-ALONE = 2  # images that are also given in the smallest batch: what a device does
-PREPROCESSING = "preprocessing"  # stands for a backend in the verdict of `qcn.verify.parity.preprocessing`
+AT_ONCE = 16  # images in a look inside: the votes of a full-size QCN take 0.1 GB each in torch
+# Stand for a backend in the verdicts of the modules of these names.
+PREPROCESSING, RUN = "preprocessing", "run"
+NO_BACKENDS = (PREPROCESSING, RUN)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Verdict:
     stages       what was compared on the way to the answers, where a look inside was taken
     first_wrong  the first of them, or of the outputs, that is not as it should be
     inside       what there is to say of that look in words, such as that the backend allows none
+    notes        what was asked of it, and what its precision could not be read from, in words
     """
 
     backend: str
@@ -60,10 +68,15 @@ class Verdict:
     stages: tuple[Stage, ...] = ()
     first_wrong: str | None = None
     inside: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         return key(self.backend, self.file, self.precision)
+
+    @property
+    def ran(self) -> bool:
+        return self.status not in NOT_RUN
 
     @property
     def share(self) -> float | None:
@@ -77,11 +90,11 @@ class Verdict:
             f"({errors.tolerance:.2e})"
             for name, errors in self.outputs.items()
         ]
-        said += [self.inside] if self.inside else []
+        said += [*([self.inside] if self.inside else []), *self.notes]
         if self.agreement is None:
             return said
         changed, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
-        tied = f" ({len(ties)} tied within float32's noise)" if ties else ""
+        tied = f" ({len(ties)} tied within the noise of {self.precision})" if ties else ""
         poses = f", poses within {self.pose_degrees:.2g}°" if self.pose_degrees is not None else ""
         said.append(f"same class for {self.agreement.right} of {self.agreement.of} images{tied}{poses}")
         said += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in changed]
@@ -96,17 +109,20 @@ def verify(
     allowed: Mapping[str, Allowed],
     bisect: bool = False,
     golden: Golden | None = None,
+    trust: bool = False,
+    time_limit: float = TIME_LIMIT,
 ) -> list[Verdict]:
     """A verdict for each artefact in each backend; what this machine lacks is `missing`.
 
-    `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own.
+    `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own. What can
+    carry code is `untrusted` and not run without `trust`. `time_limit` is in seconds, for one answer.
     """
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    for candidate in candidates(bundle, backends):
+    for candidate in candidates(bundle, backends, trust):
         began = time.perf_counter()
-        verdict = _verdict(bundle, candidate, given, allowed, bisect)
+        verdict = _verdict(bundle, candidate, given, allowed, bisect, time_limit)
         verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
     return verdicts
 
@@ -124,91 +140,168 @@ def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
 
 
 def _verdict(
-    bundle: Bundle, candidate: Candidate, golden: Golden, allowed: Mapping[str, Allowed], bisect: bool
+    bundle: Bundle,
+    candidate: Candidate,
+    golden: Golden,
+    allowed: Mapping[str, Allowed],
+    bisect: bool,
+    time_limit: float,
 ) -> Verdict:
-    precision = candidate.precision
-    about = (candidate.backend.name, candidate.artefact.file, precision)
-    opened = candidate.runner(bundle)  # refuses an altered file
+    about = (candidate.backend.name, candidate.artefact.file, candidate.precision)
+    if candidate.untrusted:
+        return Verdict(*about, "untrusted", (candidate.untrusted,))
+    opened = candidate.runner(bundle, time_limit=time_limit)  # refuses an altered file
     try:
+        _borne_out(held_to(bundle, candidate))
         with opened as runner:
             if candidate.artefact.format == "native":
                 bundle.program()  # refuses weights of another network than the manifest's
-            found, again = (_all(runner, golden.input, candidate) for _ in range(2))
-            alone = _all(runner, golden.input[:ALONE], candidate, smallest=True)
+            held = _borne_out(held_to(bundle, candidate, runner))
+            asked = _ask(runner, golden, plan(len(golden.rows), _batch(bundle, candidate)))
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
+    except _Refused as error:
+        return Verdict(*about, "failed", (str(error),), runner=opened.name)
     except QcnError as error:
         return Verdict(*about, "failed", (f"it does not run: {error}",), runner=opened.name)
-    for answers, rows in ((found, len(golden.rows)), (alone, len(golden.input[:ALONE]))):
-        if differs := _other_shape(answers, golden, rows):
-            return Verdict(*about, "failed", (f"it is of another network: {differs}",), runner=opened.name)
-    names = golden.outputs
-    deterministic = all(np.array_equal(found[name], again[name], equal_nan=True) for name in names)
-    single = {name: np.concatenate([alone[name], found[name][len(alone[name]) :]]) for name in names}
-    ways = {"": found, ", the second time": again, f", in batches of {candidate.least}": single}
-    when, found, errors = _worst(ways, golden, precision, allowed)
-    reasons = [f"{name} is {error.words()}{when}" for name, error in errors.items() if not error.passed]
+    return _judged(bundle, candidate, golden, allowed, bisect, asked, held, opened.name, time_limit)
+
+
+def _judged(
+    bundle: Bundle,
+    candidate: Candidate,
+    golden: Golden,
+    allowed: Mapping[str, Allowed],
+    bisect: bool,
+    asked: Asked,
+    held: Held,
+    runner: str,
+    time_limit: float,
+) -> Verdict:
+    """The verdict on what was answered."""
+    exact = {name: getattr(golden.reference, name) for name in golden.outputs}
+    limits = {name: error.tolerance for name, error in compare(exact, golden, held.precision, allowed).items()}
+    found = asked.worst(exact, limits)
+    errors = compare(found, golden, held.precision, allowed)
+    when = asked.when(exact, limits)
+    reasons = [
+        f"{name} is {error.words()}{f', {when}' if when else ''}" for name, error in errors.items() if not error.passed
+    ]
+    changed = flips(asked.rows, asked.joined("activation"), golden, bundle.manifest.classes, held.precision)
+    reasons += _decisions(changed, golden, held.precision)
     looked: tuple[Stage, ...] = ()
     inside = ""
     # Statistics of routing that are made in half precision do not show in half-precision answers.
-    if reasons or bisect or precision in ("fp16", "bf16"):
-        looked, inside = _look(bundle, candidate, golden, found)
-        coarse = [stage for stage in looked if not stage.single]
-        if coarse and not reasons:
-            reasons.append(f"{coarse[0].name} is {coarse[0].words()}")
+    if reasons or bisect or candidate.precision in ("fp16", "bf16"):
+        size = asked.first_wrong_size(exact, limits) or min(_batch(bundle, candidate).max, AT_ONCE, len(golden.rows))
+        size = max(size, candidate.least)
+        looked, inside = _look(bundle, candidate, golden, found, size, held.precision, time_limit)
+        if not reasons:
+            reasons += _inside_wrong(looked)
     wrong = first_wrong(looked, errors) if reasons else None
     if place := next((stage for stage in looked if stage.name == wrong), None):
         reasons.append(f"the first to leave its tolerance: {place.name}, which is {place.words()}")
-    changed = flips(found["activation"], golden, bundle.manifest.classes)
     count = len(golden.rows)
     return Verdict(
-        *about,
+        candidate.backend.name,
+        candidate.artefact.file,
+        candidate.precision,
         "failed" if reasons else "passed",
         tuple(reasons),
-        opened.name,
+        runner,
         outputs=errors,
         flips=changed,
         images=count,
-        pose_degrees=pose_degrees(found["pose"], golden) if "pose" in names else None,
-        deterministic=deterministic,
+        pose_degrees=pose_degrees(found["pose"], golden) if "pose" in golden.outputs else None,
+        deterministic=asked.deterministic(),
         accuracy=accuracy(found["activation"], golden),
         agreement=Share.count(count - sum(not flip.tie for flip in changed), count),
         stages=looked,
         first_wrong=wrong,
         inside=inside,
+        notes=(asked.words(), *([held.note] if held.note else [])),
     )
 
 
-def _worst(
-    ways: Mapping[str, Answers], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
-) -> tuple[str, Answers, dict[str, Errors]]:
-    """Of the ways in which a backend was asked the same, the first that is wrong, or else the one nearest to it."""
-    compared = {when: compare(found, golden, precision, allowed) for when, found in ways.items()}
-    shares = {when: max(error.share for error in errors.values()) for when, errors in compared.items()}
-    when = next((when for when, share in shares.items() if share > 1), max(shares, key=shares.__getitem__))
-    return when, ways[when], compared[when]
+def _decisions(changed: Sequence[Flip], golden: Golden, precision: AnyPrecision) -> list[str]:
+    """What is wrong with the classes; a change within the tie band is not."""
+    flipped = [flip for flip in changed if not flip.tie]
+    if not flipped:
+        return []
+    worst = max(flipped, key=lambda flip: flip.margin)
+    band = tie_band(golden.reference.activation, golden.float32.activation, precision)
+    return [
+        f"{len(flipped)} of {len(golden.rows)} images get another class, such as {worst.row}: {worst.found}, where the "
+        f"trained network prefers {worst.expected} by {worst.margin:.2g} ({band:.2g} is a tie in {precision})"
+    ]
+
+
+def _inside_wrong(looked: Sequence[Stage]) -> list[str]:
+    """What is wrong on the way to right answers: statistics that are not float32 first, since they explain the rest."""
+    wrong = [stage for stage in looked if not stage.single] or [stage for stage in looked if not stage.passed]
+    return [f"its answers are within what is allowed, but {wrong[0].name} is {wrong[0].words()}"] if wrong else []
+
+
+class _Refused(QcnError):
+    """What a file is found guilty of before its answers are compared."""
+
+
+def _borne_out(held: Held) -> Held:
+    """The precision, unless the file only claims it."""
+    if held.refused:
+        raise _Refused(held.refused)
+    return held
+
+
+def _ask(runner: Runner, golden: Golden, calls: Sequence[Call]) -> Asked:
+    """The answers to all calls, and no other output."""
+    answers = []
+    for call in calls:
+        given = runner.infer(golden.input[list(call.rows)])
+        if differs := _other_shape(given, golden, call.size):
+            raise _Refused(f"it is of another network: {differs}")
+        answers.append({name: np.array(given[name]) for name in golden.outputs})
+    return Asked(tuple(calls), tuple(answers))
+
+
+def _batch(bundle: Bundle, candidate: Candidate) -> Batch:
+    """The sizes that it is run in."""
+    if candidate.artefact.batch or candidate.backend.name != "torch":
+        return candidate.artefact.batch or ANY
+    try:
+        return plain_batch(bundle.program())
+    except UsageError:  # which the weights' own verdict says
+        return Batch(1, 8, AT_ONCE)
 
 
 def _other_shape(found: Answers, golden: Golden, rows: int) -> str:
-    """What is missing or of another shape among the answers to the first rows, in words."""
+    """What is missing or of another shape among the answers to so many images, in words."""
     for name in golden.outputs:
-        expected = getattr(golden.reference, name)[:rows].shape
+        expected = (rows, *getattr(golden.reference, name).shape[1:])
         if name not in found or found[name].shape != expected:
             given = f"it gives {list(found[name].shape)}" if name in found else "it gives nothing"
             return f"{given} for '{name}', where {list(expected)} is expected"
     return ""
 
 
-def _look(bundle: Bundle, candidate: Candidate, golden: Golden, found: Answers) -> tuple[tuple[Stage, ...], str]:
-    """What the backend can be made to give out on the way, compared, and what there is to say of that in words."""
+def _look(
+    bundle: Bundle,
+    candidate: Candidate,
+    golden: Golden,
+    found: Answers,
+    size: int,
+    precision: AnyPrecision,
+    time_limit: float,
+) -> tuple[tuple[Stage, ...], str]:
+    """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of that."""
     if not golden.steps and not golden.layers:
         return (), "the network has no capsule layers to look into"
     try:
-        with candidate.runner(bundle, every_layer=True) as runner:
-            found = {**found, **_all(runner, golden.input, candidate)}
+        with candidate.runner(bundle, every_layer=True, time_limit=time_limit) as runner:
+            found = {**found, **_all(runner, golden.input, size)}
     except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
         return (), f"no look inside: {error}"
-    looked = stages(found, golden, candidate.precision, _layers(bundle))
+    looked = stages(found, golden, precision, _layers(bundle))
     if not looked:
         return (
             (),
@@ -227,18 +320,10 @@ def _layers(bundle: Bundle) -> Sequence[Layer]:
         return ()
 
 
-def _all(runner: Runner, inputs: Any, candidate: Candidate, smallest: bool = False) -> Answers:
-    """The outputs of all images, in batches that the artefact takes; in the smallest such."""
-    batch, least = candidate.artefact.batch, candidate.least
-    size = least if smallest else max(least, min(len(inputs), batch.max if batch else len(inputs), AT_ONCE))
-    parts = []
-    for start in range(0, len(inputs), size):
-        images = inputs[start : start + size]
-        rows = len(images)
-        if rows < least:  # the last ones, where the batch is fixed: made up with some that are left out again
-            images = np.concatenate([images, np.repeat(images[:1], least - rows, axis=0)])
-        parts.append({name: value[:rows] for name, value in runner.infer(images).items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _all(runner: Runner, inputs: Any, size: int) -> Answers:
+    """All outputs of all images, in batches of this size."""
+    parts = [runner.infer(inputs[list(call.rows)]) for call in in_order(len(inputs), size)]
+    return {name: np.concatenate([part[name] for part in parts])[: len(inputs)] for name in parts[0]}
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
@@ -267,12 +352,17 @@ def _by_output(option: str, given: Iterable[str], names: Sequence[str]) -> dict[
 
 
 def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
-    """Of all: failed if one is; missing if all backends are, or if one is and they were `asked` for by name."""
+    """Of all: failed if one is; missing if all backends are, or if one is and they were `asked` for by name.
+
+    What was not trusted counts for nothing: where there is nothing else, nothing passed.
+    """
     found = [(verdict.backend, verdict.status) for verdict in verdicts]
     if any(status == "failed" for _, status in found):
         return "failed"
-    ran = {status for backend, status in found if backend != PREPROCESSING}
-    return "missing" if "missing" in ran and (asked or ran == {"missing"}) else "passed"
+    given = {status for backend, status in found if backend not in NO_BACKENDS}
+    if given == {"untrusted"}:
+        return "untrusted"
+    return "missing" if "missing" in given and (asked or "passed" not in given) else "passed"
 
 
 def conclude(verdicts: Sequence[Verdict], asked: bool) -> None:
@@ -282,6 +372,8 @@ def conclude(verdicts: Sequence[Verdict], asked: bool) -> None:
         failed = [verdict for verdict in verdicts if verdict.status == status]
         named = ", ".join(verdict.key for verdict in failed)
         raise CheckFailed(f"not as the trained network answers: {named}: {failed[0].reasons[0]}")
+    if status == "untrusted":
+        raise UsageError(f"nothing was run: {verdicts[0].key}: {verdicts[0].reasons[0]}")
     if status == "missing":
-        lacking = next(one for one in verdicts if one.status == status and one.backend != PREPROCESSING)
+        lacking = next(one for one in verdicts if one.status == status and one.backend not in NO_BACKENDS)
         raise MissingError(f"{lacking.backend} could not run {lacking.file}: {lacking.reasons[0]}")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 import qcn
 from qcn.files import write_text
+from qcn.text import readable
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
@@ -77,8 +78,8 @@ def write(folder: Path, report: Report, images: Mapping[str, NDArray[np.uint8]])
 def page(report: Report, images: Mapping[str, NDArray[np.uint8]]) -> str:
     """The HTML."""
     verdicts = summary.in_order(report)
-    ran = [one for one in verdicts if one.status != "missing"]
-    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == "missing"}
+    ran = [one for one in verdicts if one.ran]
+    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if not one.ran}
     commands = [report.command, *([report.benchmark.command] if report.benchmark else [])]
     return (
         _templates()
@@ -109,7 +110,9 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]]) -> str:
 @cache
 def _templates() -> Environment:
     loader = FileSystemLoader(HERE, encoding="utf-8")
-    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    found = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_without_controls
+    )
     found.filters |= {
         "milliseconds": words.milliseconds,
         "share": words.share,
@@ -117,6 +120,11 @@ def _templates() -> Environment:
         "rate": summary.rate,
     }
     return found
+
+
+def _without_controls(value: Any) -> Any:
+    """What is put into the page: text with its control characters written out; what the templates made, as it is."""
+    return readable(value, keep="\n") if type(value) is str else value
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:

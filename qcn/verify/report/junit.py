@@ -5,10 +5,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qcn.text import readable
 from qcn.verify.parity.results import Report
 from qcn.verify.parity.verify import Verdict
 
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[\ufffe\uffff]")  # of what `readable` leaves
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,17 @@ def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
 def _cases(verdict: Verdict) -> Iterator[Case]:
     reasons = "; ".join(verdict.reasons)
     name = "answers as the trained network does"
-    if verdict.status == "missing":
+    if not verdict.ran:
         yield Case(name, skipped=reasons)
         return
     failed = verdict.status == "failed"
     yield Case(name, failure=(reasons or "failed") if failed else "")
     for output, errors in verdict.outputs.items():
         yield _checked(f"output {output}", errors.passed, failed, errors.words())
+    if verdict.agreement:
+        changed = [flip for flip in verdict.flips if not flip.tie]
+        names = ", ".join(f"{flip.row}: {flip.found} instead of {flip.expected}" for flip in changed)
+        yield _checked("decisions", not changed, failed, names or "as the trained network's")
     for stage in verdict.stages:
         yield _checked(stage.name, stage.passed, failed, stage.words())
 
@@ -66,5 +71,5 @@ def _checked(name: str, passed: bool, failed: bool, words: str) -> Case:
 
 
 def _clean(value: str) -> str:
-    """Without what XML cannot hold, even escaped."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", value)
+    """Without control characters, and without what XML cannot hold, even escaped."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", readable(value, keep="\n"))

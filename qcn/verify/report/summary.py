@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
-from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
+from qcn.verify.parity.verify import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
 from qcn.verify.words import milliseconds, share
 
-ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2}
+ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2, "untrusted": 3}
 
 
 def in_order(report: Report) -> list[Verdict]:
@@ -17,17 +17,21 @@ def in_order(report: Report) -> list[Verdict]:
 
 def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     """What it comes to, and in plain words."""
-    ran = [one for one in verdicts if one.status != "missing" and one.backend != PREPROCESSING]
+    ran = [one for one in verdicts if one.ran and one.backend not in NO_BACKENDS]
     wrong = [one for one in ran if one.status != "passed"]
     answers = "answer as the trained network does"
     if not ran:
+        if any(one.status == "untrusted" for one in verdicts):
+            return "untrusted", "Nothing was checked: what could run here can carry code, and was not trusted."
         return "missing", "Nothing could be checked: no backend runs here."
     if wrong:
         of = f"{len(wrong)} of {len(ran)} backends {'does' if len(wrong) == 1 else 'do'}"
         return "failed", f"{of if len(ran) > 1 else 'The backend does'} not {answers}."
     if any(one.backend == PREPROCESSING and one.status == "failed" for one in verdicts):
         return "failed", "Pre-processing does not give the network what it was trained on."
-    some = any(one.status == "missing" and one.backend != PREPROCESSING for one in verdicts)
+    if any(one.backend == RUN and one.status == "failed" for one in verdicts):
+        return "failed", "The bundle is not of the training run that it was held against."
+    some = any(not one.ran and one.backend not in NO_BACKENDS for one in verdicts)
     return "passed", f"Every backend{' that ran' if some else ''} answers{answers.removeprefix('answer')}."
 
 
@@ -46,11 +50,9 @@ def rate(value: Share | None) -> tuple[str, str]:
 
 def tiles(report: Report) -> list[tuple[str, str, str]]:
     """Of each a name, a value, a word on it."""
-    backends = [one for one in report.backends.values() if one.backend != PREPROCESSING]
-    ran = [one for one in backends if one.status != "missing"]
-    absent = (
-        f"{len(backends) - len(ran)} more cannot run here" if len(backends) > len(ran) else "all that were asked for"
-    )
+    backends = [one for one in report.backends.values() if one.backend not in NO_BACKENDS]
+    ran = [one for one in backends if one.ran]
+    absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"
     found = [("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent)]
     shares = {one.key: one.share for one in ran if one.share is not None}
     if shares and len(shares) == len(ran):

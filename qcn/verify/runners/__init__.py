@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,11 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Artefact, Format
 from qcn.names import AnyPrecision, ProgramKernels
 
+if TYPE_CHECKING:
+    from qcn.verify.runners.isolated import IsolatedRunner
+
 Device = Literal["cpu", "cuda"]
+TIME_LIMIT = 60.0  # seconds for one answer of a file that runs in a process of its own
 
 Opened = TypeVar("Opened", bound="Runner")
 
@@ -60,6 +64,10 @@ class Runner(ABC):
         self.transfers = options.device != "cpu"
         self.name = type(self).__name__
 
+    def load_backend(self) -> None:
+        """Load the backend's libraries alone, or say what is missing; `open` does so too."""
+        return
+
     @abstractmethod
     def open(self) -> None:
         """Load the backend and the model."""
@@ -71,6 +79,10 @@ class Runner(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free what `open` took. Closing twice is allowed."""
+
+    def inspected(self) -> str:
+        """What the engine inspector says of its layers, in JSON; empty where there is none."""
+        return ""
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Copy images to the device, for any number of `enqueue`; only where the runner `transfers`."""
@@ -104,6 +116,8 @@ class Backend:
 
     precisions     those that it makes of one artefact; empty: the artefact's own
     shows_layers   whether its runner can give out capsule layers that the file does not (`Options.layers`)
+    isolated       whether its files are checked in a process of their own (`qcn.verify.runners.isolated`): they are
+                   programs, which may run for ever or carry code
     """
 
     name: str
@@ -113,6 +127,7 @@ class Backend:
     kernels: ProgramKernels = "reference"
     precisions: tuple[AnyPrecision, ...] = ()
     shows_layers: bool = False
+    isolated: bool = False
 
     def create(self, path: Path, options: Options) -> Runner:
         """Its runner, not yet open."""
@@ -131,11 +146,11 @@ BACKENDS = {
         Backend("torch", ("native",), "torch:WeightsRunner", shows_layers=True),
         Backend("torch-fused", ("native",), "torch:WeightsRunner", kernels="fused", shows_layers=True),
         Backend("torch-cuda", ("native",), "torch:WeightsRunner", "cuda", "fused", ("fp32", "fp16"), True),
-        Backend("torchscript", ("torchscript",), "torch:TorchScriptRunner"),
-        Backend("torchscript-cuda", ("torchscript",), "torch:TorchScriptRunner", "cuda"),
-        Backend("pt2", ("pt2",), "torch:Pt2Runner"),
-        Backend("onnxruntime", ONNX, "onnxruntime:OnnxRuntimeRunner", shows_layers=True),
-        Backend("onnxruntime-cuda", ONNX, "onnxruntime:OnnxRuntimeRunner", "cuda", shows_layers=True),
+        Backend("torchscript", ("torchscript",), "torch:TorchScriptRunner", isolated=True),
+        Backend("torchscript-cuda", ("torchscript",), "torch:TorchScriptRunner", "cuda", isolated=True),
+        Backend("pt2", ("pt2",), "torch:Pt2Runner", isolated=True),
+        Backend("onnxruntime", ONNX, "onnxruntime:OnnxRuntimeRunner", shows_layers=True, isolated=True),
+        Backend("onnxruntime-cuda", ONNX, "onnxruntime:OnnxRuntimeRunner", "cuda", shows_layers=True, isolated=True),
         Backend("tensorrt", ("trt",), "tensorrt:TensorRTRunner", "cuda"),
     )
 }
@@ -151,7 +166,7 @@ def find(name: str) -> Backend:
 def create(
     name: str, path: Path, *, precision: AnyPrecision = "fp32", layers: Sequence[str] = (), threads: int | None = None
 ) -> Runner:
-    """The runner of a backend for a model file that need not lie in a bundle."""
+    """The runner of a backend for a model file that need not lie in a bundle, in this process: for your own files."""
     backend = find(name)
     options = Options(backend.device, precision, backend.kernels, tuple(layers), threads=threads)
     return backend.create(path, options)
@@ -159,11 +174,19 @@ def create(
 
 @dataclass(frozen=True)
 class Candidate:
-    """An artefact in a backend, in a precision."""
+    """An artefact in a backend, in a precision; `trusted` says whether code that it carries may run."""
 
     backend: Backend
     artefact: Artefact
     precision: AnyPrecision
+    trusted: bool = False
+
+    @property
+    def untrusted(self) -> str:
+        """Why it must not run; empty if it may."""
+        if self.trusted or not self.artefact.carries_code:
+            return ""
+        return "it can carry code: add --trust to run it, if you trust whoever made it"
 
     @property
     def least(self) -> int:
@@ -174,11 +197,31 @@ class Candidate:
         limits = self.artefact.batch
         return limits is None or limits.min <= batch <= limits.max
 
-    def runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
-        """Its runner, not yet open; the artefact's hash is checked.
+    def runner(self, bundle: Bundle, every_layer: bool = False, time_limit: float = TIME_LIMIT) -> Runner:
+        """Its runner, not yet open; the artefact's hash is checked. What may be a stranger's program runs isolated.
 
         With `every_layer` it gives out every capsule layer too, in backends that can be made to.
         """
+        runner = self._runner(bundle, every_layer)
+        return self._isolated(runner, time_limit) if self.backend.isolated else runner
+
+    def isolated(self, bundle: Bundle, time_limit: float = TIME_LIMIT) -> "IsolatedRunner":
+        """Its runner in a process of its own, whatever the backend."""
+        return self._isolated(self._runner(bundle), time_limit)
+
+    def runner_to_time(self, bundle: Bundle, time_limit: float = TIME_LIMIT) -> Runner:
+        """Its runner in this process, where nothing adds to its time; isolated only where it carries code."""
+        runner = self._runner(bundle)
+        return self._isolated(runner, time_limit) if self.artefact.carries_code else runner
+
+    def _isolated(self, runner: Runner, time_limit: float) -> "IsolatedRunner":
+        from qcn.verify.runners.isolated import IsolatedRunner
+
+        return IsolatedRunner(runner, self.backend.name, carries_code=self.artefact.carries_code, time_limit=time_limit)
+
+    def _runner(self, bundle: Bundle, every_layer: bool = False) -> Runner:
+        if self.untrusted:
+            raise UsageError(f"{self.artefact.file} is not run: {self.untrusted}")
         layers = capsule_layers(bundle) if every_layer and self.backend.shows_layers else ()
         options = Options(self.backend.device, self.precision, self.backend.kernels, layers)
         return self.backend.create(bundle.path(self.artefact), options)
@@ -189,13 +232,16 @@ def capsule_layers(bundle: Bundle) -> tuple[str, ...]:
     return tuple(route.name for route in bundle.program().routes)
 
 
-def candidates(bundle: Bundle, names: Iterable[str] | None) -> list[Candidate]:
-    """Every artefact in every backend that was asked for, or in every one there is; one for each precision."""
+def candidates(bundle: Bundle, names: Iterable[str] | None, trust: bool = False) -> list[Candidate]:
+    """Every artefact in every backend that was asked for, or in every one there is; one for each precision.
+
+    Without `trust` those that can carry code are listed as such, and refused where they were asked for by name.
+    """
     asked = [find(name) for name in dict.fromkeys(names or BACKENDS)]
     found = []
     for backend in asked:
         own = [
-            Candidate(backend, artefact, precision)
+            Candidate(backend, artefact, precision, trust)
             for artefact in bundle.manifest.files
             if artefact.format in backend.formats
             for precision in backend.precisions or (artefact.precision,)
@@ -203,6 +249,8 @@ def candidates(bundle: Bundle, names: Iterable[str] | None) -> list[Candidate]:
         if names and not own:
             formats = " or ".join(backend.formats)
             raise UsageError(f"{bundle.folder} has nothing for the backend {backend.name}: it runs {formats}")
+        if names and (refused := [one for one in own if one.untrusted]):
+            raise UsageError(f"{backend.name} does not run {refused[0].artefact.file}: {refused[0].untrusted}")
         found += own
     if not found:
         add = f"qcn export RUN --out {bundle.folder}"

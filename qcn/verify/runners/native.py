@@ -10,6 +10,7 @@ from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import folder_of
 from qcn.export.bundle.golden import step_names
 from qcn.libqcn import load_library
 from qcn.limits import STATISTICS
@@ -98,7 +99,7 @@ class NativeRunner(Runner):
 
     def __init__(self, path: Path, options: Options) -> None:
         super().__init__(path, options)
-        self.folder, self.layers = path.parent, options.layers
+        self.folder, self.layers = folder_of(path), options.layers
         self.name = "libqcn"
         self._shown: dict[str, list[NDArray[np.float32]]] = {}
         self._seen = _LayerSeen(self._show) if self.layers else _LayerSeen()

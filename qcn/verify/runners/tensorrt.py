@@ -10,6 +10,7 @@
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export import targets
+from qcn.export.bundle import MANIFEST, Bundle, folder_of
 from qcn.export.bundle.manifest import BUNDLE
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import TensorRT, find
@@ -51,10 +53,12 @@ class TensorRTRunner(Runner):
         refuse_foreign(self.path, facts, tensorrt, gpu)
         if facts.get("plugin"):
             plugin.load(tensorrt)
-        self._cuda = cuda = Cuda()
+        self._cuda, self._trt = (cuda := Cuda()), tensorrt.module
         self._log = BuildLog()
         self._logger = logger(tensorrt.module, self._log)
         self._runtime = tensorrt.module.Runtime(self._logger)
+        if hasattr(self._runtime, "engine_host_code_allowed"):  # from TensorRT 8.6 on
+            self._runtime.engine_host_code_allowed = False  # TensorRT's default: an engine is kernels for the GPU alone
         self._engine = self._runtime.deserialize_cuda_engine(self.path.read_bytes())
         if self._engine is None:
             raise MissingError(
@@ -94,6 +98,11 @@ class TensorRTRunner(Runner):
             self._memory[name] = self._call("cudaMalloc", max(size, 1))
             self._context.set_tensor_address(name, self._memory[name])
         self._batch = -1
+
+    def inspected(self) -> str:
+        self._need_cuda()
+        inspector = self._engine.create_engine_inspector()
+        return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         self.upload(images)
@@ -189,7 +198,11 @@ def read_facts(path: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """An engine's entry of the manifest, which the bundle also keeps as a .json beside it; empty if there is none."""
+    """An engine's entry of its bundle's manifest; of one in no bundle, the .json beside it; empty if there is none."""
+    folder = folder_of(path)
+    if (folder / MANIFEST).exists():
+        files = Bundle.open(folder).manifest.files
+        return next((asdict(one) for one in files if path.name in (Path(one.file).name, one.sha256)), {})
     beside = path.with_suffix(".json")
     if not beside.is_file():
         return {}

@@ -28,18 +28,21 @@ class _TorchRunner(Runner):
         self._graph_answers: Any = None
         self._model: Any = None
 
-    def open(self) -> None:
+    def load_backend(self) -> None:
         try:
             import torch
         except ImportError as error:
             raise MissingError("torch is not installed: pip install 'qcn[train]'") from error
         if self.device != "cpu" and not torch.cuda.is_available():
             raise MissingError(f"torch {torch.__version__} sees no CUDA device here")
+        self.name = f"torch {torch.__version__} ({self.device})"
+
+    def open(self) -> None:
+        self.load_backend()
         try:
             self._model = self._load()
         except (RuntimeError, ValueError, OSError) as error:
             raise UsageError(f"torch cannot load {self.path}: {error}") from error
-        self.name = f"torch {torch.__version__} ({self.device})"
 
     @abstractmethod
     def _load(self) -> Any:

@@ -1,25 +1,21 @@
 """What it costs to begin: the time to load a backend and to its first answer, and the memory that this takes.
 
 Each is measured in a process of its own, one at a time, since only the first to load a library in a process pays for
-it. Python, numpy and qcn itself are there before the clock starts, and the artefact's hash has been checked.
+it. Python, numpy and qcn itself are there before the clock starts, and the artefact's hash has been checked. Clock and
+memory are read from here, not there: nothing that the file does can change what they say.
 """
 
 import re
-import signal
 import time
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import QcnError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
-from qcn.verify.runners import Candidate
+from qcn.verify.runners import TIME_LIMIT, Candidate
 from qcn.verify.speed import nvml
 
 MIB = 1 << 20
@@ -40,31 +36,23 @@ class Cold:
     device_mib: float | None
 
 
-def cold_start(folder: Path, candidate: Candidate, batch: int) -> Cold:
+def cold_start(
+    bundle: Bundle, candidate: Candidate, images: NDArray[np.float32], time_limit: float = TIME_LIMIT
+) -> Cold:
     """Measure it in a new process, whose errors are raised here."""
-    quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback beside ours
-    try:
-        with ProcessPoolExecutor(1, get_context("spawn"), signal.signal, quiet) as process:
-            return process.submit(measure, folder, candidate, batch).result()
-    except BrokenProcessPool as error:
-        raise QcnError(
-            f"{candidate.backend.name} died while it was loading or running {candidate.artefact.file}"
-        ) from error
-
-
-def measure(folder: Path, candidate: Candidate, batch: int) -> Cold:
-    """The same in this process, which should be new."""
-    bundle = Bundle.open(folder)
-    images = first_images(bundle.golden(), batch)
-    runner = candidate.runner(bundle)
+    runner = candidate.isolated(bundle, time_limit)
     gpu = nvml.find() if runner.transfers else None
-    used, resident = gpu.memory_used() if gpu else None, resident_memory("VmRSS")
-    began = time.perf_counter()
-    with runner:
+    try:
+        runner.start()
+        used, resident = gpu.memory_used() if gpu else None, resident_memory(runner.process, "VmRSS")
+        began = time.perf_counter()
+        runner.open()
         opened = time.perf_counter()
         runner.infer(images)
         answered = time.perf_counter()
-        peak, now = resident_memory("VmHWM"), gpu.memory_used() if gpu else None
+        peak, now = resident_memory(runner.process, "VmHWM"), gpu.memory_used() if gpu else None
+    finally:
+        runner.close()
     return Cold(
         1e3 * (opened - began),
         1e3 * (answered - opened),
@@ -79,10 +67,11 @@ def first_images(golden: Golden, batch: int) -> NDArray[np.float32]:
     return np.concatenate([inputs] * -(-batch // len(inputs)))[:batch]
 
 
-def resident_memory(entry: str) -> int | None:
-    """Bytes of this process's memory that are in RAM: now (VmRSS), or at most so far (VmHWM). None but on Linux."""
+def resident_memory(process: int, entry: str) -> int | None:
+    """Bytes of a process's memory that are in RAM: now (VmRSS), or at most so far (VmHWM). None but on Linux."""
     try:
-        found = re.search(rf"^{entry}:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"), re.MULTILINE)
+        status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     except OSError:
         return None
+    found = re.search(rf"^{entry}:\s*(\d+) kB", status, re.MULTILINE)
     return int(found[1]) << 10 if found else None

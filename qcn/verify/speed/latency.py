@@ -20,7 +20,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import MOST_IMAGES
-from qcn.verify.runners import Candidate, Runner, candidates, key
+from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, key
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, energy_of_one, meter
 from qcn.verify.words import Histogram
@@ -157,38 +157,61 @@ class Speed:
         return self.latency_ms.p50 if self.latency_ms else None
 
 
-def benchmark(bundle: Bundle, backends: Iterable[str] | None, plan: Plan) -> list[Speed]:
-    """Time every artefact in every backend that was asked for, or that this machine can run, at every batch."""
+def benchmark(
+    bundle: Bundle,
+    backends: Iterable[str] | None,
+    plan: Plan,
+    trust: bool = False,
+    time_limit: float = TIME_LIMIT,
+) -> list[Speed]:
+    """Time every artefact in every backend that was asked for, or that this machine can run, at every batch.
+
+    What can carry code runs only with `trust`, and is timed through the pipe to its process.
+    """
     asked = list(backends) if backends else None
     golden = bundle.golden()
+    found = candidates(bundle, asked, trust)
     with ExitStack() as held:
-        found = meter()
-        energy = held.enter_context(found) if found else None
-        return [speed for batch in plan.batches for speed in _one_batch(bundle, golden, asked, plan, batch, energy)]
+        counter = meter()
+        energy = held.enter_context(counter) if counter else None
+        return [
+            speed
+            for batch in plan.batches
+            for speed in _one_batch(bundle, golden, found, plan, batch, energy, time_limit)
+        ]
 
 
 def _one_batch(
-    bundle: Bundle, golden: Golden, backends: list[str] | None, plan: Plan, batch: int, energy: Meter | None
+    bundle: Bundle,
+    golden: Golden,
+    all_of_them: list[Candidate],
+    plan: Plan,
+    batch: int,
+    energy: Meter | None,
+    time_limit: float,
 ) -> list[Speed]:
     images = first_images(golden, batch)
     speeds: list[Speed] = []
     begun: list[tuple[Candidate, Cold]] = []
-    all_of_them = candidates(bundle, backends)
     served = {candidate.backend.name for candidate in all_of_them if candidate.takes(batch)}
     for candidate in all_of_them:  # one at a time, and before any is open: see qcn.verify.speed.cold
         about = (candidate.backend.name, candidate.artefact.file, candidate.precision, batch)
+        if candidate.untrusted:
+            speeds.append(Speed(*about, missing=candidate.untrusted))
+            continue
         if not candidate.takes(batch):
             if candidate.backend.name not in served:
                 speeds.append(Speed(*about, missing=f"it takes batches of {candidate.artefact.batch}"))
             continue
         try:
-            begun.append((candidate, cold_start(bundle.folder, candidate, batch)))
+            begun.append((candidate, cold_start(bundle, candidate, images, time_limit)))
         except MissingError as error:
             speeds.append(Speed(*about, missing=str(error)))
     with ExitStack() as opened:
         timings = []
         for candidate, cold in begun:
-            runner = opened.enter_context(candidate.runner(bundle))
+            # In this process, as in a program of one's own: what is not code has answered once in time, just now.
+            runner = opened.enter_context(candidate.runner_to_time(bundle, time_limit))
             ways = (None,) if runner.graph is None else (True, False)
             timings += [Timing(candidate, runner, images, cold, graph) for graph in ways]
         take_turns(timings, plan, energy)

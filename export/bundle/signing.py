@@ -1,0 +1,115 @@
+"""Signatures of bundles: manifest.sig is an Ed25519 signature (RFC 8032) of the bytes of manifest.json.
+
+The manifest has the hash of every other file, so who signs it signs the whole bundle. Keys are PEM files, as openssl
+writes them too, and `openssl pkeyutl -verify -rawin` takes the signature. libqcn verifies by itself
+(deploy/src/ed25519.cpp); here `cryptography` does, which is loaded when it is needed and comes with `qcn[sign]`.
+"""
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qcn.errors import UsageError
+from qcn.export.bundle.manifest import MANIFEST, SIGNATURE
+from qcn.files import atomic_write
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+LARGEST_KEY = 4096  # bytes of a key's file, and of a signature's
+
+
+def new_key(path: Path) -> Path:
+    """Write a new private key to `path`, readable by its owner alone, and the public key beside it; gives its path."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    public = path.with_suffix(".pub.pem") if path.suffix == ".pem" else path.with_name(f"{path.name}.pub.pem")
+    if existing := [str(file) for file in (path, public) if os.path.lexists(file)]:
+        raise UsageError(f"{existing[0]} exists already: a key is never overwritten; choose another --new-key")
+    key = Ed25519PrivateKey.generate()
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    shown = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for file, text, mode in ((path, secret, 0o600), (public, shown, 0o644)):
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+            opened.write(text)
+    return public
+
+
+def sign(folder: Path, manifest: bytes, key: Path) -> None:
+    """Sign the manifest, which reads so. To be called under the bundle's lock, once its files were checked."""
+    signature = private_key(key).sign(manifest)
+    with atomic_write(folder / SIGNATURE) as aside:
+        aside.write_bytes(signature)
+
+
+def check_signature(folder: Path, manifest: bytes, key: Path) -> None:
+    """Refuse a bundle whose manifest, which reads so, was not signed by the owner of this public key."""
+    from cryptography.exceptions import InvalidSignature
+
+    path, public = folder / SIGNATURE, public_key(key)
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link, to {path.readlink()}: a bundle has its {SIGNATURE} in itself")
+    if not path.is_file():
+        command = f"qcn sign {shlex.quote(str(folder))} --key KEY.pem"
+        raise UsageError(f"{folder} is not signed: it has no {SIGNATURE}; who has the private key signs it: {command}")
+    try:
+        public.verify(_read(path), manifest)
+    except InvalidSignature:
+        raise UsageError(
+            f"{path} is not a signature of its {MANIFEST} by the owner of {key}: the bundle was altered, or somebody "
+            "else signed it"
+        ) from None
+
+
+def private_key(path: Path) -> "Ed25519PrivateKey":
+    """The key in this file; anything else is refused."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    text = _read(path)
+    if b"PUBLIC KEY-----" in text:
+        raise UsageError(f"{path} is a public key: to sign, --key needs the private one")
+    try:
+        key = load_pem_private_key(text, None)
+    except TypeError:
+        raise UsageError(
+            f"{path} is encrypted: `openssl pkey -in {shlex.quote(str(path))} -out PLAIN.pem` writes it for --key"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise UsageError(f"{path} is not a private key in PEM form: `qcn sign --new-key KEY.pem` makes one") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{path} is not a key of Ed25519: `qcn sign --new-key KEY.pem` makes one")
+    return key
+
+
+def public_key(path: Path) -> "Ed25519PublicKey":
+    """The key in this file; anything else is refused."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    text = _read(path)
+    if b"PRIVATE KEY-----" in text:
+        raise UsageError(
+            f"{path} is a private key, which belongs on no device: `openssl pkey -in {shlex.quote(str(path))} -pubout` "
+            "prints its public key"
+        )
+    with suppress(ValueError, UnsupportedAlgorithm):
+        key = load_pem_public_key(text)
+        if isinstance(key, Ed25519PublicKey):
+            return key
+    raise UsageError(
+        f"{path} is not a public key of Ed25519 in PEM form: `qcn sign --new-key KEY.pem` makes a pair of keys"
+    )
+
+
+def _read(path: Path) -> bytes:
+    """A small file: more than any key or signature has is not read."""
+    with path.open("rb") as file:
+        return file.read(LARGEST_KEY)

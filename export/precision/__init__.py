@@ -1,0 +1,100 @@
+"""The precision that a file computes in, read from the file itself: nothing of it is run, and nothing unpickled.
+
+    read("model.fp16.onnx", "onnx", program)    ->  Seen("fp16")
+
+A half precision is what the network's convolutions and linear layers compute in: the type of their weights. Statistics
+of routing are float32 in every precision. So a file computes in fp16 if every convolution and linear layer of the
+program is found in float16, and in fp32 if there is no half-precision number in it. What a file does not say, or says
+in a way that is not ours, is not guessed: `Seen(None, why)`.
+
+    onnx_file    ONNX graphs, from the protobuf
+    torch_file   TorchScript and pt2, from the zip
+
+A TensorRT engine can be read by TensorRT alone (`qcn.export.tensorrt.receipt`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from qcn.errors import UsageError
+from qcn.export.bundle.manifest import Format
+from qcn.export.precision import onnx_file, torch_file
+from qcn.export.precision.products import Products
+from qcn.export.program import Convolution, Linear, Program, Shape
+from qcn.names import PRECISIONS, AnyPrecision, Precision
+
+TYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+READERS = {
+    "onnx": onnx_file.read,
+    "onnx-tensorrt": onnx_file.read,
+    "onnx-fused": onnx_file.read,
+    "torchscript": torch_file.read_torchscript,
+    "pt2": torch_file.read_pt2,
+}
+ROUTING = 3  # convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a file was seen to compute in; None where that is no precision of ours, or cannot be seen, and why."""
+
+    precision: AnyPrecision | None
+    why: str = ""
+    readable: bool = True
+
+    def contradicts(self, declared: AnyPrecision) -> str:
+        """Why what was declared is not so, in words; nothing where it is so, or cannot be seen."""
+        if not self.readable or self.precision == declared:
+            return ""
+        return f"declared {declared}, " + (f"computes in {self.precision}" if self.precision else f"but {self.why}")
+
+
+def read(path: Path, format: Format, program: Program) -> Seen:
+    """The precision of a file that was made from this program."""
+    if format == "golden":
+        return Seen("fp64")
+    if format == "native":
+        return _native(program)
+    if format not in READERS:
+        return Seen(None, "an engine's precision can be read by TensorRT alone", readable=False)
+    try:
+        products = READERS[format](path)
+    except UsageError as error:
+        return Seen(None, str(error), readable=False)
+    return judge(products, program)
+
+
+def judge(products: Products, program: Program) -> Seen:
+    """The precision that these products of a file are in, as those of this program."""
+    if strange := sorted(products.types - set(TYPES.values())):
+        return Seen(None, f"it computes in {', '.join(strange)} too")
+    halves = products.types - {"float32"}
+    if not halves:
+        return Seen("fp32")
+    if len(halves) > 1:
+        return Seen(None, "it computes in float16 and in bfloat16")
+    precision = next(name for name in PRECISIONS if TYPES[name] in halves)
+    expected = Counter(_weights(program))
+    inside = Counter(shape for type_, shape in products.weights if type_ == TYPES[precision])
+    if lacking := sum((expected - inside).values()):
+        return Seen(None, f"{lacking} of its {expected.total()} convolutions and linear layers are not in {precision}")
+    wide = sum(type_ == "float32" for type_, _ in products.weights)
+    if wide > ROUTING * len(program.routes):
+        return Seen(None, f"{wide} of its {len(products.weights)} convolutions and linear layers are in fp32")
+    return Seen(precision)
+
+
+def _native(program: Program) -> Seen:
+    found = {operation.precision for operation in program.operations}
+    return Seen(found.pop()) if len(found) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(found))}")
+
+
+def _weights(program: Program) -> Iterable[Shape]:
+    """The shapes of the weights of all convolutions and linear layers."""
+    for operation in program.operations:
+        if isinstance(operation, Convolution):
+            yield from (program.arrays[name].shape for name in operation.weights)
+        elif isinstance(operation, Linear):
+            yield program.arrays[operation.weight].shape

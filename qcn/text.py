@@ -1,0 +1,19 @@
+"""Text of others: names in a bundle, messages of a backend. It may hold what a terminal takes for orders."""
+
+import unicodedata
+
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's categories: control characters, and what shows nothing
+
+
+def readable(text: str, keep: str = "") -> str:
+    """The text with what does not show itself written out, such as control characters and bytes that are no text.
+
+    ESC becomes \\x1b, a line break \\n. Those in `keep` stay as they are.
+    """
+    return "".join(repr(one)[1:-1] if one not in keep and unicodedata.category(one) in HIDDEN else one for one in text)
+
+
+def one_line(text: str, longest: int = 2000) -> str:
+    """A message of a backend as a part of ours: one readable line, cut where it is too long."""
+    line = readable(" ".join(text.split()))
+    return line if len(line) <= longest else f"{line[:longest]} …"

@@ -1,0 +1,180 @@
+"""The calls that a backend is asked in: all batch sizes that matter, each image alone, and then anything in any order.
+
+    plan(22, Batch(1, 8, 64))  ->  22 calls of 1, 3 of 8, 1 of 64, then random ones and some again: `CALLS` in all
+
+A deployment is asked in batches, in any order, for days. So every image is given in the smallest batch and in the one
+that the file was made to be fastest at; every place of the largest batch is filled; and calls go on in random order, of
+random images, until there are `CALLS`: a fault that depends on the size of a batch, on the place in it, on what else is
+in it, on the call before or on how many there were is seen. The same plan is made every time.
+
+Every answer of every call is compared. `Calls` keeps of each image the worst, and says in words which calls were wrong.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.export.bundle.manifest import Batch
+from qcn.export.program import Program
+
+Array = NDArray[Any]
+CALLS = 64  # at least: an artefact that goes wrong after twenty or forty calls is seen
+RANDOM_IMAGES = 128  # in the calls of random sizes, unless the smallest batch makes them more
+VOTES = 1 << 28  # bytes of a batch's votes in plain torch, which needs several times as much for them
+ANY = Batch(1, 8, 64)  # what is run of a file that takes any number of images
+
+
+@dataclass(frozen=True)
+class Call:
+    """The places of the images that are given at once, in their order."""
+
+    rows: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+
+def plain_batch(program: Program) -> Batch:
+    """The sizes to run in plain torch, which holds all votes of a batch at once: up to 64 images, or fewer."""
+    shapes = program.shapes
+    votes = [3 * shapes[op.activation][0] * math.prod((*op.window, *op.shape)) for op in program.routes]
+    largest = min(ANY.max, max(VOTES // (4 * max(votes, default=1)), 2))
+    return Batch(1, min(ANY.opt, largest), largest)
+
+
+def plan(images: int, batch: Batch) -> tuple[Call, ...]:
+    """The calls for so many images, in batches of these sizes."""
+    random = np.random.default_rng(0)
+    sizes = dict.fromkeys((batch.min, batch.opt, batch.max))
+    calls = [call for size in sizes for call in in_order(images, size)]
+    for size in _random_sizes(random, batch, CALLS - len(calls) - 1):
+        calls.append(Call(tuple(random.integers(images, size=size).tolist())))
+    return (*calls, in_order(images, batch.opt)[0])  # again, to see whether it has the same bits
+
+
+def in_order(images: int, size: int) -> list[Call]:
+    """Every image in batches of this size; the last one is filled up with the first images."""
+    rows = list(islice(cycle(range(images)), -(-images // size) * size))
+    return [Call(tuple(rows[start : start + size])) for start in range(0, len(rows), size)]
+
+
+def _random_sizes(random: np.random.Generator, batch: Batch, count: int) -> list[int]:
+    """So many sizes in random order, small ones more often than large ones."""
+    least, most = np.log([batch.min, batch.max + 1])
+    left, sizes = RANDOM_IMAGES, list[int]()
+    for remaining in range(count, 0, -1):
+        drawn = int(np.exp(least + random.random() ** 2 * (most - least)))
+        kept = left - (remaining - 1) * batch.min  # so that there is enough for the others
+        sizes.append(max(min(drawn, kept, batch.max), batch.min))
+        left -= sizes[-1]
+    random.shuffle(sizes)
+    return sizes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a backend answered to each call, by output [size of the call, …]."""
+
+    calls: tuple[Call, ...]
+    answers: tuple[Mapping[str, Array], ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Of all calls, one after the other: for which image an answer is."""
+        return tuple(row for call in self.calls for row in call.rows)
+
+    def joined(self, name: str) -> Array:
+        """An output of all calls, one after the other."""
+        return np.concatenate([answers[name] for answers in self.answers])
+
+    def words(self) -> str:
+        sizes = [call.size for call in self.calls]
+        several = f"{min(sizes)} to {max(sizes)} images" if min(sizes) < max(sizes) else f"{sizes[0]} images each"
+        return f"asked in {len(sizes)} calls of {several}: {sum(sizes):,} answers, all compared"
+
+    def deterministic(self) -> bool:
+        """Whether calls for the same images had the same bits."""
+        seen: dict[tuple[int, ...], Mapping[str, Array]] = {}
+        for call, answers in zip(self.calls, self.answers, strict=True):
+            before = seen.setdefault(call.rows, answers)
+            if not all(np.array_equal(before[name], answers[name], equal_nan=True) for name in before):
+                return False
+        return True
+
+    def worst(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> dict[str, Array]:
+        """Of each image the answers of the call that is furthest off, by output [images, …]."""
+        shares = self._shares(exact, allowed)
+        images = len(next(iter(exact.values())))
+        best = np.full(images, -1.0)
+        found = {name: np.empty(of.shape, self.answers[0][name].dtype) for name, of in exact.items()}
+        for call, answers, share in zip(self.calls, self.answers, shares, strict=True):
+            for place, row in enumerate(call.rows):
+                if share[place] > best[row]:
+                    best[row] = share[place]
+                    for name, of in found.items():
+                        of[row] = answers[name][place]
+        return found
+
+    def first_wrong_size(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> int | None:
+        """How many images the first call had that was wrong; None if none was."""
+        found = zip(self.calls, self._shares(exact, allowed), strict=True)
+        return next((call.size for call, share in found if share.max() > 1), None)
+
+    def when(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> str:
+        """Which of the calls were wrong, in words; nothing if none was or all were."""
+        return which(self.calls, [tuple(np.flatnonzero(share > 1)) for share in self._shares(exact, allowed)])
+
+    def _shares(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> list[Array]:
+        """Of each call and each place in it the largest error, as a share of what is allowed; infinite for NaN."""
+        found = []
+        for call, answers in zip(self.calls, self.answers, strict=True):
+            share = np.zeros(call.size)
+            for name, of in exact.items():
+                apart = np.abs(answers[name].astype(np.float64) - of[list(call.rows)]).reshape(call.size, -1).max(1)
+                with np.errstate(divide="ignore", invalid="ignore"):  # none allowed, or none at all
+                    own = np.where(apart == 0, 0.0, apart / allowed[name])
+                share = np.maximum(share, np.where(np.isfinite(apart), own, np.inf))
+            found.append(share)
+        return found
+
+
+def which(calls: Sequence[Call], wrong: Sequence[Sequence[int]]) -> str:
+    """What the wrong calls have in common, in words; `wrong` are the wrong places of each.
+
+    Nothing where all are wrong, or always the same images: then it is not a matter of the call.
+    """
+    bad = [number for number, places in enumerate(wrong) if places]
+    images = {calls[number].rows[place] for number in bad for place in wrong[number]}
+    always = [[place for place, row in enumerate(call.rows) if row in images] for call in calls]
+    if not bad or always == [list(places) for places in wrong]:
+        return ""
+    if bad == list(range(bad[0], len(calls))):
+        return f"from call {bad[0] + 1} of {len(calls)} on"
+    common = _place(calls, bad, wrong) or _sizes(calls, bad) or f"in {len(bad)} of {len(calls)} calls"
+    return f"{common}; first at call {bad[0] + 1}, a batch of {calls[bad[0]].size}"
+
+
+def _place(calls: Sequence[Call], bad: Sequence[int], wrong: Sequence[Sequence[int]]) -> str:
+    """At which place of a batch calls are wrong, and at no other; nothing if that is not what they have in common."""
+    places = {place for number in bad for place in wrong[number]}
+    several = any(calls[number].size > 1 for number in bad)
+    return f"at place {min(places) + 1} of a batch" if several and len(places) == 1 else ""
+
+
+def _sizes(calls: Sequence[Call], bad: Sequence[int]) -> str:
+    """In which batch sizes calls are wrong, and in no other; nothing if that is not what they have in common."""
+    sizes = {calls[number].size for number in bad}
+    others = {call.size for call in calls} - sizes
+    if [number for number, call in enumerate(calls) if call.size in sizes] != list(bad) or not others:
+        return ""
+    if sizes == {1}:
+        return "for images that are given alone"
+    if len(sizes) == 1:
+        return f"in batches of {min(sizes)}"
+    return f"in batches of {min(sizes)} or more" if min(sizes) > max(others) else ""

@@ -1,0 +1,153 @@
+"""`--run`: is the bundle of this training run? Its record and its golden answers against the run itself. Needs torch.
+
+A bundle carries its own truth: whoever can write all of it can put other answers into it, with hashes that fit. The run
+is the truth from outside. What the manifest says of it must be so; the weights file must have the hash that the bundle
+was made from; and the golden answers are computed again, by the run's own network in float64.
+
+Float64 answers of two machines differ by float64's rounding, which is 2⁻²⁹ of float32's. They may differ by 2⁻¹⁰ noise
+floors (`qcn.export.bundle.tolerance`): half a million times that, and 2¹⁴ times less than fp32 is allowed, so that what
+is let through changes no verdict. The float32 answers, which tolerances follow from, must be as near to the truth as
+any fp32 backend must.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import GOLDEN, Bundle
+from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
+from qcn.export.bundle.manifest import Manifest
+from qcn.export.bundle.tolerance import noise_floor, tolerance
+from qcn.verify.parity.compare import Allowed, Errors, errors
+from qcn.verify.parity.verify import RUN, Verdict
+
+if TYPE_CHECKING:
+    from qcn.train.record import Run
+
+FLOORS = 2.0**-10  # noise floors between two float64 answers
+Named = dict[str, NDArray[Any]]
+
+
+def check_run(bundle: Bundle, folder: Path) -> Verdict:
+    """A verdict on the bundle's manifest and golden answers, by the training run in `folder`."""
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingError("--run needs torch, which is not installed: pip install 'qcn[train]'") from error
+    from qcn.train.checkpoint import load_network
+
+    about = (RUN, GOLDEN, "fp64")
+    which = _checkpoint(bundle.manifest)
+    network, run = load_network(folder, which)  # refuses a weights file whose hash is not the record's
+    by = f"{folder}, by torch {torch.__version__}"
+    if different := list(_different(bundle.manifest, run, which)):
+        return Verdict(*about, "failed", tuple(different), by)
+    golden = bundle.golden()
+    reasons = list(_inputs(golden, run))
+    exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
+    outputs: dict[str, Errors] = {}
+    for name, found in _named(golden).items():
+        truth = exact.get(name)
+        if truth is None or truth.shape != found.shape:
+            reasons.append(f"'{name}' is not what the run's network gives")
+            continue
+        compared = errors(found, truth, single[name], "fp64", Allowed(FLOORS * noise_floor(truth, single[name])))
+        if name in golden.outputs:
+            outputs[name] = compared
+        if not compared.passed:
+            reasons.append(f"the golden {name} is not the run's: {compared.words()}")
+    reasons += _noise(golden, exact, single)
+    return Verdict(
+        *about,
+        "failed" if reasons else "passed",
+        tuple(reasons),
+        by,
+        outputs=outputs,
+        images=len(golden.rows),
+        notes=("golden answers computed again from the run's own weights",),
+    )
+
+
+def _checkpoint(manifest: Manifest) -> str:
+    """The checkpoint of the run that the bundle says it was made from."""
+    if manifest.source.checkpoint not in ("best", "last"):
+        raise UsageError(f"the bundle names a checkpoint '{manifest.source.checkpoint}'; runs have 'best' and 'last'")
+    return manifest.source.checkpoint
+
+
+def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
+    """What the manifest says otherwise than the run's record."""
+    weights, source = run.weights(which), manifest.source
+    if weights is None:
+        raise UsageError(f"the run has no checkpoint '{which}' yet")
+    pairs: dict[str, tuple[Any, Any]] = {
+        f"the sha256 of the {which} weights": (source.sha256, weights.sha256),
+        "the model": (source.model, run.model.name),
+        "the epoch": (source.epoch, weights.epoch),
+        "the data set": (source.data, run.data.name),
+        "the sha256 of the training data": (source.data_sha256, run.data.sha256),
+        "the classes": (list(manifest.classes), list(run.classes)),
+        "the image": (list(manifest.image), list(run.data.image)),
+    }
+    named = ("resize", "crop", "standardise", "mean", "std")
+    pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
+    for what, (said, is_so) in pairs.items():
+        if said != is_so:
+            yield f"{what}: the bundle says {said}, the run {is_so}"
+
+
+def _inputs(golden: Golden, run: "Run") -> Iterator[str]:
+    """Whether all golden images are there, and their inputs what the run's pre-processing makes of them, to the bit."""
+    import torch
+
+    from qcn.data.preprocess import preprocess
+    from qcn.export.reference import DENORMAL, REAL, denormal_input, edge_images
+
+    images, seen_as = (dict(zip(golden.rows, of, strict=True)) for of in (golden.image, golden.input))
+    edges = edge_images(run.data.image)
+    for name, image in edges.items():
+        if not np.array_equal(images.get(name, ()), image):
+            yield f"the golden edge case '{name}' is missing or another"
+    if not np.array_equal(seen_as.get(DENORMAL, ()), denormal_input(golden.input.shape[1:])):
+        yield f"the golden edge case '{DENORMAL}' is missing or another"
+    if (real := len(golden.rows) - len(edges) - 1) < REAL:
+        yield f"there are {real} golden images of the data set, where `qcn export` takes {REAL}"
+    kept = [index for index, row in enumerate(golden.rows) if row not in golden.inputs_only]
+    seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
+    if not np.array_equal(seen, golden.input[kept]):
+        yield "the golden inputs are not what the run's pre-processing makes of the golden images"
+
+
+def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
+    import torch
+
+    from qcn.export.reference import answers
+
+    made = answers(network, torch.from_numpy(inputs).to(dtype))
+    return _flat(made.answers, made.layers, made.steps)
+
+
+def _named(golden: Golden) -> Named:
+    return _flat(golden.reference, golden.layers, golden.steps)
+
+
+def _flat(answers: Answers, layers: Mapping[str, Answers], steps: Mapping[str, Step]) -> Named:
+    """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
+    named = {"activation": answers.activation, "pose": answers.pose}
+    named |= {f"{layer}.{of}": getattr(one, of) for layer, one in layers.items() for of in ("activation", "pose")}
+    named |= {f"{step}/{of}": getattr(one, of) for step, one in steps.items() for of in QUANTITIES}
+    return {name: array for name, array in named.items() if array.size}  # a network without poses has empty ones
+
+
+def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
+    """Float32 answers that are further from the truth than float32 is: they would widen every tolerance."""
+    for name, found in _flat(golden.float32, golden.layers_float32, golden.steps_float32).items():
+        if name in exact and exact[name].shape == found.shape:
+            limit = tolerance(exact[name], single[name], "fp32")
+            off = float(np.abs(found - exact[name]).max())
+            if not off <= limit:
+                yield f"the golden {name} in float32 is off by {off:.2g}, where float32 is by {limit:.2g} at most"

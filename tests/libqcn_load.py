@@ -1,0 +1,38 @@
+"""libqcn's verdict on a bundle, by its C interface, as a program on a device gets it."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OK, BAD_ARGUMENT, NO_FILE, BAD_BUNDLE, WRONG_ANSWER, BAD_SIGNATURE = 0, 1, 2, 3, 5, 9  # of qcn_status
+NATIVE = 1  # of qcn_backend
+
+
+class Params(ctypes.Structure):
+    """qcn_model_params."""
+
+    _fields_ = (
+        *(("size", ctypes.c_size_t), ("backend", ctypes.c_int), ("precision", ctypes.c_char_p)),
+        *((name, ctypes.c_int) for name in ("self_test", "threads", "device")),
+        *((name, ctypes.c_void_p) for name in ("log", "log_user")),
+        ("public_key", ctypes.c_char_p),
+    )
+
+
+def load(folder: Path, self_test: int = 1, threads: int = 0, public_key: str | None = None) -> tuple[int, str]:
+    """The status of qcn_model_load, and what it says."""
+    path = ROOT / "build" / "libqcn.so"
+    if not path.exists():
+        pytest.skip("there is no build/libqcn.so: make build/libqcn.so")
+    library = ctypes.CDLL(str(path))
+    library.qcn_last_error.restype = ctypes.c_char_p
+    library.qcn_model_free.argtypes = (ctypes.c_void_p,)
+    model = ctypes.c_void_p()
+    key = None if public_key is None else public_key.encode()
+    params = Params(ctypes.sizeof(Params), NATIVE, None, self_test, threads, 0, None, None, key)
+    status = library.qcn_model_load(os.fsencode(folder), ctypes.byref(params), ctypes.byref(model))
+    library.qcn_model_free(model)
+    return status, library.qcn_last_error().decode() if status else ""

@@ -1,0 +1,272 @@
+"""Signed bundles: `qcn sign`, and what Python and libqcn refuse when they are given the public key."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from bundles import bundle_of
+from libqcn_load import BAD_ARGUMENT, BAD_SIGNATURE, OK, ROOT, load
+
+from qcn.errors import UsageError
+from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, signing, weights
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
+from qcn.export.pipeline import FROM_RUN
+from qcn.model import qcn_tiny
+
+pytest.importorskip("cryptography")
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
+
+ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    return bundle_of(tmp_path_factory.mktemp("signed") / "bundle", qcn_tiny(1, 3).eval(), 16, 16).folder
+
+
+@pytest.fixture
+def made(_made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(_made, tmp_path / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A private key and its public key."""
+    path = tmp_path_factory.mktemp("keys") / "key.pem"
+    return path, signing.new_key(path)
+
+
+def qcn(*arguments: object, without: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.modules.update(dict.fromkeys({without.split()!r})); from qcn.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
+
+
+def refused(folder: Path, public: Path) -> bool:
+    """By Python and libqcn alike."""
+    status, said = load(folder, public_key=public.read_text())
+    try:
+        Bundle.open(folder, public)
+    except UsageError:
+        assert status == BAD_SIGNATURE, said
+        return True
+    assert status == OK, said
+    return False
+
+
+def alter(folder: Path, text: bytes) -> None:
+    """A manifest as whoever can write to the bundle would put it there: with its hash."""
+    (folder / MANIFEST).write_bytes(text)
+    (folder / MANIFEST_SHA256).write_bytes(f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode())
+
+
+def test_a_bundle_is_signed_and_verified_by_commands(made: Path, tmp_path: Path) -> None:
+    key, public = tmp_path / "my key.pem", tmp_path / "my key.pub.pem"
+    done = qcn("sign", "--new-key", key)
+    assert done.returncode == 0 and str(public) in done.stdout, done.stderr
+    assert key.stat().st_mode & 0o777 == 0o600
+    unsigned = qcn("doctor", made, "--public-key", public)
+    assert unsigned.returncode == 2 and f"{made} is not signed" in unsigned.stderr and "qcn sign" in unsigned.stderr
+    signed = qcn("sign", made, "--key", key)
+    assert (signed.returncode, signed.stdout.strip()) == (0, str(made / SIGNATURE)), signed.stderr
+    assert (made / SIGNATURE).stat().st_size == 64
+    for command in (["doctor", made], ["verify-parity", made, "--backends", "native"]):
+        done = qcn(*command, "--public-key", public)
+        assert done.returncode == 0, done.stdout + done.stderr
+    again = qcn("sign", "--new-key", key)
+    assert again.returncode == 2 and "never overwritten" in again.stderr
+
+
+@pytest.mark.parametrize("command", ["doctor", "verify-parity", "benchmark", "export"])
+def test_every_command_on_a_bundle_takes_a_public_key(made: Path, keys: tuple[Path, Path], command: str) -> None:
+    done = qcn(command, made, "--public-key", keys[1])
+    assert done.returncode == 2 and "is not signed" in done.stderr, done.stderr
+
+
+def test_a_signature_is_of_one_manifest_by_one_key(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    key, public = keys
+    assert refused(made, public)
+    Bundle.open(made).sign(key)
+    assert not refused(made, public)
+    assert {finding.state for finding in Bundle.open(made).check()} == {"whole"} and load(made)[0] == OK
+    assert refused(made, signing.new_key(tmp_path / "other.pem"))
+    honest = (made / MANIFEST).read_bytes()
+    record = json.loads(honest)
+    alter(made, json.dumps({**record, "name": "another"}).encode())
+    assert refused(made, public)
+    alter(made, honest + b"\n")
+    assert refused(made, public)
+    alter(made, honest)
+    assert not refused(made, public)
+    signature = (made / SIGNATURE).read_bytes()
+    for bit in range(0, 512, 5):
+        wrong = bytearray(signature)
+        wrong[bit // 8] ^= 1 << bit % 8
+        (made / SIGNATURE).write_bytes(wrong)
+        assert refused(made, public), f"bit {bit}"
+    for wrong_size in (b"", signature[:-1], signature + b"\n", signature * 2):
+        (made / SIGNATURE).write_bytes(wrong_size)
+        assert refused(made, public)
+    (made / SIGNATURE).write_bytes(signature)
+    assert not refused(made, public)
+
+
+def test_a_new_export_removes_the_signature(made: Path, keys: tuple[Path, Path]) -> None:
+    bundle = Bundle.open(made)
+    bundle.sign(keys[0])
+    program = bundle.program()
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, program)
+        draft.found = "fp32"
+    assert not (made / SIGNATURE).exists() and refused(made, keys[1])
+    bundle.sign(keys[0])
+    assert not refused(made, keys[1])
+
+
+def test_what_is_not_whole_is_not_signed(made: Path, keys: tuple[Path, Path]) -> None:
+    (made / WEIGHTS).write_bytes(b"x" + (made / WEIGHTS).read_bytes()[1:])
+    done = qcn("sign", made, "--key", keys[0])
+    assert done.returncode == 2 and "was altered" in done.stderr and not (made / SIGNATURE).exists()
+
+
+def pem(key: object) -> bytes:
+    if hasattr(key, "private_bytes"):
+        plain = serialization.NoEncryption()
+        return bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain))
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return bytes(key.public_bytes(serialization.Encoding.PEM, form))  # type: ignore[attr-defined]
+
+
+def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    private, public = keys
+    wrong = tmp_path / "wrong.pem"
+    locked = ed25519.Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    )
+    curve = ec.generate_private_key(ec.SECP256R1())
+    for text, says in (
+        (public.read_bytes(), "is a public key"),
+        (locked, "is encrypted"),
+        (pem(curve), "not a key of Ed25519"),
+        (pem(x25519.X25519PrivateKey.generate()), "not a key of Ed25519"),
+        (b"", "not a private key"),
+        (b"\xff" * 9000, "not a private key"),
+    ):
+        wrong.write_bytes(text)
+        with pytest.raises(UsageError, match=says):
+            signing.private_key(wrong)
+    for text, says in (
+        (private.read_bytes(), "is a private key"),
+        (pem(curve.public_key()), "not a public key of Ed25519"),
+        (pem(x25519.X25519PrivateKey.generate().public_key()), "not a public key of Ed25519"),
+        (b"", "not a public key"),
+        (public.read_bytes()[:-40], "not a public key"),
+    ):
+        wrong.write_bytes(text)
+        with pytest.raises(UsageError, match=says):
+            Bundle.open(made, wrong)
+        assert load(made, public_key=text.decode())[0] == BAD_ARGUMENT
+
+
+def test_without_cryptography_one_line_says_what_to_install(made: Path, keys: tuple[Path, Path]) -> None:
+    for command in (["sign", made, "--key", keys[0]], ["doctor", made, "--public-key", keys[1]]):
+        done = qcn(*command, without="cryptography")
+        assert done.returncode == 3 and "pip install 'qcn[sign]'" in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+    assert qcn("doctor", made, without="cryptography").returncode == 0
+
+
+def test_openssl_makes_keys_for_us_and_takes_our_signatures(made: Path, tmp_path: Path) -> None:
+    if not shutil.which("openssl"):
+        pytest.skip("there is no openssl")
+    key, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True, capture_output=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True, capture_output=True)
+    Bundle.open(made).sign(key)
+    assert not refused(made, public)
+    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", made / MANIFEST]
+    done = subprocess.run([*verify, "-sigfile", made / SIGNATURE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "Success" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_programs_take_a_public_key(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    programs = ROOT / "build" / "programs"
+    if not (programs / "qcn-run").exists():
+        pytest.skip("there is no build/programs/qcn-run: make build/libqcn.so")
+    picture = tmp_path / "grey.pgm"
+    picture.write_bytes(b"P5 16 16 255\n" + bytes(256))
+
+    def run(*command: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+
+    commands = ([programs / "qcn-run", made, picture], [programs / "qcn-bench", made, "--duration", "0", "--runs", "1"])
+    for command in commands:
+        done = run(*command, "--public-key", keys[1])
+        assert done.returncode == 1 and "is not signed" in done.stderr, done.stderr
+        for other in (tmp_path / "none.pem", tmp_path, keys[0]):
+            assert run(*command, "--public-key", other).returncode == 2
+    Bundle.open(made).sign(keys[0])
+    for command in commands:
+        done = run(*command, "--public-key", keys[1])
+        assert done.returncode == 0, done.stderr
+
+
+def holds(cases: list[tuple[bytes, bytes, bytes]]) -> list[bool]:
+    """What libqcn's own verification says of keys, messages and signatures."""
+    program = ROOT / "build" / "tests" / "test_ed25519"
+    if not program.exists():
+        pytest.skip("there is no build/tests/test_ed25519: make build/tests/.built")
+    lines = "".join(f"{key.hex()} {signature.hex()} {message.hex()}\n" for key, message, signature in cases)
+    done = subprocess.run([program, "-"], input=lines, capture_output=True, text=True, check=True)
+    answers = [line == "1" for line in done.stdout.split()]
+    assert len(answers) == len(cases)
+    return answers
+
+
+def by_cryptography(key: bytes, message: bytes, signature: bytes) -> bool:
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(key).verify(signature, message)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def test_libqcn_verifies_as_cryptography_does() -> None:
+    """Random keys and messages of all sizes around SHA-512's blocks, and of each a few that are altered."""
+    generator = random.Random(0)
+    cases, expected = [], []
+    for index in range(600):
+        key = ed25519.Ed25519PrivateKey.from_private_bytes(generator.randbytes(32))
+        public = key.public_key().public_bytes_raw()
+        message = generator.randbytes(index % 300)
+        signature = key.sign(message)
+        point, scalar = signature[:32], int.from_bytes(signature[32:], "little")
+        cases.append((public, message, signature))
+        expected.append(True)
+        wrong = [
+            (public, message + b"\0", signature),
+            (public, message, point + (scalar + ORDER).to_bytes(32, "little")),
+            (public, message, signature[32:] + point),
+            (public, message, bytes(64)),
+            (bytes(32), message, signature),
+        ]
+        for part in range(3):
+            altered = [bytearray(public), bytearray(message or b"x"), bytearray(signature)]
+            place = generator.randrange(8 * len(altered[part]))
+            altered[part][place // 8] ^= 1 << place % 8
+            wrong.append((bytes(altered[0]), bytes(altered[1]), bytes(altered[2])))
+        cases += wrong
+        expected += [False] * len(wrong)
+    found = holds(cases)
+    assert found == expected
+    assert [by_cryptography(*case) for case in cases[:900]] == expected[:900]

@@ -1,0 +1,194 @@
+"""`verify-parity --run`: a bundle whose own truth was replaced, hashes and all, is found by the training run itself."""
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bundles import put_manifest
+from command import Command
+
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.manifest import MANIFEST
+from qcn.export.lower import lower
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.reference import Inputs, golden_of
+from qcn.train.checkpoint import load_network
+from qcn.verify.parity.run import check_run
+
+
+@pytest.fixture
+def own_run(run: Path, tmp_path: Path) -> Path:
+    """The training run that `bundle` is of, for the test to alter."""
+    return shutil.copytree(run, tmp_path / "run")
+
+
+def put_golden(bundle: Bundle, made: Golden) -> None:
+    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
+        golden.write(draft.path, made)
+
+
+def altered_network(run: Path) -> torch.nn.Module:
+    """The run's network, each weight a little off."""
+    network, _ = load_network(run)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.01 * parameter.abs().mean() * torch.randn_like(parameter))
+    return network
+
+
+def edit(bundle: Bundle, **changes: Any) -> Bundle:
+    path = bundle.folder / MANIFEST
+    put_manifest(bundle.folder, json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}))
+    return Bundle.open(bundle.folder)
+
+
+def test_a_bundle_of_the_run_passes(bundle: Bundle, own_run: Path, qcn: Command) -> None:
+    verdict = check_run(bundle, own_run)
+    assert verdict.status == "passed" and verdict.outputs["activation"].share < 0.01, verdict.reasons
+    code, said = qcn("verify-parity", bundle.folder, "--backends", "torch", "--run", own_run)
+    assert code == 0 and "passed   run: golden.safetensors (fp64)" in said, said
+
+
+def test_the_answers_of_another_network_are_found_by_the_run_alone(bundle: Bundle, own_run: Path, qcn: Command) -> None:
+    """Golden answers and weights of another network, with hashes and tolerances that fit."""
+    other, kept = altered_network(own_run), bundle.golden()
+    given = Inputs(kept.rows, kept.preprocessing, kept.image, kept.label, kept.input, kept.inputs_only)
+    put_golden(bundle, golden_of(other, given, kept.classes))
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, lower(other, *bundle.manifest.input.shape[1:]))
+    only = ("verify-parity", bundle.folder, "--backends", "torch")
+    code, said = qcn(*only)
+    assert code == 0, said
+    code, said = qcn(*only, "--run", own_run)
+    assert (
+        code == 1
+        and "failed   run: golden.safetensors (fp64)" in said
+        and "the golden activation is not the run's" in said
+    )
+
+
+def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
+    """One number of an output of the reference, moved by so many noise floors."""
+
+    def change(made: Golden) -> Golden:
+        values = getattr(made.reference, quantity).copy()
+        values[3].flat[0] += by * float(
+            np.abs(getattr(made.float32, quantity) - getattr(made.reference, quantity)).max()
+        )
+        return replace(made, reference=replace(made.reference, **{quantity: values}))
+
+    return change
+
+
+def noisier(made: Golden) -> Golden:
+    """Float32 answers far from the truth, which would make every tolerance wide."""
+    single = made.reference.activation + 100 * (made.float32.activation - made.reference.activation)
+    return replace(made, float32=replace(made.float32, activation=single.astype(np.float32)))
+
+
+def other_layer(made: Golden) -> Golden:
+    """What the second capsule layer gives, a thousandth larger: it would mislead the search for a fault."""
+    layer = replace(made.layers["capsules2"], pose=made.layers["capsules2"].pose * 1.001)
+    return replace(made, layers={**made.layers, "capsules2": layer})
+
+
+def other_input(made: Golden) -> Golden:
+    seen = made.input.copy()
+    seen[0, 0, 0, 0] += 1e-4
+    return replace(made, input=seen)
+
+
+def fewer(*left_out: int) -> Callable[[Golden], Golden]:
+    """Without some images, such as those that a faulty network fails on; what is there is right."""
+
+    def change(made: Golden) -> Golden:
+        kept = [row for row in range(len(made.rows)) if row not in left_out]
+        answers = {
+            name: replace(
+                getattr(made, name), **{of: getattr(getattr(made, name), of)[kept] for of in ("activation", "pose")}
+            )
+            for name in ("reference", "float32")
+        }
+        layers = {
+            name: {
+                layer: replace(one, activation=one.activation[kept], pose=one.pose[kept])
+                for layer, one in getattr(made, name).items()
+            }
+            for name in ("layers", "layers_float32")
+        }
+        rows = tuple(made.rows[row] for row in kept)
+        arrays = {name: getattr(made, name)[kept] for name in ("image", "label", "input")}
+        return replace(made, rows=rows, **arrays, **answers, **layers)  # type: ignore[arg-type]
+
+    return change
+
+
+GOLDENS = {
+    "there are 15 golden images of the data set": fewer(5),
+    "the golden edge case 'grey' is missing": fewer(17),
+    "the golden activation is not the run's": moved("activation", 0.5),
+    "the golden pose is not the run's": moved("pose", 0.5),
+    "the golden activation in float32 is off by": noisier,
+    "the golden capsules2.pose is not the run's": other_layer,
+    "the golden inputs are not what the run's pre-processing makes": other_input,
+}
+
+
+@pytest.mark.parametrize("says", GOLDENS)
+def test_altered_golden_answers_are_found(bundle: Bundle, own_run: Path, says: str) -> None:
+    put_golden(bundle, GOLDENS[says](bundle.golden()))
+    verdict = check_run(Bundle.open(bundle.folder), own_run)
+    assert verdict.status == "failed" and any(reason.startswith(says) for reason in verdict.reasons), verdict.reasons
+
+
+def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
+    manifest = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
+    classes, source, spec = manifest["classes"], manifest["source"], manifest["preprocessing"]
+    for says, changes in {
+        "the classes: the bundle says": {"classes": [*classes[1:], classes[0]]},
+        "mean: the bundle says": {"preprocessing": {**spec, "mean": [0.5]}},
+        "std: the bundle says": {"preprocessing": {**spec, "std": [0.5]}},
+        "the epoch: the bundle says 7": {"source": {**source, "epoch": 7}},
+        "the data set: the bundle says svhn": {"source": {**source, "data": "svhn"}},
+        "the sha256 of the best weights": {"source": {**source, "sha256": "0" * 64}},
+        "the sha256 of the training data": {"source": {**source, "data_sha256": "0" * 64}},
+    }.items():
+        verdict = check_run(edit(bundle, **changes), own_run)
+        assert verdict.status == "failed" and verdict.reasons[0].startswith(says), verdict.reasons
+        put_manifest(bundle.folder, json.dumps(manifest))
+
+
+def test_a_run_that_is_none_or_altered_is_refused(bundle: Bundle, own_run: Path, tmp_path: Path, qcn: Command) -> None:
+    only = ("verify-parity", bundle.folder, "--backends", "torch", "--run")
+    code, said = qcn(*only, tmp_path / "nothing")
+    assert code == 2 and "is not a training run" in said
+    (file,) = own_run.glob("weights-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    code, said = qcn(*only, own_run)
+    assert code == 2 and "was altered: its sha256 is" in said
+    record = json.loads((own_run / "run.json").read_text(encoding="utf-8"))
+    for name in ("best", "last"):  # the run's record made to fit: it is another run now
+        record[name]["sha256"] = hashlib.sha256(content).hexdigest()
+    (own_run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    code, said = qcn(*only, own_run)
+    assert code == 1 and "the sha256 of the best weights: the bundle says" in said
+
+
+def test_without_torch_it_is_missing(
+    bundle: Bundle, own_run: Path, qcn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, said = qcn("verify-parity", bundle.folder, "--run", own_run)
+    assert code == 3 and "--run needs torch" in said
