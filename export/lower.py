@@ -31,7 +31,7 @@ from qcn.export.program import (
     Value,
     slide,
 )
-from qcn.model import QCN, BranchedExtractor, ConvCapsules, UnbranchedExtractor
+from qcn.model import QCN, BranchedExtractor, ConvCapsules, UnbranchedExtractor, check_sides
 from qcn.quaternion import rotation_matrix, rotor
 
 IMAGE = "image"
@@ -47,9 +47,7 @@ def lower(network: nn.Module, height: int, width: int) -> Program:
         )
     if isinstance(network, CNN):
         return _lower_cnn(network, height, width)
-    if min(height, width) < network.smallest_input:
-        side = network.smallest_input
-        raise UsageError(f"images of {height}×{width} are too small for this network: at least {side}×{side}")
+    check_sides(height, width, network.smallest_input)
     return _lower_qcn(network, height, width)
 
 

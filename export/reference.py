@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qcn import routing
-from qcn.data import find, load
+from qcn.data import find, read
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
@@ -59,8 +59,9 @@ class Evaluation:
 
 def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
-    check_fits(find(run.data.name), run)
-    rows, images, labels = zip(*real_images(load(run.data.name, data_dir).tests, REAL), strict=True)
+    dataset = find(run.settings.dataset, run.settings.stored)
+    check_fits(dataset, run)
+    rows, images, labels = zip(*real_images(read(dataset, data_dir).tests, REAL), strict=True)
     given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
     return golden_of(network, given, tuple(run.classes))
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from qcn import plots
-from qcn.data import find, load
+from qcn.data import AS_IT_IS, DATASETS, find, read
 from qcn.data.imageset import ImageSet
-from qcn.data.spec import Dataset
+from qcn.data.spec import Dataset, Stored
 from qcn.devices import pick_device
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in, write_text
@@ -54,9 +54,9 @@ def evaluate(
         raise unknown_name("kernels", kernels, get_args(Kernels))
     network, run = checkpoint.load_network(folder, which)
     choose_kernels(network, kernels)  # type: ignore[arg-type]
-    name = dataset or run.data.name
-    check_fits(find(name), run)
-    splits = load(name, data_dir)
+    found = find(dataset or run.settings.dataset, stored_as(run, dataset))
+    check_fits(found, run)
+    splits, name = read(found, data_dir), found.name
     chosen = {**splits.tests, "validation": splits.validation}
     if split is not None and split not in chosen:
         raise unknown_name(f"split of '{name}'", split, chosen)
@@ -73,6 +73,16 @@ def evaluate(
             results.append(measure(part, images, predicted))
         write_results(out, results, folder, name, which, run.classes)
     return results
+
+
+def stored_as(run: Run, dataset: str | None = None) -> Stored:
+    """How pictures are kept for the network of a run: those of its own folder, or of another one."""
+    if dataset is None:
+        return run.settings.stored
+    if dataset in DATASETS:
+        return AS_IT_IS
+    channels, height, _ = run.data.image
+    return replace(run.settings.stored, size=height, channels=channels)
 
 
 def check_fits(dataset: Dataset, run: Run) -> None:

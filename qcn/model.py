@@ -8,7 +8,7 @@ Shapes: B images, C capsule types, J parent types, H×W positions, k×k kernel.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -42,14 +42,19 @@ class CapsuleLayer:
 
 @dataclass(frozen=True)
 class QCNConfig:
-    """A QCN's shape. The defaults are the paper's network."""
+    """A QCN's shape. The defaults are the paper's network, for images of about 32×32; `for_size` adapts it to others.
+
+    Widths and strides are those of a branch's residual blocks, from the image on. Without branches there is one stack
+    of blocks, which has the pose's, and those of the activation have no meaning.
+    """
 
     in_channels: int
     classes: int
     branched: bool = True
-    pose_widths: tuple[int, int] = (32, 64)
-    pose_strides: tuple[int, int] = (1, 2)
-    activation_width: int = 32
+    pose_widths: tuple[int, ...] = (32, 64)
+    pose_strides: tuple[int, ...] = (1, 2)
+    activation_widths: tuple[int, ...] = (32,)
+    activation_strides: tuple[int, ...] = (2,)
     primary_capsules: int = 32  # the paper says 96; only 32 (96 pose channels) gives its parameter counts
     layers: tuple[CapsuleLayer, ...] = (CapsuleLayer(5, 1, 16),) * 3
     iterations: int = 2
@@ -57,12 +62,16 @@ class QCNConfig:
 
 
 class ResidualBlock(nn.Module):
-    """Pre-activation residual block: BN, ReLU, 3×3 conv, BN, ReLU, 3×3 conv, plus a 1×1 conv of the activated input."""
+    """Pre-activation residual block: BN, ReLU, 3×3 conv, BN, ReLU, 3×3 conv, plus a 1×1 conv of the activated input.
+
+    With a stride of 3 the first conv is 5×5: the windows of a 3×3 one would leave out the last of 3·n rows and columns.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
         self.norm1 = BatchNorm(in_channels)
-        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        kernel = max(3, 2 * stride - 1)
+        self.conv1 = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
         self.norm2 = BatchNorm(out_channels)
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.skip = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
@@ -76,6 +85,12 @@ class ResidualBlock(nn.Module):
         y = self.conv1(x)
         y = self.conv2(F.relu(self.norm2(y)))
         return y + self.skip(x)
+
+
+def residual_blocks(in_channels: int, widths: tuple[int, ...], strides: tuple[int, ...]) -> list[ResidualBlock]:
+    """One block after the other: [B, in, H, W] -> [B, last width, ⌈H/r⌉, ⌈W/r⌉], r being the product of the strides."""
+    pairs = zip((in_channels, *widths), zip(widths, strides, strict=True), strict=False)
+    return [ResidualBlock(before, width, stride) for before, (width, stride) in pairs]
 
 
 class Projection(nn.Sequential):
@@ -95,45 +110,49 @@ class BranchedExtractor(nn.Module):
         in_channels: int,
         capsules: int,
         pose_size: int,
-        pose_widths: tuple[int, int] = (32, 64),
-        pose_strides: tuple[int, int] = (1, 2),
-        activation_width: int = 32,
+        pose_widths: tuple[int, ...] = (32, 64),
+        pose_strides: tuple[int, ...] = (1, 2),
+        activation_widths: tuple[int, ...] = (32,),
+        activation_strides: tuple[int, ...] = (2,),
     ) -> None:
         super().__init__()
         self.pose_size = pose_size
         self.pose = nn.Sequential(
-            ResidualBlock(in_channels, pose_widths[0], pose_strides[0]),
-            ResidualBlock(pose_widths[0], pose_widths[1], pose_strides[1]),
-            Projection(pose_widths[1], capsules * pose_size),
+            *residual_blocks(in_channels, pose_widths, pose_strides),
+            Projection(pose_widths[-1], capsules * pose_size),
         )
         self.activation = nn.Sequential(
-            ResidualBlock(in_channels, activation_width, stride=2),
-            Projection(activation_width, capsules),
+            *residual_blocks(in_channels, activation_widths, activation_strides),
+            Projection(activation_widths[-1], capsules),
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/2⌉, ⌈W/2⌉], activation [B, C, ⌈H/2⌉, ⌈W/2⌉]."""
+        """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/r⌉, ⌈W/r⌉], activation [B, C, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
         pose = self.pose(x).unflatten(1, (-1, self.pose_size))
         return pose, torch.sigmoid(self.activation(x))
 
 
-def unbranched_stem(in_channels: int) -> nn.Sequential:
-    """The two residual blocks of the paper's ablation, 64 and 96 channels: [B, in, H, W] -> [B, 96, ⌈H/2⌉, ⌈W/2⌉]."""
-    return nn.Sequential(ResidualBlock(in_channels, 64, stride=1), ResidualBlock(64, 96, stride=2))
+def unbranched_stem(
+    in_channels: int, widths: tuple[int, ...] = (64, 96), strides: tuple[int, ...] = (1, 2)
+) -> nn.Sequential:
+    """The residual blocks of the paper's ablation: [B, in, H, W] -> [B, last width, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
+    return nn.Sequential(*residual_blocks(in_channels, widths, strides))
 
 
 class UnbranchedExtractor(nn.Module):
     """The paper's ablation: poses and activations from one stack of residual blocks."""
 
-    def __init__(self, in_channels: int, capsules: int, pose_size: int) -> None:
+    def __init__(
+        self, in_channels: int, capsules: int, pose_size: int, widths: tuple[int, ...], strides: tuple[int, ...]
+    ) -> None:
         super().__init__()
         self.pose_size = pose_size
-        self.stem = unbranched_stem(in_channels)
-        self.pose = Projection(96, capsules * pose_size)
-        self.activation = Projection(96, capsules)
+        self.stem = unbranched_stem(in_channels, widths, strides)
+        self.pose = Projection(widths[-1], capsules * pose_size)
+        self.activation = Projection(widths[-1], capsules)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/2⌉, ⌈W/2⌉], activation [B, C, ⌈H/2⌉, ⌈W/2⌉]."""
+        """[B, in, H, W] -> pose [B, C, pose_size, ⌈H/r⌉, ⌈W/r⌉], activation [B, C, ⌈H/r⌉, ⌈W/r⌉]; r: all strides."""
         x = self.stem(x)
         pose = self.pose(x).unflatten(1, (-1, self.pose_size))
         return pose, torch.sigmoid(self.activation(x))
@@ -265,10 +284,13 @@ class QCN(nn.Module):
                 3,
                 config.pose_widths,
                 config.pose_strides,
-                config.activation_width,
+                config.activation_widths,
+                config.activation_strides,
             )
         else:
-            self.extractor = UnbranchedExtractor(config.in_channels, config.primary_capsules, 3)
+            self.extractor = UnbranchedExtractor(
+                config.in_channels, config.primary_capsules, 3, config.pose_widths, config.pose_strides
+            )
         capsules = [config.primary_capsules, *(layer.capsules for layer in config.layers)]
         self.layers = nn.ModuleList(
             ConvCapsules(capsules_in, layer, config.iterations, config.mode)
@@ -280,8 +302,9 @@ class QCN(nn.Module):
     @property
     def smallest_input(self) -> int:
         """The smallest image side that leaves one position after the last convolutional capsule layer."""
-        # The extractor halves, rounding up: as a convolution of stride 2 with a kernel of 1 does.
-        return smallest_input([(1, 2), *((layer.kernel, layer.stride) for layer in self.config.layers)])
+        # The extractor divides, rounding up: as a convolution of all its strides with a kernel of 1 does.
+        extractor = (1, math.prod(self.config.pose_strides))
+        return smallest_input([extractor, *((layer.kernel, layer.stride) for layer in self.config.layers)])
 
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, H, W] -> class poses [B, classes, 3], activations and logits [B, classes]."""
@@ -313,33 +336,91 @@ def check_input(image: Tensor, channels: int, smallest: int) -> None:
     """Refuse an image batch that does not fit the network, and say what would fit."""
     if image.ndim != 4 or image.shape[1] != channels:
         raise UsageError(f"the network takes images [B, {channels}, H, W], not {list(image.shape)}")
-    if min(image.shape[2:]) < smallest:
-        height, width = image.shape[2:]
+    check_sides(image.shape[2], image.shape[3], smallest)
+
+
+def check_sides(height: int, width: int, smallest: int) -> None:
+    """Refuse images that are too small for a network."""
+    if min(height, width) < smallest:
         raise UsageError(f"images of {height}×{width} are too small for this network: at least {smallest}×{smallest}")
 
 
-def qcn(in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2) -> QCN:
-    """The paper's network."""
-    return QCN(QCNConfig(in_channels, classes, mode=mode, iterations=iterations))
+# ---- the networks of the product -------------------------------------------------------------------------------------
+
+GRID = 14  # positions of primary capsules per side, at least: as many as images of 28×28 give with a stride of 2
 
 
-def qcn_unbranched(in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2) -> QCN:
-    """The paper's ablation: one stack of residual blocks instead of two branches."""
-    return QCN(QCNConfig(in_channels, classes, branched=False, mode=mode, iterations=iterations))
+def strides_for(size: int) -> tuple[int, ...]:
+    """The strides by which a branch goes from images of size × size to the grid of its primary capsules.
+
+    Each position costs routing the same, so larger images get larger strides, not more positions: 14 to 16 per side for
+    images of 28 to 32, 40 to 48, 53 to 64, 79 to 96, 105 to 128, …, and at most 20 for those between. Strides are 2,
+    the first one 2 or 3, and as large as leaves 14 positions. Images of less than 27 have fewer.
+    """
+    room = max(2, (size - 1) // (GRID - 1))  # the largest r of ⌈size/r⌉ ≥ 14
+    halvings = room.bit_length() - 1
+    first = 3 if 3 << (halvings - 1) <= room else 2
+    return (first, *[2] * (halvings - 1))
 
 
-def qcn_tiny(in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2) -> QCN:
-    """The same operator, small enough to train on two CPU cores in two or three minutes."""
-    return QCN(
-        QCNConfig(
-            in_channels,
-            classes,
-            pose_widths=(24, 48),
-            pose_strides=(2, 1),  # halved first: most of the convolutions then cost a quarter
-            activation_width=24,
-            primary_capsules=8,
-            layers=(CapsuleLayer(3, 2, 8), CapsuleLayer(3, 2, 8)),
-            mode=mode,
-            iterations=iterations,
-        )
+def for_size(config: QCNConfig, size: int | None) -> QCNConfig:
+    """The network of `config` for images of size × size. Below 40×40, and for None, it is `config` itself.
+
+    A branch has a block for each stride. Blocks that are added for it come first and are narrow: half of what follows,
+    in eights. So every pixel is seen, and a network for 64×64 or 96×96 has at most a tenth more parameters than the one
+    for 32×32; a `qcn` takes up to a quarter more time.
+    """
+    if size is None or (strides := strides_for(size)) == (2,):
+        return config
+
+    def block_widths(widths: tuple[int, ...]) -> tuple[int, ...]:
+        while len(widths) < len(strides):
+            widths = (max(8, widths[0] // 16 * 8), *widths)
+        return widths
+
+    pose, activation = block_widths(config.pose_widths), block_widths(config.activation_widths)
+    return replace(
+        config,
+        pose_widths=pose,
+        pose_strides=(*strides, *[1] * (len(pose) - len(strides))),
+        activation_widths=activation,
+        activation_strides=strides,
     )
+
+
+def _network(config: QCNConfig, size: int | None) -> QCN:
+    network = QCN(for_size(config, size))
+    if size is not None:
+        check_sides(size, size, network.smallest_input)
+    return network
+
+
+def qcn(in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2, size: int | None = None) -> QCN:
+    """The paper's network; for images whose side, `size`, is 40 pixels or more, with larger strides: see `for_size`."""
+    return _network(QCNConfig(in_channels, classes, mode=mode, iterations=iterations), size)
+
+
+def qcn_unbranched(
+    in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2, size: int | None = None
+) -> QCN:
+    """The paper's ablation: one stack of residual blocks instead of two branches."""
+    config = QCNConfig(in_channels, classes, branched=False, pose_widths=(64, 96), mode=mode, iterations=iterations)
+    return _network(config, size)
+
+
+def qcn_tiny(
+    in_channels: int, classes: int, mode: Mode = "logistic", iterations: int = 2, size: int | None = None
+) -> QCN:
+    """The same operator, small enough to train on two CPU cores in two or three minutes."""
+    config = QCNConfig(
+        in_channels,
+        classes,
+        pose_widths=(24, 48),
+        pose_strides=(2, 1),  # halved first: most of the convolutions then cost a quarter
+        activation_widths=(24,),
+        primary_capsules=8,
+        layers=(CapsuleLayer(3, 2, 8), CapsuleLayer(3, 2, 8)),
+        mode=mode,
+        iterations=iterations,
+    )
+    return _network(config, size)

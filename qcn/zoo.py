@@ -21,7 +21,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:
-    """A freshly initialised network. Options: `mode` and `iterations` for routing, `size` for `cnn`."""
+    """A freshly initialised network. Options: `mode` and `iterations` of routing; `size`, for QCNs and `cnn`."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
     if in_channels < 1 or classes < 2:

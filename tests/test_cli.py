@@ -42,10 +42,13 @@ COMMANDS = [
     ["verify-parity"],
     ["benchmark"],
     ["sign"],
+    ["explain"],
+    ["predict"],
     ["datasets"],
     ["datasets", "list"],
     ["datasets", "fetch"],
     ["datasets", "show"],
+    ["datasets", "check"],
 ]
 
 
@@ -66,7 +69,9 @@ def test_help_needs_no_heavy_package(command: list[str]) -> None:
     assert "Usage" in result.stdout
 
 
-@pytest.mark.parametrize("command", [["train", "--dataset", "mnist"], ["evaluate", "run"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["train", "--dataset", "mnist"], ["evaluate", "run"], ["explain", "run", "a.png"]], ids=" ".join
+)
 def test_what_needs_a_heavy_package_says_how_to_get_it(command: list[str]) -> None:
     result = run_bare(f"sys.argv = {['qcn', *command]!r}\nfrom qcn.cli import main\nmain()")
     assert result.returncode == 3
@@ -165,7 +170,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["train", "--dataset", "mnits"], 2, "no data set named 'mnits'; did you mean 'mnist'?"),
+        (["train", "--dataset", "mnits"], 2, "no data set or folder named 'mnits'; did you mean 'mnist'?"),
         (["train", "--dataset", "mnist"], 3, "qcn datasets fetch mnist"),
         (["train", "--dataset", "viewpoints-demo", "--model", "qnc"], 2, "did you mean 'qcn'?"),
         (["train", "--dataset", "mnist", "--device", "cuda"], 3, "sees 0 CUDA devices"),

@@ -1,12 +1,13 @@
-"""libqcn's pre-processing against Python's, bit by bit, and the programs around the library."""
+"""The programs around libqcn."""
 
-import ctypes
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ import pytest
 import torch
 from bundles import bundle_of
 from numpy.typing import NDArray
+from pictures import drawn
 from PIL import Image
 
 from qcn import create
-from qcn.data.preprocess import preprocess
+from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.model import qcn_tiny
+from qcn.runtime.preprocess import preprocess
+from qcn.verify.runners import Options
+from qcn.verify.runners.native import NativeRunner
 
 ROOT = Path(__file__).parents[1]
 Make = Callable[[int, int, Preprocessing], Bundle]
@@ -48,100 +53,8 @@ def make(tmp_path: Path) -> Make:
     return make_bundle
 
 
-class _Image(ctypes.Structure):
-    _fields_ = (
-        *(("size", ctypes.c_size_t), ("data", ctypes.c_void_p)),
-        *((name, ctypes.c_int) for name in ("width", "height", "channels", "pixel")),
-        *((name, ctypes.c_ssize_t) for name in ("column_stride", "row_stride", "channel_stride")),
-        *((name, ctypes.c_int) for name in ("reverse_channels", "on_device")),
-    )
-
-
-class _Params(ctypes.Structure):
-    _fields_ = (
-        *(("size", ctypes.c_size_t), ("backend", ctypes.c_int), ("precision", ctypes.c_char_p)),
-        *((name, ctypes.c_int) for name in ("self_test", "threads", "device")),
-        *((name, ctypes.c_void_p) for name in ("log", "log_user")),
-    )
-
-
-class Library:
-    """As much of qcn.h as pre-processing takes."""
-
-    def __init__(self, build: Path) -> None:
-        self.library = ctypes.CDLL(str(build / "libqcn.so"))
-        self.library.qcn_last_error.restype = ctypes.c_char_p
-
-    def preprocess(self, bundle: Bundle, pixels: NDArray[Any], reverse: bool = False) -> NDArray[np.float32]:
-        """[C, H, W], in any memory layout, to what the network sees."""
-        model = ctypes.c_void_p()
-        params = _Params(ctypes.sizeof(_Params), 1, None, 0, 0, 0, None, None)
-        self.succeed(self.library.qcn_model_load(os.fsencode(bundle.folder), ctypes.byref(params), ctypes.byref(model)))
-        channels, height, width = pixels.shape
-        kind = {np.dtype(np.uint8): 0, np.dtype(np.float32): 1}[pixels.dtype]
-        strides = pixels.strides[2], pixels.strides[1], pixels.strides[0]
-        image = _Image(
-            ctypes.sizeof(_Image), pixels.ctypes.data, width, height, channels, kind, *strides, int(reverse), 0
-        )
-        out = np.empty(bundle.manifest.input.shape, np.float32)
-        self.succeed(
-            self.library.qcn_preprocess(model, ctypes.byref(image), out.ctypes.data_as(ctypes.POINTER(ctypes.c_float)))
-        )
-        self.library.qcn_model_free(model)
-        return out
-
-    def succeed(self, status: int) -> None:
-        assert status == 0, self.library.qcn_last_error().decode()
-
-
-def drawn(channels: int, height: int, width: int) -> NDArray[np.uint8]:
-    """A photograph, nearly: smooth shading, edges, a texture and the noise of a sensor."""
-    y, x = np.mgrid[:height, :width] / max(height, width, 2)
-    generator = np.random.default_rng(height * 10007 + width)
-    light = [120 + 90 * np.sin(5 * x + c) * np.cos(3 * y - c) for c in range(channels)]
-    shape = 60 * ((x - 0.5) ** 2 + (y - 0.4) ** 2 < 0.08) - 50 * (abs(x - y) < 0.03) + 20 * np.sin(90 * x * y)
-    pixels = np.stack(light) + shape + generator.normal(0, 4, (channels, height, width))
-    return np.clip(pixels, 0, 255).astype(np.uint8)
-
-
 NORB = Preprocessing(resize=48, crop=32, standardise="image")
 COLOURS = Preprocessing(resize=32, mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2616))
-
-
-@pytest.mark.parametrize(
-    ("channels", "spec"),
-    [(2, NORB), (1, Preprocessing(resize=40, crop=32, mean=(0.1307,), std=(0.3081,))), (3, COLOURS)],
-    ids=["by image", "by data set", "colours"],
-)
-def test_the_library_sees_what_python_sees(built: Path, make: Make, channels: int, spec: Preprocessing) -> None:
-    library, bundle = Library(built), make(channels, 32, spec)
-    for size in ((96, 96), (48, 48), (1, 1), (1, 9), (31, 33), (67, 41), (240, 321), (1081, 1917), (2, 1500)):
-        pixels = drawn(channels, *size)
-        seen = preprocess(torch.from_numpy(pixels)[None], spec)[0].numpy()
-        assert np.array_equal(library.preprocess(bundle, pixels), seen), size
-        # With the channels together, from below, mirrored, and the last channel first: it is the same image.
-        together = np.ascontiguousarray(pixels.transpose(1, 2, 0)).transpose(2, 0, 1)
-        below = np.ascontiguousarray(pixels[:, ::-1, ::-1])[:, ::-1, ::-1]
-        assert np.array_equal(library.preprocess(bundle, together), seen), size
-        assert np.array_equal(library.preprocess(bundle, below), seen), size
-        assert np.array_equal(library.preprocess(bundle, pixels[::-1], reverse=True), seen), size
-        floats = (pixels / 255).astype(np.float32)
-        seen = preprocess(torch.from_numpy(floats)[None], spec)[0].numpy()
-        np.testing.assert_array_max_ulp(library.preprocess(bundle, floats), seen, maxulp=1)
-
-
-def test_edge_cases_are_seen_alike(built: Path, make: Make) -> None:
-    library, bundle = Library(built), make(2, 32, NORB)
-    for value in (0, 7, 255):
-        constant = np.full((2, 53, 71), value, np.uint8)
-        assert (library.preprocess(bundle, constant) == 0).all()
-    floats = (drawn(2, 50, 60) / 255).astype(np.float32)
-    floats[1, 25, 30] = np.nan
-    seen = preprocess(torch.from_numpy(floats)[None], NORB)[0].numpy()
-    answer = library.preprocess(bundle, floats)
-    np.testing.assert_array_max_ulp(answer[0], seen[0], maxulp=1)
-    assert np.isnan(answer[1]).all()
-    assert np.isnan(seen[1]).all()
 
 
 def run(program: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -187,7 +100,6 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
         file.write_bytes(file.read_bytes()[:-200])
     (tmp_path / "text.pgm").write_text("P5 hello")
     (tmp_path / "cut.pgm").write_bytes(good.read_bytes()[:-1])
-    (tmp_path / "small.pgm").write_bytes(b"P5 3 2 255 abcdef")
     (tmp_path / "empty.png").touch()
     bad = {
         "gone.pgm": "No such file",
@@ -196,7 +108,6 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
         "cut.jpg": "JPEG",
         "cut.png": "PNG",
         "empty.png": "not a PGM",
-        "small.pgm": "28×28",
     }
     done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in bad), good, "--json")
     assert done.returncode == 1
@@ -231,27 +142,132 @@ def test_two_views_are_two_files_or_one(built: Path, make: Make, tmp_path: Path)
     assert answers(tmp_path / "both.pgm", "--beside") == two[:1]
     done = run(program, bundle.folder, left, right, left, "--no-self-test")
     assert done.returncode == 1
-    assert "2 views of an object" in done.stderr
     assert done.stdout.startswith(f"{left} + {right}: ")
+    for way in ("two views of an object, and this is one", "two files", "a file of two channels", "--beside"):
+        assert way in done.stderr
+    Image.fromarray(drawn(3, 96, 80).transpose(1, 2, 0)).save(tmp_path / "colours.png")
+    done = run(program, bundle.folder, tmp_path / "colours.png", "--no-self-test")
+    assert (done.returncode, done.stdout) == (1, "")
+    done = run(program, make(1, 32, NORB).folder, left, "--beside", "--no-self-test")
+    assert (done.returncode, "takes one view" in done.stderr) == (2, True)
 
 
-def test_colours_become_grey_and_grey_colours(built: Path, make: Make, tmp_path: Path) -> None:
-    colours = Image.fromarray(drawn(3, 60, 50).transpose(1, 2, 0))
-    colours.save(tmp_path / "colours.png")
-    colours.convert("RGBA").save(tmp_path / "alpha.png")
-    colours.convert("L").save(tmp_path / "grey.pgm")
-    colours.convert("L").convert("RGB").save(tmp_path / "grey.ppm")
-    program = built / "programs/qcn-run"
-    for bundle, names in (
-        (make(1, 32, NORB), ("colours.png", "grey.pgm", "alpha.png", "grey.ppm")),
-        (make(3, 32, COLOURS), ("colours.png", "alpha.png")),
-        (make(3, 32, COLOURS), ("grey.pgm", "grey.ppm")),
-    ):
-        files = [tmp_path / name for name in names]
-        done = run(program, bundle.folder, *files, "--json", "--top", "10", "--no-self-test")
-        assert done.returncode == 0, done.stderr
-        first, *rest = (picture["answers"] for picture in json.loads(done.stdout)["pictures"])
-        assert all(other == first for other in rest)
+def answers_of(built: Path, bundle: Bundle, files: list[Path]) -> list[list[float]]:
+    """The activations that qcn-run finds in each file."""
+    done = run(built / "programs/qcn-run", bundle.folder, *files, "--json", "--top", "10", "--no-self-test")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [picture["answers"] for picture in json.loads(done.stdout)["pictures"]]
+    order = {name: index for index, name in enumerate(bundle.manifest.classes)}
+    return [[each["activation"] for each in sorted(one, key=lambda each: order[each["class"]])] for one in found]
+
+
+def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
+    """qcn-run decodes these files as Python does: libqcn's answers to both are the same numbers."""
+    spec, image = bundle.manifest.preprocessing, bundle.manifest.image
+    seen = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
+    with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
+        expected = [runner.infer(one[None])["activation"][0] for one in seen]
+    assert len({one.tobytes() for one in expected}) > 1
+    for file, found, due in zip(files, answers_of(built, bundle, files), expected, strict=True):
+        assert np.array_equal(np.array(found, np.float32), due), file.name
+
+
+def deep_png(pixels: NDArray[np.uint16], colour: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG of 16 bits, which Pillow writes in grey only: [H, W, C] of this colour type."""
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0)
+    parts = ((b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    framed = (
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(framed)
+
+
+def write_kinds(folder: Path) -> list[Path]:
+    """Picture files of every kind that qcn-run and Pillow both read, of a size that no network has."""
+    colours = Image.fromarray(np.ascontiguousarray(drawn(3, 45, 70).transpose(1, 2, 0)))
+    grey, alpha = colours.convert("L"), Image.fromarray(drawn(1, 45, 70)[0]).transpose(Image.Transpose.ROTATE_180)
+    deep = np.random.default_rng(0).integers(0, 65536, (40, 30, 4), np.uint16)
+    deep.ravel()[:1200] = np.arange(1200) * 54
+    palette, few = colours.convert("P", palette=Image.Palette.ADAPTIVE), colours.quantize(4)
+    kinds = {
+        "grey.png": (grey, {}),
+        "grey.pgm": (grey, {}),
+        "colours.png": (colours, {}),
+        "colours.ppm": (colours, {}),
+        "palette.png": (palette, {}),
+        "four.png": (few, {"bits": 2}),
+        "palette-transparent.png": (palette, {"transparency": bytes(range(0, 250, 2))}),
+        "colours-transparent.png": (colours, {"transparency": colours.getpixel((3, 4))}),
+        "grey-transparent.png": (grey, {"transparency": grey.getpixel((3, 4))}),
+        "two.png": (grey.convert("1"), {}),
+        "grey-alpha.png": (Image.merge("LA", [grey, alpha]), {}),
+        "alpha.png": (Image.merge("RGBA", [*colours.split(), alpha]), {}),
+        "deep.png": (Image.fromarray(deep[..., 0]), {}),
+        "deep.pgm": (Image.fromarray(deep[..., 0]), {}),
+        "grey.jpg": (grey, {"quality": 90}),
+        "colours.jpg": (colours, {"quality": 90, "subsampling": 0}),
+    }
+    for name, (image, options) in kinds.items():
+        image.save(folder / name, **options)
+    gamma = (b"gAMA", struct.pack(">I", 100000))  # linear light: neither reader changes the numbers for it
+    (folder / "deep-colours.png").write_bytes(deep_png(deep[..., :3], 2))
+    (folder / "deep-alpha.png").write_bytes(deep_png(deep, 6))
+    (folder / "deep-grey-alpha.png").write_bytes(deep_png(deep[..., :2], 4))
+    (folder / "gamma.png").write_bytes(deep_png(deep[..., :1], 0, gamma))
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_files_are_decoded_as_python_does(built: Path, make: Make, channels: int, tmp_path: Path) -> None:
+    (tmp_path / "kinds").mkdir()
+    files = write_kinds(tmp_path / "kinds")
+    assert len(files) == 20
+    check_alike(built, make(channels, 32, NORB), files)
+
+
+def test_exif_says_which_way_is_up(built: Path, make: Make, tmp_path: Path) -> None:
+    picture, files = Image.fromarray(np.ascontiguousarray(drawn(3, 40, 56).transpose(1, 2, 0))), []
+    for orientation in (*range(1, 9), 0, 9, 65535):
+        exif = Image.Exif()
+        exif[0x010F], exif[0x0112] = "a camera", orientation
+        for suffix in ("jpg", "png"):
+            files.append(tmp_path / f"{orientation}.{suffix}")
+            picture.save(files[-1], exif=exif, **({"quality": 95, "subsampling": 0} if suffix == "jpg" else {}))
+    bundle = make(3, 32, COLOURS)
+    check_alike(built, bundle, files)
+    assert len({tuple(found) for found in answers_of(built, bundle, files[:16])}) == 16
+
+
+def test_hostile_exif_is_a_picture_the_right_way_up_or_refused(built: Path, make: Make, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(drawn(3, 20, 30).transpose(1, 2, 0)).save(tmp_path / "good.jpg", exif=exif)
+    good = (tmp_path / "good.jpg").read_bytes()
+    start = good.index(b"Exif") - 4
+    rng, files = np.random.default_rng(0), []
+    for trial in range(200):
+        bad = bytearray(good)
+        for place in rng.integers(start, start + 40, 1 + trial % 4):
+            bad[place] = rng.choice([0, 1, 255, rng.integers(256)])
+        files.append(tmp_path / f"{trial:03}.jpg")
+        files[-1].write_bytes(bad)
+    bundle = make(3, 32, COLOURS)
+    done = run(built / "programs/qcn-run", bundle.folder, *files, "--json", "--no-self-test")
+    assert done.returncode in (0, 1) and done.stderr == ""
+    assert len(json.loads(done.stdout)["pictures"]) == 200
+
+
+def test_a_picture_of_any_size_is_classified(built: Path, bundle: Bundle, tmp_path: Path) -> None:
+    files = []
+    for height, width in ((1, 1), (28, 28), (2, 3), (480, 640), (1, 16384), (16384, 1)):
+        files.append(tmp_path / f"{height}x{width}.pgm")
+        Image.fromarray(drawn(1, height, width)[0]).save(files[-1])
+    check_alike(built, bundle, files)
+    (tmp_path / "long.pgm").write_bytes(b"P5 16385 1 255\n" + bytes(16385))
+    done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "long.pgm")
+    assert (done.returncode, "at most 16384×16384 pixels" in done.stderr) == (1, True)
 
 
 def test_exit_codes(built: Path, bundle: Bundle, tmp_path: Path) -> None:
@@ -322,13 +338,37 @@ def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: M
     assert done.returncode == 1
     assert "/dev/no-such-camera: cannot be opened: No such file" in done.stderr
 
-    # A stereo frame: the camera example and qcn-run see the same pair of views.
+    # A stereo frame: the camera example and qcn-run see the same pair of views, and never guess it.
     pair = make(2, 32, NORB)
     (tmp_path / "stereo").mkdir()
-    Image.fromarray(drawn(1, 96, 192)[0]).save(tmp_path / "stereo/frame.png")
-    seen = run(program, pair.folder, "--folder", tmp_path / "stereo", "--no-self-test").stdout.splitlines()[1]
+    Image.fromarray(np.ascontiguousarray(drawn(3, 96, 192).transpose(1, 2, 0))).save(tmp_path / "stereo/frame.png")
+    arguments = (pair.folder, "--folder", tmp_path / "stereo", "--no-self-test")
+    seen = run(program, *arguments, "--beside").stdout.splitlines()[1]
     told = run(built / "programs/qcn-run", pair.folder, tmp_path / "stereo", "--beside", "--no-self-test").stdout
     assert seen.split(": ")[1].split(",")[0] == told.strip().split(": ")[1]
+    done = run(program, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "this network takes two views; --beside takes the left and right half of a frame" in done.stderr
+    done = run(program, bundle.folder, "--folder", tmp_path / "pictures", "--beside")
+    assert (done.returncode, "takes one view; leave out --beside" in done.stderr) == (2, True)
+    Image.fromarray(drawn(1, 96, 191)[0]).save(tmp_path / "stereo/frame.png")
+    done = run(program, *arguments, "--beside")
+    assert (done.returncode, "191 pixels across has no two equal halves" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_camera_takes_frames_of_a_webcam(built: Path, make: Make, channels: int, tmp_path: Path) -> None:
+    bundle = make(channels, 32, NORB)
+    for number, image in enumerate((drawn(3, 480, 640), drawn(3, 720, 1280), drawn(1, 480, 640), drawn(4, 480, 640))):
+        pixels = np.squeeze(np.ascontiguousarray(image.transpose(1, 2, 0)))
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png", compress_level=1)
+    done = run(built / "examples/camera", bundle.folder, "--folder", tmp_path, "--no-self-test")
+    assert done.returncode == 0, done.stderr
+    found = [line.split(": ")[1].split(",")[0] for line in done.stdout.splitlines()[1:]]
+    files = sorted(tmp_path.glob("*.png"))
+    expected = answers_of(built, bundle, files)
+    assert found == [f"class{np.argmax(each)} {max(each):.4f}" for each in expected]
+    check_alike(built, bundle, files)
 
 
 def test_ctrl_c_ends_the_camera_in_order(built: Path, bundle: Bundle, tmp_path: Path) -> None:

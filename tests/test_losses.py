@@ -9,7 +9,7 @@ def test_spread_loss_is_the_papers_sum() -> None:
     activation = torch.tensor([[0.9, 0.5, 0.1], [0.2, 0.3, 0.8]])
     # Image 0 (class 0): 0.7-0.4=0.3, 0.7-0.8<0. Image 1 (class 0): 0.7+0.1=0.8, 0.7+0.6=1.3.
     expected = (0.3**2 + 0 + 0.8**2 + 1.3**2) / 2
-    got = spread_loss(activation, torch.tensor([0, 0]), 0.7)
+    got = spread_loss(activation, torch.tensor([0, 0]), 0.7).mean()
     torch.testing.assert_close(got, torch.tensor(expected))
 
 

@@ -1,11 +1,13 @@
 """The network: its size, its shapes, and that it learns the same in every precision it offers."""
 
+import math
+
 import pytest
 import torch
 
 import qcn
 from qcn.errors import UsageError
-from qcn.model import QCN, CapsuleLayer, ConvCapsules, QCNConfig, RunningRMS
+from qcn.model import QCN, BranchedExtractor, CapsuleLayer, ConvCapsules, QCNConfig, RunningRMS, strides_for
 from qcn.zoo import MODELS, parameter_count
 
 
@@ -39,9 +41,13 @@ def test_every_model_answers_and_learns_from_one_image(name: str) -> None:
         assert network.eval()(torch.randn(1, 2, 32, 32)).activation.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["qcn", "qcn-unbranched", "qcn-tiny"])
-def test_the_smallest_input_works_and_a_smaller_one_is_refused(name: str) -> None:
-    network = qcn.create(name, in_channels=1, classes=3).eval()
+QCNS = ["qcn", "qcn-unbranched", "qcn-tiny"]
+
+
+@pytest.mark.parametrize("size", [None, 64, 96])
+@pytest.mark.parametrize("name", QCNS)
+def test_the_smallest_input_works_and_a_smaller_one_is_refused(name: str, size: int | None) -> None:
+    network = qcn.create(name, in_channels=1, classes=3, size=size).eval()
     assert isinstance(network, QCN)
     side = network.smallest_input
     assert network(torch.randn(1, 1, side, side + 3)).pose.shape == (1, 3, 3)
@@ -51,6 +57,96 @@ def test_the_smallest_input_works_and_a_smaller_one_is_refused(name: str) -> Non
 
 def test_the_paper_network_needs_25_pixels() -> None:
     assert QCN(QCNConfig(1, 10)).smallest_input == 25
+
+
+@pytest.mark.parametrize(
+    ("size", "strides", "grid"),
+    [
+        (25, (2,), 13),
+        (28, (2,), 14),
+        (32, (2,), 16),
+        (39, (2,), 20),
+        (40, (3,), 14),
+        (48, (3,), 16),
+        (52, (3,), 18),
+        (53, (2, 2), 14),
+        (64, (2, 2), 16),
+        (78, (2, 2), 20),
+        (79, (3, 2), 14),
+        (80, (3, 2), 14),
+        (96, (3, 2), 16),
+        (100, (3, 2), 17),
+        (104, (3, 2), 18),
+        (105, (2, 2, 2), 14),
+        (128, (2, 2, 2), 16),
+        (156, (2, 2, 2), 20),
+        (224, (2, 2, 2, 2), 14),
+    ],
+)
+def test_the_size_of_images_decides_the_strides(size: int, strides: tuple[int, ...], grid: int) -> None:
+    assert strides_for(size) == strides
+    for name in ("qcn", "qcn-tiny"):
+        network = qcn.create(name, in_channels=1, classes=2, size=size).eval()
+        assert isinstance(network, QCN)
+        with torch.no_grad():
+            pose, activation = network.extractor(torch.rand(1, 1, size, size))
+        assert pose.shape[3:] == activation.shape[2:] == (grid, grid)
+
+
+def test_primary_capsules_are_neither_few_nor_many_for_any_size() -> None:
+    for size in range(27, 2000):
+        assert 14 <= math.ceil(size / math.prod(strides_for(size))) <= 20, size
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "count"),
+    [
+        ("qcn", 48, 191_808),
+        ("qcn", 64, 195_744),
+        ("qcn", 96, 198_048),
+        ("qcn", 128, 204_400),
+        ("qcn-unbranched", 64, 299_450),
+        ("qcn-unbranched", 96, 302_522),
+        ("qcn-tiny", 64, 52_784),
+        ("qcn-tiny", 96, 54_320),
+    ],
+)
+def test_a_network_for_larger_images_has_at_most_a_tenth_more_parameters(name: str, size: int, count: int) -> None:
+    assert parameter_count(qcn.create(name, in_channels=3, classes=10, size=size)) == count
+    assert count <= 1.1 * parameter_count(qcn.create(name, in_channels=3, classes=10))
+
+
+@pytest.mark.parametrize("name", QCNS)
+def test_up_to_39_pixels_the_network_is_the_one_without_a_size(name: str) -> None:
+    """So that the weights of runs that name no size fit."""
+    states = []
+    for size in (None, 25, 28, 32, 39):
+        torch.manual_seed(0)
+        states.append(qcn.create(name, in_channels=2, classes=5, size=size).state_dict())
+    for state in states[1:]:
+        assert list(state) == list(states[0])
+        assert all(torch.equal(tensor, states[0][key]) for key, tensor in state.items())
+
+
+@pytest.mark.parametrize("size", [32, 47, 48, 49, 64, 65, 94, 95, 96, 127, 128])
+def test_both_branches_see_every_pixel(size: int) -> None:
+    torch.manual_seed(0)
+    network = qcn.create("qcn-tiny", in_channels=1, classes=2, size=size).eval()
+    assert isinstance(network, QCN) and isinstance(network.extractor, BranchedExtractor)
+    for branch in (network.extractor.pose, network.extractor.activation):
+        image = (torch.rand(4, 1, size, size) + 0.5).requires_grad_()  # positive: a block begins with a ReLU
+        seen = branch(image)
+        (gradient,) = torch.autograd.grad((seen * torch.randn_like(seen)).sum(), image)
+        unseen = (gradient.abs().sum(0)[0] == 0).nonzero().tolist()
+        assert not unseen
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("qcn", 25), ("qcn-unbranched", 25), ("qcn-tiny", 13)])
+def test_a_size_that_is_too_small_is_refused(name: str, smallest: int) -> None:
+    qcn.create(name, in_channels=1, classes=2, size=smallest)
+    for size in (smallest - 1, 1, 0, -64):
+        with pytest.raises(UsageError, match=f"of {size}×{size} are too small .*: at least {smallest}×{smallest}"):
+            qcn.create(name, in_channels=1, classes=2, size=size)
 
 
 def test_images_of_another_shape_are_refused() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
+from qcn.model import QCN
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
@@ -240,6 +241,22 @@ def test_presets_precisions_and_rivals_train_by_the_same_call(
 ) -> None:
     run = Training(settings, first_images(data_dir), tmp_path / "run", torch.device("cpu")).run()
     assert np.isfinite(run.history[0].train_loss) and load_network(tmp_path / "run")
+
+
+@pytest.mark.parametrize("times", [(2, 3), (3, 2)], ids=["56×84", "84×56"])
+def test_larger_images_get_a_network_for_their_shorter_side(
+    data_dir: Path, tmp_path: Path, times: tuple[int, int]
+) -> None:
+    splits = first_images(data_dir)
+    train, validation = (
+        replace(part, images=part.images.repeat(times[0], 2).repeat(times[1], 3))
+        for part in (splits.train, splits.validation)
+    )
+    larger = replace(splits, train=train, validation=validation)
+    Training(replace(SHORT, epochs=1, batch_size=2), larger, tmp_path / "run", torch.device("cpu")).run()
+    network, run = load_network(tmp_path / "run")
+    assert isinstance(network, QCN)
+    assert (run.model.size, network.config.pose_strides) == (56, (2, 2))
 
 
 @pytest.mark.parametrize(

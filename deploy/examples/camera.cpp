@@ -2,14 +2,18 @@
 //
 //     ./camera BUNDLE                    frames of /dev/video0
 //     ./camera BUNDLE --folder frames    pictures of a folder instead of a camera
+//     ./camera BUNDLE --beside           frames of a stereo camera on USB, which shows both views side by side
 //
-// A network of one channel gets the brightness of a frame, and a network of three channels its colours. A network of
-// two channels gets the left and the right half: stereo cameras on USB show both views side by side. Grey and YUYV
-// frames are not copied: the library reads them in the driver's memory, by strides.
+// Frames have any size: the library brings them to that of the network's images. A network of one channel gets the
+// brightness of a frame, and a network of three channels its colours. A network of two channels takes the two views of
+// a stereo camera, which are never guessed. Grey frames, and the brightness of YUYV frames, are not copied: the library
+// reads them in the driver's memory, by strides.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "frames.h"
@@ -18,6 +22,8 @@
 namespace {
 
 using namespace qcn_programs;
+
+constexpr int kViews = 2;  // of a stereo camera
 
 volatile std::sig_atomic_t stop = 0;
 
@@ -41,23 +47,38 @@ void yuyv_to_rgb(const Frame& frame, std::vector<unsigned char>& rgb) {
   }
 }
 
-// The frame as an image for a network of `channels` channels. `rgb` is memory for the colours of a YUYV frame.
-qcn_image image_of(const Frame& frame, int channels, std::vector<unsigned char>& rgb) {
-  const int step = frame.format == Frame::kGrey ? 1 : frame.format == Frame::kYuyv ? 2 : 3;
-  qcn_image image = qcn_image_default(frame.data, frame.width, frame.height, channels);
+// The left and the right half of a grey or YUYV frame, as two channels.
+qcn_image halves(const Frame& frame) {
+  if (frame.width % kViews) {
+    throw std::runtime_error("a frame of " + std::to_string(frame.width) + " pixels across has no two equal halves");
+  }
+  const int step = frame.format == Frame::kYuyv ? 2 : 1, width = frame.width / kViews;
+  qcn_image image = qcn_image_default(frame.data, width, frame.height, kViews);
   image.row_stride = frame.row_stride;
   image.column_stride = step;
-  if (channels == 3 && frame.format == Frame::kYuyv) {
+  image.channel_stride = static_cast<std::ptrdiff_t>(width) * step;
+  return image;
+}
+
+// The frame as an image for a network of `channels` channels. `rgb` is memory for the colours of a YUYV frame.
+qcn_image image_of(const Frame& frame, int channels, std::vector<unsigned char>& rgb) {
+  if (channels == kViews) return halves(frame);
+  if (frame.format == Frame::kYuyv && channels != 1) {
     yuyv_to_rgb(frame, rgb);
     return qcn_image_default(rgb.data(), frame.width, frame.height, 3);
   }
-  if (channels == 3) {
-    image.channel_stride = frame.format == Frame::kGrey ? 0 : 1;  // grey: the same pixel three times
-  } else if (channels > 1) {                                      // views side by side
-    image.width = frame.width / channels;
-    image.channel_stride = static_cast<std::ptrdiff_t>(image.width) * step;
-  }
+  const int colours = frame.format == Frame::kRgb ? 3 : frame.format == Frame::kRgba ? 4 : 1;
+  qcn_image image = qcn_image_default(frame.data, frame.width, frame.height, colours);
+  image.row_stride = frame.row_stride;
+  image.column_stride = frame.format == Frame::kYuyv ? 2 : colours;
   return image;
+}
+
+void check_views(const qcn_model_info& info, bool beside) {
+  if (info.channels == kViews && !beside) {
+    throw UsageError("this network takes two views; --beside takes the left and right half of a frame");
+  }
+  if (info.channels != kViews && beside) throw UsageError("--beside: this network takes one view; leave out --beside");
 }
 
 int watch(int argc, char** argv) {
@@ -65,11 +86,13 @@ int watch(int argc, char** argv) {
   std::string device = "/dev/video0", folder;
   int width = 640, height = 480, most = 0;
   double least = 0;
+  bool beside = false;
   Arguments arguments("camera BUNDLE [options]", "Prints the class of each frame of a camera.");
   arguments.text("--camera", "V4L2 device (default: /dev/video0)", device);
   arguments.text("--folder", "read the pictures of this folder instead of a camera", folder);
   arguments.number("--width", "to ask of the camera (default: 640)", 16, 8192, width);
   arguments.number("--height", "to ask of the camera (default: 480)", 16, 8192, height);
+  arguments.flag("--beside", "a frame shows two views side by side, for a network that takes two", beside);
   arguments.number("--frames", "stop after this many (default: at Ctrl-C)", 1, 1 << 30, most);
   arguments.number("--least", "print only answers with at least this activation (default: 0)", 0.0, 1.0, least);
   options.add_to(arguments);
@@ -77,9 +100,10 @@ int watch(int argc, char** argv) {
   if (rest.size() != 1) throw UsageError("needs one bundle: see --help");
 
   const qcn::Model model = options.load(rest[0]);
+  check_views(model.info(), beside);
   qcn::Session session(model);
-  const auto frames =
-      folder.empty() ? open_camera(device, width, height) : open_folder(folder, model.info().channels != 3);
+  const bool colour = model.info().channels == 3;
+  const auto frames = folder.empty() ? open_camera(device, width, height, colour) : open_folder(folder, beside);
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // write each line at once, into a pipe or a journal too

@@ -27,11 +27,14 @@ class Folder : public Frames {
     if (stop || at_ == files_.size()) return std::nullopt;
     const std::string& file = files_[at_++];
     try {
-      picture_ = qcn_programs::with_channels(qcn_programs::read_picture(file), grey_ ? 1 : 3);
+      picture_ = qcn_programs::read_picture(file);
     } catch (const std::runtime_error& error) {
       throw std::runtime_error(file + ": " + error.what());
     }
-    const Frame::Format format = grey_ ? Frame::kGrey : Frame::kRgb;
+    if (grey_ || picture_.channels == 2) picture_ = qcn_programs::grey(std::move(picture_));
+    const Frame::Format format = picture_.channels == 1   ? Frame::kGrey
+                                 : picture_.channels == 3 ? Frame::kRgb
+                                                          : Frame::kRgba;
     return Frame{format, picture_.pixels.data(), picture_.width, picture_.height, picture_.width * picture_.channels};
   }
 

@@ -24,11 +24,11 @@ constexpr int kTimeout = 5000;  // milliseconds without a frame
 
 class Camera : public Frames {
  public:
-  Camera(const std::string& device, int width, int height) : device_(device) {
+  Camera(const std::string& device, int width, int height, bool colour) : device_(device) {
     file_ = open(device.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (file_ < 0) fail("cannot be opened");
     try {
-      start(width, height);
+      start(width, height, colour);
     } catch (...) {
       close_all();
       throw;
@@ -84,14 +84,14 @@ class Camera : public Frames {
     return buffer;
   }
 
-  void start(int width, int height) {
+  void start(int width, int height, bool colour) {
     v4l2_capability can{};
     if (!control(VIDIOC_QUERYCAP, &can)) fail("is not a video device");
     const unsigned caps = can.capabilities & V4L2_CAP_DEVICE_CAPS ? can.device_caps : can.capabilities;
     if (!(caps & V4L2_CAP_VIDEO_CAPTURE) || !(caps & V4L2_CAP_STREAMING)) {
       throw std::runtime_error(device_ + " is not a camera that streams: `v4l2-ctl --list-devices` lists the cameras");
     }
-    choose_format(width, height);
+    choose_format(width, height, colour);
 
     v4l2_requestbuffers request{};
     request.count = kBuffers;
@@ -112,8 +112,9 @@ class Camera : public Frames {
     if (!control(VIDIOC_STREAMON, &type)) fail("does not start");
   }
 
-  void choose_format(int width, int height) {
-    for (const auto pixel : {V4L2_PIX_FMT_GREY, V4L2_PIX_FMT_YUYV}) {
+  void choose_format(int width, int height, bool colour) {
+    const auto first = colour ? V4L2_PIX_FMT_YUYV : V4L2_PIX_FMT_GREY;
+    for (const auto pixel : {first, V4L2_PIX_FMT_YUYV, V4L2_PIX_FMT_GREY}) {
       v4l2_format format{};
       format.type = V4L2_BUF_TYPE_VIDEO_CAPTURE;
       format.fmt.pix.width = static_cast<unsigned>(width);
@@ -165,6 +166,6 @@ class Camera : public Frames {
 
 }  // namespace
 
-std::unique_ptr<Frames> open_camera(const std::string& device, int width, int height) {
-  return std::make_unique<Camera>(device, width, height);
+std::unique_ptr<Frames> open_camera(const std::string& device, int width, int height, bool colour) {
+  return std::make_unique<Camera>(device, width, height, colour);
 }

@@ -158,8 +158,8 @@ void report(const qcn::Model& model, const Options& options, double load_ms, con
 }
 
 void parse_size(Options& options, const qcn_model_info& info) {
-  options.width = info.resizes ? info.width : info.image_width;
-  options.height = info.resizes ? info.height : info.image_height;
+  options.width = info.image_width;
+  options.height = info.image_height;
   if (options.size.empty()) return;
   char after = 0;
   if (std::sscanf(options.size.c_str(), "%5dx%5d%c", &options.width, &options.height, &after) != 2 ||
@@ -177,7 +177,7 @@ int bench(int argc, char** argv) {
   arguments.number("--sessions", "sessions that run at once, one thread per session (default: 1)", 1, 1024,
                    options.sessions);
   arguments.number("--fps", "frames per second for each session (default: as fast as it can)", 0.001, 1e6, options.fps);
-  arguments.text("--size", "of the images before pre-processing, such as 640x480 (default: the smallest it takes)",
+  arguments.text("--size", "of the images before pre-processing, such as 640x480 (default: that of its data set)",
                  options.size);
   arguments.flag("--infer", "leave out pre-processing", options.infer_only);
   arguments.number("--duration", "measure for at least this many seconds (default: 3)", 0.0, 86400.0,

@@ -37,24 +37,18 @@ bool is_picture_name(const std::string& path) {
   return std::find(known.begin(), known.end(), ending) != known.end();
 }
 
-Picture with_channels(Picture picture, int channels) {
-  if (picture.channels == channels) return picture;
-  if (channels != 1 && channels != 3) {
-    throw std::runtime_error("it has " + std::to_string(picture.channels) + " channels, but the network takes " +
-                             std::to_string(channels));
-  }
-  Picture out{picture.width, picture.height, channels, {}};
-  const bool grey = picture.channels < 3;
+Picture grey(Picture picture) {
+  if (picture.channels == 1) return picture;
+  Picture out{picture.width, picture.height, 1, {}};
   const std::size_t step = static_cast<std::size_t>(picture.channels);
-  out.pixels.reserve(picture.pixels.size() / step * static_cast<std::size_t>(channels));
+  const bool colour = step >= 3, transparent = step % 2 == 0;
+  out.pixels.reserve(picture.pixels.size() / step);
   for (std::size_t i = 0; i + step <= picture.pixels.size(); i += step) {
-    const unsigned char* pixel = &picture.pixels[i];
-    if (channels == 3) {
-      for (int c = 0; c < 3; ++c) out.pixels.push_back(pixel[grey ? 0 : c]);
-    } else {  // ITU-R 601, rounded as Pillow does
-      out.pixels.push_back(static_cast<unsigned char>(
-          grey ? pixel[0] : (pixel[0] * 19595 + pixel[1] * 38470 + pixel[2] * 7471 + 0x8000) >> 16));
-    }
+    const unsigned char* const pixel = &picture.pixels[i];
+    const int alpha = transparent ? pixel[step - 1] : 255;
+    const auto on_white = [&](std::size_t c) { return (alpha * pixel[c] + 255 * (255 - alpha) + 127) / 255; };
+    out.pixels.push_back(static_cast<unsigned char>(
+        colour ? (on_white(0) * 19595 + on_white(1) * 38470 + on_white(2) * 7471 + 0x8000) >> 16 : on_white(0)));
   }
   return out;
 }
@@ -90,7 +84,7 @@ Picture split_beside(const Picture& picture, int views) {
           picture.pixels.begin() + (static_cast<std::ptrdiff_t>(y) * picture.width + view * width) * picture.channels;
       part.pixels.insert(part.pixels.end(), from, from + width * picture.channels);
     }
-    parts.push_back(with_channels(std::move(part), 1));
+    parts.push_back(grey(std::move(part)));
   }
   return stacked(parts);
 }

@@ -1,4 +1,5 @@
-// Reads pictures from files: PGM, PPM and PAM always, PNG and JPEG where CMake found libpng and libjpeg.
+// Reads pictures from files: PGM, PPM and PAM always, PNG and JPEG where CMake found libpng and libjpeg. Pixels are
+// those that qcn/data/fit.py decodes, turned as EXIF says; libqcn makes of them what a network takes.
 #ifndef QCN_PROGRAMS_IMAGE_H
 #define QCN_PROGRAMS_IMAGE_H
 
@@ -28,9 +29,12 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size);
 
 bool is_picture_name(const std::string& path);  // by its extension
 
-// The picture with 1 or 3 channels: colour becomes grey as in JPEG, grey is repeated three times, alpha is left out.
-// Throws for any other number, unless the picture has it already.
-Picture with_channels(Picture picture, int channels);
+// Which way is up in an EXIF entry, from its TIFF header on: 1 (as it is) to 8. What cannot be read is 1.
+int exif_orientation(const unsigned char* bytes, std::size_t size);
+Picture turned(Picture picture, int orientation);
+
+// The picture in grey, as in JPEG; transparent pixels are laid on white.
+Picture grey(Picture picture);
 
 // One picture from several grey views of the same size: each view becomes a channel.
 Picture stacked(const std::vector<Picture>& views);

@@ -6,6 +6,7 @@
 #ifdef QCN_HAS_JPEG
 #include <csetjmp>
 #include <cstdio>
+#include <cstring>
 
 // After <cstdio>, which it needs but does not include.
 #include <jpeglib.h>
@@ -16,6 +17,8 @@ namespace qcn_programs {
 #ifdef QCN_HAS_JPEG
 
 namespace {
+
+constexpr int kExif = JPEG_APP0 + 1;
 
 struct Failure {
   jpeg_error_mgr manager;
@@ -41,6 +44,7 @@ bool begin(jpeg_decompress_struct& jpeg, Failure& failure, const unsigned char* 
   if (setjmp(failure.back)) return false;
   jpeg_create_decompress(&jpeg);
   jpeg_mem_src(&jpeg, bytes, static_cast<unsigned long>(size));
+  jpeg_save_markers(&jpeg, kExif, 0xFFFF);
   jpeg_read_header(&jpeg, TRUE);
   jpeg.out_color_space = jpeg.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_calc_output_dimensions(&jpeg);
@@ -58,6 +62,15 @@ bool finish(jpeg_decompress_struct& jpeg, Failure& failure, unsigned char* pixel
   return true;
 }
 
+int orientation(const jpeg_decompress_struct& jpeg) {
+  for (const jpeg_marker_struct* marker = jpeg.marker_list; marker; marker = marker->next) {
+    if (marker->marker == kExif && marker->data_length >= 6 && std::memcmp(marker->data, "Exif\0", 6) == 0) {
+      return exif_orientation(marker->data + 6, marker->data_length - 6);
+    }
+  }
+  return 1;
+}
+
 }  // namespace
 
 Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
@@ -66,7 +79,9 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
   Picture picture;
   bool good = begin(jpeg, failure, bytes, size);
   bool small = false;
+  int up = 1;
   if (good) {
+    up = orientation(jpeg);
     picture.width = static_cast<int>(jpeg.output_width);
     picture.height = static_cast<int>(jpeg.output_height);
     picture.channels = jpeg.output_components;
@@ -83,7 +98,7 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
     throw std::runtime_error("the JPEG has " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
                              " pixels, which is too large");
   }
-  return picture;
+  return turned(std::move(picture), up);
 }
 
 #else

@@ -1,5 +1,5 @@
-// Reads PNG with libpng's simplified interface, which needs no setjmp. A build without libpng says so when it meets a
-// PNG.
+// Reads PNG with libpng, without its corrections of colour: the numbers in the file are the pixels. A build without
+// libpng says so when it meets a PNG.
 #include <stdexcept>
 
 #include "image.h"
@@ -7,6 +7,8 @@
 #ifdef QCN_HAS_PNG
 #include <png.h>
 
+#include <csetjmp>
+#include <cstdio>
 #include <cstring>
 #endif
 
@@ -14,29 +16,94 @@ namespace qcn_programs {
 
 #ifdef QCN_HAS_PNG
 
+namespace {
+
+struct Source {
+  const unsigned char* at;
+  std::size_t left;
+  std::jmp_buf back;
+  char message[128];
+};
+
+[[noreturn]] void on_error(png_structp png, png_const_charp message) {
+  auto* source = static_cast<Source*>(png_get_error_ptr(png));
+  std::snprintf(source->message, sizeof source->message, "%s", message);
+  std::longjmp(source->back, 1);
+}
+
+void on_warning(png_structp, png_const_charp) {}
+
+void read_bytes(png_structp png, png_bytep to, std::size_t count) {
+  auto* source = static_cast<Source*>(png_get_io_ptr(png));
+  if (count > source->left) png_error(png, "it ends too early");
+  std::memcpy(to, source->at, count);
+  source->at += count, source->left -= count;
+}
+
+// 1, 2, 4 and 16 bits become 8, a palette its colours, and the colour that a file calls transparent a channel. Grey of
+// 16 bits is rounded, (v + 128) / 257; of colours and transparency of 16 bits the high byte is taken: as Pillow has it.
+void choose_pixels(png_structp png, png_infop info) {
+  const int bits = png_get_bit_depth(png, info), colours = png_get_color_type(png, info);
+  if (bits == 16) {
+    colours == PNG_COLOR_TYPE_GRAY ? png_set_scale_16(png) : png_set_strip_16(png);
+  } else {
+    png_set_expand(png);
+  }
+  png_set_interlace_handling(png);
+}
+
+// longjmp must not skip destructors, hence two functions. They return false on failure: see source.message.
+bool begin(png_structp png, png_infop info, Source& source) {
+  if (setjmp(source.back)) return false;
+  png_set_read_fn(png, &source, read_bytes);
+  png_read_info(png, info);
+  choose_pixels(png, info);
+  png_read_update_info(png, info);
+  return true;
+}
+
+bool finish(png_structp png, png_infop info, Source& source, unsigned char** rows, int& orientation) {
+  if (setjmp(source.back)) return false;
+  png_read_image(png, rows);
+  png_read_end(png, info);
+#ifdef PNG_eXIf_SUPPORTED
+  png_bytep exif = nullptr;
+  png_uint_32 size = 0;
+  if (png_get_eXIf_1(png, info, &size, &exif)) orientation = exif_orientation(exif, size);
+#endif
+  return true;
+}
+
+}  // namespace
+
 Picture parse_png(const unsigned char* bytes, std::size_t size) {
-  png_image png;
-  std::memset(&png, 0, sizeof png);
-  png.version = PNG_IMAGE_VERSION;
-  const auto fail = [&png] {
-    const std::string message = png.message;
-    png_image_free(&png);
-    throw std::runtime_error("the PNG cannot be read: " + message);
-  };
-  if (!png_image_begin_read_from_memory(&png, bytes, size)) fail();
-  png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // like all other files
-  const bool colour = png.format & PNG_FORMAT_FLAG_COLOR, alpha = png.format & PNG_FORMAT_FLAG_ALPHA;
-  png.format = colour ? (alpha ? PNG_FORMAT_RGBA : PNG_FORMAT_RGB) : (alpha ? PNG_FORMAT_GA : PNG_FORMAT_GRAY);
-  const int channels = (colour ? 3 : 1) + (alpha ? 1 : 0);
-  if (png.width > kMaxSide || png.height > kMaxSide || PNG_IMAGE_SIZE(png) > kMaxBytes) {
-    png_image_free(&png);
-    throw std::runtime_error("the PNG has " + std::to_string(png.width) + "×" + std::to_string(png.height) +
+  Source source{bytes, size, {}, "there is no memory"};
+  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, on_error, on_warning);
+  png_infop info = png ? png_create_info_struct(png) : nullptr;
+  Picture picture;
+  std::vector<unsigned char*> rows;
+  bool small = true;
+  int orientation = 1;
+  bool good = info && begin(png, info, source);
+  if (good) {
+    const std::size_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
+    const std::size_t row = png_get_rowbytes(png, info);
+    small = width <= kMaxSide && height <= kMaxSide && row * height <= kMaxBytes;
+    picture.width = static_cast<int>(width), picture.height = static_cast<int>(height);
+    picture.channels = png_get_channels(png, info);
+    if (small) {
+      picture.pixels.resize(row * height);
+      for (std::size_t y = 0; y < height; ++y) rows.push_back(picture.pixels.data() + y * row);
+      good = finish(png, info, source, rows.data(), orientation);
+    }
+  }
+  png_destroy_read_struct(&png, &info, nullptr);
+  if (!good) throw std::runtime_error(std::string("the PNG cannot be read: ") + source.message);
+  if (!small) {
+    throw std::runtime_error("the PNG has " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
                              " pixels, which is too large");
   }
-  Picture picture{static_cast<int>(png.width), static_cast<int>(png.height), channels,
-                  std::vector<unsigned char>(PNG_IMAGE_SIZE(png))};
-  if (!png_image_finish_read(&png, nullptr, picture.pixels.data(), 0, nullptr)) fail();
-  return picture;
+  return turned(std::move(picture), orientation);
 }
 
 #else

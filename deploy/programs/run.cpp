@@ -11,6 +11,8 @@
 namespace qcn_programs {
 namespace {
 
+constexpr int kViews = 2;  // of a network that takes stereo pairs
+
 struct Options {
   ModelOptions model;
   int top = 1;
@@ -47,27 +49,32 @@ std::vector<std::string> with_folders(const std::vector<std::string>& paths) {
 // Reads the next picture for a network of `channels` channels, from files[at] on. Moves `at` past its files and adds
 // them to `taken`, even when one of them cannot be read.
 //
-// For a network of 1 or 3 channels each file is a picture. A network of 2 channels takes two views of an object, left
-// and right: from one file with 2 channels, from one file with the views side by side, or from two files.
+// Each file is a picture, of which libqcn makes what the network takes. But a network of 2 channels takes two views of
+// an object, left and right: from one file with 2 channels, from one file with the views side by side, or from two
+// files.
 Picture next_picture(const std::vector<std::string>& files, std::size_t& at, int channels, bool beside,
                      std::vector<std::string>& taken) {
   const auto read = [&] {
     taken.push_back(files[at++]);
     return read_picture(taken.back());
   };
-  if (channels == 1 || channels == 3) return with_channels(read(), channels);
-  if (beside) return split_beside(read(), channels);
+  if (channels != kViews) {
+    Picture picture = read();
+    return picture.channels == 2 ? grey(std::move(picture)) : picture;  // grey and transparency, not two views
+  }
+  if (beside) return split_beside(read(), kViews);
   std::vector<Picture> views;
   std::string failed;
-  for (int view = 0; view < channels; ++view) {
+  for (int view = 0; view < kViews; ++view) {
     if (at == files.size()) {
-      throw std::runtime_error("the network takes " + std::to_string(channels) +
-                               " views of an object, one file per view; or one file with --beside");
+      throw std::runtime_error(
+          "the network takes two views of an object, and this is one: give two files (left, right), a file of two "
+          "channels, or a file with both views side by side and --beside");
     }
     try {
       Picture picture = read();
-      if (view == 0 && picture.channels == channels) return picture;
-      views.push_back(with_channels(std::move(picture), 1));
+      if (view == 0 && picture.channels == kViews) return picture;
+      views.push_back(grey(std::move(picture)));
     } catch (const std::runtime_error& error) {
       if (failed.empty()) failed = taken.back() + ": " + error.what();
     }
@@ -159,15 +166,16 @@ Result classify_next(qcn::Session& session, const std::vector<std::string>& file
 
 int run(int argc, char** argv) {
   Options options;
-  Arguments arguments("qcn-run BUNDLE PICTURE… [options]",
-                      "Classifies pictures: PGM, PPM, PAM, PNG or JPEG files, or folders of them. A network of two "
-                      "views takes files in\n"
-                      "pairs: left, right, left, right; or files with both views side by side (--beside). The exit "
-                      "code is 0, or 1 if a\n"
-                      "file could not be classified, 2 for wrong usage, 3 if this machine lacks something.");
+  Arguments arguments(
+      "qcn-run BUNDLE PICTURE… [options]",
+      "Classifies pictures of any size: PGM, PPM, PAM, PNG or JPEG files, or folders of them. A network "
+      "of two views takes\n"
+      "files in pairs: left, right, left, right; or files with both views side by side (--beside). "
+      "The exit code is 0, or 1\n"
+      "if a file could not be classified, 2 for wrong usage, 3 if this machine lacks something.");
   arguments.number("--top", "how many classes to print (default: 1)", 1, 1 << 20, options.top);
   arguments.flag("--pose", "print the pose of each class: three numbers", options.pose);
-  arguments.flag("--beside", "each file shows all views of an object, side by side", options.beside);
+  arguments.flag("--beside", "each file shows both views of an object, side by side", options.beside);
   arguments.flag("--json", "print a JSON object", options.json);
   options.model.add_to(arguments);
   const std::vector<std::string> rest = arguments.parse(argc, argv);
@@ -176,6 +184,9 @@ int run(int argc, char** argv) {
   const qcn::Model model = options.model.load(rest[0]);
   if (options.pose && !model.info().poses) {
     throw UsageError("--pose: " + rest[0] + " is a network without poses; leave out --pose");
+  }
+  if (options.beside && model.info().channels != kViews) {
+    throw UsageError("--beside: " + rest[0] + " takes one view of an object; leave out --beside");
   }
   qcn::Session session(model);
   if (options.json) std::printf("{%s, \"pictures\": [", json_entries(model.info()).c_str());

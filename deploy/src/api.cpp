@@ -145,9 +145,8 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     ours.precision = model->model->precision.c_str();
     ours.max_batch = model->model->backend->max_batch();
     ours.poses = signature.poses ? 1 : 0;
-    ours.image_height = model->model->manifest.image_height;
-    ours.image_width = model->model->manifest.image_width;
-    ours.resizes = model->model->manifest.preprocessing.resize ? 1 : 0;
+    ours.image_height = model->model->manifest.preprocessing.stored.height;
+    ours.image_width = model->model->manifest.preprocessing.stored.width;
     const std::size_t known = std::min(info->size, sizeof ours);
     std::memset(reinterpret_cast<char*>(info) + known, 0, info->size - known);  // facts that only a newer library has
     std::memcpy(info, &ours, known);

@@ -73,6 +73,7 @@ std::vector<bool> rows_with_image(const TensorFile& file, const std::vector<std:
 
 Golden read_golden(const TensorFile& file, const Manifest& manifest) {
   const Signature& signature = manifest.signature;
+  const Stored& stored = manifest.preprocessing.stored;
   Golden golden;
   golden.rows = read_names(file, "rows");
   const auto rows = static_cast<std::int64_t>(golden.rows.size());
@@ -82,7 +83,7 @@ Golden read_golden(const TensorFile& file, const Manifest& manifest) {
   }
   golden.has_image = rows_with_image(file, golden.rows);
   check_labels(file, golden.rows, signature.classes);
-  golden.image = file.bytes("image", {rows, signature.channels, manifest.image_height, manifest.image_width});
+  golden.image = file.bytes("image", {rows, stored.channels, stored.height, stored.width});
   golden.input = file.floats("input", {rows, signature.channels, signature.height, signature.width});
   check_finite(file, "input", golden.input);
   golden.activation = read_answers(file, "activation", {rows, signature.classes});

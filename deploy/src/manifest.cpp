@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <tuple>
-#include <utility>
 
 #include "error.h"
 #include "json.h"
@@ -87,10 +85,24 @@ Signature parse_signature(const Json& input, const JsonList& outputs, int classe
   return signature;
 }
 
-// The height and width of images before pre-processing.
-std::pair<int, int> parse_image(const Json& json, const Preprocessing& spec, const Signature& signature) {
+// What makes probabilities of activations: 1 where it was not measured.
+double parse_temperature(const Json& json) {
+  if (json.is_null()) return 1;
+  json.check_entries({"temperature", "error"}, "confidence");
+  const double temperature = json.at("temperature", "confidence").real("temperature");
+  const double error = json.at("error", "confidence").real("error");
+  if (!(temperature > 0)) refuse("confidence: temperature must be positive, not " + std::to_string(temperature));
+  if (!(error >= 0 && error <= 1)) refuse("confidence: error must be from 0 to 1, not " + std::to_string(error));
+  return temperature;
+}
+
+// The shape of images before pre-processing.
+void parse_image(const Json& json, const Signature& signature, Preprocessing& spec) {
   const std::vector<int> image = counts(json, "image");
   if (image.size() != 3) refuse("image must be [channels, height, width]");
+  for (const int side : {image[1], image[2], spec.resize.value_or(1)}) {
+    if (side > kMaxSide) refuse("images have at most " + std::to_string(kMaxSide) + " pixels a side");
+  }
   const std::optional<int> side = spec.crop ? spec.crop : spec.resize;
   const std::vector<int> seen = {image[0], side.value_or(image[1]), side.value_or(image[2])};
   if (seen != std::vector<int>{signature.channels, signature.height, signature.width}) {
@@ -105,7 +117,7 @@ std::pair<int, int> parse_image(const Json& json, const Preprocessing& spec, con
   if (spec.by_image && !spec.mean.empty()) {
     refuse("preprocessing: mean and std must be empty where images are standardised by their own");
   }
-  return {image[1], image[2]};
+  spec.stored.channels = image[0], spec.stored.height = image[1], spec.stored.width = image[2];
 }
 
 void check_source(const Json& json) {
@@ -270,9 +282,11 @@ void check_schema(const Json& json) {
 }  // namespace
 
 Preprocessing parse_preprocessing(const Json& json) {
-  json.check_entries({"resize", "crop", "standardise", "mean", "std"}, "preprocessing");
+  json.check_entries({"fit", "resize", "crop", "standardise", "mean", "std"}, "preprocessing");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "preprocessing"); };
   Preprocessing spec;
+  const std::string fit = one_of(entry("fit"), {"crop", "letterbox", "stretch"}, "fit");
+  spec.stored.fit = fit == "crop" ? Fit::kCrop : fit == "letterbox" ? Fit::kLetterbox : Fit::kStretch;
   spec.resize = count_or_null(entry("resize"), "resize");
   spec.crop = count_or_null(entry("crop"), "crop");
   spec.by_image = one_of(entry("standardise"), {"dataset", "image"}, "standardise") == "image";
@@ -298,7 +312,7 @@ Manifest parse_manifest(const std::string& text) {
   const Json json = Json::parse(text);
   check_schema(json);
   json.check_entries(
-      {"name", "classes", "image", "preprocessing", "input", "outputs", "source", "tools", "files", "schema"},
+      {"name", "classes", "image", "preprocessing", "confidence", "input", "outputs", "source", "tools", "files", "schema"},
       "the manifest");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "the manifest"); };
   Manifest manifest;
@@ -308,8 +322,8 @@ Manifest parse_manifest(const std::string& text) {
   manifest.preprocessing = parse_preprocessing(entry("preprocessing"));
   manifest.signature =
       parse_signature(entry("input"), entry("outputs").list("outputs"), static_cast<int>(manifest.classes.size()));
-  std::tie(manifest.image_height, manifest.image_width) =
-      parse_image(entry("image"), manifest.preprocessing, manifest.signature);
+  parse_image(entry("image"), manifest.signature, manifest.preprocessing);
+  manifest.temperature = parse_temperature(entry("confidence"));
   check_source(entry("source"));
   for (const JsonEntry& tool : entry("tools").object("tools")) {
     if (!printable(tool.name)) refuse("tools must be printable text, not " + quoted(tool.name));

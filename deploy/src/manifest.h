@@ -9,20 +9,24 @@
 #include <string>
 #include <vector>
 
+#include "fit.h"
 #include "signature.h"
 
 namespace qcn {
 
 class Json;
 
-// Resize, centre crop, standardise, in this order, on pixels scaled to [0, 1]: qcn/data/preprocess.py.
+// Pictures of any size become images as the data set stores them (qcn/data/fit.py). Then: resize, centre crop,
+// standardise, in this order, on pixels scaled to [0, 1] (qcn/data/preprocess.py).
 struct Preprocessing {
+  Stored stored;
   std::optional<int> resize, crop;  // sides in pixels
   bool by_image = false;            // standardise each channel of each image by its own mean and deviation,
   std::vector<double> mean, std;    // else by these, one pair per channel
 
+  // Whether they say the same, of whatever images.
   bool operator==(const Preprocessing& other) const {
-    return resize == other.resize && crop == other.crop && by_image == other.by_image && mean == other.mean &&
+    return stored.fit == other.stored.fit && resize == other.resize && crop == other.crop && by_image == other.by_image && mean == other.mean &&
            std == other.std;
   }
 };
@@ -50,8 +54,8 @@ struct Manifest {
   std::string name;
   std::string digest;  // the sha256 of the text that it was read from
   std::vector<std::string> classes;
-  int image_height = 0, image_width = 0;  // of an image before pre-processing; its channels are the signature's
   Preprocessing preprocessing;
+  double temperature = 1;  // see qcn/confidence.py
   Signature signature;
   std::vector<Artefact> files;
 };

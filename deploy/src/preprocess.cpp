@@ -61,7 +61,7 @@ void sample(const Pixels<Pixel>& image, std::int64_t channel, const Axis& rows, 
     const Neighbours* column = scratch.columns.data();
     const Neighbours* const end = column + columns.seen;
     if (resized) {
-      for (; column < end; ++column) *out++ = image.between(channel, row, *column);
+      for (; column < end; ++column) *out++ = between(image, channel, row, *column);
     } else {
       for (; column < end; ++column) *out++ = image.at(channel, row.lower, column->lower);
     }
@@ -104,7 +104,7 @@ void preprocess_as(const Preprocessing& spec, const qcn_image& image, float* out
   places(rows, scratch.rows);
   places(columns, scratch.columns);
   const Pixels<Pixel> pixels(image);
-  const double one = pixels.one(rows, columns);
+  const double one = white(sizeof(Pixel) == 1, rows, columns);
   for (int channel = 0; channel < image.channels; ++channel, out += count) {
     sample(pixels, channel, rows, columns, scratch);
     if (spec.by_image) {
@@ -118,7 +118,7 @@ void preprocess_as(const Preprocessing& spec, const qcn_image& image, float* out
 
 }  // namespace
 
-Seen check_image(const Preprocessing& spec, const qcn_image& image) {
+void check_image(const Preprocessing& spec, const qcn_image& image) {
   if (!image.data) refuse("the image has no data: data is NULL");
   if (image.width < 1 || image.height < 1 || image.channels < 1) {
     refuse("width, height and channels of an image must be 1 or more, not " + by(image.width, image.height) + " and " +
@@ -130,31 +130,31 @@ Seen check_image(const Preprocessing& spec, const qcn_image& image) {
   if (pixel != QCN_UINT8 && pixel != QCN_FLOAT32) {
     refuse("pixel must be QCN_UINT8 or QCN_FLOAT32, not " + std::to_string(pixel));
   }
-  if (!spec.by_image && (spec.mean.size() != static_cast<std::size_t>(image.channels) ||
-                         spec.std.size() != static_cast<std::size_t>(image.channels))) {
-    refuse("the image has " + std::to_string(image.channels) + " channels, but the network was trained on " +
-           std::to_string(spec.mean.size()));
+  const Stored& stored = spec.stored;
+  if (!converts(image.channels, stored.channels)) {
+    refuse("the picture has " + std::to_string(image.channels) + " channels, and the network takes " +
+           std::to_string(stored.channels) + ": there is no way from one to the other");
   }
-  if (spec.resize.value_or(1) < 1 || spec.crop.value_or(1) < 1) refuse("a resize or crop to no pixels");
-  const Axis rows(image.height, spec.resize, spec.crop), columns(image.width, spec.resize, spec.crop);
-  if (rows.margin < 0 || columns.margin < 0 || rows.seen > rows.side || columns.seen > columns.side) {
-    refuse("cannot crop " + std::to_string(rows.seen) + " pixels out of an image of " + by(columns.side, rows.side));
+  if (pixel == QCN_FLOAT32 && !(stored == image)) {
+    refuse("floats are taken in the size of the network's images, " + by(stored.width, stored.height) + " with " +
+           std::to_string(stored.channels) + " channels, not " + by(image.width, image.height) + " with " +
+           std::to_string(image.channels) + ": give bytes, which are brought to it");
   }
-  if (rows.seen > kMaxSide || columns.seen > kMaxSide || (spec.resize && *spec.resize > kMaxSide)) {
-    refuse("the network would see " + by(columns.seen, rows.seen) + " pixels; at most " + by(kMaxSide, kMaxSide) +
-           " are possible");
+  if (image.width > kMaxSide || image.height > kMaxSide) {
+    refuse("a picture has at most " + by(kMaxSide, kMaxSide) + " pixels, not " + by(image.width, image.height));
   }
   check_strides(image);
-  return {image.channels, static_cast<int>(rows.seen), static_cast<int>(columns.seen)};
 }
 
 void preprocess(const Preprocessing& spec, const qcn_image& image, float* out) {
   check_image(spec, image);
-  if (image.pixel == QCN_UINT8) {
-    preprocess_as<unsigned char>(spec, image, out);
-  } else {
-    preprocess_as<float>(spec, image, out);
-  }
+  if (image.pixel == QCN_FLOAT32) return preprocess_as<float>(spec, image, out);
+  if (spec.stored == image) return preprocess_as<unsigned char>(spec, image, out);
+  thread_local std::vector<std::uint8_t> fitted;
+  fit_picture(spec.stored, image, fitted);
+  const Stored& stored = spec.stored;
+  const qcn_image planar = qcn_image_planar(fitted.data(), stored.width, stored.height, stored.channels);
+  preprocess_as<unsigned char>(spec, planar, out);
 }
 
 }  // namespace qcn

@@ -1,5 +1,6 @@
-// Pre-processing on a GPU: one block per channel. Pixels are interpolated again for each of the three passes, which is
-// cheaper than keeping them: what the network sees is small, and what was read once is in the cache.
+// Pre-processing on a GPU: one block per channel where the channel's mean is needed, else several. Pixels are fitted
+// and interpolated again for each of the three passes instead of being kept: what the network sees is small, and what
+// was read once is in the cache.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kChannels = 32;  // of one launch: their means and deviations are its arguments
+constexpr int kBlocks = 16;    // per channel, at most
 
 struct Standard {
   bool by_image;
@@ -33,21 +35,21 @@ __device__ double block_sum(double value) {
   return total;
 }
 
-template <typename Pixel>
-__global__ void __launch_bounds__(kThreads)
-    preprocess_kernel(const Pixels<Pixel> image, const Axis rows, const Axis columns, const Standard standard,
-                      int first_channel, float* out) {
+template <typename Image>
+__global__ void __launch_bounds__(kThreads) preprocess_kernel(const Image image, const Axis rows, const Axis columns,
+                                                              const Standard standard, int first_channel, float* out) {
   const int channel = first_channel + static_cast<int>(blockIdx.x);
   const std::int64_t count = rows.seen * columns.seen;
   const bool resized = rows.resized() || columns.resized();
   const auto pixel = [&](std::int64_t index) {
     const Neighbours y = rows.at(index / columns.seen), x = columns.at(index % columns.seen);
-    return resized ? image.between(channel, y, x) : image.at(channel, y.lower, x.lower);
+    return resized ? between(image, channel, y, x) : image.at(channel, y.lower, x.lower);
   };
   out += channel * count;
   if (!standard.by_image) {
     const double mean = standard.mean[blockIdx.x], std = standard.std[blockIdx.x];
-    for (std::int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * kThreads;
+    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x; i < count; i += step) {
       out[i] = static_cast<float>((pixel(i) / standard.one - mean) / std);
     }
     return;
@@ -69,19 +71,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename Pixel>
-void launch(const Preprocessing& spec, const qcn_image& image, float* out, cudaStream_t stream) {
-  const Axis rows(image.height, spec.resize, spec.crop), columns(image.width, spec.resize, spec.crop);
-  const Pixels<Pixel> pixels(image);
-  Standard standard{spec.by_image, pixels.one(rows, columns), {}, {}};
-  for (int first = 0; first < image.channels; first += kChannels) {
-    const int channels = std::min(kChannels, image.channels - first);
+template <typename Image>
+void launch(const Preprocessing& spec, const Image& image, bool bytes, float* out, cudaStream_t stream) {
+  const Stored& stored = spec.stored;
+  const Axis rows(stored.height, spec.resize, spec.crop), columns(stored.width, spec.resize, spec.crop);
+  Standard standard{spec.by_image, white(bytes, rows, columns), {}, {}};
+  const std::int64_t blocks = spec.by_image ? 1 : (rows.seen * columns.seen + kThreads - 1) / kThreads;
+  for (int first = 0; first < stored.channels; first += kChannels) {
+    const int channels = std::min(kChannels, stored.channels - first);
     if (!spec.by_image) {
       std::copy_n(spec.mean.begin() + first, channels, standard.mean);
       std::copy_n(spec.std.begin() + first, channels, standard.std);
     }
-    preprocess_kernel<Pixel>
-        <<<static_cast<unsigned>(channels), kThreads, 0, stream>>>(pixels, rows, columns, standard, first, out);
+    const dim3 grid(static_cast<unsigned>(channels), static_cast<unsigned>(std::min<std::int64_t>(blocks, kBlocks)));
+    preprocess_kernel<Image><<<grid, kThreads, 0, stream>>>(image, rows, columns, standard, first, out);
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
       throw Error(QCN_DEVICE_ERROR, std::string("pre-processing on the GPU: ") + cudaGetErrorString(error));
     }
@@ -90,13 +93,13 @@ void launch(const Preprocessing& spec, const qcn_image& image, float* out, cudaS
 
 }  // namespace
 
-void preprocess_cuda(const Preprocessing& spec, const qcn_image& image, float* out, void* stream) {
+void preprocess_cuda(const Preprocessing& spec, const qcn_image& image, float* out, void* stream_of) {
   check_image(spec, image);
-  if (image.pixel == QCN_UINT8) {
-    launch<unsigned char>(spec, image, out, static_cast<cudaStream_t>(stream));
-  } else {
-    launch<float>(spec, image, out, static_cast<cudaStream_t>(stream));
-  }
+  const auto stream = static_cast<cudaStream_t>(stream_of);
+  if (image.pixel == QCN_FLOAT32) return launch(spec, Pixels<float>(image), false, out, stream);
+  if (spec.stored == image) return launch(spec, Pixels<unsigned char>(image), true, out, stream);
+  launch(spec, Fitted{{image, spec.stored.channels}, fit_axes(spec.stored, image.height, image.width)}, true, out,
+         stream);
 }
 
 }  // namespace qcn

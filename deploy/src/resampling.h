@@ -18,7 +18,7 @@
 namespace qcn {
 
 constexpr double kStdFloor = 1.0 / 255;  // STD_FLOOR of qcn/data/spec.py
-constexpr int kMaxSide = 1 << 14;        // of a resized image and of a crop; larger ones are refused
+constexpr int kMaxSide = 1 << 14;        // of a picture, of an image of the data set, and of what it is resized to
 
 // The two pixels that one pixel of the resized image lies between, and their weights, which add up to Axis::parts.
 struct Neighbours {
@@ -54,43 +54,53 @@ struct Axis {
   }
 };
 
+// Which of an image's channels is this one of the network's. Reversed are the colours: the transparency of BGRA comes
+// last, as that of RGBA does.
+QCN_ANYWHERE inline std::int64_t place_of(std::int64_t channel, int channels, bool reversed) {
+  const int colours = channels == 4 ? 3 : channels;
+  return reversed && channel < colours ? colours - 1 - channel : channel;
+}
+
 // An image, its channels in the network's order, one of its pixels at a time. Pixel is unsigned char or float.
 template <typename Pixel>
 struct Pixels {
   const char* data;
   std::int64_t column_stride, row_stride, channel_stride;
+  int channels;
+  bool reversed;
 
   explicit Pixels(const qcn_image& image)
       : data(static_cast<const char*>(image.data)),
         column_stride(image.column_stride),
         row_stride(image.row_stride),
-        channel_stride(image.channel_stride) {
-    if (image.reverse_channels) {
-      data += (image.channels - 1) * channel_stride;
-      channel_stride = -channel_stride;
-    }
-  }
+        channel_stride(image.channel_stride),
+        channels(image.channels),
+        reversed(image.reverse_channels != 0) {}
 
   QCN_ANYWHERE double at(std::int64_t channel, std::int64_t y, std::int64_t x) const {
-    const char* from = data + channel * channel_stride + y * row_stride + x * column_stride;
+    const char* from =
+        data + place_of(channel, channels, reversed) * channel_stride + y * row_stride + x * column_stride;
     Pixel value;
     char* to = reinterpret_cast<char*>(&value);  // byte by byte: a float need not be aligned
     for (std::size_t i = 0; i < sizeof value; ++i) to[i] = from[i];
     return value;
   }
-
-  // Interpolated, times the parts of both axes: a whole number if the pixels are bytes.
-  QCN_ANYWHERE double between(std::int64_t channel, const Neighbours& y, const Neighbours& x) const {
-    const double left = at(channel, y.lower, x.lower) * y.lower_weight + at(channel, y.upper, x.lower) * y.upper_weight;
-    const double right =
-        at(channel, y.lower, x.upper) * y.lower_weight + at(channel, y.upper, x.upper) * y.upper_weight;
-    return left * x.lower_weight + right * x.upper_weight;
-  }
-
-  static double one(const Axis& y, const Axis& x) {  // what white is after `between`
-    return (sizeof(Pixel) == 1 ? 255.0 : 1.0) * static_cast<double>(y.parts) * static_cast<double>(x.parts);
-  }
 };
+
+// The pixel between four of an image's, times the parts of both axes: a whole number if the pixels are bytes.
+template <typename Image>
+QCN_ANYWHERE double between(const Image& image, std::int64_t channel, const Neighbours& y, const Neighbours& x) {
+  const double left =
+      image.at(channel, y.lower, x.lower) * y.lower_weight + image.at(channel, y.upper, x.lower) * y.upper_weight;
+  const double right =
+      image.at(channel, y.lower, x.upper) * y.lower_weight + image.at(channel, y.upper, x.upper) * y.upper_weight;
+  return left * x.lower_weight + right * x.upper_weight;
+}
+
+// What white is after `between`.
+inline double white(bool bytes, const Axis& y, const Axis& x) {
+  return (bytes ? 255.0 : 1.0) * static_cast<double>(y.parts) * static_cast<double>(x.parts);
+}
 
 }  // namespace qcn
 

@@ -54,16 +54,15 @@ double compare(const Output& output, const Golden& golden, const std::vector<std
 void check_preprocessing(const Manifest& manifest, const Golden& golden) {
   const Signature& signature = manifest.signature;
   const std::size_t pixels = signature.image_floats();
-  const std::size_t stored = static_cast<std::size_t>(signature.channels) *
-                             static_cast<std::size_t>(manifest.image_height) *
-                             static_cast<std::size_t>(manifest.image_width);
+  const Stored& stored = manifest.preprocessing.stored;
+  const std::size_t bytes = static_cast<std::size_t>(stored.channels) * static_cast<std::size_t>(stored.height) *
+                            static_cast<std::size_t>(stored.width);
   std::vector<float> seen(pixels);
   for (std::size_t row = 0; row < golden.rows.size(); ++row) {
     if (!golden.has_image[row]) continue;
-    preprocess(
-        manifest.preprocessing,
-        qcn_image_planar(golden.image + row * stored, manifest.image_width, manifest.image_height, signature.channels),
-        seen.data());
+    preprocess(manifest.preprocessing,
+               qcn_image_planar(golden.image + row * bytes, stored.width, stored.height, stored.channels),
+               seen.data());
     const float* const expected = golden.input + row * pixels;
     if (std::memcmp(seen.data(), expected, pixels * sizeof(float)) == 0) continue;
     std::size_t at = 0;

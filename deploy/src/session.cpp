@@ -22,24 +22,6 @@ T* grown(std::vector<T>& memory, std::size_t count) {
   throw Error(QCN_BAD_ARGUMENT, "this image is in CUDA device memory, which " + what + " cannot read");
 }
 
-// Refuses an image that does not become what the network takes; its pixels are not looked at.
-void check_for(const Model& model, const qcn_image& image) {
-  const Signature& signature = model.manifest.signature;
-  if (image.channels != signature.channels) {
-    throw Error(QCN_BAD_ARGUMENT, "the image has " + std::to_string(image.channels) +
-                                      " channels, but the network was trained on " +
-                                      std::to_string(signature.channels));
-  }
-  check_image(model.manifest.preprocessing, image);
-  // Of a larger frame a crop would silently take the centre, at another scale than in training.
-  const int height = model.manifest.image_height, width = model.manifest.image_width;
-  if (!model.manifest.preprocessing.resize && (image.height != height || image.width != width)) {
-    throw Error(QCN_BAD_ARGUMENT, "the network was trained on images of " + std::to_string(width) + "×" +
-                                      std::to_string(height) + " and its bundle asks for no resize; this one is " +
-                                      std::to_string(image.width) + "×" + std::to_string(image.height));
-  }
-}
-
 }  // namespace
 
 // Held during a call. Two threads in one session would get each other's answers, so the second is refused.
@@ -99,7 +81,7 @@ void Session::classify(const qcn_image* images, int count, float* activation, fl
   for (int i = 0; i < count; ++i) {
     const qcn_image image = image_at(images, i);
     if (image.on_device && !runner_->on_device()) refuse_device_memory(model_->backend_name);
-    check_for(*model_, image);
+    check_image(model_->manifest.preprocessing, image);
     on_device |= image.on_device != 0;
   }
   in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
@@ -140,7 +122,6 @@ void Session::infer(const float* input, int count, float* activation, float* pos
 
 void preprocess_for(const Model& model, const qcn_image& image, float* input) {
   if (image.on_device) refuse_device_memory("qcn_preprocess");
-  check_for(model, image);
   preprocess(model.manifest.preprocessing, image, input);
 }
 

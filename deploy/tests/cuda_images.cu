@@ -76,6 +76,21 @@ float distance(const std::vector<qcn::Answer>& a, const std::vector<qcn::Answer>
   return worst;
 }
 
+// An image of the data set's size.
+std::unique_ptr<Picture> image_of(const qcn_model_info& info, bool floats, std::mt19937& generator) {
+  return std::make_unique<Picture>(info.image_width, info.image_height, info.channels, floats, generator);
+}
+
+// Bytes of that size and of others; in grey, in colour and with transparency where the network takes one of these.
+std::unique_ptr<Picture> any_picture(const qcn_model_info& info, int index, std::mt19937& generator) {
+  if (index % 4 == 0) return image_of(info, false, generator);
+  const int channels = info.channels != 1 && info.channels != 3 ? info.channels
+                       : index % 3 == 2                         ? 4
+                                                                : 1 + index % 3 * 2;
+  const int width = index % 4 == 1 ? 640 : 33 + index, height = index % 4 == 1 ? 480 : 57 + 2 * index;
+  return std::make_unique<Picture>(width, height, channels, false, generator);
+}
+
 // As many images as make the engine run twice. All on the device, and every second one.
 void compare(const qcn::Model& model, qcn::Session& session, bool floats, float allowed, const std::string& what) {
   std::mt19937 generator(1);
@@ -84,7 +99,7 @@ void compare(const qcn::Model& model, qcn::Session& session, bool floats, float 
   std::vector<std::unique_ptr<Picture>> pictures;
   std::vector<qcn_image> host, device, mixed;
   for (int i = 0; i < count; ++i) {
-    pictures.push_back(std::make_unique<Picture>(info.width, info.height, info.channels, floats, generator));
+    pictures.push_back(floats ? image_of(info, true, generator) : any_picture(info, i, generator));
     host.push_back(pictures.back()->host), device.push_back(pictures.back()->on_device());
     mixed.push_back(i % 2 ? host.back() : device.back());
   }
@@ -106,13 +121,13 @@ void compare_on_stream(const qcn::Model& model) {
     qcn_session_params params = qcn_session_default_params();
     params.stream = stream;
     qcn::Session session(model, params);
-    Picture last(info.width, info.height, info.channels, false, generator);
+    const auto last = image_of(info, false, generator);
     bool same = true;
     for (int i = 0; i < 50; ++i) {
-      const Picture next(info.width, info.height, info.channels, false, generator);
-      const qcn::Answer expected = session.classify(next.host);
-      succeed(cudaMemcpyAsync(last.device, next.device, next.bytes.size(), cudaMemcpyDeviceToDevice, stream));
-      same &= distance({expected}, {session.classify(last.on_device())}) == 0;
+      const auto next = image_of(info, false, generator);
+      const qcn::Answer expected = session.classify(next->host);
+      succeed(cudaMemcpyAsync(last->device, next->device, next->bytes.size(), cudaMemcpyDeviceToDevice, stream));
+      same &= distance({expected}, {session.classify(last->on_device())}) == 0;
     }
     check(same, "images written on the caller's stream, 50 times");
   }
@@ -123,13 +138,13 @@ void compare_on_stream(const qcn::Model& model) {
 void refuse(const qcn::Model& model, qcn::Session& session) {
   std::mt19937 generator(3);
   const qcn_model_info info = model.info();
-  const Picture picture(info.width, info.height, info.channels, false, generator);
-  qcn_image wrong = picture.host;
+  const auto picture = image_of(info, false, generator);
+  qcn_image wrong = picture->host;
   wrong.on_device = 1;
   std::vector<float> activation(static_cast<std::size_t>(info.classes));
   const qcn_status status = qcn_classify(session.get(), &wrong, 1, activation.data(), nullptr);
   check(status == QCN_BAD_ARGUMENT, std::string("host memory given as the device's: ") + qcn_last_error());
-  const qcn_image right = picture.on_device();
+  const qcn_image right = picture->on_device();
   check(qcn_classify(session.get(), &right, 1, activation.data(), nullptr) == QCN_OK, "and the next is answered");
 }
 

@@ -1,7 +1,9 @@
-// Pre-processing on a GPU against the CPU's: the same bits for uint8 pixels, one unit in the last place for floats.
+// Pre-processing on a GPU against the CPU's: the same bits for uint8 pixels, of pictures of any size and in every way
+// of fitting, and one unit in the last place for floats.
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "preprocess_cuda.h"
@@ -31,19 +34,56 @@ std::int64_t distance(float a, float b) {
   return std::abs(static_cast<std::int64_t>(i) - j);
 }
 
-// The largest distance, or -1 for an exception.
-std::int64_t compare(const qcn::Preprocessing& spec, qcn_image image, const std::vector<unsigned char>& bytes,
-                     std::ptrdiff_t offset) {
-  const qcn::Seen size = qcn::check_image(spec, image);
-  const std::size_t count = static_cast<std::size_t>(size.channels) * size.height * size.width;
+// A picture in host memory, in the layout that a camera or a library may give it.
+struct Picture {
+  std::vector<unsigned char> bytes;
+  std::ptrdiff_t offset = 0;  // of the upper left pixel
+  qcn_image image{};
+
+  Picture(std::mt19937& generator, int width, int height, int channels, bool floats) {
+    const bool planar = generator() % 3 == 0, upside_down = generator() % 3 == 0, constant = generator() % 7 == 0;
+    const std::ptrdiff_t pixel = floats ? sizeof(float) : 1;
+    image = planar ? qcn_image_planar(nullptr, width, height, channels)
+                   : qcn_image_default(nullptr, width, height, channels);
+    image.column_stride *= pixel, image.row_stride = image.row_stride * pixel + 3, image.channel_stride *= pixel;
+    if (planar) image.channel_stride = image.row_stride * height;
+    bytes.resize(static_cast<std::size_t>(image.row_stride) * height * (planar ? channels : 1));
+    for (auto& byte : bytes) byte = static_cast<unsigned char>(constant ? 77 : generator());
+    if (floats) fill(generator, width, height, constant);
+    if (upside_down) offset = image.row_stride * (height - 1), image.row_stride *= -1;
+    image.pixel = floats ? QCN_FLOAT32 : QCN_UINT8;
+    image.reverse_channels = generator() % 3 == 0;
+    image.data = bytes.data() + offset;
+  }
+
+ private:
+  void fill(std::mt19937& generator, int width, int height, bool constant) {
+    for (int channel = 0; channel < image.channels; ++channel) {
+      for (int y = 0; y < height; ++y) {
+        for (int x = 0; x < width; ++x) {
+          const float value = constant ? 0.3F : static_cast<float>(generator() % 256) / 255;
+          std::memcpy(&bytes[y * image.row_stride + x * image.column_stride + channel * image.channel_stride], &value,
+                      sizeof value);
+        }
+      }
+    }
+    if (generator() % 4 == 0) std::memset(bytes.data(), 255, sizeof(float));  // a NaN
+  }
+};
+
+// The largest distance.
+std::int64_t compare(const qcn::Preprocessing& spec, const Picture& picture) {
+  const auto side = [&](int size) { return static_cast<std::size_t>(spec.crop.value_or(spec.resize.value_or(size))); };
+  const std::size_t count = spec.stored.channels * side(spec.stored.height) * side(spec.stored.width);
   std::vector<float> expected(count), found(count);
-  qcn::preprocess(spec, image, expected.data());
+  qcn::preprocess(spec, picture.image, expected.data());
   unsigned char* pixels;
   float* out;
-  succeed(cudaMalloc(&pixels, bytes.size()));
+  succeed(cudaMalloc(&pixels, picture.bytes.size()));
   succeed(cudaMalloc(&out, count * sizeof(float)));
-  succeed(cudaMemcpy(pixels, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-  image.data = pixels + offset;
+  succeed(cudaMemcpy(pixels, picture.bytes.data(), picture.bytes.size(), cudaMemcpyHostToDevice));
+  qcn_image image = picture.image;
+  image.data = pixels + picture.offset;
   image.on_device = 1;
   qcn::preprocess_cuda(spec, image, out, nullptr);
   succeed(cudaMemcpy(found.data(), out, count * sizeof(float), cudaMemcpyDeviceToHost));
@@ -54,6 +94,108 @@ std::int64_t compare(const qcn::Preprocessing& spec, qcn_image image, const std:
   return worst;
 }
 
+struct Tally {
+  int cases = 0, exact = 0, failures = 0;
+
+  void add(const char* what, const qcn::Preprocessing& spec, const Picture& picture) {
+    const std::int64_t worst = compare(spec, picture), allowed = picture.image.pixel == QCN_FLOAT32;
+    ++cases;
+    exact += worst == 0;
+    if (worst <= allowed) return;
+    std::printf("FAILED: %s: %dx%dx%d to %dx%dx%d, fit %d, resize %d, crop %d, by %s: %lld units\n", what,
+                picture.image.width, picture.image.height, picture.image.channels, spec.stored.width,
+                spec.stored.height, spec.stored.channels, static_cast<int>(spec.stored.fit), spec.resize.value_or(0),
+                spec.crop.value_or(0), spec.by_image ? "image" : "data set", static_cast<long long>(worst));
+    ++failures;
+  }
+  void print(const char* what) const {
+    std::printf("%s: %d of %d to the last bit, %d wrong\n", what, exact, cases, failures);
+  }
+};
+
+class Draw {
+ public:
+  int below(int limit) { return 1 + static_cast<int>(generator() % static_cast<unsigned>(limit)); }
+
+  // What may come after fitting.
+  qcn::Preprocessing spec(const qcn::Stored& stored) {
+    qcn::Preprocessing spec;
+    spec.stored = stored;
+    if (generator() % 3) spec.resize = below(64);
+    const int most = spec.resize.value_or(std::min(stored.height, stored.width));
+    if (generator() % 3 == 0) spec.crop = below(most);
+    spec.by_image = generator() % 2;
+    spec.mean.assign(stored.channels, 0.4 + 0.001 * below(100));
+    spec.std.assign(stored.channels, 0.3);
+    return spec;
+  }
+
+  std::mt19937 generator{0};
+};
+
+constexpr qcn::Fit kFits[] = {qcn::Fit::kCrop, qcn::Fit::kLetterbox, qcn::Fit::kStretch};
+
+// Images of the data set's size, as bytes and as floats.
+Tally test_images(Draw& draw) {
+  Tally tally;
+  for (int round = 0; round < 300; ++round) {
+    const int channels = round % 50 == 49 ? 70 : draw.below(4), most = round % 5 ? 120 : 900;
+    const int height = draw.below(most), width = draw.below(most);
+    const Picture picture(draw.generator, width, height, channels, round % 3 == 0);
+    tally.add("image", draw.spec({channels, height, width, kFits[round % 3]}), picture);
+  }
+  return tally;
+}
+
+// Pictures of any size and any channels, in every way of fitting.
+Tally test_pictures(Draw& draw) {
+  constexpr int kWays[][2] = {{1, 1}, {1, 3}, {3, 1}, {3, 3}, {4, 1}, {4, 3}, {2, 2}, {4, 4}};
+  Tally tally;
+  for (int round = 0; round < 720; ++round) {
+    const auto& [channels, wanted] = kWays[round % 8];
+    const int most = round % 5 ? 120 : 700;
+    const qcn::Stored stored{wanted, draw.below(100), round % 2 ? draw.below(100) : 32, kFits[round / 8 % 3]};
+    tally.add("picture", draw.spec(stored),
+              Picture(draw.generator, draw.below(most), draw.below(most), channels, false));
+  }
+  for (const qcn::Fit fit : kFits) {
+    for (const auto& [width, height] : {std::pair{1, 1}, {16384, 1}, {1, 16384}, {640, 480}, {1920, 1080}, {31, 33}}) {
+      for (const auto& [channels, wanted] : kWays) {
+        tally.add("odd size", draw.spec({wanted, 32, 32, fit}),
+                  Picture(draw.generator, width, height, channels, false));
+      }
+    }
+  }
+  return tally;
+}
+
+// Milliseconds that a camera's frame takes, the least of many.
+void time_frame(Draw& draw) {
+  for (const int side : {32, 64, 96}) {
+    const Picture picture(draw.generator, 640, 480, 3, false);
+    qcn::Preprocessing spec;
+    spec.stored = {3, side, side, qcn::Fit::kCrop};
+    spec.mean = {0.4, 0.5, 0.6}, spec.std = {0.2, 0.2, 0.2};
+    unsigned char* pixels;
+    float* out;
+    succeed(cudaMalloc(&pixels, picture.bytes.size()));
+    succeed(cudaMalloc(&out, 3 * sizeof(float) * side * side));
+    qcn_image image = picture.image;
+    image.data = pixels + picture.offset, image.on_device = 1;
+    double least = 1e9;
+    for (int i = 0; i < 50; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      qcn::preprocess_cuda(spec, image, out, nullptr);
+      succeed(cudaDeviceSynchronize());
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+      least = std::min(least, took.count());
+    }
+    std::printf("a frame of 640x480x3 to %dx%d: %.3f ms\n", side, side, least);
+    cudaFree(pixels);
+    cudaFree(out);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -62,50 +204,10 @@ int main() {
     std::puts("no CUDA device");
     return 3;
   }
-  std::mt19937 generator(0);
-  const auto below = [&](int limit) { return 1 + static_cast<int>(generator() % static_cast<unsigned>(limit)); };
-  int failures = 0, exact = 0, cases = 0;
-  for (int round = 0; round < 300; ++round) {
-    const bool floats = round % 3 == 0, constant = round % 7 == 0, upside_down = round % 2 == 0;
-    const int channels = round % 50 == 49 ? 70 : below(4);
-    const int height = below(round % 5 ? 120 : 900), width = below(round % 5 ? 120 : 900);
-    const std::size_t pixel = floats ? sizeof(float) : 1, row = pixel * channels * width + 3;
-    std::vector<unsigned char> bytes(row * height, 0);
-    for (int y = 0; y < height; ++y) {
-      for (int x = 0; x < width * channels; ++x) {
-        const auto value = static_cast<unsigned char>(constant ? 77 : generator());
-        const float real = static_cast<float>(value) / 255;
-        unsigned char* to = bytes.data() + y * row + x * pixel;
-        floats ? static_cast<void>(std::memcpy(to, &real, sizeof real)) : static_cast<void>(*to = value);
-      }
-    }
-    if (floats && round % 4 == 0) std::memset(bytes.data(), 255, sizeof(float));  // a NaN
-    const std::ptrdiff_t offset = upside_down ? static_cast<std::ptrdiff_t>(row) * (height - 1) : 0;
-    qcn_image image{};
-    image.size = sizeof image;
-    image.data = bytes.data() + offset;
-    image.width = width, image.height = height, image.channels = channels;
-    image.pixel = floats ? QCN_FLOAT32 : QCN_UINT8;
-    image.column_stride = static_cast<std::ptrdiff_t>(pixel) * channels;
-    image.row_stride = upside_down ? -static_cast<std::ptrdiff_t>(row) : static_cast<std::ptrdiff_t>(row);
-    image.channel_stride = static_cast<std::ptrdiff_t>(pixel);
-    image.reverse_channels = round % 4 == 1;
-    qcn::Preprocessing spec;
-    if (round % 6) spec.resize = below(64);
-    if (round % 5 == 1) spec.crop = below(std::min({height, width, spec.resize.value_or(1 << 20)}));
-    if (spec.crop && spec.resize) spec.crop = below(*spec.resize);
-    spec.by_image = round % 2 == 1;
-    spec.mean.assign(channels, 0.4 + 0.01 * round / 300);
-    spec.std.assign(channels, 0.3);
-    const std::int64_t worst = compare(spec, image, bytes, offset);
-    ++cases;
-    exact += worst == 0;
-    if (worst > 1) {
-      std::printf("FAILED: %s %dx%dx%d, by %s: %lld units\n", floats ? "floats" : "bytes", width, height, channels,
-                  spec.by_image ? "image" : "data set", static_cast<long long>(worst));
-      ++failures;
-    }
-  }
-  std::printf("%d of %d images to the last bit, %d beyond one unit in the last place\n", exact, cases, failures);
-  return failures ? 1 : 0;
+  Draw draw;
+  const Tally images = test_images(draw), pictures = test_pictures(draw);
+  images.print("images of the data set's size");
+  pictures.print("pictures of other sizes");
+  time_frame(draw);
+  return images.failures + pictures.failures ? 1 : 0;
 }

@@ -73,15 +73,15 @@ build() {
   for pid in "${pids[@]}"; do wait "$pid"; done
   g++ "${shared[@]}" "${plugin[@]}" em_routing.cu.o -o libqcn_plugin.so \
     -Wl,--version-script="$deploy/plugins/plugin.map" "${nvinfer[@]}" "${runtime[@]}"
-  g++ "${shared[@]}" "${plugin[@]}" "${backend[@]}" src_preprocess.cpp.o {em_routing,preprocess}.cu.o \
+  g++ "${shared[@]}" "${plugin[@]}" "${backend[@]}" src_{fit,preprocess}.cpp.o {em_routing,preprocess}.cu.o \
     -o libqcn_tensorrt.so -Wl,--version-script="$deploy/src/tensorrt/library/tensorrt.map" "${nvinfer[@]}" "${runtime[@]}"
   g++ "${shared[@]}" "${objects[@]}" -o libqcn.so -Wl,--version-script="$deploy/cmake/exports.map" -lpthread -ldl
-  "${compile[@]}" -I"$deploy/programs" "$deploy"/programs/{bench,arguments,image,jpeg,netpbm,png,program}.cpp \
+  "${compile[@]}" -I"$deploy/programs" "$deploy"/programs/{bench,arguments,program}.cpp \
     -o qcn-bench -L. -lqcn -Wl,-rpath,"$work" -lpthread
   "${compile[@]}" "$deploy/plugins/tests/test_plugin.cpp" -o test_plugin "${nvinfer[@]}" -ldl
   nvcc -std=c++17 -O1 -I"$deploy/kernels" "$deploy/tests/cuda_routing.cu" em_routing.cu.o -o cuda_routing
-  nvcc -std=c++17 -O1 "${includes[@]}" "$deploy/tests/cuda_preprocess.cu" preprocess.cu.o "$deploy/src/preprocess.cpp" \
-    -o cuda_preprocess
+  nvcc -std=c++17 -O1 "${includes[@]}" "$deploy/tests/cuda_preprocess.cu" preprocess.cu.o \
+    "$deploy"/src/{fit,preprocess}.cpp -o cuda_preprocess
   nvcc -std=c++17 -O1 "${includes[@]}" "$deploy/tests/cuda_images.cu" -o cuda_images -L. -lqcn -Xlinker -rpath="$work"
   cd - >/dev/null
 }

@@ -387,7 +387,7 @@ void wrong_preprocessing() {
   manifest.preprocessing.mean[0] = 0.5000001;
   const string said = refused("another mean", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
   check(contains(said, "'one'") && contains(said, "expected"), said);
-  manifest.preprocessing = {std::nullopt, tiny::kSide, true, {}, {}};
+  manifest.preprocessing = {manifest.preprocessing.stored, std::nullopt, tiny::kSide, true, {}, {}};
   refused("by image", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
 }
 

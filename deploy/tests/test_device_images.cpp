@@ -87,7 +87,7 @@ class StandInBackend final : public qcn::Backend {
 std::shared_ptr<const qcn::Model> model(Calls& calls, bool on_device, bool poses = true) {
   auto made = std::make_shared<qcn::Model>();
   made->manifest.signature = {1, kSide, kSide, 1, poses};
-  made->manifest.preprocessing.resize = kSide;
+  made->manifest.preprocessing.stored = {1, kSide, kSide, qcn::Fit::kStretch};
   made->manifest.preprocessing.mean = {0.25}, made->manifest.preprocessing.std = {0.5};
   made->backend = std::make_unique<StandInBackend>(calls, on_device);
   made->backend_name = made->backend->name();
@@ -151,7 +151,7 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   check(contains(poses, "has no poses") && contains(poses, "NULL"), poses);
   // The last is bad: nothing may have been queued for the others.
   std::vector<qcn_image> last = images(pixels, 0x3f);
-  last.back().channels = 3;
+  last.back().channels = 2;
   refused("a bad image behind good ones", QCN_BAD_ARGUMENT, [&] { classify(here, last); });
   last = images(pixels, 0x7f);
   last.back().data = nullptr;

@@ -37,9 +37,48 @@ void refused(const std::string& file, const std::string& message) {
   check(false, "read: " + file);
 }
 
+// What EXIF is, cut short anywhere and with any byte changed.
+void orientations() {
+  const auto of = [](const std::string& exif) {
+    return exif_orientation(reinterpret_cast<const unsigned char*>(exif.data()), exif.size());
+  };
+  const std::string entry("\x12\x01\x03\x00\x01\x00\x00\x00\x06\x00\x00\x00", 12);
+  const std::string other(
+      "\x0f\x01\x02\x00\x04\x00\x00\x00"
+      "abcd",
+      12);
+  const std::string little = std::string("II*\0\x08\0\0\0\x02\0", 10) + other + entry;
+  const std::string big("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x08\0\0", 22);
+  check(of(little) == 6 && of(big) == 8, "both orders of bytes");
+  for (std::size_t cut = 0; cut < little.size(); ++cut) check(of(little.substr(0, cut)) == 1, "cut short");
+  for (std::size_t at = 0; at < little.size(); ++at) {
+    for (int value = 0; value < 256; ++value) {
+      std::string changed = little;
+      changed[at] = static_cast<char>(value);
+      check(of(changed) >= 1 && of(changed) <= 8, "changed");
+    }
+  }
+  std::string far = little;
+  far.replace(4, 4, "\xff\xff\xff\xff");
+  check(of(far) == 1, "entries beyond the end");
+  far = little;
+  far.replace(8, 2, "\xff\xff");
+  check(of(far) == 6, "more entries than there are");
+  const Picture picture{3, 2, 1, {1, 2, 3, 4, 5, 6}};
+  const std::vector<unsigned char> expected[] = {{1, 2, 3, 4, 5, 6}, {3, 2, 1, 6, 5, 4}, {6, 5, 4, 3, 2, 1},
+                                                 {4, 5, 6, 1, 2, 3}, {1, 4, 2, 5, 3, 6}, {4, 1, 5, 2, 6, 3},
+                                                 {6, 3, 5, 2, 4, 1}, {3, 6, 2, 5, 1, 4}};
+  for (int up = 1; up <= 8; ++up) {
+    const Picture found = turned(picture, up);
+    check(found.pixels == expected[up - 1] && found.width == (up < 5 ? 3 : 2) && found.height == (up < 5 ? 2 : 3),
+          "turned as " + std::to_string(up));
+  }
+}
+
 }  // namespace
 
 int main() {
+  orientations();
   const std::string zero(1, '\0');
   gives("P5\n2 1\n255\nab", 2, 1, 1, {'a', 'b'});
   gives("P6 1 2 255\nabcdef", 1, 2, 3, {'a', 'b', 'c', 'd', 'e', 'f'});
@@ -75,9 +114,10 @@ int main() {
   refused("\x89PNG\r\n\x1a\n", "PNG");
   refused("\xff\xd8\xff", "JPEG");
 
-  const Picture colours{2, 1, 4, {255, 0, 0, 9, 10, 10, 10, 9}};
-  check(with_channels(colours, 1).pixels == std::vector<unsigned char>{76, 10}, "grey as Pillow has it");
-  check(with_channels(colours, 3).pixels == std::vector<unsigned char>{255, 0, 0, 10, 10, 10}, "alpha is left out");
+  check(grey({2, 1, 3, {255, 0, 0, 10, 10, 10}}).pixels == std::vector<unsigned char>{76, 10}, "grey as Pillow has it");
+  check(grey({3, 1, 4, {255, 0, 0, 255, 9, 9, 9, 0, 0, 0, 0, 128}}).pixels == std::vector<unsigned char>{76, 255, 127},
+        "transparent colours lie on white");
+  check(grey({2, 1, 2, {7, 255, 0, 128}}).pixels == std::vector<unsigned char>{7, 127}, "and so does grey");
   const Picture beside{4, 1, 1, {1, 2, 3, 4}};
   check(split_beside(beside, 2).pixels == std::vector<unsigned char>{1, 3, 2, 4}, "two views");
   check(is_picture_name("a/b.JPG") && !is_picture_name("png") && !is_picture_name("a.txt"), "names");

@@ -17,7 +17,9 @@ using networks::quoted;
 
 // An image before pre-processing, and what that is, as the manifest has them.
 constexpr int kHeight = 10, kWidth = 12, kPixels = kChannels * kHeight * kWidth;
-qcn::Preprocessing preprocessing() { return {std::nullopt, kSide, false, {0.5}, {0.25}}; }
+qcn::Preprocessing preprocessing() {
+  return {{kChannels, kHeight, kWidth, qcn::Fit::kCrop}, std::nullopt, kSide, false, {0.5}, {0.25}};
+}
 
 std::string entry(const std::string& file, const std::string& format, const std::string& precision,
                   const std::string& tolerance, const std::string& content) {
@@ -71,7 +73,7 @@ std::string golden(const networks::Network& network, float wrong) {
   }
   return networks::safetensors(arrays, R"({"schema": "2", "rows": "[\"one\", \"two\", \"three\", \"four\"]",)"
                                        R"( "inputs_only": "[\"four\"]", "classes": "[\"cat\", \"dog\", \"é\"]",)"
-                                       R"( "preprocessing": "{\"resize\": null, \"crop\": 8,)"
+                                       R"( "preprocessing": "{\"fit\": \"crop\", \"resize\": null, \"crop\": 8,)"
                                        R"( \"standardise\": \"dataset\", \"mean\": [0.5], \"std\": [0.25]}"})");
 }
 
@@ -80,8 +82,8 @@ std::string manifest(const std::string& weights_file, const std::string& golden_
   {"name": "pose", "shape": [3, 3], "layout": "NKP", "dtype": "float32"})";
   const std::string tolerance = poses ? R"({"activation": 1e-05, "pose": 2e-05})" : R"({"activation": 1e-05})";
   return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
- "preprocessing": {"resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
- "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
+ "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
+ "confidence": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
  "outputs": [{"name": "activation", "shape": [3], "layout": "NK", "dtype": "float32"})" +
          (poses ? pose : "") + R"(],
  "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},

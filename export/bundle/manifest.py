@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
 from qcn import records
+from qcn.confidence import Confidence
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.program import Program
@@ -189,6 +190,7 @@ class Manifest:
     outputs: tuple[Port, ...]
     source: Source
     tools: dict[str, str]
+    confidence: Confidence | None = None
     files: tuple[Artefact, ...] = ()
     schema: int = SCHEMA
 
@@ -253,6 +255,7 @@ def manifest_of(run: "Run", which: str, program: Program, name: str, tools: dict
         classes=tuple(run.classes),
         image=(channels, height, width),
         preprocessing=run.preprocessing,
+        confidence=run.confidence if best == "best" else None,
         input=image,
         outputs=outputs,
         source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, export, sign, train, verify
+from qcn.cli import datasets, explain, export, predict, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -19,11 +19,13 @@ app = typer.Typer(
 )
 app.command()(train.train)
 app.command()(train.evaluate)
+app.command()(predict.predict)
 app.command()(export.export)
 app.command()(export.doctor)
 app.command()(sign.sign)
 app.command("verify-parity")(verify.verify_parity)
 app.command()(verify.benchmark)
+app.command()(explain.explain)
 app.add_typer(datasets.app, name="datasets")
 
 # Packages that a command may find missing, and the extra in pyproject.toml that installs each.
@@ -31,7 +33,6 @@ EXTRAS = {
     "torch": "train",
     "matplotlib": "train",
     "scipy": "train",
-    "PIL": "train",
     "tensorboard": "train",
     "onnx": "onnx",
     "cryptography": "sign",

@@ -1,4 +1,4 @@
-"""`qcn datasets list`, `fetch` and `show`."""
+"""`qcn datasets list`, `fetch`, `show` and `check`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from qcn.cli.options import DATA, DataDir
+
+SHOWN = 10  # of a kind
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 
@@ -53,9 +55,49 @@ def show(
     out: Annotated[Path | None, typer.Option(help="PNG to write; runs/datasets/NAME.png if not given.")] = None,
 ) -> None:
     """Draw a contact sheet of a data set's training images as a PNG."""
-    from qcn.data import load
+    from qcn.data import dataset_name, load
     from qcn.data.sheet import contact_sheet
 
-    path = out or Path("runs/datasets") / f"{name}.png"
-    contact_sheet(load(name, data_dir).train, path, title=name)
+    called = dataset_name(name)
+    path = out or Path("runs/datasets") / f"{called}.png"
+    contact_sheet(load(name, data_dir).train, path, title=called)
     print(path)
+
+
+@app.command()
+def check(
+    folder: Annotated[str, typer.Argument(help="A folder or table of pictures.")],
+    size: Annotated[int | None, typer.Option(help="Side in pixels; else chosen from the pictures.")] = None,
+    fit: Annotated[str | None, typer.Option(help="crop (if not given), letterbox or stretch.")] = None,
+    channels: Annotated[int | None, typer.Option(help="1 or 3; else chosen from the pictures.")] = None,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Look through a folder of pictures: sizes, classes, duplicates, files that cannot be read."""
+    from qcn.data import find, read
+    from qcn.data import folder as folders
+    from qcn.data.cache import SPLITS, crossing, read_index
+    from qcn.data.spec import Stored
+    from qcn.errors import UsageError
+
+    if not folders.is_source(folder):
+        raise UsageError(f"{folder} is not a folder or table of pictures")
+    dataset = find(folder, Stored(size, fit, channels))  # type: ignore[arg-type]  # checked by Stored
+    splits = read(dataset, data_dir)
+    index = read_index(data_dir / dataset.folder)
+    table = Table(box=None)
+    for heading in ("class", *SPLITS):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    for label, name in enumerate(dataset.classes):
+        parts = (splits.train, splits.validation, *splits.tests.values())
+        table.add_row(name, *(f"{int((part.labels == label).sum()):,}" for part in parts))
+    console = Console(markup=False, emoji=False)
+    console.print(table)
+    for line in splits.remarks:
+        console.print(line, highlight=False, soft_wrap=True)
+    widths, heights = zip(*index.sizes, strict=True)
+    print(f"pictures are {min(widths)} to {max(widths)} pixels wide and {min(heights)} to {max(heights)} high")
+    print(f"{len(index.duplicates):,} groups of near duplicates, {len(crossing(index)):,} of them across splits")
+    for group in index.duplicates[:SHOWN]:
+        print(f"  {', '.join(index.files[place] for place in group)}")
+    for file, why in list(index.skipped.items())[:SHOWN]:
+        print(f"cannot be read: {file}: {why}")

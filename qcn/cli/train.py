@@ -16,10 +16,23 @@ KERNELS = "Kernels of routing: auto (fused where there are any), fused, or refer
 
 
 def train(
-    dataset: Annotated[str | None, typer.Option(help="Data set by name; see `qcn datasets list`.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set by name (see `qcn datasets list`), or a folder of pictures.")
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="qcn (if not given), qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn."),
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Of a folder: side in pixels to bring pictures to; else chosen from them."),
+    ] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(help="Of a folder: crop (the middle; if not given), letterbox (all, on black) or stretch."),
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="Of a folder: 1 (grey) or 3 (colour); else chosen from the pictures.")
     ] = None,
     data_dir: DataDir = DATA,
     preset: Annotated[str | None, typer.Option(help="Where the settings below start from: best or paper.")] = None,
@@ -31,8 +44,20 @@ def train(
     precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (convolutions; routing stays fp32).")] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
     kernels: Annotated[str | None, typer.Option(help=KERNELS)] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="Variations of training images: none, light (if not given) or strong.")
+    ] = None,
+    label_smoothing: Annotated[
+        float | None, typer.Option(help="Share of a label that is spread over all classes; 0 if not given.")
+    ] = None,
+    init: Annotated[
+        str | None, typer.Option(help="Start from the weights of this run, or of a network that ships.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder, with its own settings.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Continue the run in this folder, with its own settings; --epochs may lengthen it."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write; runs/train/DATASET-MODEL if not given.")] = None,
 ) -> None:
     """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
@@ -46,25 +71,32 @@ def train(
         "precision": precision,
         "compile": compile,
         "kernels": kernels,
+        "augment": augment,
+        "label_smoothing": label_smoothing,
+        "init": init,
         "seed": seed,
+        "size": size,
+        "fit": fit,
+        "channels": channels,
     }
     given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
-    if resume and given:
+    if resume and (given := [name for name in given if name != "epochs"]):
         raise UsageError(f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}")
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
 
     from qcn import train as training
+    from qcn.data import dataset_name
     from qcn.distributed import first_process
     from qcn.files import new_folder
     from qcn.train.settings import settings_from
 
     if resume:
         folder = resume
-        run = training.resume(folder, data_dir, device)
+        run = training.resume(folder, data_dir, device, epochs)
     else:
         settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
-        named = out or Path("runs/train") / f"{settings.dataset}-{settings.model}"
+        named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
         with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
             run = training.train(settings, data_dir, folder, device)
     if not first_process():
@@ -95,10 +127,11 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET] if not given.")] = None,
 ) -> None:
     """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
+    from qcn.data import dataset_name
     from qcn.evaluate import evaluate as measure
 
-    name = Path(os.path.realpath(run)).name
-    folder = out or Path("runs/evaluate") / "-".join(filter(None, (name, dataset)))
+    called = (Path(os.path.realpath(run)).name, dataset_name(dataset) if dataset else "")
+    folder = out or Path("runs/evaluate") / "-".join(filter(None, called))
     results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device, kernels=kernels)
     table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
     for heading in ("split", "images", "error", "95 % interval"):

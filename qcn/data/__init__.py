@@ -1,10 +1,13 @@
-"""The data sets of the product, by name. A new one is a module with a tuple `DATASETS`, and a line here."""
+"""The data sets of the product, by name; and folders of pictures, by their path.
+
+A new one is a module with a tuple `DATASETS`, and a line here.
+"""
 
 from pathlib import Path
 
-from qcn.data import checksums, cifar10, mnist, smallnorb, svhn, viewpoints
+from qcn.data import checksums, cifar10, folder, mnist, smallnorb, svhn, viewpoints
 from qcn.data.imageset import Splits
-from qcn.data.spec import Dataset
+from qcn.data.spec import Dataset, Stored
 from qcn.errors import MissingError, UsageError, unknown_name
 
 DATASETS: dict[str, Dataset] = {
@@ -18,24 +21,41 @@ DATASETS: dict[str, Dataset] = {
     )
 }
 
-
-def find(name: str) -> Dataset:
-    """The data set of this name."""
-    if name not in DATASETS:
-        raise unknown_name("data set", name, DATASETS)
-    return DATASETS[name]
+AS_IT_IS = Stored()
 
 
-def load(name: str, data_dir: Path) -> Splits:
-    """Read the data set of this name from its folder below `data_dir`, and split it."""
-    dataset = find(name)
-    folder = data_dir / dataset.folder
+def find(name: str, stored: Stored = AS_IT_IS) -> Dataset:
+    """The data set of this name, or of the folder or table of pictures at this path, kept as `stored` says."""
+    if name in DATASETS:
+        if stored != AS_IT_IS:
+            raise UsageError(f"--size, --fit and --channels are for folders of pictures; {name} has images of its own")
+        return DATASETS[name]
+    if folder.is_source(name):
+        return folder.find(Path(name), stored)
+    if "/" in name or "." in name:
+        raise UsageError(f"there is no folder or table of pictures '{name}', and no data set of that name")
+    raise unknown_name("data set or folder", name, DATASETS)
+
+
+def dataset_name(name: str) -> str:
+    """What a data set is called in the names of folders: its own name, or the last part of its path."""
+    return name if name in DATASETS else folder.plain(Path(name).resolve().stem)
+
+
+def load(name: str, data_dir: Path, stored: Stored = AS_IT_IS) -> Splits:
+    """Read the data set of this name, or the folder of pictures at this path, and split it."""
+    return read(find(name, stored), data_dir)
+
+
+def read(dataset: Dataset, data_dir: Path) -> Splits:
+    """Read a data set from its folder below `data_dir`, and split it."""
+    place = data_dir / dataset.folder
     if not dataset.files:
-        return dataset.load(folder)
-    command = f"qcn datasets fetch {name} --data-dir {data_dir}"
+        return dataset.load(place)
+    command = f"qcn datasets fetch {dataset.name} --data-dir {data_dir}"
     try:
-        splits = dataset.load(folder)  # first: a reader says more precisely what is wrong
-        checksums.check(dataset, folder)
+        splits = dataset.load(place)  # first: a reader says more precisely what is wrong
+        checksums.check(dataset, place)
         return splits
     except MissingError as error:
         raise MissingError(f"{error}; get it with: {command}") from None

@@ -52,8 +52,12 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set ready for training. `tests` has one entry, "test", or, by viewpoint, "familiar" and "novel"."""
+    """A data set ready for training. `tests` has one entry, "test", or, by viewpoint, "familiar" and "novel".
+
+    `remarks` is what whoever trains on it should know, in words.
+    """
 
     train: ImageSet
     validation: ImageSet
     tests: dict[str, ImageSet]
+    remarks: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""From a stored image to what the network sees, and the random variations of it that training draws.
+"""From a stored image to what the network sees, on the tensor's own device.
 
-Both run on the tensor's own device. What a network sees is part of it, and libqcn
+`qcn.data.augment` varies it for training. What a network sees is part of it, and libqcn
 (deploy/src/preprocess.cpp) must repeat it, so the arithmetic is defined to the last bit:
 
 1. Resize. Pixel i of `side` lies at x = ((2i + 1)·size - side) / 2·side among `size` pixels, at least at 0. With the
@@ -19,49 +19,22 @@ on any machine. Float images, 0 to 1, follow the same steps, and may differ in a
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from qcn.data.spec import STD_FLOOR, Augmentation, Preprocessing
+from qcn.data.spec import STD_FLOOR, Preprocessing
 from qcn.errors import UsageError
 
 
 def preprocess(images: Tensor, spec: Preprocessing) -> Tensor:
     """uint8 [B, C, H, W], or floats from 0 to 1, to the float32 [B, C, h, w] that the network sees."""
-    pixels, one = _resize(images, spec)
+    pixels, one = resize(images, spec)
     if spec.crop:
         margins = (pixels.shape[-2] - spec.crop) // 2, (pixels.shape[-1] - spec.crop) // 2
         pixels = pixels[..., margins[0] : margins[0] + spec.crop, margins[1] : margins[1] + spec.crop]
-    return _standardise(pixels, one, spec)
+    return standardise(pixels, one, spec)
 
 
-def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, draws: Tensor) -> Tensor:
-    """Like `preprocess`, varied by `draws`: uniform numbers in [0, 1), [B, 3] for row, column and mirroring.
-
-    The draws come from the caller, so that they do not depend on the device or on how a batch is shared out.
-    """
-    pixels, one = _resize(images, spec)
-    pixels = F.pad(pixels, [augmentation.shift] * 4)
-    height, width = spec.output_size(*images.shape[-2:])
-    slack_y, slack_x = pixels.shape[-2] - height, pixels.shape[-1] - width
-    if augmentation.random_crop or augmentation.shift:
-        top = (draws[:, 0] * (slack_y + 1)).long()
-        left = (draws[:, 1] * (slack_x + 1)).long()
-    else:
-        top = torch.full_like(draws[:, 0], slack_y // 2, dtype=torch.long)
-        left = torch.full_like(draws[:, 1], slack_x // 2, dtype=torch.long)
-    columns = torch.arange(width, device=images.device).expand(len(images), width)
-    if augmentation.flip:
-        columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
-    rows = top[:, None] + torch.arange(height, device=images.device)  # [B, h]
-    columns = left[:, None] + columns  # [B, w]
-    batch = torch.arange(len(images), device=images.device)
-    # Two advanced indices around a slice put the channel last: [B, h, w, C].
-    pixels = pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
-    return _standardise(pixels.contiguous(), one, spec)
-
-
-def _resize(images: Tensor, spec: Preprocessing) -> tuple[Tensor, float]:
+def resize(images: Tensor, spec: Preprocessing) -> tuple[Tensor, float]:
     """Pixels, whole numbers if the images' are, in a type that holds them exactly; and what white is among them."""
     pixels, one = images, 1.0 if images.is_floating_point() else 255.0
     for dim in (-2, -1):
@@ -88,7 +61,7 @@ def _resize(images: Tensor, spec: Preprocessing) -> tuple[Tensor, float]:
     return pixels, one
 
 
-def _standardise(pixels: Tensor, one: float, spec: Preprocessing) -> Tensor:
+def standardise(pixels: Tensor, one: float, spec: Preprocessing) -> Tensor:
     if spec.standardise == "image":
         count = pixels[0, 0].numel()
         pixels = pixels.double()

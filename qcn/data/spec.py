@@ -4,13 +4,18 @@
 repeat it exactly. `Augmentation` is for training only. `qcn.data.preprocess` carries both out. No torch here.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.fit import Fit
 from qcn.data.imageset import ImageSet, Splits
-from qcn.errors import UsageError
+from qcn.errors import UsageError, unknown_name
 
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
@@ -19,12 +24,14 @@ STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 class Preprocessing:
     """Resize, centre crop, standardise, in this order, on pixels scaled to [0, 1].
 
+    fit          how a picture of any size first becomes an image as the data set stores them (`qcn.data.fit`)
     resize       side in pixels after a bilinear resize with half-pixel centres (halving it is the mean of 2×2 pixels)
     crop         side in pixels of the centre crop
     standardise  "dataset": by the `mean` and `std` of the training images, one pair per channel
                  "image": each channel of each image by its own mean and standard deviation
     """
 
+    fit: Fit = "crop"
     resize: int | None = None
     crop: int | None = None
     standardise: Literal["dataset", "image"] = "dataset"
@@ -33,6 +40,8 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Refuse values that cannot be right: a specification may come from a file."""
+        if self.fit not in get_args(Fit):
+            raise unknown_name("preprocessing: fit", str(self.fit), get_args(Fit))
         for name, side in (("resize", self.resize), ("crop", self.crop)):
             if side is not None and (type(side) is not int or side < 1):
                 raise UsageError(f"preprocessing: {name} must be a number of pixels, not {side!r}")
@@ -48,9 +57,10 @@ class Preprocessing:
         """The same, with the mean and standard deviation of the training images."""
         if self.standardise == "image":
             return self
-        pixels = train.images.astype("float32").transpose(1, 0, 2, 3).reshape(train.images.shape[1], -1) / 255
-        mean, std = pixels.mean(1, dtype="float64"), pixels.std(1, dtype="float64")
-        return replace(self, mean=tuple(map(float, mean)), std=tuple(max(float(s), STD_FLOOR) for s in std))
+        moments = [_moments(train.images[:, channel]) for channel in range(train.images.shape[1])]
+        return replace(
+            self, mean=tuple(mean for mean, _ in moments), std=tuple(max(std, STD_FLOOR) for _, std in moments)
+        )
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """The height and width that the network sees for stored images of this height and width."""
@@ -58,13 +68,77 @@ class Preprocessing:
         return (side, side) if side else (height, width)
 
 
+def _moments(pixels: NDArray[np.uint8], chunk: int = 4096) -> tuple[float, float]:
+    """The mean and standard deviation of pixels in [0, 1], from whole numbers: the same on every machine."""
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(pixels), chunk):  # they may be larger than memory
+        counts += np.bincount(pixels[start : start + chunk].ravel(), minlength=256)
+    number, total, squares = (sum(int(n) * level**power for level, n in enumerate(counts)) for power in range(3))
+    return total / (255 * number), math.sqrt(number * squares - total**2) / (255 * number)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How the pictures of a folder are kept: side in pixels, how they are brought to it, 1 (grey) or 3 channels.
+
+    None: to be chosen from the pictures.
+    """
+
+    size: int | None = None
+    fit: Fit | None = None
+    channels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not 8 <= self.size <= 1024:
+            raise UsageError(f"--size must be 8 to 1024 pixels, not {self.size}")
+        if self.fit is not None and self.fit not in get_args(Fit):
+            raise unknown_name("--fit", self.fit, get_args(Fit))
+        if self.channels not in (None, 1, 3):
+            raise UsageError(f"--channels must be 1 (grey) or 3 (colour), not {self.channels}")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """[C, H, W] of an image."""
+        if self.size is None or self.channels is None:
+            raise UsageError("the size and channels of the pictures have not been chosen")
+        return self.channels, self.size, self.size
+
+
 @dataclass(frozen=True)
 class Augmentation:
-    """Random variations of training images: where the crop lies, shifts by up to `shift` pixels, mirror images."""
+    """Random variations of training images.
+
+    random_crop  where the crop lies
+    shift        by up to so many pixels, black coming in
+    flip         mirror images, for data sets whose classes stay what they are in a mirror
+    rotation     by up to so many degrees
+    scale        by up to this factor more or less: 0.2 is from 1/1.2 to 1.2
+    light        brightness and contrast by up to this share
+    cutout       side of a black square, as a share of the image's
+    mixup        share of images that another one is laid over
+    """
 
     random_crop: bool = False
     shift: int = 0
     flip: bool = False
+    rotation: float = 0.0
+    scale: float = 0.0
+    light: float = 0.0
+    cutout: float = 0.0
+    mixup: float = 0.0
+
+    @property
+    def turns(self) -> bool:
+        return bool(self.rotation or self.scale)
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers vary an image: row, column and mirroring, and seven more where more is varied."""
+        return 10 if self.turns or self.light or self.cutout or self.mixup else 3
+
+    def stronger(self) -> "Augmentation":
+        """With everything that was seen to help small data sets, on top of what this one has."""
+        return replace(self, shift=max(self.shift, 4), rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2)
 
 
 @dataclass(frozen=True)
@@ -94,6 +168,7 @@ class Dataset:
     augmentation  by training preset, "paper" or "best"
     files         what `qcn datasets fetch` downloads; empty for a set that is rendered on this machine
     contents      the md5 of each file that `load` reads, by its name, unpacked
+    stored        of a folder of pictures: how they are kept
     """
 
     name: str
@@ -107,3 +182,4 @@ class Dataset:
     augmentation: dict[str, Augmentation] = field(default_factory=dict)
     files: tuple[RemoteFile, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
+    stored: Stored | None = None

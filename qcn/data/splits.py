@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.imageset import ImageSet, Ints, Splits, Views
 from qcn.errors import UsageError
 
 Axis = Literal["azimuth", "elevation"]
@@ -58,22 +58,28 @@ def by_viewpoint(images: ImageSet, name: str, axis: Axis, pooled: bool) -> Split
     return Splits(train, validation, {"familiar": familiar_test, "novel": novel_test})
 
 
-def _deal(images: ImageSet, name: str, *shares: float) -> list[ImageSet]:
-    """Deal every class out at random: first what is left over, then one set for each of `shares`, in file order.
+def deal(labels: Ints, classes: int, name: str, *shares: float) -> Ints:
+    """Deal every class out at random: for each image 0, what is left over, or the number of one of `shares`, from 1.
 
     The order comes from the raw output of the bit generator, which NumPy promises never to change; it does
     not promise that of its shuffles.
     """
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
-    order = np.argsort(np.random.PCG64(seed).random_raw(len(images)), kind="stable")
-    hand = np.zeros(len(images), int)  # which set each image goes to; 0: the rest
-    for label in range(len(images.classes)):
-        members = order[images.labels[order] == label]
+    order = np.argsort(np.random.PCG64(seed).random_raw(len(labels)), kind="stable")
+    hand = np.zeros(len(labels), int)
+    for label in range(classes):
+        members = order[labels[order] == label]
         start = 0
         for owner, share in enumerate(shares, 1):
             count = max(1, round(share * len(members)))  # every class needs a validation image
             hand[members[start : start + count]] = owner
             start += count
+    return hand
+
+
+def _deal(images: ImageSet, name: str, *shares: float) -> list[ImageSet]:
+    """What is left over, then one set for each of `shares`, in file order."""
+    hand = deal(images.labels, len(images.classes), name, *shares)
     return [images[np.flatnonzero(hand == owner)] for owner in range(len(shares) + 1)]
 
 

@@ -14,27 +14,32 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.data import find, load
+from qcn.confidence import fit_confidence
+from qcn.data import find, read
+from qcn.data.augment import augmented, mixed
 from qcn.data.imageset import Splits
-from qcn.data.preprocess import augmented
+from qcn.data.spec import Augmentation, Dataset
 from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.files import alone_in
-from qcn.model import choose_kernels, slow_because
+from qcn.model import QCN, Prediction, choose_kernels, slow_because
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
 from qcn.train.logbook import Logbook
-from qcn.train.losses import loss_of
+from qcn.train.losses import Mixed, loss_of
 from qcn.train.record import RUN, Epoch, Progress, Run, load_run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
-from qcn.train.validation import count_errors
+from qcn.train.start import start_from
+from qcn.train.validation import activations, count_errors
 from qcn.zoo import MODELS
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
@@ -51,20 +56,35 @@ def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)
         chosen = pick_device(device)
+        dataset = find(settings.dataset, settings.stored)
+        if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
+            settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
         with process_group(chosen):
-            return Training(settings, load_once(settings.dataset, data_dir), out, chosen).run()
+            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset).run()
 
 
-def resume(out: Path, data_dir: Path, device: str = "auto") -> Run:
-    """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped."""
+def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
+    """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped.
+
+    With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
+    """
     load_run(out)  # what is no run is left as it is, without a lock
     with _alone_in(out):
         run = load_run(out)
+        if epochs is not None:
+            run = _lengthened(run, out, epochs)
         chosen = pick_device(device)
         with process_group(chosen):
-            training = Training(run.settings, load_once(run.settings.dataset, data_dir), out, chosen)
+            dataset = find(run.settings.dataset, run.settings.stored)
+            training = Training(run.settings, load_once(dataset, data_dir), out, chosen, dataset)
             training.restore(run)
             return training.run()
+
+
+def _lengthened(run: Run, out: Path, epochs: int) -> Run:
+    if epochs <= run.progress.epoch:
+        raise UsageError(f"{out} has {run.progress.epoch} epochs behind it: --epochs must be more, not {epochs}")
+    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None)
 
 
 def _alone_in(out: Path) -> AbstractContextManager[None]:
@@ -72,11 +92,11 @@ def _alone_in(out: Path) -> AbstractContextManager[None]:
     return alone_in(out) if first_process() else nullcontext()
 
 
-def load_once(dataset: str, data_dir: Path) -> Splits:
-    """Load a data set, process 0 first, so that it is rendered or unpacked only once."""
+def load_once(dataset: Dataset, data_dir: Path) -> Splits:
+    """Load a data set, process 0 first, so that it is rendered, unpacked or read only once."""
     if rank() > 0:
         barrier()
-    splits = load(dataset, data_dir)
+    splits = read(dataset, data_dir)
     if rank() == 0:
         barrier()
     return splits
@@ -87,6 +107,20 @@ def seed_of(*parts: int) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "little") >> 1
 
 
+def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
+    """The training images on the device, or where they are if they would take more than half of its free memory."""
+    there = torch.from_numpy(images)
+    if device.type == "cuda" and images.nbytes > torch.cuda.mem_get_info(device)[0] // 2:
+        return there
+    return there.to(device)
+
+
+def augmentation_of(settings: Settings, dataset: Dataset) -> Augmentation:
+    """How the run varies its training images."""
+    own = dataset.augmentation[settings.preset]
+    return {"none": Augmentation(), "light": own, "strong": own.stronger()}[settings.augment]
+
+
 def floating(network: nn.Module) -> list[Tensor]:
     """A network's parameters and running statistics."""
     return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
@@ -95,7 +129,9 @@ def floating(network: nn.Module) -> list[Tensor]:
 class Training:
     """A run in progress: the network, its optimiser, the data on the device, and the record that checkpoints write."""
 
-    def __init__(self, settings: Settings, splits: Splits, out: Path, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, splits: Splits, out: Path, device: torch.device, dataset: Dataset | None = None
+    ) -> None:
         self.settings, self.splits, self.out, self.device = settings, splits, out, device
         if settings.batch_size % world_size():
             raise UsageError(f"a batch of {settings.batch_size} cannot be shared evenly by {world_size()} processes")
@@ -104,13 +140,14 @@ class Training:
             raise UsageError(f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images")
         self.total_steps = self.steps_per_epoch * settings.epochs
 
-        dataset = find(settings.dataset)
-        self.augmentation = dataset.augmentation[settings.preset]
+        dataset = dataset or find(settings.dataset, settings.stored)
+        self.augmentation = augmentation_of(settings, dataset)
         self.preprocessing = dataset.preprocessing.fitted(splits.train)
-        self.record = new_run(settings, splits, self.preprocessing)
+        self.record = new_run(settings, dataset.name, splits, self.preprocessing)
 
         torch.manual_seed(seed_of(settings.seed))
         self.network = self.record.model.create().to(device)
+        self.remarks = splits.remarks + start_from(self.network, settings.init)
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
@@ -119,7 +156,7 @@ class Training:
         self.optimizer = torch.optim.AdamW(
             self.network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
         )
-        self.images = torch.from_numpy(splits.train.images).to(device)
+        self.images = resident(splits.train.images, device)
         self.labels = torch.from_numpy(splits.train.labels).to(device)
         self.epoch, self.step = 0, 0  # the epoch in progress, and the steps taken since the run began
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers in this epoch so far
@@ -163,6 +200,8 @@ class Training:
         # Several processes cannot agree on the step to stop after: a signal ends them at once.
         stopping = on_stop_signal(self.ask_to_stop) if world_size() == 1 else nullcontext()
         with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, stopping:
+            for remark in self.remarks:
+                logbook.say(remark)
             if why := slow_because(self.network):
                 logbook.say(f"routing runs in plain torch, which is slow: {why}")
             while self.epoch < self.settings.epochs:
@@ -171,6 +210,7 @@ class Training:
                 row = self.finish_epoch(time.perf_counter() - started, self.step - first)
                 logbook.epoch_done(self.record, row)
                 self.stop_if_asked()
+        self.measure_confidence()
         return self.record
 
     def train_epoch(self, module: nn.Module, logbook: Logbook) -> None:
@@ -194,32 +234,52 @@ class Training:
                 saved = time.monotonic()
         self.epoch += 1
 
+    def measure_confidence(self) -> None:
+        """Find the temperature that makes probabilities of the best weights' activations (process 0 does)."""
+        if rank() or self.record.confidence:
+            return
+        best = copy.deepcopy(self.average)
+        checkpoint.restore(best, checkpoint.load_tensors(self.out, self.record.weights("best")), self.out)
+        answers = activations(best, self.splits.validation, self.preprocessing, self.device)
+        poses = isinstance(best, QCN)
+        found = fit_confidence(answers, self.splits.validation.labels, poses)
+        self.record = replace(self.record, confidence=found)
+        self.record.write(self.out)
+
     def learning_rate(self, step: int) -> float:
         return learning_rate(self.settings.schedule, self.settings.lr, step, self.total_steps)
 
     def margin(self, step: int) -> float:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
+    def loss(self, prediction: Prediction, label: Tensor, step: int, over: Mixed | None) -> Tensor:
+        return loss_of(prediction, label, self.settings.loss, self.margin(step), self.settings.label_smoothing, over)
+
     def plan(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, 3]."""
+        """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, draws]."""
         generator = torch.Generator().manual_seed(seed_of(self.settings.seed, epoch))
         order = torch.randperm(len(self.labels), generator=generator)
-        draws = torch.rand(len(self.labels), 3, generator=generator)
+        draws = torch.rand(len(self.labels), self.augmentation.draws, generator=generator)
         return order.to(self.device), draws.to(self.device)
 
-    def batch(self, plan: tuple[Tensor, Tensor], rows: slice) -> tuple[Tensor, Tensor]:
-        """Images as the network sees them, and their labels."""
+    def batch(self, plan: tuple[Tensor, Tensor], rows: slice) -> tuple[Tensor, Tensor, Mixed | None]:
+        """Images as the network sees them, their labels, and what was laid over them, if anything is."""
         order, draws = plan
         chosen = order[rows]
-        return augmented(self.images[chosen], self.preprocessing, self.augmentation, draws[rows]), self.labels[chosen]
+        images = self.images[chosen.to(self.images.device)].to(self.device)
+        seen, labels = augmented(images, self.preprocessing, self.augmentation, draws[rows]), self.labels[chosen]
+        if not self.augmentation.mixup:
+            return seen, labels, None
+        seen, others, shares = mixed(seen, labels, self.augmentation.mixup, draws[rows, 9])
+        return seen, labels, (others, shares)
 
-    def update(self, module: nn.Module, image: Tensor, label: Tensor) -> Tensor:
+    def update(self, module: nn.Module, image: Tensor, label: Tensor, over: Mixed | None) -> Tensor:
         """One step of the optimiser; returns the loss. Nothing in it waits for a GPU."""
         settings = self.settings
         torch.manual_seed(seed_of(settings.seed, self.step, rank()))  # dropout
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
-        loss = loss_of(prediction, label, settings.loss, self.margin(self.step))
+        loss = self.loss(prediction, label, self.step, over)
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
@@ -244,10 +304,8 @@ class Training:
             return
         epoch, batch = divmod(fault, self.steps_per_epoch)
         start = batch * self.settings.batch_size
-        image, label = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
-        where = first_non_finite(
-            self.network, image, lambda p: loss_of(p, label, self.settings.loss, self.margin(fault))
-        )
+        image, label, over = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
+        where = first_non_finite(self.network, image, lambda p: self.loss(p, label, fault, over))
         kept = self.record.last
         raise CheckFailed(
             f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "

@@ -8,18 +8,30 @@ from torch import Tensor
 from qcn.model import Prediction
 
 Loss = Literal["spread", "ce"]
+Mixed = tuple[Tensor, Tensor]  # labels [B] of the images laid over a batch's, and their shares [B]
 
 
 def spread_loss(activation: Tensor, label: Tensor, margin: float) -> Tensor:
-    """Σ over wrong classes i of max(0, m − (a_t − a_i))², averaged over the batch: activation [B, J], label [B]."""
+    """Σ over wrong classes i of max(0, m − (a_t − a_i))²: activation [B, J], label [B] -> [B]."""
     target = activation.gather(1, label[:, None])
     shortfall = F.relu(margin - (target - activation)).square()
     # The target's own term is m², a constant: leave it out by subtracting it.
-    return (shortfall.sum(1) - margin**2).mean()
+    return shortfall.sum(1) - margin**2
 
 
-def loss_of(prediction: Prediction, label: Tensor, loss: Loss, margin: float) -> Tensor:
-    """The training loss of a batch, a scalar."""
+def loss_of(
+    prediction: Prediction, label: Tensor, loss: Loss, margin: float, smoothing: float = 0.0, mixed: Mixed | None = None
+) -> Tensor:
+    """The training loss of a batch, a scalar; `mixed` names other labels in its images, and how much of each."""
+    if mixed:
+        other, share = mixed
+        parts = [_each(prediction, of, loss, margin, smoothing) for of in (label, other)]
+        return (parts[0] + share * (parts[1] - parts[0])).mean()
+    return _each(prediction, label, loss, margin, smoothing).mean()
+
+
+def _each(prediction: Prediction, label: Tensor, loss: Loss, margin: float, smoothing: float) -> Tensor:
+    """The loss of each image, [B]."""
     if loss == "spread":
         return spread_loss(prediction.activation, label, margin)
-    return F.cross_entropy(prediction.logit, label)
+    return F.cross_entropy(prediction.logit, label, reduction="none", label_smoothing=smoothing)

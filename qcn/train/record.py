@@ -10,6 +10,7 @@ from torch import nn
 
 import qcn
 from qcn import records
+from qcn.confidence import Confidence
 from qcn.data.imageset import Splits
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
@@ -100,7 +101,10 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs."""
+    """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs.
+
+    `confidence` is of the best weights, and None until the run ends.
+    """
 
     model: Model
     classes: tuple[str, ...]
@@ -112,6 +116,7 @@ class Run:
     last: TensorFile | None = None
     best: TensorFile | None = None
     state: TensorFile | None = None
+    confidence: Confidence | None = None
     schema: int = SCHEMA
     qcn_version: str = qcn.__version__
 
@@ -120,7 +125,7 @@ class Run:
             raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
         for what, has, says in (
             ("network", self.model.name, self.settings.model),
-            ("data set", self.data.name, self.settings.dataset),
+            ("data set", self.data.name, self.settings.dataset if self.settings.size is None else self.data.name),
         ):
             if has != says:
                 raise UsageError(f"its {what} is '{has}', but its settings say '{says}'")
@@ -133,12 +138,12 @@ class Run:
         write_text(folder / RUN, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
 
-def new_run(settings: Settings, splits: Splits, preprocessing: Preprocessing) -> Run:
-    """The record of a run that has not begun."""
+def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Preprocessing) -> Run:
+    """The record of a run that has not begun, on the data set of this name."""
     train_set = splits.train
     channels, height, width = train_set.images.shape[1:]
     accepted = inspect.signature(MODELS[settings.model]).parameters
-    size = preprocessing.output_size(height, width)[0]
+    size = min(preprocessing.output_size(height, width))
     digest = hashlib.sha256(train_set.images.data)
     digest.update(train_set.labels.data)
     return Run(
@@ -152,7 +157,7 @@ def new_run(settings: Settings, splits: Splits, preprocessing: Preprocessing) ->
         classes=train_set.classes,
         preprocessing=preprocessing,
         data=TrainingData(
-            name=settings.dataset,
+            name=name,
             image=(channels, height, width),
             train=len(splits.train),
             validation=len(splits.validation),

@@ -1,15 +1,19 @@
 """The settings of a training run, and the two presets they start from."""
 
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
+from qcn.data.fit import Fit
+from qcn.data.spec import Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.names import Mode, Precision
 from qcn.routing import Kernels
 from qcn.train.losses import Loss
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
+Augment = Literal["none", "light", "strong"]
 CHOICES = {
+    "augment": get_args(Augment),
     "loss": get_args(Loss),
     "margin": get_args(MarginSchedule),
     "mode": get_args(Mode),
@@ -29,6 +33,10 @@ class Settings:
     clip          largest gradient norm; None: not clipped
     ema           decay of the averaged weights that evaluation uses; None: the raw weights
     kernels       of routing: fused where there are any (auto), always (fused) or never (reference)
+    augment       variations of training images: none, light (what the data set has) or strong (`qcn.data.spec`)
+    label_smoothing   share of a label that is spread over all classes; of cross-entropy only
+    init          the run whose weights this one starts from
+    size, fit, channels   of a folder of pictures: see `qcn.data.spec.Stored`; None for other data sets
     """
 
     dataset: str
@@ -47,7 +55,13 @@ class Settings:
     precision: Precision = "fp32"
     compile: bool = False
     kernels: Kernels = "auto"
+    augment: Augment = "light"
+    label_smoothing: float = 0.0
+    init: str | None = None
     seed: int = 0
+    size: int | None = None
+    fit: Fit | None = None
+    channels: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in {**CHOICES, "preset": tuple(PRESETS)}.items():
@@ -56,6 +70,10 @@ class Settings:
         for name in ("epochs", "batch_size", "lr"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
+        if self.label_smoothing and self.loss != "ce":
+            raise UsageError(f"label smoothing is for cross-entropy (--loss ce), not for {self.loss}")
         for name in ("weight_decay", "seed"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
@@ -66,6 +84,12 @@ class Settings:
         for name in ("epochs", "batch_size", "seed"):
             if type(getattr(self, name)) is not int:
                 raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+        Stored(self.size, self.fit, self.channels)  # refuses what is wrong
+
+    @property
+    def stored(self) -> Stored:
+        """How the pictures of a folder are kept."""
+        return Stored(self.size, self.fit, self.channels)
 
 
 # What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.

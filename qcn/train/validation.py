@@ -23,14 +23,26 @@ def predict(
     report: Callable[[int], None] = lambda images_done: None,
 ) -> NDArray[np.int64]:
     """The class with the largest activation, for the images at `rows`. `report` is given the size of each batch."""
+    return activations(network, images, preprocessing, device, rows, report).argmax(1)
+
+
+def activations(
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    rows: slice = slice(None),
+    report: Callable[[int], None] = lambda images_done: None,
+) -> NDArray[np.float32]:
+    """The activation of each class, [images, classes]; as `predict`."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
     answers = []
     with torch.inference_mode():
         for batch in pixels.split(BATCH):
-            answers.append(network(preprocess(batch.to(device), preprocessing)).activation.argmax(1).cpu())
+            answers.append(network(preprocess(batch.to(device), preprocessing)).activation.float().cpu())
             report(len(batch))
-    return torch.cat(answers).numpy() if answers else np.empty(0, np.int64)
+    return torch.cat(answers).numpy() if answers else np.empty((0, len(images.classes)), np.float32)
 
 
 def count_errors(

@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qcn.data.augment import augmented, mixed
 from qcn.data.imageset import ImageSet
-from qcn.data.preprocess import augmented, preprocess
+from qcn.data.preprocess import preprocess
 from qcn.data.spec import STD_FLOOR, Augmentation, Preprocessing
 from qcn.errors import UsageError
 
@@ -107,3 +108,50 @@ def test_images_that_do_not_fit_are_refused() -> None:
         preprocess(IMAGES[..., :28, :28], Preprocessing(crop=32))
     with pytest.raises(UsageError, match="2 channels, but the network was trained on 1"):
         preprocess(IMAGES, Preprocessing(mean=(0.1,), std=(0.3,)))
+
+
+def varied(augmentation: Augmentation, draws: torch.Tensor | None = None) -> torch.Tensor:
+    """A white square on grey, varied: [16, 1, 32, 32], from 0 to 1."""
+    images = torch.full((16, 1, 32, 32), 100, dtype=torch.uint8)
+    images[:, :, 8:24, 8:24] = 255
+    spec = Preprocessing(mean=(0.0,), std=(1.0,))
+    chosen = torch.rand(16, augmentation.draws, generator=torch.Generator().manual_seed(0)) if draws is None else draws
+    return augmented(images, spec, augmentation, chosen)
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [Augmentation(rotation=20), Augmentation(scale=0.3), Augmentation(light=0.3), Augmentation(cutout=0.5)],
+    ids=["rotation", "scale", "light", "cutout"],
+)
+def test_each_variation_changes_every_image_in_its_own_way_and_stays_between_black_and_white(augmentation) -> None:
+    plain, seen = varied(Augmentation()), varied(augmentation)
+    assert sum(float((image - plain[0]).abs().max()) > 0.02 for image in seen) > 12
+    assert seen.min() >= 0 and seen.max() < 1 + 1e-5 and len({float(image.sum()) for image in seen}) > 12
+
+
+def test_draws_in_the_middle_vary_nothing() -> None:
+    strong = Augmentation(rotation=20, scale=0.3, light=0.3)
+    assert torch.allclose(varied(strong, torch.full((16, 10), 0.5)), varied(Augmentation()), atol=1e-5)
+
+
+def test_a_turn_is_about_the_middle_and_keeps_the_square_a_square() -> None:
+    draws = torch.full((16, 10), 0.5)
+    draws[:, 3] = 1.0
+    turned = varied(Augmentation(rotation=90), draws)
+    assert torch.allclose(turned[0], varied(Augmentation())[0], atol=1e-4)
+
+
+def test_cutout_blackens_the_share_it_is_asked_for() -> None:
+    draws = torch.full((16, 10), 0.5)
+    assert int((varied(Augmentation(cutout=0.5), draws)[0] == 0).sum()) == 16 * 16
+
+
+def test_mixup_leaves_most_images_alone_and_says_how_much_of_which_label_is_in_the_others() -> None:
+    images, label = torch.rand(100, 1, 4, 4), torch.arange(100)
+    seen, other, share = mixed(images, label, 0.2, torch.rand(100, generator=torch.Generator().manual_seed(0)))
+    assert 0.05 < (share > 0).float().mean() < 0.4 and share.max() <= 0.5
+    place = int(share.argmax())
+    expected = (1 - share[place]) * images[place] + share[place] * images[int(other[place])]
+    assert torch.allclose(seen[place], expected, atol=1e-6)
+    assert torch.equal(seen[share == 0], images[share == 0])

@@ -73,9 +73,13 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "toy": (toy, (45, 50)),
     "qcn-tiny": (lambda: create("qcn-tiny", in_channels=2, classes=5), (29, 26)),
     "cnn": (lambda: create("cnn", in_channels=2, classes=5, size=21), (21, 21)),
+    "qcn-tiny-64": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=64), (64, 59)),
+    "qcn-tiny-96": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=96), (96, 96)),
     "qcn-unbranched": (lambda: create("qcn-unbranched", in_channels=2, classes=5), (25, 26)),
+    "qcn-64": (lambda: create("qcn", in_channels=2, classes=5, size=64), (64, 64)),
+    "qcn-96": (lambda: create("qcn", in_channels=2, classes=5, size=96), (96, 96)),
 }
-SLOW = ("qcn-unbranched",)
+SLOW = ("qcn-unbranched", "qcn-64", "qcn-96")
 
 
 @dataclass

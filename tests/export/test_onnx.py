@@ -406,7 +406,7 @@ def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: st
     says = {entry.key: entry.value for entry in again.metadata_props}
     assert (says["name"], json.loads(says["classes"])) == (bundle.manifest.name, list(bundle.manifest.classes))
     assert says["source_sha256"] == bundle.manifest.source.sha256
-    assert set(json.loads(says["preprocessing"])) == {"resize", "crop", "standardise", "mean", "std"}
+    assert set(json.loads(says["preprocessing"])) == {"fit", "resize", "crop", "standardise", "mean", "std"}
     assert again.producer_name == "qcn"
 
 

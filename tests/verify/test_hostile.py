@@ -185,4 +185,4 @@ def test_broken_pictures(bundle: Bundle, tmp_path: Path, qcn: Command, name: str
     signature = b"\x89PNG\r\n\x1a\n" if name.endswith("png") else b""
     (tmp_path / "pictures" / name).write_bytes(signature + content)
     code, said = qcn("verify-parity", bundle.folder, "--data", tmp_path / "pictures")
-    assert code == 2 and f"{name} cannot be read as a picture" in said
+    assert code == 2 and (f"{name} cannot be read as a picture" in said or f"{name} is not a picture" in said)

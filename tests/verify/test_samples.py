@@ -10,6 +10,7 @@ from bundles import bundle_of
 from PIL import Image
 from plants import faulty_weights, trained
 
+from qcn.data.fit import fit, read_picture
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.verify.parity import verify as parity
@@ -62,16 +63,20 @@ def test_pictures_in_a_folder(small: Bundle, tmp_path: Path) -> None:
     assert [v.status for v in parity.verify(small, ["onnxruntime"], {}, False, chosen)] == ["passed"]
 
 
-def test_pictures_of_another_size_are_resized_where_the_network_does_that(small: Bundle, tmp_path: Path) -> None:
-    write_pictures(tmp_path / "pictures", size=40)
-    spec, network = small.manifest.preprocessing, trained(0, 24)
-    cropping = bundle_of(tmp_path / "cropping", network, 24, 24, spec=replace(spec, crop=24))
-    for bundle in (small, cropping):  # of a larger picture a crop would take the centre
-        with pytest.raises(UsageError, match=r"is 40×40; the network was trained on 24×24 and its bundle asks for no"):
-            samples(bundle, str(tmp_path / "pictures"), None, tmp_path)
-    resizing = bundle_of(tmp_path / "resizing", network, 24, 24, spec=replace(spec, resize=24))
-    chosen = samples(resizing, str(tmp_path / "pictures"), None, tmp_path).golden
-    assert chosen.input.shape == (12, 3, 24, 24) and len({row.tobytes() for row in chosen.input[:6]}) == 6
+def test_pictures_of_any_size_become_images_as_the_bundle_says(small: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    write_pictures(folder, size=40)
+    Image.new("RGBA", (640, 480), (200, 100, 50, 128)).save(folder / "wide.png")
+    Image.new("L", (3, 700), 9).save(folder / "tall.png")
+    chosen = samples(small, str(folder), None, tmp_path).golden
+    assert chosen.image.shape == (14, 3, 24, 24) and chosen.input.shape == (14, 3, 24, 24)
+    for row, image in zip(chosen.rows[:8], chosen.image, strict=False):
+        assert np.array_equal(image, fit(read_picture(folder / row), (3, 24, 24), "crop"))
+    spec = replace(small.manifest.preprocessing, fit="letterbox")
+    letterbox = bundle_of(tmp_path / "letterbox", trained(0, 24), 24, 24, spec=spec)
+    boxed = samples(letterbox, str(folder), None, tmp_path).golden
+    assert (boxed.image[boxed.rows.index("wide.png")][:, :3] == 0).all()
+    assert (chosen.image[chosen.rows.index("wide.png")] > 0).all()
 
 
 def test_faulty_weights_are_not_their_own_judge(small: Bundle, tmp_path: Path) -> None:
@@ -94,7 +99,7 @@ def test_what_cannot_be_compared_on_is_refused(
     refused("--samples is for a data set or a folder", "golden", 3)
     refused("--samples must be 1 or more", "mnist", 0)
     (tmp_path / "broken.png").write_bytes(b"no png")
-    refused(r"broken\.png cannot be read as a picture", str(tmp_path))
+    refused(r"broken\.png is not a picture that Pillow knows", str(tmp_path))
     with pytest.raises(MissingError, match="qcn datasets fetch mnist"):
         samples(bundle, "mnist", None, tmp_path)
     monkeypatch.setitem(sys.modules, "torch", None)

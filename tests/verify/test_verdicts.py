@@ -17,6 +17,7 @@ from graphs import graph, put_graph
 from onnx import helper, numpy_helper
 from plants import FAULTS
 
+from qcn import binding
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.verify import json_files
@@ -25,7 +26,6 @@ from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
 from qcn.verify.parity.samples import samples
 from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict, conclude, overall, verify
-from qcn.verify.runners import native
 
 KEY = "onnxruntime: model.onnx (fp32)"
 
@@ -221,7 +221,7 @@ def test_pre_processing_is_checked_by_libqcn_by_torch_or_not_at_all(
     def no_library(*functions: str) -> Any:
         raise MissingError("libqcn is not built")
 
-    monkeypatch.setattr(native, "load_library", no_library)
+    monkeypatch.setattr(binding, "load_library", no_library)
     verdict = check_preprocessing(bundle)
     assert verdict.status == "passed" and verdict.runner.startswith("torch") and verdict.images == 11
     FAULTS["channels swapped in pre-processing"].plant(bundle)

@@ -4,7 +4,7 @@
 //     #include <stdio.h>
 //     #include <stdlib.h>
 //
-//     // Prints the class of an image of packed bytes, with the channels of a pixel next to each other (RGBRGB…).
+//     // Prints the class of a picture of any size, given as packed bytes: grey, RGBRGB… or RGBARGBA….
 //     // Returns the index of the class, or -1 after printing what went wrong.
 //     int classify(const char* bundle, const unsigned char* pixels, int width, int height, int channels) {
 //       qcn_model* model = NULL;
@@ -17,8 +17,6 @@
 //       if (qcn_model_load(bundle, NULL, &model) || qcn_model_describe(model, &info) ||
 //           qcn_session_create(model, NULL, &session)) {
 //         fprintf(stderr, "%s\n", qcn_last_error());
-//       } else if (channels != info.channels) {
-//         fprintf(stderr, "%s takes images with %d channels, not %d\n", info.name, info.channels, channels);
 //       } else if ((activation = (float*)malloc((size_t)info.classes * sizeof(float))) == NULL) {
 //         fprintf(stderr, "there is no memory for %d classes\n", info.classes);
 //       } else if (qcn_classify(session, &image, 1, activation, NULL)) {
@@ -151,8 +149,7 @@ typedef struct {
   const char* precision;          // "fp32", …
   int max_batch;                  // images per run of the backend, larger batches are split; 0: any number
   int poses;                      // whether its answers have poses: 0 for a CNN
-  int image_height, image_width;  // of the images that it was trained on, before pre-processing
-  int resizes;                    // 1: images of any size are taken, 0: only of image_width × image_height
+  int image_height, image_width;  // of the images of its data set, which pictures of any size are brought to
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
@@ -198,14 +195,20 @@ QCN_API void qcn_session_free(qcn_session* session);  // NULL is allowed
 
 typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 to 1.0
 
-// An image in memory, of any size where qcn_model_info.resizes is 1. Strides are in bytes and may be negative.
+// A picture in memory. Strides are in bytes and may be negative.
+//
+// Bytes are taken in any size up to 16384 × 16384, and brought to image_width × image_height as the bundle says:
+// cropped, letterboxed or stretched, by whole-number arithmetic that docs/bundle.md defines to the last bit. Grey (1
+// channel), colour (3) and colour with transparency (4, laid on white) become what the network takes, 1 or 3. A network
+// of two channels takes the two views of a stereo pair: a picture of two channels, and nothing else. Floats are taken
+// in the size and with the channels of the network's own images alone.
 typedef struct {
-  size_t size;                  // of this structure, the same for all images of a call
-  const void* data;             // the first channel of the upper left pixel
-  int width, height, channels;  // as many channels as the network takes
+  size_t size;       // of this structure, the same for all images of a call
+  const void* data;  // the first channel of the upper left pixel
+  int width, height, channels;
   qcn_pixel pixel;
   ptrdiff_t column_stride, row_stride, channel_stride;  // from one pixel to the next
-  int reverse_channels;                                 // 1: the last channel comes first, as in BGR
+  int reverse_channels;                                 // 1: the last colour comes first, as in BGR and BGRA
   int on_device;                                        // 1: data is CUDA memory, see qcn_classify
 } qcn_image;
 

@@ -4,7 +4,7 @@
 //     #include <qcn/qcn.hpp>
 //     #include <string>
 //
-//     // Prints the class of an image of packed bytes, with the channels of a pixel next to each other (RGBRGB…).
+//     // Prints the class of a picture of any size: packed bytes, with the channels of a pixel next to each other.
 //     void classify(const std::string& bundle, const unsigned char* pixels, int width, int height, int channels) {
 //       const qcn::Model model(bundle);  // for any number of threads
 //       qcn::Session session(model);     // for one thread at a time; it may outlive the model
@@ -13,7 +13,7 @@
 //     }
 //
 // Whatever fails throws qcn::Error with the library's message, which says what was found and what was expected: here,
-// for example, how many channels the network takes. The rules for threads are those of qcn.h.
+// for example, that one picture is not the two views that a stereo network takes. The rules for threads are those of qcn.h.
 #ifndef QCN_QCN_HPP
 #define QCN_QCN_HPP
 

@@ -2,19 +2,26 @@
 
 A mean or channel that was changed shows in no backend, since backends are given what was pre-processed already; on a
 device it makes every answer wrong. Pre-processing is defined to the last bit (`qcn.data.preprocess`), so the answer is
-yes or no. libqcn's own is asked, or torch's where there is no libqcn.
+yes or no. libqcn's own is asked, or torch's where there is no libqcn. Golden images have the size of the data set's; so
+libqcn is also asked for pictures of other sizes, which must become what `qcn.data.fit` says.
 """
+
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.fit import fit
 from qcn.errors import MissingError, QcnError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import MANIFEST
+from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
 from qcn.verify.runners import Options
 from qcn.verify.runners.native import NativeRunner
+
+OTHER_SIZES = ((1, 1), (97, 33), (480, 640))  # of pictures, rows and columns
 
 
 def check_preprocessing(bundle: Bundle) -> Verdict:
@@ -24,7 +31,7 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
     images, expected = golden.image[kept], golden.input[kept]
     about = (PREPROCESSING, MANIFEST, "fp32")
     try:
-        found, by = _preprocessed(bundle, images)
+        found, by, reasons = _preprocessed(bundle, images)
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
     except QcnError as error:
@@ -33,11 +40,12 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
         shapes = f"images become {list(found.shape[1:])}, and the network saw {list(expected.shape[1:])}"
         return Verdict(*about, "failed", (shapes,), by)
     compared = errors(found, expected.astype(np.float64), expected, "fp32", Allowed())
-    reasons: tuple[str, ...] = ()
+    first_wrong = "picture" if reasons else None
     if not compared.passed:
         apart = np.abs(found - expected).max(axis=(0, 2, 3))
         channels = ", ".join(str(index) for index in np.flatnonzero(apart))
         reasons = (f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}",)
+        first_wrong = "input"
     status: Status = "failed" if reasons else "passed"
     return Verdict(
         *about,
@@ -46,22 +54,36 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
         by,
         outputs={"input": compared},
         images=len(kept),
-        first_wrong="input" if reasons else None,
+        first_wrong=first_wrong,
     )
 
 
-def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str]:
-    """The images as the network sees them, and by what they were made so."""
+def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:
+    """The images as the network sees them, what made them so, and what is wrong with pictures of other sizes."""
     native = ""
     try:
         with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
-            return runner.preprocess(images), runner.name
+            return runner.preprocess(images), runner.name, _of_other_sizes(bundle, runner)
     except QcnError as error:  # not there, or the weights cannot be loaded, which is for their own verdict to say
         native = str(error)
     try:
         import torch
     except ImportError as error:
         raise MissingError(f"it was not checked: torch is not installed, and {native}") from error
-    from qcn.data.preprocess import preprocess
+    from qcn.data.preprocess import preprocess as by_torch
 
-    return preprocess(torch.from_numpy(images), bundle.manifest.preprocessing).numpy(), f"torch {torch.__version__}"
+    return by_torch(torch.from_numpy(images), bundle.manifest.preprocessing).numpy(), f"torch {torch.__version__}", ()
+
+
+def _of_other_sizes(bundle: Bundle, runner: NativeRunner) -> tuple[str, ...]:
+    """What libqcn makes of pictures of other sizes, if not what is defined: by Pillow, which a device may lack."""
+    if find_spec("PIL") is None:
+        return ()
+    manifest, random = bundle.manifest, np.random.default_rng(0)
+    for height, width in OTHER_SIZES:
+        picture = random.integers(0, 256, (height, width, manifest.image[0]), np.uint8)
+        image = fit(picture, manifest.image, manifest.preprocessing.fit)
+        found = runner.preprocess(picture.transpose(2, 0, 1)[None])
+        if not np.array_equal(found, preprocess(image[None], manifest.preprocessing)):
+            return (f"libqcn makes of a picture of {width}×{height} something else than docs/bundle.md defines",)
+    return ()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.fit import PICTURES, fit, read_picture
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 GOLDEN = "golden"
 COUNT = 64
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
-PICTURES = (".png", ".jpg", ".jpeg", ".pgm", ".ppm", ".bmp")
 
 
 @dataclass(frozen=True)
@@ -107,39 +107,21 @@ def _spread(kinds: Sequence[str], count: int) -> list[int]:
 
 
 def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
-    """A picture [C, H, W], of any size if pre-processing resizes it, else of the training images'."""
-    from PIL import Image
-
-    manifest, modes = bundle.manifest, {1: "L", 3: "RGB"}
-    if manifest.image[0] not in modes:
-        raise UsageError(f"pictures have 1 or 3 channels; the network takes {manifest.image[0]}: compare on a data set")
+    """A picture of any size as an image [C, H, W] of the data set, as its bundle says."""
     try:
-        with Image.open(path) as opened:
-            pixels = np.array(opened.convert(modes[manifest.image[0]]), np.uint8)
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # as Pillow pleases
-        raise UsageError(f"{path} cannot be read as a picture: {error}") from error
-    # Of a larger picture a crop would silently take the centre, at another scale than in training.
-    if not manifest.preprocessing.resize and pixels.shape[:2] != manifest.image[1:]:
-        size, trained = f"{pixels.shape[1]}×{pixels.shape[0]}", f"{manifest.image[2]}×{manifest.image[1]}"
-        raise UsageError(f"{path} is {size}; the network was trained on {trained} and its bundle asks for no resize")
-    return np.ascontiguousarray(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        return fit(read_picture(path), bundle.manifest.image, bundle.manifest.preprocessing.fit)
+    except UsageError as error:
+        if str(path) in str(error):
+            raise
+        raise UsageError(f"{path}: {error}; compare on a data set (--data NAME)") from error
 
 
 def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
-    """The images pre-processed, with edge cases; those of another size than the data set's are kept as black ones."""
-    import torch
-
-    from qcn.data.preprocess import preprocess
+    """The images pre-processed, with edge cases."""
     from qcn.export.reference import with_edge_cases
 
     rows, images, labels = zip(*found, strict=True)
-    manifest = bundle.manifest
-    shown = [image if image.shape == manifest.image else np.zeros(manifest.image, np.uint8) for image in images]
-    given = with_edge_cases(rows, np.stack(shown), labels, manifest.preprocessing)
-    for place, image in enumerate(images):
-        if image.shape != manifest.image:
-            given.input[place] = preprocess(torch.from_numpy(image[None]), manifest.preprocessing)[0].numpy()
-    return given
+    return with_edge_cases(rows, np.stack(images), labels, bundle.manifest.preprocessing)
 
 
 def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:

@@ -1,0 +1,201 @@
+"""libqcn by its C interface (deploy/include/qcn/qcn.h): structures as they are there, models and sessions. No torch."""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.libqcn import load_library
+
+BACKENDS = {"auto": 0, "native": 1, "tensorrt": 2}  # QCN_BACKEND_… of qcn.h
+NO_BACKEND = 6  # QCN_NO_BACKEND
+UINT8 = 0  # QCN_UINT8
+
+
+class ModelParams(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("backend", ctypes.c_int),
+        ("precision", ctypes.c_char_p),
+        ("self_test", ctypes.c_int),
+        ("threads", ctypes.c_int),
+        ("device", ctypes.c_int),
+        ("log", ctypes.c_void_p),
+        ("log_user", ctypes.c_void_p),
+        ("public_key", ctypes.c_char_p),
+    )
+
+
+class ModelInfo(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("classes", ctypes.c_int),
+        ("channels", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("width", ctypes.c_int),
+        ("backend", ctypes.c_int),
+        ("backend_name", ctypes.c_char_p),
+        ("precision", ctypes.c_char_p),
+        ("max_batch", ctypes.c_int),
+        ("poses", ctypes.c_int),
+        ("image_height", ctypes.c_int),
+        ("image_width", ctypes.c_int),
+    )
+
+
+class Image(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("width", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("channels", ctypes.c_int),
+        ("pixel", ctypes.c_int),
+        ("column_stride", ctypes.c_ssize_t),
+        ("row_stride", ctypes.c_ssize_t),
+        ("channel_stride", ctypes.c_ssize_t),
+        ("reverse_channels", ctypes.c_int),
+        ("on_device", ctypes.c_int),
+    )
+
+
+class Layer(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("images", ctypes.c_int),
+        ("parents", ctypes.c_int),
+        ("height", ctypes.c_int),
+        ("width", ctypes.c_int),
+        ("iterations", ctypes.c_int),
+        ("pose", ctypes.POINTER(ctypes.c_float)),
+        ("activation", ctypes.POINTER(ctypes.c_float)),
+        ("statistics", ctypes.POINTER(ctypes.c_float)),
+    )
+
+
+LayerSeen = ctypes.CFUNCTYPE(None, ctypes.POINTER(Layer), ctypes.c_void_p)
+
+
+class SessionParams(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("stream", ctypes.c_void_p),
+        ("layer", LayerSeen),
+        ("layer_user", ctypes.c_void_p),
+    )
+
+
+def image_of(pixels: NDArray[np.uint8]) -> Image:
+    """A picture [H, W] or [H, W, C] where it is, without a copy: it must live for as long as it is used."""
+    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
+        raise UsageError(f"a picture is uint8 [H, W] or [H, W, C], not {pixels.dtype} {list(pixels.shape)}")
+    height, width, channels = pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
+    row, column, channel = pixels.strides if pixels.ndim == 3 else (*pixels.strides, 1)
+    return Image(ctypes.sizeof(Image), pixels.ctypes.data, width, height, channels, UINT8, column, row, channel, 0, 0)
+
+
+class Model:
+    """A bundle that libqcn has loaded. Any number of threads may use it; each needs a session of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        backend: str = "auto",
+        precision: str | None = None,
+        threads: int = 0,
+        device: int = 0,
+        self_test: int = 1,
+        public_key: bytes | None = None,
+    ) -> None:
+        self._library: Any = load_library("qcn_model_load", "qcn_session_create", "qcn_infer", "qcn_preprocess")
+        self._library.qcn_last_error.restype = ctypes.c_char_p
+        self._library.qcn_model_class.restype = ctypes.c_char_p
+        for free in (self._library.qcn_model_free, self._library.qcn_session_free):
+            free.argtypes, free.restype = (ctypes.c_void_p,), None
+        self._handle = ctypes.c_void_p()
+        params = ModelParams(
+            size=ctypes.sizeof(ModelParams),
+            backend=BACKENDS[backend],
+            precision=precision.encode() if precision else None,
+            self_test=self_test,
+            threads=threads,
+            device=device,
+            public_key=public_key,
+        )
+        self.check(self._library.qcn_model_load(os.fsencode(folder), ctypes.byref(params), ctypes.byref(self._handle)))
+        self.info = ModelInfo(ctypes.sizeof(ModelInfo))
+        self.check(self._library.qcn_model_describe(self._handle, ctypes.byref(self.info)))
+
+    @property
+    def backend_name(self) -> str:
+        return str(self.info.backend_name.decode())
+
+    @property
+    def input(self) -> tuple[int, int, int]:
+        """[C, H, W] of what the network sees."""
+        return self.info.channels, self.info.height, self.info.width
+
+    def preprocess(self, image: Image) -> NDArray[np.float32]:
+        """A picture as the network sees it, [C, H, W]."""
+        seen = np.empty(self.input, np.float32)
+        place = seen.ctypes.data_as(ctypes.c_void_p)
+        self.check(self._library.qcn_preprocess(self._handle, ctypes.byref(image), place))
+        return seen
+
+    def check(self, status: int) -> None:
+        """Raise what a call ended with, unless that is well."""
+        if status:
+            kind = MissingError if status == NO_BACKEND else UsageError
+            raise kind(f"libqcn: {self._library.qcn_last_error().decode(errors='replace')}")
+
+    def close(self) -> None:
+        """Free it; its sessions go on."""
+        self._library.qcn_model_free(self._handle)
+        self._handle = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+
+class Session:
+    """For one thread at a time. `layer` is called with every capsule layer, where the backend shows them."""
+
+    def __init__(self, model: Model, layer: Any = None) -> None:
+        self._model, self._library = model, model._library
+        self._handle = ctypes.c_void_p()
+        params = SessionParams(size=ctypes.sizeof(SessionParams), layer=layer or LayerSeen())
+        model.check(self._library.qcn_session_create(model._handle, ctypes.byref(params), ctypes.byref(self._handle)))
+
+    def classify(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Activations [B, classes] and poses [B, classes, 3], if the network has them, of pictures of any size."""
+        array = (Image * len(images))(*images)
+        return self._run(self._library.qcn_classify, array, len(images))
+
+    def infer(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """The same of what the network sees, [B, C, H, W], contiguous."""
+        return self._run(self._library.qcn_infer, inputs.ctypes.data_as(ctypes.c_void_p), len(inputs))
+
+    def _run(self, call: Any, given: Any, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        info = self._model.info
+        activation = np.empty((count, info.classes), np.float32)
+        pose = np.empty((count, info.classes, 3), np.float32) if info.poses else None
+        pose_at = None if pose is None else pose.ctypes.data_as(ctypes.c_void_p)
+        self._model.check(call(self._handle, given, count, activation.ctypes.data_as(ctypes.c_void_p), pose_at))
+        return activation, pose
+
+    def close(self) -> None:
+        self._library.qcn_session_free(self._handle)
+        self._handle = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()

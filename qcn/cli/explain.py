@@ -1,0 +1,56 @@
+"""`qcn explain`."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qcn.errors import UsageError, unknown_name
+
+
+def explain(
+    source: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote, or the folder of a training run.")],
+    image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
+    golden: Annotated[
+        int | None, typer.Option(help="Instead of a picture, one of the bundle's own golden images, from 1.")
+    ] = None,
+    class_name: Annotated[
+        str | None, typer.Option("--class", help="Class whose votes are shown; if not given, the network's answer.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Page to write; runs/explain/IMAGE.html if not given.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write the numbers to.")] = None,
+) -> None:
+    """Show what a network makes of one image: its capsules, their votes and poses, on one page. Needs torch."""
+    import torch  # noqa: F401 (first, so that its absence is what is reported)
+
+    from qcn.explain import numbers, picture
+    from qcn.explain.inside import look
+    from qcn.explain.page import page
+    from qcn.explain.panels import activation_text
+    from qcn.explain.source import open_source
+    from qcn.files import write_text
+    from qcn.text import readable
+    from qcn.verify import json_files
+
+    if (image is None) == (golden is None):
+        raise UsageError("name a picture, or one of the bundle's golden images with --golden NUMBER: one of the two")
+    target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
+    for option, path in (("--save", target), ("--json", json)):
+        if path and path.is_dir():
+            raise UsageError(f"{path} is a folder; {option} names a file")
+    network = open_source(source)
+    if class_name is not None and class_name not in network.classes:
+        raise unknown_name("class", class_name, network.classes)
+    given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
+    inside = look(network.program, given.input)
+    chosen = inside.winner if class_name is None else network.classes.index(class_name)
+    command = readable(shlex.join(["qcn", *sys.argv[1:]]))
+    write_text(target, page(network, given, inside, chosen, command))
+    if json:
+        json_files.write(json, numbers.record(network, given, inside, chosen, command))
+    answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
+    typer.echo(f"{readable(given.name)}: {answer}")
+    for path in filter(None, (target, json)):
+        typer.echo(path)

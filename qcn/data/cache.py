@@ -1,0 +1,260 @@
+"""The pictures of a folder, read once and kept: uint8 [N, C, H, W] in one file, which is mapped into memory.
+
+So a folder need not fit into memory, and a second run starts at once. Training pictures come first, then validation,
+then test. A cache is written aside and takes its place whole. No torch here.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn import records
+from qcn.data.duplicates import SIDE, near_duplicates, thumbnail
+from qcn.data.fit import fit, read_picture
+from qcn.data.imageset import ImageSet, Splits
+from qcn.data.spec import Stored
+from qcn.data.splits import deal
+from qcn.errors import MissingError, UsageError
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+SHARE = 0.1  # of every class, for a split that is not given
+UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
+FORM = 1  # of a cache: another one is made again
+INDEX, IMAGES = "index.json", "images.npy"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A file with its class, and the split it was put in by whoever made the folder; None: by nobody."""
+
+    path: Path
+    label: int
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder or table names, before a picture is opened. `ignored` are files that are no pictures by name."""
+
+    source: Path
+    classes: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    ignored: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.source.resolve().name if self.source.is_dir() else self.source.resolve().stem
+
+
+@dataclass(frozen=True)
+class Index:
+    """What is known of the pictures in a cache, in the order in which they lie in it: training, validation, test.
+
+    sizes       [width, height] of each picture as it was
+    skipped     files that could not be read, and why
+    duplicates  groups of nearly the same pictures, as places
+    """
+
+    source: str
+    stored: Stored
+    counts: tuple[int, int, int]
+    files: tuple[str, ...]
+    labels: tuple[int, ...]
+    sizes: tuple[tuple[int, int], ...]
+    skipped: dict[str, str]
+    duplicates: tuple[tuple[int, ...], ...]
+    dealt: tuple[Split, ...]
+
+
+def load(folder: Path, found: Listing, stored: Stored) -> Splits:
+    """The splits, from the cache, which is made first where there is none."""
+    if not (folder / INDEX).is_file():
+        _make(folder, found, stored)
+    index = read_index(folder)
+    images = _mapped(folder / IMAGES)
+    if images.shape != (len(index.labels), *stored.shape):
+        raise UsageError(f"{folder} does not hold what it says: delete it, and it is made again")
+    labels = np.array(index.labels, np.int64)
+    ends = np.cumsum((0, *index.counts))
+    train, validation, test = (
+        ImageSet(images[start:end], labels[start:end], found.classes) for start, end in pairwise(ends)
+    )
+    return Splits(train, validation, {"test": test}, remarks(found, index))
+
+
+def remarks(found: Listing, index: Index) -> tuple[str, ...]:
+    """What whoever trains on it should know, in words."""
+    stored = index.stored
+    kind = "grey" if stored.channels == 1 else "colour"
+    said = [f"{found.name}: {len(index.labels):,} pictures as {stored.size}×{stored.size} {kind} (--fit {stored.fit})"]
+    counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, index.counts, strict=True))
+    made = f"; {' and '.join(index.dealt)} dealt out by us" if index.dealt else ""
+    said.append(f"{counts}{made}")
+    if index.skipped:
+        file, why = next(iter(index.skipped.items()))
+        said.append(f"{len(index.skipped):,} files could not be read and were left out, such as {file}: {why}")
+    if across := crossing(index):
+        one, other = (index.files[place] for place in across[0])
+        said.append(
+            f"{len(across):,} near duplicates are in two splits, which makes errors look small, such as {one}, {other}"
+        )
+    return tuple(said)
+
+
+def crossing(index: Index) -> list[tuple[int, int]]:
+    """Pairs of nearly the same pictures in two splits: one of training or validation, and one of a later split."""
+    ends = np.cumsum(index.counts)
+    pairs = []
+    for group in index.duplicates:
+        splits = np.searchsorted(ends, group, side="right")
+        pairs += [(group[0], place) for place, split in zip(group, splits, strict=True) if split != splits[0]]
+    return pairs
+
+
+def _below(path: Path, source: Path) -> str:
+    """A file's name as a user knows it: from the folder or the table on."""
+    home = source if source.is_dir() else source.parent
+    return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
+
+
+def read_index(folder: Path) -> Index:
+    return records.read(Index, records.parse((folder / INDEX).read_bytes(), str(folder / INDEX)), str(folder / INDEX))
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    """An array that stays on disk. Copy on write: torch warns of arrays that cannot be written to."""
+    array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
+    return array
+
+
+def _make(folder: Path, found: Listing, stored: Stored) -> None:
+    """Read every picture into a new cache, which takes its place whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    needed, free = 2 * len(found.pictures) * int(np.prod(stored.shape)), shutil.disk_usage(folder.parent).free
+    if needed > free:
+        raise MissingError(
+            f"{folder.parent} has {free / 1e9:.1f} GB left; the pictures of {found.source} need {needed / 1e9:.1f}"
+        )
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
+    aside.mkdir()
+    try:
+        index = _read_all(aside, found, stored)
+        (aside / INDEX).write_text(json.dumps(asdict(index)), encoding="utf-8")
+        try:
+            aside.rename(folder)
+        except OSError:
+            if not (folder / INDEX).is_file():  # else another process was faster, with the same
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    _forget(folder, index)
+
+
+def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
+    """Every picture into `aside`, in the order of splits; what is known of them."""
+    as_listed = np.lib.format.open_memmap(
+        aside / "listed.npy", mode="w+", dtype=np.uint8, shape=(len(found.pictures), *stored.shape)
+    )
+    thumbnails = np.zeros((len(found.pictures), SIDE, SIDE), np.float32)
+    sizes: dict[int, tuple[int, int]] = {}
+    skipped: dict[str, str] = {}
+
+    def take(place: int) -> None:
+        picture = found.pictures[place]
+        try:
+            pixels = read_picture(picture.path)
+            as_listed[place] = fit(pixels, stored.shape, stored.fit or "crop")
+            thumbnails[place] = thumbnail(as_listed[place])
+            sizes[place] = pixels.shape[1], pixels.shape[0]
+        except UsageError as error:
+            skipped[_below(picture.path, found.source)] = str(error)
+
+    with _progress(f"reading {found.name}", len(found.pictures)) as step, ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(take, range(len(found.pictures))):
+            step()
+    if len(skipped) > max(3, UNREADABLE * len(found.pictures)):
+        some = "; ".join(list(skipped.values())[:3])
+        raise UsageError(
+            f"{len(skipped):,} of {len(found.pictures):,} pictures of {found.source} cannot be read: {some}"
+        )
+    kept = sorted(sizes)
+    chosen = replace(found, pictures=tuple(found.pictures[place] for place in kept))
+    groups = near_duplicates(thumbnails[kept])
+    splits, dealt = _split(chosen, groups)
+    order = sorted(range(len(kept)), key=lambda one: SPLITS.index(splits[one]))
+    images = np.lib.format.open_memmap(aside / IMAGES, mode="w+", dtype=np.uint8, shape=(len(kept), *stored.shape))
+    for place, one in enumerate(order):
+        images[place] = as_listed[kept[one]]
+    images.flush()
+    (aside / "listed.npy").unlink()
+    place_of = {one: place for place, one in enumerate(order)}
+    return Index(
+        source=str(found.source.resolve()),
+        stored=stored,
+        counts=tuple(splits.count(split) for split in SPLITS),  # type: ignore[arg-type]
+        files=tuple(_below(chosen.pictures[one].path, found.source) for one in order),
+        labels=tuple(chosen.pictures[one].label for one in order),
+        sizes=tuple(sizes[kept[one]] for one in order),
+        skipped=dict(sorted(skipped.items())),
+        duplicates=tuple(tuple(sorted(place_of[one] for one in group)) for group in groups),
+        dealt=dealt,
+    )
+
+
+def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split], tuple[Split, ...]]:
+    """The split of each picture, and which splits were dealt out of the training pictures because none are given.
+
+    Near duplicates go where the first of them goes, so that nothing is tested on that was trained on.
+    """
+    given = {picture.split for picture in found.pictures}
+    splits: list[Split] = [picture.split or "train" for picture in found.pictures]
+    missing = tuple(split for split in SPLITS[1:] if split not in given)
+    if not missing:
+        return splits, ()
+    open_to = [place for place, split in enumerate(splits) if split == "train"]
+    movable = set(open_to)
+    labels = np.array([found.pictures[place].label for place in open_to])
+    hands = deal(labels, len(found.classes), "folder", *[SHARE] * len(missing))
+    for place, hand in zip(open_to, hands, strict=True):
+        splits[place] = ("train", *missing)[hand]
+    for group in groups:
+        for place in group[1:]:
+            if {place, group[0]} <= movable:
+                splits[place] = splits[group[0]]
+    return splits, missing
+
+
+def _forget(folder: Path, index: Index) -> None:
+    """Remove caches of the same folder, at the same size, that are out of date."""
+    for other in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
+        if other == folder or not (other / INDEX).is_file():
+            continue
+        try:
+            there = read_index(other)
+        except UsageError:
+            continue
+        if (there.source, there.stored) == (index.source, index.stored):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield partial(bar.advance, task)

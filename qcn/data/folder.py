@@ -1,0 +1,207 @@
+"""A folder of pictures as a data set: a subfolder per class, or train, val and test with such subfolders in each.
+
+A table of pictures does as well: CSV with the columns path and label, or JSON lines with these keys, and `split` where
+splits are given; paths are relative to the table.
+
+    pets/cat/1.jpg            pets/train/cat/1.jpg          path,label,split
+    pets/dog/2.png            pets/val/dog/2.png            img/1.jpg,cat,train
+
+`qcn.data.cache` reads the pictures. No torch here.
+"""
+
+import csv
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qcn import records
+from qcn.data import cache
+from qcn.data.cache import Listing, Picture, Split
+from qcn.data.fit import PICTURES
+from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
+from qcn.errors import MissingError, UsageError
+
+NAMES: dict[str, Split] = {  # of folders, and in tables
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+TABLES = (".csv", ".jsonl")
+LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
+SAMPLED = 200  # pictures that are looked at to choose a size
+
+
+def is_source(name: str) -> bool:
+    """Whether this is a folder or a table that is there, and no name of a data set."""
+    path = Path(name)
+    return path.is_dir() or (path.suffix.lower() in TABLES and path.is_file())
+
+
+def find(source: Path, asked: Stored) -> Dataset:
+    """The data set of a folder or table; what is not asked for is chosen from its pictures."""
+    found = listing(source)
+    stored = choose(found, asked)
+    return Dataset(
+        name=found.name,
+        summary=f"pictures of {source}",
+        classes=found.classes,
+        channels=stored.shape[0],
+        size=stored.shape[1],
+        folder=f"folders/{plain(found.name)}-{_key(found, stored)[:12]}",
+        load=partial(cache.load, found=found, stored=stored),
+        preprocessing=Preprocessing(fit=stored.fit or "crop"),
+        augmentation={"paper": Augmentation(), "best": Augmentation(shift=2, flip=True)},
+        stored=stored,
+    )
+
+
+def listing(source: Path) -> Listing:
+    """Every picture that a folder or table names."""
+    found = _table(source) if source.is_file() else _folders(source)
+    if len(found.classes) < 2:
+        raise UsageError(
+            f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, and at least 2 are needed: "
+            "a subfolder of pictures for each"
+        )
+    counts = Counter(picture.label for picture in found.pictures)
+    if few := [f"{name} ({counts[label]})" for label, name in enumerate(found.classes) if counts[label] < LEAST]:
+        raise UsageError(
+            f"{source} has too few pictures of {', '.join(few)}: at least {LEAST} of each class are needed"
+        )
+    return found
+
+
+def choose(found: Listing, asked: Stored) -> Stored:
+    """The size and channels: what was asked for, or what the pictures suggest.
+
+    Pictures that are all of one square size up to 96 keep it. Others become 32 pixels, or 64 where they have them.
+    """
+    size, channels = asked.size, asked.channels
+    if size is None or channels is None:
+        seen = [facts for picture in _sample(found.pictures, SAMPLED) if (facts := _glance(picture.path))]
+        if not seen:
+            raise UsageError(f"{found.source}: none of the pictures that were tried can be read")
+        sides = {side for width, height, _ in seen for side in (width, height)}
+        usual = int(np.median([min(width, height) for width, height, _ in seen]))
+        keep = len(sides) == 1 and 20 <= usual <= 96
+        size = size or (usual if keep else 32 if usual < 48 else 64)
+        channels = channels or (1 if all(grey for _, _, grey in seen) else 3)
+    return Stored(size, asked.fit or "crop", channels)
+
+
+def _folders(source: Path) -> Listing:
+    inside = sorted(path for path in source.iterdir() if path.is_dir() and not path.name.startswith("."))
+    parts = {path: NAMES[path.name.lower()] for path in inside if path.name.lower() in NAMES}
+    homes: list[tuple[Path, Split | None]]
+    if parts and len(parts) == len(inside) and "train" in parts.values():
+        homes = [(home, split) for part, split in parts.items() for home in sorted(part.iterdir()) if home.is_dir()]
+    else:
+        homes = [(home, None) for home in inside]
+    homes = [(home, split) for home, split in homes if not home.name.startswith(".")]
+    classes = tuple(sorted({home.name for home, _ in homes}))
+    if odd := [name for name in classes if not name.isprintable()]:
+        raise UsageError(f"{source}: the name of the class {odd[0]!r} cannot be printed: rename the folder")
+    pictures, ignored = [], 0
+    for home, split in homes:
+        for path in _files(home):
+            if path.suffix.lower() in PICTURES:
+                pictures.append(Picture(path, classes.index(home.name), split))
+            else:
+                ignored += 1
+    return Listing(source, classes, tuple(pictures), ignored)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files below a folder in a fixed order, hidden ones left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in sorted(files) if not name.startswith("."))
+
+
+def _table(source: Path) -> Listing:
+    rows = list(_csv(source) if source.suffix.lower() == ".csv" else _json_lines(source))
+    classes = tuple(sorted({label for _, _, label, _ in rows}))
+    pictures = []
+    for number, path, label, split in rows:
+        if split and split.lower() not in NAMES:
+            raise UsageError(f"{source}, line {number}: the split is train, val or test, not '{split}'")
+        place = Picture(source.parent / path, classes.index(label), NAMES[split.lower()] if split else None)
+        pictures.append(place)
+    if any(one.split for one in pictures) and not all(one.split for one in pictures):
+        raise UsageError(f"{source}: some lines have a split, and some have none")
+    return Listing(source, classes, tuple(pictures))
+
+
+def _csv(source: Path) -> Iterator[tuple[int, str, str, str]]:
+    with source.open(newline="", encoding="utf-8-sig") as file:
+        try:
+            rows = csv.DictReader(file)
+            for row in rows:
+                yield _row(source, rows.line_num, row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UsageError(f"{source} cannot be read as CSV: {error}") from None
+
+
+def _json_lines(source: Path) -> Iterator[tuple[int, str, str, str]]:
+    with source.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                row = records.parse(line, f"{source}, line {number}")
+                yield _row(source, number, row if isinstance(row, dict) else {})
+
+
+def _row(source: Path, number: int, row: dict[str, Any]) -> tuple[int, str, str, str]:
+    path, label, split = (row.get(name) for name in ("path", "label", "split"))
+    if isinstance(label, int):
+        label = str(label)
+    if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
+        raise UsageError(f"{source}, line {number}: a path and a label are needed, in columns of these names")
+    return number, path, label, split if isinstance(split, str) else ""
+
+
+def _sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
+    """So many of them, evenly spread."""
+    return [pictures[i * len(pictures) // count] for i in range(count)] if len(pictures) > count else list(pictures)
+
+
+def _glance(path: Path) -> tuple[int, int, bool] | None:
+    """Width, height, and whether it is grey, from the head of the file; None if it cannot be read."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
+    try:
+        with Image.open(path) as opened:
+            return *opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
+    except Exception:  # whatever is wrong with it is said when it is read
+        return None
+
+
+def plain(name: str) -> str:
+    """A name with nothing in it that a file system or a shell could stumble over."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "pictures"
+
+
+def _key(found: Listing, stored: Stored) -> str:
+    """A hash of all that a cache is made from; for the pictures' contents stand their sizes and times."""
+    digest = hashlib.sha256(repr((cache.FORM, stored, found.classes)).encode())
+    for picture in found.pictures:
+        try:
+            facts = picture.path.stat()
+        except OSError:  # said when it is read
+            continue
+        digest.update(repr((str(picture.path.resolve()), picture.label, picture.split)).encode())
+        digest.update(repr((facts.st_size, facts.st_mtime_ns)).encode())
+    return digest.hexdigest()

@@ -1,0 +1,106 @@
+"""Which parts voted for a class: routing weights followed upwards, from places of the image to the class.
+
+Routing shares the activation of each part out among the parents in all windows that see it. Follow one unit of it
+upwards, at each layer to a parent in proportion to the routing weights: `ending` is the chance to arrive at the class.
+In the last layer it is r_ij / a_i; below, the mean of the parents' chances, weighted by r_ij. Over all classes the
+chances of a part add up to 1. Evenly shared they would be 1 / K, wherever the part is, so that a place in the middle of
+the image, which more windows see, has no advantage.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from qcn.explain.fields import over_image
+from qcn.explain.inside import Inside, Routing
+from qcn.export.program import Array
+
+TINY = np.finfo(np.float64).tiny
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of a layer's children, how much ends in the class: [C, h, w] from 0 to 1, before and after each iteration.
+
+    In the layers above, the weights are those that the answer was made from.
+    """
+
+    routing: Routing
+    ending: tuple[Array, ...]
+
+    @property
+    def deciding(self) -> Array:
+        """By the weights that the answer was made from."""
+        return self.ending[self.routing.deciding]
+
+    def by_place(self, stage: int) -> Array:
+        """[h, w]: of the activity at a place, the share that ends in the class."""
+        activation = self.routing.children.activation
+        return (activation * self.ending[stage]).sum(0) / np.maximum(activation.sum(0), TINY)
+
+    def by_pixel(self, stage: int, size: tuple[int, ...]) -> Array:
+        """[H, W]: the same, where in the image the places look."""
+        children = self.routing.children
+        given = over_image((children.activation * self.ending[stage]).sum(0), children.fields, size)
+        return given / np.maximum(over_image(children.activation.sum(0), children.fields, size), TINY)
+
+    def whole(self, stage: int) -> float:
+        """Of all activity in the layer, the share that ends in the class."""
+        activation = self.routing.children.activation
+        return float((activation * self.ending[stage]).sum() / max(activation.sum(), TINY))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A capsule of the last layer before the classes, and its vote for the class.
+
+    `share` is how much of it ends in the class, `weight` its share of all that ends there.
+    """
+
+    type: int
+    row: int
+    column: int
+    activation: float
+    share: float
+    weight: float
+
+
+def evidence(inside: Inside, chosen: int) -> list[Evidence]:
+    """For a class, of each layer's children, the last layer first."""
+    parents = np.zeros_like(inside.routings[-1].parents.activation)  # the chances of the parents [J, H', W']
+    parents[chosen] = 1
+    found = []
+    for routing in reversed(inside.routings):
+        found.append(Evidence(routing, tuple(_followed(routing, weight, parents) for weight in routing.weights)))
+        parents = found[-1].deciding
+    return found
+
+
+def loudest(inside: Inside, chosen: int, count: int) -> list[Part]:
+    """The parts with the largest weights for a class."""
+    routing, last = inside.routings[-1], evidence(inside, chosen)[0].deciding
+    activation = routing.children.activation
+    weights = activation * last
+    found = []
+    for flat in np.argsort(-weights, axis=None, kind="stable")[:count]:
+        at = tuple(int(i) for i in np.unravel_index(flat, weights.shape))
+        weight = float(weights[at] / max(weights.sum(), TINY))
+        found.append(Part(at[0], at[1], at[2], float(activation[at]), float(last[at]), weight))
+    return found
+
+
+def _followed(routing: Routing, weight: Array, parents: Array) -> Array:
+    """The children's chances [C, h, w] from the parents' [J, H', W']; 0 of a child that no window sees."""
+    ending = _placed(routing, np.einsum("yxpqcj,jyx->yxpqc", weight, parents, optimize=True))
+    return ending / np.maximum(_placed(routing, weight.sum(-1)), TINY)
+
+
+def _placed(routing: Routing, given: Array) -> Array:
+    """What children have in each window, [H', W', kh, kw, C], added up where they are: [C, h, w]."""
+    sums = np.zeros_like(routing.children.activation)
+    rows, columns, high, wide, _ = given.shape
+    step = routing.stride
+    for p in range(high):
+        for q in range(wide):
+            sums[:, p : p + step * rows : step, q : q + step * columns : step] += given[:, :, p, q].transpose(2, 0, 1)
+    return sums

@@ -1,0 +1,130 @@
+"""What happens inside a network for one image: its capsules, their votes, and how routing shared the parts out.
+
+The program runs in float64 by the readable reference (`qcn.routing`), which shows the parents after each iteration.
+From these follow the votes and the routing weights r_ij, a part's activation shared out among its parents:
+
+    weights[0]     before the first iteration: a_i / J
+    weights[t]     after iteration t: a_i · softmax_j( ln a_j + ln N(v_ij; μ_j, σ²_j) )
+
+Iteration t is made from weights[t - 1]. The network stops after iteration T; weights[T] is how its answer would share
+the parts out.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qcn.errors import CheckFailed
+from qcn.explain.fields import Fields, fields, union
+from qcn.export.program import Array, Output, Program, Route
+from qcn.export.torch.interpreter import Interpreter
+from qcn.routing import watched
+
+PRIMARY = "primary capsules"
+
+
+@dataclass(frozen=True)
+class Capsules:
+    """The capsules of a layer: activation [J, h, w], pose [J, 3, h, w], and what each place sees of the image."""
+
+    name: str
+    activation: Array
+    pose: Array
+    fields: Fields
+
+
+@dataclass(frozen=True)
+class Routing:
+    """From children to parents: in each of H'×W' windows, kh×kw places of C children vote for J parents.
+
+    votes are [H', W', kh, kw, C, J, 3], each of the weights [H', W', kh, kw, C, J].
+    """
+
+    children: Capsules
+    parents: Capsules
+    stride: int
+    votes: Array
+    weights: tuple[Array, ...]
+    means: tuple[Array, ...]  # [H', W', J, 3], the parents' poses after each iteration
+    activations: tuple[Array, ...]  # [H', W', J], likewise
+
+    @property
+    def iterations(self) -> int:
+        return len(self.weights) - 1
+
+    @property
+    def deciding(self) -> int:
+        """Which of the weights the answer was made from."""
+        return self.iterations - 1
+
+
+@dataclass(frozen=True)
+class Inside:
+    """All layers, first to last. The last one's parents are the classes: activation [K], pose [K, 3]."""
+
+    routings: tuple[Routing, ...]
+
+    @property
+    def activation(self) -> Array:
+        return self.routings[-1].parents.activation[:, 0, 0]
+
+    @property
+    def pose(self) -> Array:
+        return self.routings[-1].parents.pose[:, :, 0, 0]
+
+    @property
+    def winner(self) -> int:
+        return int(self.activation.argmax())
+
+
+def look(program: Program, image: NDArray[np.float32]) -> Inside:
+    """What the network makes of an image [C, H, W], pre-processed."""
+    first, seen = program.routes[0], fields(program)
+    model = Interpreter(program, every_layer=True, kernels="reference").double().eval()
+    types, *places = program.shapes[first.activation]
+    shown = (("pose", first.pose, (types, 3, *places)), ("activation", first.activation, (types, *places)))
+    model.outputs += tuple(Output(f"{PRIMARY}.{of}", value, shape) for of, value, shape in shown)
+    steps: list[tuple[Array, ...]] = []
+    with torch.inference_mode(), watched(lambda *step: steps.append(tuple(x[0].numpy() for x in step))):
+        answers = model(torch.from_numpy(image[None]).double())
+    found = {output.name: x[0].numpy() for output, x in zip(model.outputs, answers, strict=True)}
+    if wrong := [name for name, x in found.items() if not np.isfinite(x).all()]:
+        raise CheckFailed(f"the network's '{wrong[0]}' is not finite for this image: there is nothing to explain")
+
+    sides = (union(sides) for sides in zip(seen[first.pose], seen[first.activation], strict=True))
+    children = Capsules(PRIMARY, found[f"{PRIMARY}.activation"], found[f"{PRIMARY}.pose"], (next(sides), next(sides)))
+    routings: list[Routing] = []
+    for route in program.routes:
+        prefix = "" if route is program.routes[-1] else f"{route.name}."
+        activation = found[f"{prefix}activation"].reshape(route.shape)
+        pose = found[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
+        parents = Capsules(route.name, activation, pose, seen[f"{route.name}.activation"])
+        own, steps = steps[: route.iterations], steps[route.iterations :]
+        routings.append(_routing(route, program.arrays[route.rotation], children, parents, own))
+        children = parents
+    return Inside(tuple(routings))
+
+
+def _routing(
+    route: Route, rotation: Array, children: Capsules, parents: Capsules, steps: list[tuple[Array, ...]]
+) -> Routing:
+    window = np.lib.stride_tricks.sliding_window_view
+    every = slice(None, None, route.stride)
+    pose = window(children.pose, route.window, (2, 3))[:, :, every, every]  # [C, 3, H', W', kh, kw]
+    child = window(children.activation, route.window, (1, 2))[:, every, every].transpose(1, 2, 3, 4, 0)[..., None]
+    turned = np.broadcast_to(rotation, (*route.window, *rotation.shape[2:])).astype(np.float64)
+    votes = np.einsum("pqcjhk,ckyxpq->yxpqcjh", turned, pose, optimize=True)
+    weights = [np.broadcast_to(child / route.parents, votes.shape[:-1])]
+    means, activations = [], []
+    places = (*votes.shape[:2], 1, 1, 1, route.parents)
+    for *gaussian, activation in steps:  # mean and variance [J, 3, n], activation [J, n] in all n = H'·W' windows
+        mean, variance = (np.moveaxis(x, 2, 0).reshape(*places, 3) for x in gaussian)
+        prior = np.log(np.maximum(activation, np.finfo(np.float64).tiny)).T.reshape(places)
+        score = prior - 0.5 * (np.log(variance) + (votes - mean) ** 2 / variance).sum(-1)
+        score = np.exp(score - score.max(-1, keepdims=True))
+        weights.append(child * score / score.sum(-1, keepdims=True))
+        means.append(mean[:, :, 0, 0, 0])
+        activations.append(activation.T.reshape(*votes.shape[:2], route.parents))
+    return Routing(children, parents, route.stride, votes, tuple(weights), tuple(means), tuple(activations))

@@ -1,0 +1,96 @@
+"""The numbers behind the page, for programs: `qcn explain --json`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qcn.explain.evidence import Part, evidence, loudest
+from qcn.explain.inside import Inside
+from qcn.explain.picture import Picture
+from qcn.explain.source import Source
+from qcn.export.program import Array
+
+SCHEMA = 1
+DIGITS = 6
+PARTS = 64
+
+
+@dataclass(frozen=True)
+class ClassCapsule:
+    """A class: activation after each iteration, the last being its answer, its pose, and the share of votes it won."""
+
+    activation: float
+    pose: list[float]
+    iterations: list[float]
+    votes_won: float
+
+
+@dataclass(frozen=True)
+class LayerCapsules:
+    """Activations [J][h][w] of a layer, and of its places [h][w] how much ends at the class at each stage.
+
+    A place sees the rows `rows[0]` + i · `rows[2]` to `rows[1]` + i · `rows[2]` (not included) of what the network
+    sees, and the columns likewise.
+    """
+
+    name: str
+    activation: list[Any]
+    ending: list[Any]
+    rows: tuple[int, int, int]
+    columns: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Stages are: before routing, after iteration 1, …; the answer was made from the last but one."""
+
+    schema: int
+    network: str
+    image: str
+    label: str | None
+    answer: str
+    shown: str
+    classes: dict[str, ClassCapsule]
+    layers: list[LayerCapsules]
+    parts: list[Part]
+    command: str
+
+
+def record(source: Source, picture: Picture, inside: Inside, chosen: int, command: str) -> Record:
+    """All that the page of this class shows."""
+    last = inside.routings[-1]
+    weights = last.weights[last.deciding].sum((0, 1, 2, 3, 4))
+    total = max(float(weights.sum()), 1e-300)
+    classes = {
+        name: ClassCapsule(
+            float(inside.activation[k]),
+            inside.pose[k].tolist(),
+            [float(x[0, 0, k]) for x in last.activations],
+            float(weights[k]) / total,
+        )
+        for k, name in enumerate(source.classes)
+    }
+    layers = []
+    for one in reversed(evidence(inside, chosen)):
+        capsules = one.routing.children
+        sides = [(field.low, field.high, field.step) for field in capsules.fields]
+        ending = [_rounded(one.by_place(stage)) for stage in range(len(one.ending))]
+        layers.append(LayerCapsules(capsules.name, _rounded(capsules.activation), ending, sides[0], sides[1]))
+    return Record(
+        SCHEMA,
+        source.name,
+        picture.name,
+        picture.label,
+        source.classes[inside.winner],
+        source.classes[chosen],
+        classes,
+        layers,
+        loudest(inside, chosen, PARTS),
+        command,
+    )
+
+
+def _rounded(values: Array) -> list[Any]:
+    rounded: list[Any] = np.round(values, DIGITS).tolist()
+    return rounded

@@ -1,0 +1,288 @@
+"""What stands in the panels of the page, computed from what is inside the network; page.html.jinja lays it out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qcn.explain import drawing
+from qcn.explain.drawing import VIRIDIS, Globe
+from qcn.explain.evidence import Evidence, Part, loudest
+from qcn.explain.inside import Capsules, Inside
+from qcn.explain.picture import Picture
+from qcn.explain.source import Source
+from qcn.export.program import Array
+from qcn.text import readable
+from qcn.verify.report.pictures import data_uri
+
+CLASSES = 20  # as bars and in the table of poses; of more, the most active
+NAMED = 3  # classes whose name stands at their arrow
+TYPES = 64  # maps of a layer
+DOTS = 300  # votes in a drawing
+PARTS = 8  # in the table of votes
+RANGE = 0.1  # a scale of heat is not narrower: hardly any difference should look like hardly any
+SMALL = 96  # pixels: images up to this are shown to the pixel
+FLAT = 0.01  # activations that differ by less are shown on a scale from 0 to 1
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A class: its activation, in the end and after each iteration before, and the share of the parts that it won."""
+
+    name: str
+    activation: float
+    value: str
+    before: tuple[float, ...]
+    share: float
+    pose: tuple[str, ...]
+    length: str
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Before or after an iteration: a picture, and a figure under it."""
+
+    title: str
+    picture: str
+    figure: str
+    deciding: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer's children, how they are shared out at each stage."""
+
+    name: str
+    parents: str
+    places: str
+    field: str
+    stages: list[Stage]
+
+
+@dataclass(frozen=True)
+class VoteStage:
+    title: str
+    globe: Globe
+    figure: str
+    deciding: bool
+
+
+@dataclass(frozen=True)
+class Map:
+    """Where one type of capsule is active."""
+
+    title: str
+    picture: str
+    most: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    name: str
+    words: str
+    maps: list[Map]
+    more: int
+    low: str
+    high: str
+    overview: str
+    mean: str
+
+
+def percent(value: float) -> str:
+    """0.4 %, 47 %."""
+    return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
+
+
+def activation_text(value: float, digits: int = 3) -> str:
+    """As many digits more as tell it from 1, six at most: 0.970, 0.9998."""
+    needed = digits if value >= 1 else math.ceil(-math.log10(1 - value)) + 1
+    return f"{value:.{min(max(digits, needed), 6)}f}"
+
+
+def _signed(value: float) -> str:
+    """Two digits, a minus sign of full width, and no minus before 0.00."""
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+
+
+def stage_title(stage: int) -> str:
+    return "before routing" if stage == 0 else f"after iteration {stage}"
+
+
+def heat(picture: Picture, first: Evidence) -> tuple[str, tuple[str, str]]:
+    """Where in the image the evidence lies, from the least to the most."""
+    shares = first.by_pixel(first.routing.deciding, picture.input.shape[1:])
+    low, high = _wide_enough(float(shares.min()), float(shares.max()))
+    return drawing.with_heat(picture.input, shares, low, high), (percent(low), percent(high))
+
+
+def given(picture: Picture) -> str:
+    """Small images to the pixel, photos as JPEG."""
+    photo = len(picture.given) == 3 and max(picture.given.shape) > SMALL
+    return drawing.jpeg_uri(picture.given) if photo else data_uri(picture.given)
+
+
+def scale(found: Sequence[Evidence], classes: int) -> tuple[float, float]:
+    """One scale for all layers and stages: from an even share, or less, to the largest there is."""
+    shares = [one.by_place(stage) for one in found for stage in range(len(one.ending))]
+    return _wide_enough(min(1 / classes, *(float(x.min()) for x in shares)), max(float(x.max()) for x in shares))
+
+
+def _wide_enough(low: float, high: float) -> tuple[float, float]:
+    """The ends of a scale from 0 to 1, at least `RANGE` apart."""
+    low = max(0.0, min(low, (low + high - RANGE) / 2, 1 - RANGE))
+    return low, max(high, low + RANGE)
+
+
+def rows(picture: Picture, found: Sequence[Evidence], classes: int) -> list[Row]:
+    """For each layer, the last first, its children over the image at each stage."""
+    low, high = scale(found, classes)
+    made = []
+    for one in found:
+        children = one.routing.children
+        stages = []
+        for stage in range(len(one.ending)):
+            shares = one.by_pixel(stage, picture.input.shape[1:])
+            shown = drawing.with_heat(picture.input, shares, low, high)
+            stages.append(Stage(stage_title(stage), shown, percent(one.whole(stage)), stage == one.routing.deciding))
+        types, down, across = children.activation.shape
+        made.append(
+            Row(
+                readable(children.name),
+                readable(one.routing.parents.name),
+                f"{types} types at {down}×{across} places",
+                _field(picture, children),
+                stages,
+            )
+        )
+    return made
+
+
+def runner_up(source: Source, inside: Inside) -> tuple[str, str] | None:
+    """The class that comes next, and its activation; None where there is only one."""
+    if len(source.classes) < 2:
+        return None
+    second = int(np.argsort(-inside.activation, kind="stable")[1])
+    return readable(source.classes[second]), activation_text(float(inside.activation[second]))
+
+
+def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
+    """The most active classes, and the chosen one."""
+    last = inside.routings[-1]
+    weights = last.weights[last.deciding]
+    shares = weights.sum((0, 1, 2, 3, 4)) / max(float(weights.sum()), 1e-300)
+    order = np.argsort(-inside.activation, kind="stable")[:CLASSES]
+    shown = [int(k) for k in order if k != chosen][: CLASSES - 1] + [chosen]
+    made = []
+    for k in sorted(shown, key=lambda k: (-inside.activation[k], k)):
+        pose = inside.pose[k]
+        made.append(
+            Bar(
+                readable(source.classes[k]),
+                float(inside.activation[k]),
+                activation_text(float(inside.activation[k])),
+                tuple(float(x[0, 0, k]) for x in last.activations[:-1]),
+                float(shares[k]),
+                tuple(map(_signed, pose)),
+                _signed(float(np.linalg.norm(pose))),
+                k == chosen,
+            )
+        )
+    return made
+
+
+def poses(source: Source, inside: Inside, chosen: int) -> tuple[Globe, str]:
+    """The classes' poses as arrows in one ball, and its radius."""
+    order = [int(k) for k in np.argsort(inside.activation, kind="stable")[-CLASSES:]]
+    order = [k for k in order if k != chosen] + [chosen]  # the most active last, on top; the chosen one above all
+    radius = max(float(np.linalg.norm(inside.pose[order], axis=1).max()), 1e-12)
+    arrows, words = [], []
+    for rank, k in enumerate(reversed(order)):
+        tip, name = inside.pose[k] / radius, readable(source.classes[k])
+        strength = 1.0 if k == chosen else round(0.3 + 0.7 * float(inside.activation[k]), 2)  # an inactive one is faint
+        arrows.append(drawing.arrow("chosen" if k == chosen else "other", tip, name, strength))
+        if rank < NAMED:
+            kind = "name chosen" if k == chosen else "name"
+            words.append(drawing.mark(kind, _beyond(tip), word=short(name)))
+    spoken = f"Poses of {len(order)} classes as arrows from one point"
+    return drawing.globe(spoken, (), reversed(arrows), words), f"{radius:.2g}"
+
+
+def _beyond(tip: Array) -> Array:
+    """Where a word stands, so that it does not lie on the tip."""
+    length = max(float(np.linalg.norm(tip)), 1e-9)
+    return tip * (1 + 0.1 / max(length, 0.3))
+
+
+def short(name: str) -> str:
+    """For where there is little room."""
+    return name if len(name) <= 16 else f"{name[:15]}…"
+
+
+def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
+    """The votes for a class at each stage, the radius of the ball, and how many votes there are."""
+    last = inside.routings[-1]
+    points = last.votes[0, 0, ..., chosen, :].reshape(-1, 3)
+    weights = [weight[0, 0, ..., chosen].reshape(-1) for weight in last.weights]
+    shown = np.argsort(-weights[last.deciding], kind="stable")[:DOTS]
+    means = [mean[0, 0, chosen] for mean in last.means]
+    lengths = np.linalg.norm(points[shown], axis=1)
+    reach = [float(np.quantile(lengths, 0.9)), float(lengths.max()) / 1.2]  # a few may lie outside the ball
+    radius = max(*reach, *(float(np.linalg.norm(mean)) for mean in means), 1e-12)
+    largest = max(*(float(weight[shown].max()) for weight in weights), 1e-300)
+    total = max(float(last.children.activation.sum()), 1e-300)
+    stages = []
+    for stage, weight in enumerate(weights):
+        dots = [
+            drawing.mark("dot", points[i] / radius, size=round(0.8 + 4.7 * math.sqrt(weight[i] / largest), 2))
+            for i in shown[::-1]
+        ]
+        arrows = [drawing.arrow("chosen", means[stage - 1] / radius, "where the votes agree")] if stage else []
+        title, deciding = stage_title(stage), stage == last.deciding
+        spoken = f"{len(shown)} votes {title}, each as large as its weight"
+        figure = percent(float(weight.sum()) / total)
+        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, ()), figure, deciding))
+    return stages, f"{radius:.2g}", len(points)
+
+
+def parts(inside: Inside, chosen: int) -> list[tuple[Part, str, str]]:
+    """The loudest, with their shares in words."""
+    return [(part, percent(part.share), percent(part.weight)) for part in loudest(inside, chosen, PARTS)]
+
+
+def layer(picture: Picture, capsules: Capsules) -> Layer:
+    """Its maps on one scale, from its lowest activation to its highest; the mean over all types on its own."""
+    activation = capsules.activation
+    types, down, across = activation.shape
+    mean, ends = activation.mean(0), _ends(activation)
+    maps = [Map(f"{i + 1}", _map(one, ends), f"{one.max():.2f}") for i, one in enumerate(activation[:TYPES])]
+    return Layer(
+        readable(capsules.name),
+        f"{types} types at {down}×{across} places; each sees up to {_field(picture, capsules)}",
+        maps,
+        max(0, types - TYPES),
+        f"{ends[0]:.2f}",
+        f"{ends[1]:.2f}",
+        _map(mean, _ends(mean)),
+        f"{mean.min():.2f}–{mean.max():.2f}",
+    )
+
+
+def _ends(values: Array) -> tuple[float, float]:
+    """From the lowest to the highest; 0 to 1 where they are hardly apart, which should not look like a pattern."""
+    low, high = float(values.min()), float(values.max())
+    return (low, high) if high - low >= FLAT else (0.0, 1.0)
+
+
+def _map(values: Array, ends: tuple[float, float]) -> str:
+    """Values [h, w] on a scale from one end to the other."""
+    return data_uri(drawing.coloured((values - ends[0]) / (ends[1] - ends[0]), VIRIDIS))
+
+
+def _field(picture: Picture, capsules: Capsules) -> str:
+    """What a place sees, as far as it is inside the image."""
+    high, wide = (
+        min(field.high - field.low, side) for field, side in zip(capsules.fields, picture.input.shape[1:], strict=True)
+    )
+    return f"{wide}×{high} pixels"

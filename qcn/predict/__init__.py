@@ -1,0 +1,1 @@
+"""`qcn predict`: pictures, videos and cameras in, answers out. No torch, unless the model is a training run."""

@@ -1,0 +1,91 @@
+"""Answers drawn: a picture with its label, score and the class capsule's pose as an arrow, and a sheet of all."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.files import atomic_write
+from qcn.runtime import Answer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+SIDE = 320  # of a drawn picture, in pixels, at most
+STRIP = 48  # below it, for the text
+INK, FAINT, PAPER, BAR = (28, 30, 34), (120, 124, 132), (255, 255, 255), (42, 111, 219)
+AXES = {"x": (205, 62, 62), "y": (52, 140, 72), "z": (42, 111, 219)}
+TURN = np.array([[0.87, -0.5, 0.0], [0.25, 0.43, 0.87]])  # of space onto paper: seen from above, a little from a side
+COLUMNS = 6
+
+
+def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
+    """The picture with what was said of it."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    shown = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert("RGB")
+    scale = SIDE / max(shown.size)
+    size = (max(1, round(shown.width * scale)), max(1, round(shown.height * scale)))
+    shown = shown.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
+    card = Image.new("RGB", (SIDE, SIDE + STRIP), PAPER)
+    card.paste(shown, ((SIDE - shown.width) // 2, (SIDE - shown.height) // 2))
+    draw = ImageDraw.Draw(card)
+    large, small = ImageFont.load_default(18), ImageFont.load_default(13)
+    room = SIDE - 16 - (64 if answer.pose is not None else 0)
+    draw.text((8, SIDE + 4), _cut(draw, answer.label, large, room), INK, large)
+    active = float(answer.activation.max())
+    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %   activation {active:.3f}", FAINT, small)
+    draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
+    if answer.pose is not None:
+        _arrow(draw, answer.pose[int(answer.activation.argmax())], (SIDE - 32, SIDE - 10))
+    return card
+
+
+def contact_sheet(cards: list["Image"]) -> "Image":
+    """All of them on one sheet, at half their size."""
+    from PIL import Image
+
+    width, height = SIDE // 2, (SIDE + STRIP) // 2
+    columns = min(COLUMNS, len(cards))
+    rows = -(-len(cards) // columns)
+    sheet = Image.new("RGB", (columns * (width + 8) + 8, rows * (height + 8) + 8), (240, 241, 243))
+    for place, card in enumerate(cards):
+        row, column = divmod(place, columns)
+        small = card.resize((width, height), Image.Resampling.LANCZOS)
+        sheet.paste(small, (8 + column * (width + 8), 8 + row * (height + 8)))
+    return sheet
+
+
+def save(image: "Image", path: Path) -> None:
+    with atomic_write(path) as aside:
+        image.save(aside, format="PNG")
+
+
+def _cut(draw: "ImageDraw", text: str, font: object, room: int) -> str:
+    """The text, or as much of its beginning as there is room for."""
+    if draw.textlength(text, font) <= room:  # type: ignore[arg-type]
+        return text
+    while text and draw.textlength(f"{text}…", font) > room:  # type: ignore[arg-type]
+        text = text[:-1]
+    return f"{text}…"
+
+
+def _arrow(draw: "ImageDraw", pose: NDArray[np.float32], middle: tuple[int, int]) -> None:
+    """A pose as an arrow in a small disc, with the three axes that it is measured by."""
+    x, y = middle
+    radius = 26
+    draw.ellipse((x - radius - 4, y - radius - 4, x + radius + 4, y + radius + 4), PAPER, FAINT)
+    for axis, colour in zip(np.eye(3), AXES.values(), strict=True):
+        right, up = TURN @ axis * radius * 0.8
+        draw.line((x, y, x + right, y - up), colour, 1)
+    length = float(np.linalg.norm(pose))
+    if not np.isfinite(length) or length == 0:
+        return
+    right, up = TURN @ (pose / length) * radius
+    tip = np.array([x + right, y - up])
+    draw.line((x, y, *tip), INK, 3)
+    away = np.array([right, -up]) / max(1e-6, float(np.hypot(right, up)))
+    aside = np.array([-away[1], away[0]])
+    draw.polygon([tuple(tip + 3 * away), tuple(tip - 7 * away + 4 * aside), tuple(tip - 7 * away - 4 * aside)], INK)

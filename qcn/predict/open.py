@@ -1,0 +1,50 @@
+"""What `--model` names, opened: a bundle by `qcn.load`, a training run by torch."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.fit import fit
+from qcn.errors import MissingError, UsageError
+from qcn.runtime import Model, load
+from qcn.runtime.engines import Answers, Engine
+from qcn.runtime.preprocess import preprocess
+from qcn.shipped import RUN, place
+
+
+def open_model(name: str, backend: str, public_key: Path | None = None) -> Model:
+    """The model of this name, ready to answer."""
+    folder = place(name)
+    if (folder / RUN).is_file():
+        if backend != "auto" or public_key:
+            raise UsageError(
+                f"{folder} is a training run, which torch runs: `qcn export {folder}` makes a bundle of it"
+            )
+        return _of_run(folder)
+    return load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load
+
+
+def _of_run(folder: Path) -> Model:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingError(
+            f"{folder} is a training run, which needs torch: pip install 'qcn[train]', or give a bundle"
+        ) from error
+    from qcn.train.checkpoint import load_network
+
+    network, run = load_network(folder, "best")
+    network.eval()
+
+    class TorchEngine(Engine):
+        name = f"torch {torch.__version__}"
+
+        def classify(self, pictures: list[NDArray[np.uint8]]) -> Answers:
+            images = np.stack([fit(pixels, run.data.image, run.preprocessing.fit) for pixels in pictures])
+            with torch.inference_mode():
+                answer = network(torch.from_numpy(preprocess(images, run.preprocessing)))
+            return answer.activation.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
+
+    temperature = run.confidence.temperature if run.confidence else 1.0
+    return Model(folder.name, tuple(run.classes), temperature, TorchEngine())

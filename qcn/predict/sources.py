@@ -1,0 +1,144 @@
+"""What `qcn predict` is given: files, folders, patterns, videos and cameras, as pictures one after the other."""
+
+import glob
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.fit import PICTURES, read_picture
+from qcn.errors import MissingError, UsageError
+from qcn.packages import installed
+
+VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
+GET_VIDEO = "pip install opencv-python-headless, or install ffmpeg"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A picture by its name: its pixels, or why there are none."""
+
+    name: str
+    pixels: NDArray[np.uint8] | None
+    error: str = ""
+
+
+def pictures(sources: list[str], frames: int | None = None) -> Iterator[Found]:
+    """Every picture of these sources; of a video or camera at most `frames` frames, if that is given."""
+    for source in sources:
+        if re.fullmatch(r"camera\d*|/dev/video\d+", source) or Path(source).suffix.lower() in VIDEOS:
+            yield from _frames(source, frames)
+        else:
+            yield from (_read(path) for path in files(source))
+
+
+def files(source: str) -> list[Path]:
+    """The picture files of a source: itself, those of a folder and below, or those that a pattern matches."""
+    path = Path(source)
+    if path.is_dir():
+        found = sorted(one for one in path.rglob("*") if one.suffix.lower() in PICTURES and one.is_file())
+        if not found:
+            raise UsageError(f"{source} has no pictures ({', '.join(PICTURES)})")
+        return found
+    if path.exists() or not glob.has_magic(source):
+        return [path]
+    matched = sorted(one for one in map(Path, glob.iglob(source, recursive=True)) if one.is_file())  # noqa: PTH207
+    if not matched:
+        raise UsageError(f"no file matches '{source}'")
+    return matched
+
+
+def count(sources: list[str]) -> int | None:
+    """How many pictures there are; None where only a video's end tells."""
+    if any(re.fullmatch(r"camera\d*|/dev/video\d+", one) or Path(one).suffix.lower() in VIDEOS for one in sources):
+        return None
+    return sum(len(files(source)) for source in sources)
+
+
+def _read(path: Path) -> Found:
+    try:
+        return Found(str(path), read_picture(path))
+    except UsageError as error:
+        return Found(str(path), None, str(error))
+
+
+def _frames(source: str, most: int | None) -> Iterator[Found]:
+    if not source.startswith(("camera", "/dev/")) and not Path(source).is_file():
+        raise UsageError(f"there is no file {source}")
+    if installed("cv2"):
+        taken = _by_opencv(source)
+    elif shutil.which("ffmpeg") and shutil.which("ffprobe"):
+        taken = _by_ffmpeg(source)
+    else:
+        raise MissingError(f"nothing here reads the frames of {source}: {GET_VIDEO}")
+    for number, pixels in enumerate(taken):
+        if most is not None and number >= most:
+            return
+        yield Found(f"{source}#{number}", pixels)
+
+
+def _by_opencv(source: str) -> Iterator[NDArray[np.uint8]]:
+    import cv2  # type: ignore[import-not-found,unused-ignore]
+
+    number = re.fullmatch(r"camera(\d*)", source)
+    capture = cv2.VideoCapture(int(number[1] or 0) if number else source)
+    try:
+        if not capture.isOpened():
+            raise UsageError(f"OpenCV cannot open {source}")
+        while True:
+            more, frame = capture.read()
+            if not more:
+                return
+            yield np.ascontiguousarray(frame[..., ::-1], np.uint8)  # BGR
+    finally:
+        capture.release()
+
+
+def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
+    device = re.fullmatch(r"camera(\d*)", source)
+    place = f"/dev/video{device[1] or 0}" if device else source
+    kind = ["-f", "v4l2"] if place.startswith("/dev/") else []
+    width, height = _size(place, kind)
+    command = [
+        "ffmpeg",
+        "-v",
+        "error",
+        "-nostdin",
+        *kind,
+        "-i",
+        f"file:{place}",
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout and running.stderr
+        try:
+            size = width * height * 3
+            while len(frame := running.stdout.read(size)) == size:
+                yield np.frombuffer(frame, np.uint8).reshape(height, width, 3)
+            if running.wait() and (why := running.stderr.read().decode(errors="replace").strip()):
+                raise UsageError(f"ffmpeg cannot read {source}: {why.splitlines()[-1]}")
+        finally:
+            running.kill()
+
+
+def _size(place: str, kind: list[str]) -> tuple[int, int]:
+    """Width and height of a video's frames."""
+    asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
+    command = ["ffprobe", "-v", "error", *kind, *asked, f"file:{place}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        stream = json.loads(told.stdout)["streams"][0]
+        return int(stream["width"]), int(stream["height"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        why = told.stderr.strip().splitlines()[-1:] or ["it has no pictures"]
+        raise UsageError(f"ffmpeg cannot read {place}: {why[0]}") from None

@@ -1,0 +1,102 @@
+"""What answers behind `qcn.load`: libqcn, or ONNX Runtime where there is none. No torch."""
+
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn import binding
+from qcn.data.fit import fit
+from qcn.errors import CheckFailed, UsageError
+from qcn.export.bundle import Bundle
+from qcn.runtime.preprocess import preprocess
+from qcn.verify.runners import create
+
+Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # activations [B, classes], poses [B, classes, 3]
+TESTED = 3  # golden images in the self-test
+
+
+class Engine(ABC):
+    """Answers to pictures [H, W] or [H, W, C] of any size. `name` says in words what gives them."""
+
+    name: str
+
+    @abstractmethod
+    def classify(self, pictures: list[NDArray[np.uint8]]) -> Answers: ...
+
+
+class LibqcnEngine(Engine):
+    """libqcn does all of it, pre-processing included; it tests itself while it loads."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        backend: str,
+        *,
+        precision: str | None = None,
+        threads: int = 0,
+        device: int = 0,
+        public_key: Path | None = None,
+    ) -> None:
+        self._model = binding.Model(
+            bundle.folder,
+            backend=backend,
+            precision=precision,
+            threads=threads,
+            device=device,
+            public_key=public_key.read_bytes() if public_key else None,
+        )
+        self._sessions = threading.local()
+        self.name = f"libqcn, {self._model.backend_name}"
+
+    def classify(self, pictures: list[NDArray[np.uint8]]) -> Answers:
+        session: binding.Session | None = getattr(self._sessions, "session", None)
+        if session is None:
+            session = self._sessions.session = binding.Session(self._model)
+        return session.classify([binding.image_of(pixels) for pixels in pictures])
+
+
+class OnnxRuntimeEngine(Engine):
+    """model.onnx by ONNX Runtime, behind pre-processing in numpy."""
+
+    def __init__(self, bundle: Bundle, threads: int = 0) -> None:
+        artefact = bundle.find("model.onnx")
+        self._manifest = bundle.manifest
+        self._most = artefact.batch.max if artefact.batch else None
+        if artefact.batch and artefact.batch.min > 1:
+            raise UsageError(f"{artefact.file} takes {artefact.batch} images at once; export it with --batch 1:8:64")
+        self._runner = create("onnxruntime", bundle.path(artefact), threads=threads or None)
+        self._runner.open()
+        self.name = self._runner.name
+        self._check(bundle)
+
+    def classify(self, pictures: list[NDArray[np.uint8]]) -> Answers:
+        spec = self._manifest.preprocessing
+        images = np.stack([fit(pixels, self._manifest.image, spec.fit) for pixels in pictures])
+        return self._infer(preprocess(images, spec))
+
+    def _infer(self, inputs: NDArray[np.float32]) -> Answers:
+        step = self._most or len(inputs)
+        parts = [self._runner.infer(inputs[start : start + step]) for start in range(0, len(inputs), step)]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined["activation"], joined.get("pose")
+
+    def _check(self, bundle: Bundle) -> None:
+        """As libqcn's self-test: golden images must give what the network saw, and answers within the tolerance."""
+        golden, allowed = bundle.golden(), bundle.find("model.onnx").tolerance or {}
+        rows = [row for row, name in enumerate(golden.rows) if name not in golden.inputs_only]
+        if not np.array_equal(preprocess(golden.image[rows], bundle.manifest.preprocessing), golden.input[rows]):
+            raise CheckFailed(f"{bundle.folder}: the golden images do not become what the network saw in training")
+        found = dict(zip(("activation", "pose"), self._infer(golden.input[:TESTED]), strict=True))
+        for name, limit in allowed.items():
+            answer = found[name]
+            if answer is None:
+                raise CheckFailed(f"{bundle.folder}: {self.name} gives no {name}")
+            error = float(np.abs(answer - getattr(golden.reference, name)[:TESTED]).max())
+            if not error <= limit:
+                raise CheckFailed(
+                    f"{bundle.folder}: {self.name} answers the golden images wrongly: {name} is off by {error:.2g}, "
+                    f"and {limit:.2g} is allowed; see `qcn verify-parity {bundle.folder}`"
+                )

@@ -1,0 +1,143 @@
+"""`qcn.load`: a bundle as something that answers."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.confidence import probabilities
+from qcn.data.fit import read_picture
+from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.export.bundle import Bundle
+from qcn.runtime.engines import Engine, LibqcnEngine, OnnxRuntimeEngine
+
+Backend = Literal["auto", "native", "tensorrt", "onnxruntime"]
+BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime")
+Picture = str | os.PathLike[str] | NDArray[np.uint8]
+BATCH = 16  # pictures at once, where more are given
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a network says of a picture.
+
+    label        the class of the largest activation
+    probability  how likely that is right, as far as the validation images can tell (`qcn.confidence`)
+    activation   [classes], from 0 to 1: how well the parts of an object of this class agree
+    pose         [classes, 3], how such an object is turned; None for a network without capsules
+    """
+
+    label: str
+    probability: float
+    activation: NDArray[np.float32]
+    pose: NDArray[np.float32] | None
+    probabilities: NDArray[np.float64]
+    classes: tuple[str, ...]
+
+    def top(self, count: int) -> list[tuple[str, float]]:
+        """The most likely classes with their probabilities, best first."""
+        order = np.argsort(-self.probabilities, kind="stable")[:count]
+        return [(self.classes[index], float(self.probabilities[index])) for index in order]
+
+
+class Model:
+    """A loaded bundle. Any number of threads may ask it at once."""
+
+    def __init__(self, name: str, classes: tuple[str, ...], temperature: float, engine: Engine) -> None:
+        self.name, self.classes = name, classes
+        self._temperature, self._engine = temperature, engine
+
+    @staticmethod
+    def of_bundle(bundle: Bundle, engine: Engine) -> "Model":
+        """The bundle's network, answered for by `engine`."""
+        manifest = bundle.manifest
+        temperature = manifest.confidence.temperature if manifest.confidence else 1.0
+        return Model(manifest.name, manifest.classes, temperature, engine)
+
+    @property
+    def backend(self) -> str:
+        """What runs it, in words."""
+        return self._engine.name
+
+    @overload
+    def predict(self, picture: Picture) -> Answer: ...
+    @overload
+    def predict(self, picture: list[Picture]) -> list[Answer]: ...
+    def predict(self, picture: Picture | list[Picture]) -> Answer | list[Answer]:
+        """The answer to a picture of any size: a file, or an array uint8 [H, W] or [H, W, C], which is not copied.
+
+        A list of pictures gives a list of answers.
+        """
+        if isinstance(picture, list):
+            return list(self.stream(picture))
+        return next(self.stream([picture]))
+
+    def stream(self, pictures: Iterable[Picture], batch: int = BATCH) -> Iterator[Answer]:
+        """The answers to any number of pictures, one after the other; `batch` of them are worked on at once."""
+        waiting = iter(pictures)
+        while several := list(islice(waiting, batch)):
+            yield from self._answers([_pixels(picture) for picture in several])
+
+    def _answers(self, pixels: list[NDArray[np.uint8]]) -> Iterator[Answer]:
+        activation, pose = self._engine.classify(pixels)
+        likely = probabilities(activation, self._temperature, poses=pose is not None)
+        for row, (active, shares) in enumerate(zip(activation, likely, strict=True)):
+            if np.isnan(active).any():
+                raise UsageError(f"{self.backend} gives NaN as an activation: the network has no answer")
+            best = int(active.argmax())
+            yield Answer(
+                self.classes[best],
+                float(shares[best]),
+                active,
+                None if pose is None else pose[row],
+                shares,
+                self.classes,
+            )
+
+
+def load(
+    bundle: str | os.PathLike[str],
+    backend: Backend = "auto",
+    *,
+    precision: str | None = None,
+    threads: int = 0,
+    device: int = 0,
+    public_key: str | os.PathLike[str] | None = None,
+) -> Model:
+    """The bundle in this folder, ready to answer; its self-test has passed.
+
+    backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime"; "auto" takes
+                TensorRT where the bundle has an engine for this machine, else native, else ONNX Runtime
+    precision   of the engine: "fp32", "fp16" or "bf16"; None: the fastest one
+    threads     of the native backend, for all models of this process; 0: one per core
+    public_key  PEM file: a bundle is refused unless its owner signed it
+    """
+    if backend not in BACKENDS:
+        raise unknown_name("backend", str(backend), BACKENDS)
+    key = Path(public_key) if public_key is not None else None
+    opened = Bundle.open(Path(bundle), key)
+    options: dict[str, Any] = {"precision": precision, "threads": threads, "device": device, "public_key": key}
+    if backend == "onnxruntime":
+        return Model.of_bundle(opened, OnnxRuntimeEngine(opened, threads))
+    try:
+        return Model.of_bundle(opened, LibqcnEngine(opened, backend, **options))
+    except MissingError as error:
+        if backend != "auto":
+            raise
+        try:
+            return Model.of_bundle(opened, OnnxRuntimeEngine(opened, threads))
+        except MissingError as other:
+            raise MissingError(f"nothing here runs {bundle}: {error}; {other}") from other
+
+
+def _pixels(picture: Picture) -> NDArray[np.uint8]:
+    if isinstance(picture, (str, os.PathLike)):
+        return read_picture(Path(picture))
+    if not isinstance(picture, np.ndarray):
+        raise UsageError(f"a picture is a file's name or an array, not {type(picture).__name__}")
+    return picture

@@ -1,0 +1,22 @@
+"""The networks that ship with the product, by name; and where any model is that a user names. No torch here."""
+
+from pathlib import Path
+
+from qcn.errors import UsageError, unknown_name
+
+SHIPPED = Path(__file__).resolve().parents[1] / "models"
+RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
+
+
+def place(name: str) -> Path:
+    """The folder of a bundle, a run or a network that ships."""
+    folder = Path(name)
+    if (folder / MANIFEST).is_file() or (folder / RUN).is_file():
+        return folder
+    shipped = {path.name: path for path in sorted(SHIPPED.glob("*")) if (path / RUN).is_file()}
+    for known in (name, f"{name}-qcn"):
+        if known in shipped:
+            return shipped[known]
+    if folder.exists() or "/" in name:
+        raise UsageError(f"{name} is neither a bundle nor a training run")
+    raise unknown_name("model", name, shipped)

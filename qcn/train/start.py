@@ -1,0 +1,27 @@
+"""Starting from the weights of another run: `--init`."""
+
+from torch import nn
+
+from qcn.errors import UsageError
+from qcn.shipped import place
+from qcn.train.checkpoint import load_network
+
+
+def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
+    """Copy the best weights of the run `init` into a new network, where they fit; says in words what was kept anew.
+
+    Layers whose shape depends on the number of classes or channels stay as they were initialised.
+    """
+    if init is None:
+        return ()
+    trained, run = load_network(place(init))
+    given, own = trained.state_dict(), network.state_dict()
+    fitting = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
+    learnt = {name for name, _ in network.named_parameters()}
+    if not learnt & fitting.keys():
+        raise UsageError(f"no weight of {init}, a {run.model.name}, fits this network")
+    network.load_state_dict(fitting, strict=False)
+    anew = sorted({name.rpartition(".")[0] for name in learnt - fitting.keys()})
+    if not anew:
+        return (f"starting from {init}, all of it",)
+    return (f"starting from {init}; these layers start anew, since they have another shape: {', '.join(anew)}",)

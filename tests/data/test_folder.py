@@ -1,0 +1,182 @@
+"""Folders and tables of pictures as data sets."""
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pictures import CLASSES, write_pictures
+from PIL import Image
+
+from qcn.data import find, load
+from qcn.data.cache import INDEX, crossing, read_index
+from qcn.data.fit import fit, read_picture
+from qcn.data.spec import Stored
+from qcn.errors import UsageError
+
+SMALL = Stored(16, "crop", 3)
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return write_pictures(tmp_path / "my pets", 10)
+
+
+def test_a_folder_per_class(pictures: Path, tmp_path: Path) -> None:
+    dataset = find(str(pictures), SMALL)
+    assert (dataset.name, dataset.classes, dataset.channels, dataset.size) == ("my pets", CLASSES, 3, 16)
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    parts = (splits.train, splits.validation, splits.tests["test"])
+    assert [len(part) for part in parts] == [24, 3, 3]
+    assert all((np.bincount(part.labels) == len(part) // 3).all() for part in parts)
+    index = read_index(tmp_path / "data" / dataset.folder)
+    stored = np.concatenate([part.images for part in parts])
+    for file, image in zip(index.files, stored, strict=True):
+        assert np.array_equal(image, fit(read_picture(pictures / file), (3, 16, 16), "crop")), file
+
+
+def test_the_images_stay_on_disk_and_are_read_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load(str(pictures), tmp_path / "data", SMALL)
+    assert isinstance(first.train.images, np.memmap)
+    monkeypatch.setattr("qcn.data.cache.read_picture", lambda path: pytest.fail(f"{path} was read again"))
+    again = load(str(pictures), tmp_path / "data", SMALL)
+    assert np.array_equal(first.train.images, again.train.images)
+
+
+def test_a_changed_picture_makes_a_new_cache_and_removes_the_old_one(pictures: Path, tmp_path: Path) -> None:
+    load(str(pictures), tmp_path / "data", SMALL)
+    Image.fromarray(np.zeros((50, 50, 3), np.uint8)).save(pictures / "disc" / "000.png")
+    os.utime(pictures / "disc" / "000.png", ns=(1, 1))
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    whole = np.concatenate([splits.train.images, splits.validation.images, splits.tests["test"].images])
+    assert (whole == 0).all((1, 2, 3)).sum() == 1
+    assert len(list((tmp_path / "data" / "folders").iterdir())) == 1
+
+
+def test_splits_do_not_depend_on_where_the_folder_lies(pictures: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "renamed"
+    shutil.copytree(pictures, moved)
+    one, other = (load(str(folder), tmp_path / "data", SMALL) for folder in (pictures, moved))
+    assert np.array_equal(one.train.images, other.train.images)
+
+
+def test_given_splits_are_kept_and_missing_ones_dealt(tmp_path: Path) -> None:
+    for part, count, seed in (("train", 10, 1), ("valid", 3, 2)):
+        write_pictures(tmp_path / "set" / part, count, seed=seed)
+    splits = load(str(tmp_path / "set"), tmp_path / "data", SMALL)
+    assert [len(part) for part in (splits.train, splits.validation, splits.tests["test"])] == [27, 9, 3]
+    assert "test dealt out by us" in splits.remarks[1]
+
+
+def test_tables(pictures: Path, tmp_path: Path) -> None:
+    rows = [
+        {
+            "path": str(path.relative_to(tmp_path)),
+            "label": path.parent.name,
+            "split": "test" if "9" in path.stem else "train",
+        }
+        for path in sorted(pictures.rglob("*.*"))
+    ]
+    with (tmp_path / "set.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, ["path", "label", "split"])
+        table.writeheader()
+        table.writerows(rows)
+    (tmp_path / "set.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    one, other = (load(str(tmp_path / f"set.{kind}"), tmp_path / "data", SMALL) for kind in ("csv", "jsonl"))
+    assert len(one.tests["test"]) == 3 and np.array_equal(one.train.images, other.train.images)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("path,label\na.png,\n", "line 2: a path and a label are needed"),
+        ("file,class\na.png,cat\n", "line 2: a path and a label are needed"),
+        ("path,label,split\na.png,cat,later\n", "the split is train, val or test, not 'later'"),
+        ("path,label,split\na.png,cat,train\nb.png,dog,\n", "some lines have a split, and some have none"),
+        ("path,label\na.png,cat\n", "has 1 class"),
+        ("", "has 0 classes"),
+        ("\x00\x01", "CSV|needed|0 classes"),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "set.csv").write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        find(str(tmp_path / "set.csv"), SMALL)
+
+
+def test_sizes_and_channels_are_chosen_from_the_pictures(tmp_path: Path) -> None:
+    def folder(name: str, width: int, height: int, mode: str) -> str:
+        for kind in ("a", "b"):
+            (tmp_path / name / kind).mkdir(parents=True)
+            for number in range(5):
+                Image.new(mode, (width, height), number).save(tmp_path / name / kind / f"{number}.png")
+        return str(tmp_path / name)
+
+    chosen = {
+        (28, 28, "L"): (28, 1),
+        (32, 32, "RGB"): (32, 3),
+        (40, 30, "L"): (32, 1),
+        (640, 480, "RGB"): (64, 3),
+    }
+    for number, (picture, (size, channels)) in enumerate(chosen.items()):
+        assert find(folder(str(number), *picture)).stored == Stored(size, "crop", channels)
+
+
+def test_too_few_pictures_are_refused_with_the_numbers(pictures: Path) -> None:
+    for path in sorted((pictures / "disc").iterdir())[3:]:
+        path.unlink()
+    with pytest.raises(UsageError, match=r"too few pictures of disc \(3\): at least 5"):
+        find(str(pictures), SMALL)
+
+
+def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, tmp_path: Path) -> None:
+    (pictures / "disc" / "broken.png").write_bytes(b"\x89PNG")
+    (pictures / "disc" / "notes.txt").write_text("not a picture by name: ignored")
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    assert "disc/broken.png" in splits.remarks[2]
+    for number in range(4):
+        (pictures / "disc" / f"broken{number}.png").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"5 of 35 pictures of .* cannot be read"):
+        load(str(pictures), tmp_path / "data", SMALL)
+    assert not list((tmp_path / "data" / "folders").glob(".*.part"))
+
+
+def test_near_duplicates_across_given_splits_are_told(tmp_path: Path) -> None:
+    for part, seed in (("train", 1), ("test", 2)):
+        write_pictures(tmp_path / "set" / part, 8, seed=seed)
+    with Image.open(tmp_path / "set" / "train" / "disc" / "000.png") as picture:
+        picture.resize((96, 90)).save(tmp_path / "set" / "test" / "disc" / "copy.jpg", quality=80)
+    splits = load(str(tmp_path / "set"), tmp_path / "data", Stored(32, "stretch", 3))
+    assert any("1 near duplicates are in two splits" in remark and "copy.jpg" in remark for remark in splits.remarks)
+
+
+def test_near_duplicates_are_dealt_into_one_split(pictures: Path, tmp_path: Path) -> None:
+    for number in range(10):
+        shutil.copy(pictures / "disc" / "000.png", pictures / "disc" / f"copy{number}.png")
+    dataset = find(str(pictures), SMALL)
+    load(str(pictures), tmp_path / "data", SMALL)
+    index = read_index(tmp_path / "data" / dataset.folder)
+    assert max(map(len, index.duplicates)) >= 11 and not crossing(index)
+
+
+def test_a_damaged_cache_is_refused(pictures: Path, tmp_path: Path) -> None:
+    load(str(pictures), tmp_path / "data", SMALL)
+    index = next((tmp_path / "data" / "folders").glob(f"*/{INDEX}"))
+    index.write_text(index.read_text().replace('"labels": [', '"labels": [0, '))
+    with pytest.raises(UsageError, match="delete it, and it is made again"):
+        load(str(pictures), tmp_path / "data", SMALL)
+
+
+def test_options_that_make_no_sense(pictures: Path) -> None:
+    for wrong in ({"size": 3}, {"channels": 2}, {"fit": "squeeze"}):
+        with pytest.raises(UsageError):
+            Stored(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="are for folders of pictures"):
+        find("mnist", Stored(32))
+    with pytest.raises(UsageError, match="no folder or table of pictures"):
+        find("no/such/folder")

@@ -1,0 +1,113 @@
+"""`qcn predict`: sources, tables, files, drawings, exit codes."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from qcn.cli import app
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.bundle import Bundle
+from qcn.predict import sources
+from qcn.predict.open import open_model
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    for name, size in (("a.jpg", (64, 48)), ("b.png", (28, 28)), ("deep/c.webp", (300, 200))):
+        Image.fromarray(RNG.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / name)
+    return folder
+
+
+def predict(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments)], catch_exceptions=False)
+    return result.output
+
+
+def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = predict(
+        photos, "--model", bundle.folder, "--top", "2", "--json", out / "a.json", "--csv", out / "a.csv", "--save", out
+    )
+    assert "3 pictures in" in said and "a.jpg" in said
+    answers = json.loads((out / "a.json").read_text())
+    assert [Path(answer["file"]).name for answer in answers] == ["a.jpg", "b.png", "c.webp"]
+    classes = bundle.manifest.classes
+    for answer in answers:
+        assert answer["label"] == max(answer["activation"], key=answer["activation"].get)
+        assert tuple(answer["activation"]) == tuple(answer["pose"]) == classes and 0 <= answer["probability"] <= 1
+    table = list(csv.DictReader((out / "a.csv").read_text().splitlines()))
+    assert [row["label"] for row in table] == [answer["label"] for answer in answers]
+    with Image.open(out / "sheet.png") as sheet:
+        assert sheet.width > 480
+    assert len(list(out.glob("000*.png"))) == 3
+
+
+def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:
+    assert "2 pictures in" in predict(photos / "*.*", "--model", bundle.folder)
+    assert "1 pictures in" in predict(photos / "b.png", "--model", bundle.folder)
+
+
+def test_an_unreadable_file_is_named_and_the_rest_goes_on(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
+    (photos / "bad.png").write_bytes(b"no picture")
+    out = tmp_path / "a.json"
+    with pytest.raises(CheckFailed, match="1 of 4 pictures could not be read"):
+        predict(photos, "--model", bundle.folder, "--json", out)
+    answers = json.loads(out.read_text())
+    assert sum("label" in answer for answer in answers) == 3
+    assert [Path(answer["file"]).name for answer in answers if "error" in answer] == ["bad.png"]
+
+
+def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:
+    pixels = RNG.integers(0, 256, (50, 70, 3), dtype=np.uint8)
+    one, other = (open_model(str(folder), "auto").predict(pixels) for folder in (bundle.folder, run))
+    assert np.allclose(one.activation, other.activation, atol=1e-5)
+    with pytest.raises(UsageError, match="is a training run, which torch runs"):
+        open_model(str(run), "native")
+
+
+def test_networks_that_ship_are_known_by_name() -> None:
+    model = open_model("fashion-mnist", "auto")
+    assert "Sneaker" in model.classes
+    with pytest.raises(UsageError, match="did you mean 'cifar10-qcn'"):
+        open_model("cifar10-qcm", "auto")
+
+
+def test_wrong_usage(bundle: Bundle, tmp_path: Path) -> None:
+    for arguments, reason in (
+        ((tmp_path / "none*.png",), "no file matches"),
+        ((tmp_path,), "has no pictures"),
+        ((tmp_path / "film.mp4",), "there is no file"),
+        ((tmp_path / "a.png", "--json", tmp_path), "is a folder"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            predict(*arguments, "--model", bundle.folder)
+
+
+def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"")
+    monkeypatch.setattr(sources, "installed", lambda package: False)
+    monkeypatch.setattr(sources.shutil, "which", lambda program: None)
+    with pytest.raises(MissingError, match="opencv-python-headless, or install ffmpeg"):
+        list(sources.pictures([str(tmp_path / "film.mp4")]))
+
+
+def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    path = tmp_path / "film.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (64, 48))
+    for shade in range(0, 250, 50):
+        writer.write(np.full((48, 64, 3), (shade, 0, 0), np.uint8))  # blue: OpenCV's order is BGR
+    writer.release()
+    found = list(sources.pictures([str(path)], frames=3))
+    assert [one.name for one in found] == [f"{path}#{number}" for number in range(3)]
+    assert found[2].pixels is not None and found[2].pixels[..., 2].mean() > 80 > found[2].pixels[..., 0].mean()
+    assert "3 pictures in" in predict(path, "--frames", "3", "--model", bundle.folder)

@@ -1,0 +1,143 @@
+"""`qcn.load`: answers without torch, equal in every backend, from files and arrays of any size."""
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+import qcn
+from qcn.confidence import Confidence
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.pipeline import Request, export
+from qcn.runtime import Model
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def folder(bundle: Bundle, data_dir: Path) -> Path:
+    """A bundle with an ONNX graph in it."""
+    export(bundle.folder, None, Request(formats=("onnx",)), data_dir, Console(quiet=True))
+    return bundle.folder
+
+
+@pytest.fixture
+def model(bundle: Bundle) -> Model:
+    return qcn.load(bundle.folder, "native")
+
+
+def test_golden_images_get_their_golden_answers(bundle: Bundle, model: Model) -> None:
+    golden = bundle.golden()
+    rows = [row for row, name in enumerate(golden.rows) if name not in golden.inputs_only]
+    answers = model.predict([golden.image[row].transpose(1, 2, 0) for row in rows])
+    allowed = bundle.find("weights.safetensors").tolerance or {}
+    for row, answer in zip(rows, answers, strict=True):
+        assert np.abs(answer.activation - golden.reference.activation[row]).max() <= allowed["activation"]
+        assert answer.pose is not None
+        assert np.abs(answer.pose - golden.reference.pose[row]).max() <= allowed["pose"]
+        assert answer.label == model.classes[int(answer.activation.argmax())]
+
+
+def test_every_backend_gives_the_same_answers(folder: Path) -> None:
+    pictures = [
+        RNG.integers(0, 256, shape, dtype=np.uint8) for shape in ((28, 28), (480, 640, 3), (31, 17, 4), (5, 90, 1))
+    ]
+    native, onnx = (qcn.load(folder, backend).predict(pictures) for backend in ("native", "onnxruntime"))
+    for one, other in zip(native, onnx, strict=True):
+        assert np.allclose(one.activation, other.activation, atol=1e-5)
+        assert one.pose is not None and other.pose is not None and np.allclose(one.pose, other.pose, atol=1e-4)
+
+
+def test_files_arrays_and_lists(model: Model, tmp_path: Path) -> None:
+    pixels = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    expected = model.predict(pixels).activation
+    for way in (tmp_path / "a.png", str(tmp_path / "a.png"), np.asfortranarray(pixels), pixels[::-1][::-1]):
+        assert np.array_equal(model.predict(way).activation, expected)
+    assert [answer.label for answer in model.predict([pixels] * 40)] == [model.predict(pixels).label] * 40
+    assert model.predict([]) == []
+
+
+def test_a_probability_follows_from_the_temperature(bundle: Bundle) -> None:
+    pixels = RNG.integers(0, 256, (28, 28), dtype=np.uint8)
+    plain = qcn.load(bundle.folder, "native").predict(pixels)
+    assert plain.probability == pytest.approx(float(plain.probabilities.max()))
+    assert float(plain.probabilities.sum()) == pytest.approx(1)
+    assert plain.top(3)[0] == (plain.label, plain.probability) and len(plain.top(3)) == 3
+    manifest = replace(bundle.manifest, confidence=Confidence(100.0, 0.1))
+    hot = Model.of_bundle(Bundle(bundle.folder, manifest), qcn.load(bundle.folder, "native")._engine).predict(pixels)
+    assert hot.probability < plain.probability and hot.label == plain.label
+
+
+def test_threads_share_a_model(model: Model) -> None:
+    pictures = [RNG.integers(0, 256, (28 + i, 28, 1), dtype=np.uint8) for i in range(8)]
+    expected = [answer.activation for answer in model.predict(pictures)]
+    wrong: list[int] = []
+
+    def ask(number: int) -> None:
+        for _ in range(10):
+            if not np.array_equal(model.predict(pictures[number]).activation, expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_what_is_no_picture_is_refused(model: Model, tmp_path: Path) -> None:
+    for wrong in (np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), np.zeros((2, 4, 4, 3), np.uint8), 7):
+        with pytest.raises(UsageError):
+            model.predict(wrong)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="there is no file"):
+        model.predict(tmp_path / "none.png")
+
+
+def test_a_bundle_that_cannot_run_says_why(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a bundle"):
+        qcn.load(tmp_path)
+    with pytest.raises(UsageError, match="no backend named 'fast'"):
+        qcn.load(folder, "fast")  # type: ignore[arg-type]
+    with pytest.raises((MissingError, UsageError), match=r"TensorRT|tensorrt|engine"):
+        qcn.load(folder, "tensorrt")
+
+
+def test_without_libqcn_onnx_runtime_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QCN_LIBRARY", "/nowhere/libqcn.so")
+    assert "onnxruntime" in qcn.load(folder).backend
+    with pytest.raises(MissingError, match="libqcn"):
+        qcn.load(folder, "native")
+
+
+def test_an_onnx_graph_with_other_answers_is_refused(folder: Path) -> None:
+    import onnx
+    from onnx import numpy_helper
+
+    bundle = Bundle.open(folder)
+    graph = onnx.load(folder / "model.onnx")
+    weight = max(graph.graph.initializer, key=lambda one: int(np.prod(one.dims)))
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.1), weight.name))
+    artefact = bundle.find("model.onnx")
+    with bundle.adding("model.onnx", "onnx", "fp32", artefact.rebuild, batch=artefact.batch) as draft:
+        onnx.save(graph, draft.path)
+    with pytest.raises(CheckFailed, match="answers the golden images wrongly"):
+        qcn.load(folder, "onnxruntime")
+
+
+def test_no_torch_is_imported(bundle: Bundle, tmp_path: Path) -> None:
+    Image.fromarray(RNG.integers(0, 256, (50, 50, 3), dtype=np.uint8)).save(tmp_path / "a.jpg")
+    code = f"""
+import sys, qcn
+assert qcn.load({str(bundle.folder)!r}).predict({str(tmp_path / "a.jpg")!r}).label
+assert not {{"torch", "onnx", "scipy", "matplotlib"}} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

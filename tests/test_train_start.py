@@ -1,0 +1,97 @@
+"""Starting from trained weights, lengthening a run, stronger augmentation, smoother labels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from qcn.data import load
+from qcn.data.imageset import ImageSet, Splits
+from qcn.errors import UsageError
+from qcn.train import resume
+from qcn.train.checkpoint import load_network
+from qcn.train.loop import Training
+from qcn.train.record import load_run
+from qcn.train.settings import Settings
+from qcn.train.start import start_from
+from qcn.zoo import create
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def few(data_dir: Path) -> Splits:
+    splits = load("mnist", data_dir)
+    return replace(splits, train=splits.train[np.arange(32)])
+
+
+def test_all_weights_of_a_network_of_the_same_shape_are_taken(run: Path) -> None:
+    trained, _ = load_network(run)
+    network = create("qcn-tiny", in_channels=1, classes=10)
+    assert start_from(network, str(run)) == (f"starting from {run}, all of it",)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, trained.state_dict()[name]), name
+
+
+def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run: Path) -> None:
+    trained, _ = load_network(run)
+    network = create("qcn-tiny", in_channels=1, classes=4)
+    before = network.class_capsules.rotors.theta.clone()
+    (said,) = start_from(network, str(run))
+    assert "class_capsules.rotors" in said and "start anew" in said
+    assert torch.equal(network.class_capsules.rotors.theta, before)
+    assert torch.equal(network.layers[0].rotors.theta, trained.layers[0].rotors.theta)
+
+
+def test_a_network_of_another_kind_is_refused(run: Path) -> None:
+    with pytest.raises(UsageError, match=r"no weight of .* fits this network"):
+        start_from(create("cnn", in_channels=1, classes=10, size=28), str(run))
+    with pytest.raises(UsageError, match="neither a bundle nor a training run"):
+        start_from(create("qcn-tiny", in_channels=1, classes=10), str(run.parent))
+
+
+def test_a_run_that_starts_from_another_begins_where_that_ended(run: Path, few: Splits, tmp_path: Path) -> None:
+    settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=16, lr=1e-9, ema=None, init=str(run))
+    Training(settings, few, tmp_path / "run", CPU).run()
+    (given, _), (found, _) = load_network(run), load_network(tmp_path / "run")
+    theta = found.layers[0].rotors.theta
+    assert torch.allclose(theta, given.layers[0].rotors.theta, atol=1e-6)
+
+
+def test_a_run_is_lengthened(few: Splits, data_dir: Path, tmp_path: Path) -> None:
+    settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=60)
+    Training(settings, load("mnist", data_dir), tmp_path / "run", CPU).run()
+    longer = resume(tmp_path / "run", data_dir, "cpu", epochs=2)
+    assert [row.epoch for row in longer.history] == [1, 2] and longer.settings.epochs == 2
+    assert load_run(tmp_path / "run").confidence is not None
+    with pytest.raises(UsageError, match="has 2 epochs behind it: --epochs must be more, not 2"):
+        resume(tmp_path / "run", data_dir, "cpu", epochs=2)
+
+
+@pytest.mark.parametrize("loss", ["ce", "spread"])
+def test_strong_augmentation_trains_and_repeats(few: Splits, tmp_path: Path, loss: str) -> None:
+    smoothing = 0.1 if loss == "ce" else 0.0
+    settings = Settings(
+        "mnist", "qcn-tiny", epochs=1, batch_size=16, augment="strong", loss=loss, label_smoothing=smoothing
+    )  # type: ignore[arg-type]
+    one, other = (Training(settings, few, tmp_path / name, CPU).run() for name in ("a", "b"))
+    assert one.history[0].train_loss == other.history[0].train_loss > 0
+
+
+def test_settings_that_make_no_sense() -> None:
+    for wrong in ({"label_smoothing": 1.0}, {"label_smoothing": 0.1, "loss": "spread"}, {"augment": "wild"}):
+        with pytest.raises(UsageError):
+            Settings("mnist", "qcn", **wrong)  # type: ignore[arg-type]
+
+
+def test_the_confidence_of_a_run_is_that_of_its_best_weights(run: Path) -> None:
+    found = load_run(run).confidence
+    assert found is not None and found.temperature > 0 and 0 <= found.error <= 1
+
+
+def test_a_validation_split_of_one_image_is_enough(few: Splits, tmp_path: Path) -> None:
+    one = ImageSet(few.validation.images[:1], few.validation.labels[:1], few.validation.classes)
+    settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=16)
+    assert Training(settings, replace(few, validation=one), tmp_path / "run", CPU).run().confidence
