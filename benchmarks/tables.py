@@ -352,6 +352,41 @@ def larger_learning(record: dict[str, Any]) -> str:
     return table(["images", "seed", "parameters", "validation", "familiar", "novel"], rows)
 
 
+def in_python(record: dict[str, Any]) -> str:
+    """qcn.load beside qcn-bench."""
+    rows = [
+        [
+            f"`{row['model']}`",
+            f"{row['size'][0]}×{row['size'][1]}",
+            f"{three_digits(row['program']['least_ms'])} ms",
+            f"{three_digits(row['python']['least_ms'])} ms",
+            f"{100 * row['over']['least']:.1f} %",
+        ]
+        for row in record["results"]
+    ]
+    return table(["bundle", "picture", "C++ program", "Python", "Python takes longer by"], rows)
+
+
+def medians(record: dict[str, Any]) -> str:
+    """How far apart the medians of Python and of the program are."""
+    over = [100 * row["over"]["median"] for row in record["results"]]
+    return f"{min(over):.0f} to {max(over):.0f} %"
+
+
+def from_folder(record: dict[str, Any]) -> str:
+    """Training from the cache of a folder."""
+    rows = [
+        [
+            row["way"],
+            f"{row['images_per_second']:,.0f}",
+            f"{100 * row['of_memory']:.0f} %",
+            f"{row['pages_read_per_step']:.1f}",
+        ]
+        for row in record["results"]
+    ]
+    return table(["pictures", "images/s", "of the speed from memory", "waits for the disk per step"], rows)
+
+
 def page() -> str:
     """docs/results.md."""
     speed = json.loads((RESULTS / "training-h200.json").read_text())
@@ -369,6 +404,8 @@ def page() -> str:
     planted = json.loads((RESULTS / "faults.json").read_text())
     larger = json.loads((RESULTS / "larger-images-cost.json").read_text())
     learnt = json.loads((RESULTS / "larger-images-learning.json").read_text())
+    python = json.loads((RESULTS / "runtime-cpu.json").read_text())
+    folder = json.loads((RESULTS / "folder-cpu.json").read_text())
     honest = planted["honest"]
     largest = ", ".join(f"{words.share(worst)} in {name}" for name, worst in honest["largest_share"].items())
     return f"""# Results
@@ -403,6 +440,14 @@ One epoch of `{speed["dataset"]}` (2×32×32 after preprocessing), batches of {s
 {source(speed)}: `python benchmarks/training.py --device cuda`.
 
 {training(speed)}
+
+## Training from a folder
+
+`qcn-tiny` with the settings of `make demo` on {folder["pictures"]:,} pictures of 32×32: from the cache that is mapped
+into memory ([data.md](data.md)), and the same pictures in memory. In the last row none of the cache is in memory when a
+step begins. Speed of the median of {folder["steps"]} steps. {source(folder)}: `python benchmarks/folder.py`.
+
+{from_folder(folder)}
 
 ## Routing
 
@@ -509,6 +554,16 @@ included; pre-processing runs on one core of the host:
 On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, commit {local["commit"]}.
 
 {deployed(local)}
+
+### In Python
+
+`qcn.load(bundle, "native").predict(array)`, one picture at a time, beside the C++ program `qcn-bench`: pixels to
+answer, {python["threads"]} thread, the least time of {python["turns"]} turns each. {source(python)}:
+`python benchmarks/runtime.py`.
+
+{in_python(python)}
+
+Other work was running on the machine: it does not show in the least times, but medians differ by {medians(python)}.
 
 ## Planted faults
 

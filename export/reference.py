@@ -21,7 +21,6 @@ from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
-from qcn.evaluate import check_fits
 from qcn.export.bundle.golden import Answers, Golden, Step, step_names
 from qcn.export.lower import CLASSES
 from qcn.model import QCN, choose_kernels
@@ -60,7 +59,7 @@ class Evaluation:
 def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
     dataset = find(run.settings.dataset, run.settings.stored)
-    check_fits(dataset, run)
+    dataset.check_fits(run.classes, run.data.image)
     rows, images, labels = zip(*real_images(read(dataset, data_dir).tests, REAL), strict=True)
     given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
     return golden_of(network, given, tuple(run.classes))

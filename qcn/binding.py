@@ -120,6 +120,9 @@ class Model:
         self._library.qcn_model_class.restype = ctypes.c_char_p
         for free in (self._library.qcn_model_free, self._library.qcn_session_free):
             free.argtypes, free.restype = (ctypes.c_void_p,), None
+        pointer = ctypes.c_void_p
+        for run in (self._library.qcn_classify, self._library.qcn_infer):
+            run.argtypes = (pointer, pointer, ctypes.c_int, pointer, pointer)
         self._handle = ctypes.c_void_p()
         params = ModelParams(
             size=ctypes.sizeof(ModelParams),
@@ -182,14 +185,14 @@ class Session:
 
     def infer(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The same of what the network sees, [B, C, H, W], contiguous."""
-        return self._run(self._library.qcn_infer, inputs.ctypes.data_as(ctypes.c_void_p), len(inputs))
+        return self._run(self._library.qcn_infer, inputs.ctypes.data, len(inputs))
 
     def _run(self, call: Any, given: Any, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         info = self._model.info
         activation = np.empty((count, info.classes), np.float32)
         pose = np.empty((count, info.classes, 3), np.float32) if info.poses else None
-        pose_at = None if pose is None else pose.ctypes.data_as(ctypes.c_void_p)
-        self._model.check(call(self._handle, given, count, activation.ctypes.data_as(ctypes.c_void_p), pose_at))
+        pose_at = None if pose is None else pose.ctypes.data
+        self._model.check(call(self._handle, given, count, activation.ctypes.data, pose_at))
         return activation, pose
 
     def close(self) -> None:

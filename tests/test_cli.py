@@ -70,7 +70,7 @@ def test_help_needs_no_heavy_package(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["train", "--dataset", "mnist"], ["evaluate", "run"], ["explain", "run", "a.png"]], ids=" ".join
+    "command", [["train", "--dataset", "mnist"], ["evaluate", "mnist"], ["explain", "run", "a.png"]], ids=" ".join
 )
 def test_what_needs_a_heavy_package_says_how_to_get_it(command: list[str]) -> None:
     result = run_bare(f"sys.argv = {['qcn', *command]!r}\nfrom qcn.cli import main\nmain()")
@@ -179,11 +179,11 @@ def test_version() -> None:
         (["train", "--epochs", "many"], 2, "--epochs"),
         (["train", "--dataset", "mnist", "--preset", "beste"], 2, "did you mean 'best'?"),
         (["train", "--dataset", "mnist", "--kernels", "fuse"], 2, "did you mean 'fused'?"),
-        (["evaluate", "nowhere", "--kernels", "refrence"], 2, "did you mean 'reference'?"),
+        (["evaluate", "mnist", "--kernels", "refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
-        (["evaluate", "nowhere"], 2, "nowhere is not a training run"),
-        (["evaluate", "nowhere", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
+        (["evaluate", "nowhere"], 2, "no model named 'nowhere'"),
+        (["evaluate", "mnist", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
         (["export", "nowhere"], 2, "nowhere is neither a training run (no run.json) nor a bundle"),
         (["doctor", "nowhere"], 2, "nowhere is not a bundle"),
         (["datasets", "show", "cifar"], 2, "did you mean 'cifar10'?"),

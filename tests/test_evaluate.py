@@ -1,7 +1,10 @@
 """Error rates, what evaluation writes, and what it refuses."""
 
+import csv
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,19 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import bundle_of
+from PIL import Image
+from rich.console import Console
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from qcn.cli import app
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
 from qcn.errors import QcnError, UsageError
-from qcn.evaluate import ErrorRate, evaluate, measure, predict, write_results
+from qcn.evaluate import Answers, ErrorRate, evaluate, mistakes, open_network, write_mistakes, write_results
+from qcn.evaluate.rates import measure, measure_answers
 from qcn.export import reference
 from qcn.export.bundle import Bundle
-from qcn.export.pipeline import Request, open_source
+from qcn.export.pipeline import Request, export, open_source
 from qcn.intervals import wilson
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
-from qcn.train.settings import Settings
+from qcn.train.settings import PAPER, Settings
+from qcn.train.validation import activations, predict
+from qcn.zoo import create
 
 
 def test_intervals_are_wilsons() -> None:
@@ -62,7 +74,7 @@ def test_viewpoints_are_drawn(tmp_path: Path) -> None:
     views = Views(labels, 30 + 5 * (np.arange(40) % 9), 20 * (np.arange(40) % 18), labels)
     images = ImageSet(np.zeros((40, 1, 4, 4), np.uint8), labels, tuple("abcde"), views)
     results = [measure(name, images, (labels + (np.arange(40) % 3 == 0)) % 5) for name in ("familiar", "novel")]
-    write_results(tmp_path, results, Path("run"), "viewpoints", "best", list("abcde"))
+    write_results(tmp_path, results, {"dataset": "viewpoints"}, list("abcde"))
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"evaluation.json", "confusion.png", "error-by-azimuth.png", "error-by-elevation.png"}
 
@@ -73,7 +85,7 @@ def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path)
             evaluate(folder, dataset, data_dir, tmp_path / "out", which="best", split=split, device="cpu")
         assert not (tmp_path / "out").exists()
 
-    refused("no run.json", folder=tmp_path)
+    refused("is neither a bundle nor a training run", folder=tmp_path)
     refused("did you mean 'validation'", split="validatoin")
     refused("the network knows 0, 1", dataset="viewpoints-demo")
     refused("has 3 channels; the network takes 1", dataset="svhn")  # digits too, but in colour
@@ -207,3 +219,183 @@ def test_an_interval_holds_its_share() -> None:
             low, high = wilson(count, total)
             assert 0 <= low <= count / total <= high <= 1
         assert wilson(0, total)[0] == 0 and wilson(total, total)[1] == 1
+
+
+def answered(labels: np.ndarray, activation: np.ndarray, channels: int = 1) -> tuple[ImageSet, Answers]:
+    """Images of shades of grey, and these answers to them; the probabilities are the activations' shares."""
+    rows, classes = activation.shape
+    pixels = np.zeros((rows, channels, 8, 8), np.uint8) + np.arange(rows, dtype=np.uint8)[:, None, None, None]
+    images = ImageSet(pixels, labels, tuple(f"class {index}" for index in range(classes)))
+    return images, Answers(activation.astype(np.float32), activation / activation.sum(1, keepdims=True))
+
+
+def test_classes_and_top_k_are_counted() -> None:
+    labels = np.array([0, 0, 0, 1, 1])
+    activation = np.array([[0.9, 0.5, 0.1], [0.5, 0.9, 0.1], [0.1, 0.2, 0.9], [0.1, 0.9, 0.8], [0.1, 0.5, 0.6]])
+    images, answers = answered(labels, activation)
+    result = measure_answers("test", images, answers, 2)
+    assert [(one.name, one.taken_for, one.times) for one in result.by_class] == [
+        ("class 0", "class 1", 1),
+        ("class 1", "class 2", 1),
+        ("class 2", None, 0),
+    ]
+    rates = [one.rate and (one.rate.wrong, one.rate.total) for one in result.by_class]
+    assert rates == [(2, 3), (1, 2), None]  # there is no image of the last class
+    assert result.top is not None and (result.top.k, result.top.rate.wrong) == (2, 1)
+    assert measure_answers("test", images, answers, 3).top is None  # all classes are among the first three
+    one = measure_answers("test", images, answers, 1).top
+    assert one is not None and one.rate == result.overall
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_the_worst_mistakes_come_first(tmp_path: Path, channels: int) -> None:
+    labels = np.zeros(40, np.int64)
+    sure = np.linspace(0.3, 0.9, 40)
+    activation = np.stack([1 - sure, sure], axis=1)
+    given = {"familiar": answered(labels, activation, channels), "novel": answered(labels, activation[::-1], channels)}
+    worst = mistakes.worst(given, 5)
+    assert [(one.split, one.number) for one in worst[:2]] == [("familiar", 39), ("novel", 0)]
+    assert [one.probability for one in worst] == sorted((one.probability for one in worst), reverse=True)
+    assert {(one.label, one.predicted) for one in worst} == {("class 0", "class 1")}
+    write_mistakes(tmp_path / "mistakes.png", given, "a network")
+    with Image.open(tmp_path / "mistakes.png") as sheet:
+        assert sheet.width > 6 * 160 and sheet.height > 4 * 160
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
+    """A result without mistakes leaves no sheet of them, not even that of an earlier evaluation."""
+    labels = np.arange(6) % 3
+    activation = np.where(np.arange(3) == (labels if right else (labels + 1) % 3)[:, None], 0.9, 0.1)
+    images, answers = answered(labels, activation)
+    result = measure_answers("test", images, answers, 2)
+    assert result.overall.error == (0 if right else 1)
+    (tmp_path / "mistakes.png").write_bytes(b"of an earlier evaluation")
+    write_results(tmp_path, [result], {}, images.classes)
+    write_mistakes(tmp_path / "mistakes.png", {"test": (images, answers)}, "a network")
+    assert (tmp_path / "mistakes.png").exists() is not right
+    record = json.loads((tmp_path / "evaluation.json").read_text())
+    assert {one["taken_for"] is None for one in record["splits"][0]["by_class"]} == {right}
+
+
+def test_an_activation_that_is_not_a_number_is_no_answer() -> None:
+    with pytest.raises(UsageError, match="gives NaN"):
+        Answers(np.array([[0.5, np.nan]], np.float32), np.array([[0.5, 0.5]]))
+
+
+def table_of(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "predictions.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("backend", ["native", "onnxruntime"])
+def test_a_bundle_is_as_often_wrong_as_its_run(
+    run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path, backend: str
+) -> None:
+    if backend == "onnxruntime":
+        export(bundle.folder, None, Request(formats=("onnx",)), data_dir, Console(quiet=True))
+    evaluate(run, None, data_dir, tmp_path / "run", device="cpu")
+    evaluate(bundle.folder, None, data_dir, tmp_path / "bundle", backend=backend)
+    ours, theirs = table_of(tmp_path / "run"), table_of(tmp_path / "bundle")
+    assert len(ours) == len(theirs) == 60 and ours[0].keys() == {
+        "image",
+        "split",
+        "label",
+        "predicted",
+        "probability",
+        "label_activation",
+    }
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one["image"], one["split"], one["label"]) == (other["image"], other["split"], other["label"])
+        assert float(one["label_activation"]) == pytest.approx(float(other["label_activation"]), abs=1e-4)
+        assert float(one["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
+    # Only a tie within rounding may be broken in another way.
+    differ = sum(one["predicted"] != other["predicted"] for one, other in zip(ours, theirs, strict=True))
+    records = [json.loads((tmp_path / name / "evaluation.json").read_text()) for name in ("run", "bundle")]
+    wrong = [record["splits"][0]["overall"]["wrong"] for record in records]
+    assert differ <= 2 and abs(wrong[0] - wrong[1]) <= differ
+    assert wrong[0] == sum(row["label"] != row["predicted"] for row in ours)
+    assert records[0]["run"] == str(run) and records[1]["bundle"] == str(bundle.folder)
+    assert records[0]["temperature"] == records[1]["temperature"]
+    off = [record["splits"][0]["calibration_error"] for record in records]
+    assert off[0] == pytest.approx(off[1], abs=0.05) and 0 < off[0] < 1
+    assert (tmp_path / "bundle" / "mistakes.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_shows_classes_and_files(bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
+    arguments = ["evaluate", bundle.folder, "--data-dir", data_dir, "--out", tmp_path, "--top", "3"]
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False, env={"COLUMNS": "200"})
+    for said in ("top-3 error", "calibration error", "most often taken for", "predictions.csv", "mistakes.png"):
+        assert said in result.output
+
+
+def test_options_of_the_other_kind_are_refused(run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
+    def refused(says: str, model: Path, dataset: str | None = None, **options: Any) -> None:
+        with pytest.raises(UsageError, match=says):
+            evaluate(model, dataset, data_dir, tmp_path / "out", **options)
+        assert not (tmp_path / "out").exists()
+
+    refused("is a training run, which torch runs: leave out --backend", run, backend="native")
+    refused("are for training runs", bundle.folder, which="last")
+    refused("are for training runs", bundle.folder, device="cpu")
+    refused("did you mean 'native'", bundle.folder, backend="natvie")
+    refused("the network knows 0, 1", bundle.folder, dataset="viewpoints-demo")
+    refused("has 3 channels; the network takes 1", bundle.folder, dataset="svhn")
+
+
+def test_a_bundle_of_a_folder_needs_the_folder(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qcn.evaluate import networks
+
+    monkeypatch.setattr(networks, "DATASETS", {})
+    with pytest.raises(UsageError, match=r"was trained on 'mnist', .* with --dataset"):
+        networks.open_network(bundle.folder).dataset(None)
+
+
+def test_a_bundle_is_measured_without_torch(bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'matplotlib', 'onnx'):\n"
+        "    sys.modules[name] = None\n"
+        f"sys.argv = ['qcn', 'evaluate', {str(bundle.folder)!r}, '--data-dir', {str(data_dir)!r}, "
+        f"'--out', {str(tmp_path / 'out')!r}]\n"
+        "from qcn.cli import main\n"
+        "main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "matplotlib is not installed" in ended.stdout
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"evaluation.json", "mistakes.png", "predictions.csv"}
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "predict", "export", "verify-parity", "benchmark"])
+def test_help_says_what_holds_where_an_option_is_not_given(name: str) -> None:
+    command: Any = get_command(app)
+    for option in command.commands[name].params:
+        if option.param_type_name == "option" and option.default is None and option.name != "help":
+            says = option.help
+            assert option.required or any(word in says for word in ("if not given", "else ", "needed")), option.name
+
+
+def test_help_of_train_gives_the_presets_values() -> None:
+    command: Any = get_command(app)
+    says = {option.name: option.help for option in command.commands["train"].params}
+    best = Settings("mnist", "qcn")
+    for name in ("epochs", "batch_size", "lr"):
+        assert f"{getattr(best, name):g} if not given, paper: {PAPER[name]:g}" in says[name]
+    assert f"{best.loss} (if not given)" in says["loss"] and f"{PAPER['loss']} (if not given, paper)" in says["loss"]
+    assert f"; {best.seed} if not given" in says["seed"]
+
+
+def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = create("qcn-tiny", in_channels=2, classes=3, size=32).eval()
+    bundle = bundle_of(tmp_path / "stereo", network, 32, 32)
+    pixels = np.random.default_rng(1).integers(0, 256, (20, 2, 32, 32), np.uint8)
+    images = ImageSet(pixels, np.arange(20) % 3, bundle.manifest.classes)
+    counted: list[int] = []
+    opened = open_network(bundle.folder, backend="native")
+    answers = opened.answers(images, counted.append)
+    expected = activations(network, images, bundle.manifest.preprocessing, torch.device("cpu"))
+    assert np.abs(answers.activation - expected).max() < 1e-4 and sum(counted) == 20
+    with pytest.raises(UsageError, match="takes stereo pairs, which are not in a folder"):
+        opened.dataset(str(tmp_path))

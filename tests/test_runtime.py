@@ -1,10 +1,14 @@
 """`qcn.load`: answers without torch, equal in every backend, from files and arrays of any size."""
 
+import inspect
+import re
+import shutil
 import subprocess
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.pipeline import Request, export
 from qcn.runtime import Model
 
+PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 RNG = np.random.default_rng(0)
 
 
@@ -141,3 +146,35 @@ assert qcn.load({str(bundle.folder)!r}).predict({str(tmp_path / "a.jpg")!r}).lab
 assert not {{"torch", "onnx", "scipy", "matplotlib"}} & set(sys.modules), sorted(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_examples_of_the_documentation_run(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(bundle.folder, tmp_path / "runs/export/my-toys")
+    (tmp_path / "holiday").mkdir()
+    for name in ("photo.jpg", "a.jpg", "b.png", "holiday/1.jpg", "holiday/2.jpg"):
+        Image.fromarray(RNG.integers(0, 256, (50, 40, 3), dtype=np.uint8)).save(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    page, names = PAGE.read_text(encoding="utf-8"), dict[str, Any]()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, names)
+    printed = capsys.readouterr().out.split()
+    assert printed[0] in bundle.manifest.classes and 0 < float(printed[1]) <= 1
+    assert sorted(printed[2:]) == sorted(names["model"].predict(f"holiday/{number}.jpg").label for number in (1, 2))
+    assert len(names["answers"]) == 2
+
+
+def test_what_the_documentation_names_is_there(model: Model) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    names = {"model": model, "answer": model.predict(np.zeros((28, 28), np.uint8))}
+    found = {said: eval(said, names) for said in re.findall(r"`((?:answer|model)\.[^`]+)`", page)}
+    assert found["answer.activation"].dtype == found["answer.pose"].dtype == np.float32
+    assert (found["answer.activation"].shape, found["answer.pose"].shape) == ((10,), (10, 3))
+    assert found["answer.top(3)"][0] == (found["answer.label"], found["answer.probability"])
+    assert found["answer.label"] in found["model.classes"] and {"model.name", "model.backend"} <= set(found)
+    (sentence,) = re.findall(r"(`precision`.*?) are the other arguments", page, re.DOTALL)
+    arguments = list(inspect.signature(qcn.load).parameters)
+    assert arguments == ["bundle", "backend", *re.findall(r"`(\w+)`", sentence)]

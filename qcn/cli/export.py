@@ -36,10 +36,16 @@ def export(
     target: Annotated[
         str, typer.Option(help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.")
     ] = "this",
-    tensorrt: Annotated[str | None, typer.Option(help="tensorrt or rtx, where both are installed.")] = None,
+    tensorrt: Annotated[
+        str | None, typer.Option(help="tensorrt (if not given) or rtx, where both are installed.")
+    ] = None,
     tf32: Annotated[bool, typer.Option("--tf32", help="Let an engine round fp32 products' inputs to TF32.")] = False,
-    optimization: Annotated[int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5.")] = None,
-    workspace: Annotated[int | None, typer.Option(help="MiB of GPU memory that an engine may use.")] = None,
+    optimization: Annotated[
+        int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5; its own if not given, 3.")
+    ] = None,
+    workspace: Annotated[
+        int | None, typer.Option(help="MiB of GPU memory that an engine may use; all if not given.")
+    ] = None,
     data_dir: DataDir = DATA,
     out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
     public_key: PublicKey = None,

@@ -26,7 +26,9 @@ Backends = Annotated[
 ]
 PublicKey = Annotated[
     Path | None,
-    typer.Option(help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`)."),
+    typer.Option(
+        help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`); else not checked."
+    ),
 ]
 Trust = Annotated[
     bool,
@@ -38,6 +40,7 @@ TimeLimit = Annotated[
     float, typer.Option(help="Seconds that a file in a process of its own has for one answer; to load, five times.")
 ]
 DATA = Path("data")
+KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
 
 
 def check_time_limit(seconds: float) -> None:

@@ -20,13 +20,17 @@ def predict(
     backend: Annotated[str, typer.Option(help="auto, native, tensorrt or onnxruntime.")] = "auto",
     top: Annotated[int, typer.Option(min=1, help="How many classes to show of each picture.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Pictures at once.")] = 16,
-    frames: Annotated[int | None, typer.Option(min=1, help="Frames of a video or camera, at most.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write all answers to.")] = None,
+    frames: Annotated[
+        int | None, typer.Option(min=1, help="Frames of a video or camera, at most; all if not given.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write all answers to; none if not given.")] = None,
     csv: Annotated[
-        Path | None, typer.Option(help="Table to write: file, label, probability, one column per class.")
+        Path | None,
+        typer.Option(help="Table to write: file, label, probability, one column per class; none if not given."),
     ] = None,
     save: Annotated[
-        Path | None, typer.Option(help="Folder for each picture with its answer, and a sheet of all.")
+        Path | None,
+        typer.Option(help="Folder for each picture with its answer, and a sheet of all; none if not given."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:

@@ -1,6 +1,5 @@
-"""`qcn train` and `qcn evaluate`."""
+"""`qcn train`."""
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -9,15 +8,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import DATA, DataDir, Device
+from qcn.cli.options import DATA, KERNELS, DataDir, Device
 from qcn.errors import UsageError
-
-KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
 
 
 def train(
     dataset: Annotated[
-        str | None, typer.Option(help="Data set by name (see `qcn datasets list`), or a folder of pictures.")
+        str | None,
+        typer.Option(
+            help="Data set by name (see `qcn datasets list`), or a folder of pictures; needed unless --resume."
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -35,15 +35,25 @@ def train(
         int | None, typer.Option(help="Of a folder: 1 (grey) or 3 (colour); else chosen from the pictures.")
     ] = None,
     data_dir: DataDir = DATA,
-    preset: Annotated[str | None, typer.Option(help="Where the settings below start from: best or paper.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training images.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images per step, over all processes.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Largest learning rate.")] = None,
-    loss: Annotated[str | None, typer.Option(help="spread or ce.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Where the settings below start from: best (if not given) or paper.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the training images; 16 if not given, paper: 300.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per step, over all processes; 128 if not given, paper: 64.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Largest learning rate; 0.01 if not given, paper: 0.003.")] = None,
+    loss: Annotated[str | None, typer.Option(help="ce (if not given) or spread (if not given, paper).")] = None,
     device: Device = "auto",
-    precision: Annotated[str | None, typer.Option(help="fp32 or bf16 (convolutions; routing stays fp32).")] = None,
-    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
-    kernels: Annotated[str | None, typer.Option(help=KERNELS)] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 (if not given) or bf16 (convolutions; routing stays fp32).")
+    ] = None,
+    compile: Annotated[
+        bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile; not used if not given.")
+    ] = None,
+    kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} auto if not given.")] = None,
     augment: Annotated[
         str | None, typer.Option(help="Variations of training images: none, light (if not given) or strong.")
     ] = None,
@@ -51,12 +61,15 @@ def train(
         float | None, typer.Option(help="Share of a label that is spread over all classes; 0 if not given.")
     ] = None,
     init: Annotated[
-        str | None, typer.Option(help="Start from the weights of this run, or of a network that ships.")
+        str | None,
+        typer.Option(help="Start from the weights of this run, or of a network that ships; at random if not given."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run; 0 if not given.")] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="Continue the run in this folder, with its own settings; --epochs may lengthen it."),
+        typer.Option(
+            help="Continue the run in this folder with its settings (--epochs may lengthen it); a new run if not given."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write; runs/train/DATASET-MODEL if not given.")] = None,
 ) -> None:
@@ -112,35 +125,3 @@ def train(
     console.print(table)
     for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
         console.print(folder / name, highlight=False)
-
-
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
-    dataset: Annotated[str | None, typer.Option(help="A data set other than the run's own.")] = None,
-    split: Annotated[
-        str | None, typer.Option(help="One split, such as novel or validation; all test splits if not given.")
-    ] = None,
-    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
-    data_dir: DataDir = DATA,
-    device: Device = "auto",
-    kernels: Annotated[str, typer.Option(help=KERNELS)] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET] if not given.")] = None,
-) -> None:
-    """Measure a network's error with its 95 % interval, by class, by azimuth and by elevation."""
-    from qcn.data import dataset_name
-    from qcn.evaluate import evaluate as measure
-
-    called = (Path(os.path.realpath(run)).name, dataset_name(dataset) if dataset else "")
-    folder = out or Path("runs/evaluate") / "-".join(filter(None, called))
-    results = measure(run, dataset, data_dir, folder, which=checkpoint, split=split, device=device, kernels=kernels)
-    table = Table(title=f"{run}: error on {dataset or 'its own data set'}")
-    for heading in ("split", "images", "error", "95 % interval"):
-        table.add_column(heading, justify="left" if heading == "split" else "right")
-    for result in results:
-        rate = result.overall
-        interval = f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
-        table.add_row(result.split, f"{rate.total:,}", f"{100 * rate.error:.2f} %", interval)
-    console = Console()
-    console.print(table)
-    for path in sorted(folder.glob("*")):
-        console.print(path, highlight=False)

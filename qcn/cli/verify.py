@@ -27,22 +27,32 @@ def verify_parity(
     ] = None,
     data_dir: DataDir = DATA,
     atol: Annotated[
-        list[str] | None, typer.Option(help="Absolute tolerance instead of our own: 1e-4, or activation:1e-4.")
+        list[str] | None,
+        typer.Option(help="Absolute tolerance: 1e-4, or activation:1e-4; if not given that of the bundle."),
     ] = None,
     rtol: Annotated[
-        list[str] | None, typer.Option(help="Likewise, relative to the output's largest value; added to --atol.")
+        list[str] | None,
+        typer.Option(help="Likewise, relative to the output's largest value; added to --atol; 0 if not given."),
     ] = None,
     run: Annotated[
-        Path | None, typer.Option(help="The training run: hold the bundle and its golden answers against it, by torch.")
+        Path | None,
+        typer.Option(
+            help="The training run to hold the bundle and its golden answers against, by torch; none if not given."
+        ),
     ] = None,
     bisect: Annotated[
         bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
     ] = False,
-    report: Annotated[Path | None, typer.Option(help="Folder to write the report to; implies --bisect.")] = None,
-    benchmark: Annotated[
-        Path | None, typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too.")
+    report: Annotated[
+        Path | None, typer.Option(help="Folder to write the report to; implies --bisect; none if not given.")
     ] = None,
-    baseline: Annotated[Path | None, typer.Option(help="An earlier report.json, to be no worse than.")] = None,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too; nothing if not given."),
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="An earlier report.json, to be no worse than; none if not given.")
+    ] = None,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
     public_key: PublicKey = None,
@@ -98,9 +108,13 @@ def benchmark(
     warmup: Annotated[float, typer.Option(help="Milliseconds before measuring.")] = 200.0,
     duration: Annotated[float, typer.Option(help="Seconds to measure each for, at least.")] = 3.0,
     iterations: Annotated[int, typer.Option(help="Runs of each, at least.")] = 10,
-    fps: Annotated[float | None, typer.Option(help="Pace the runs, as a camera does, instead of back to back.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write.")] = None,
-    baseline: Annotated[Path | None, typer.Option(help="JSON of an earlier benchmark to compare with.")] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Runs per second, paced as by a camera; back to back if not given.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write; none if not given.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="JSON of an earlier benchmark to compare with; none if not given.")
+    ] = None,
     max_regression: Annotated[float, typer.Option(help="How much slower it may be than that; 0.1 is 10 %.")] = 0.1,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,

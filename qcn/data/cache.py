@@ -5,6 +5,7 @@ then test. A cache is written aside and takes its place whole. No torch here.
 """
 
 import json
+import mmap
 import os
 import shutil
 import uuid
@@ -138,6 +139,15 @@ def _mapped(path: Path) -> NDArray[np.uint8]:
     """An array that stays on disk. Copy on write: torch warns of arrays that cannot be written to."""
     array: NDArray[np.uint8] = np.load(path, mmap_mode="c", allow_pickle=False)
     return array
+
+
+def expect_random_reads(images: NDArray[np.uint8]) -> None:
+    """Tell the system that pictures are wanted in any order: of a mapped file it else reads megabytes around each."""
+    memory: object = images
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    if isinstance(memory, mmap.mmap):
+        memory.madvise(mmap.MADV_RANDOM)
 
 
 def _make(folder: Path, found: Listing, stored: Stored) -> None:

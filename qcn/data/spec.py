@@ -183,3 +183,13 @@ class Dataset:
     files: tuple[RemoteFile, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
     stored: Stored | None = None
+
+    def check_fits(self, classes: tuple[str, ...], image: tuple[int, int, int]) -> None:
+        """Refuse a network of other classes, or of stored images of another shape [C, H, W]."""
+        if self.classes != classes:
+            theirs, ours = ", ".join(self.classes), ", ".join(classes)
+            raise UsageError(f"'{self.name}' has the classes {theirs}; the network knows {ours}")
+        if self.channels != image[0]:
+            raise UsageError(f"'{self.name}' has {self.channels} channels; the network takes {image[0]}")
+        if self.size != (side := image[-1]):
+            raise UsageError(f"'{self.name}' has images of {self.size} pixels; the network was trained on {side}")

@@ -34,7 +34,7 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     draw = ImageDraw.Draw(card)
     large, small = ImageFont.load_default(18), ImageFont.load_default(13)
     room = SIDE - 16 - (64 if answer.pose is not None else 0)
-    draw.text((8, SIDE + 4), _cut(draw, answer.label, large, room), INK, large)
+    draw.text((8, SIDE + 4), shortened(draw, answer.label, large, room), INK, large)
     active = float(answer.activation.max())
     draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %   activation {active:.3f}", FAINT, small)
     draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
@@ -63,7 +63,7 @@ def save(image: "Image", path: Path) -> None:
         image.save(aside, format="PNG")
 
 
-def _cut(draw: "ImageDraw", text: str, font: object, room: int) -> str:
+def shortened(draw: "ImageDraw", text: str, font: object, room: int) -> str:
     """The text, or as much of its beginning as there is room for."""
     if draw.textlength(text, font) <= room:  # type: ignore[arg-type]
         return text

@@ -1,8 +1,10 @@
 """`qcn.load`: a bundle as something that answers."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -27,17 +29,27 @@ class Answer:
     """What a network says of a picture.
 
     label        the class of the largest activation
-    probability  how likely that is right, as far as the validation images can tell (`qcn.confidence`)
     activation   [classes], from 0 to 1: how well the parts of an object of this class agree
     pose         [classes, 3], how such an object is turned; None for a network without capsules
+    classes      their names
+    temperature  of the probabilities, which are worked out when they are asked for
     """
 
     label: str
-    probability: float
     activation: NDArray[np.float32]
     pose: NDArray[np.float32] | None
-    probabilities: NDArray[np.float64]
     classes: tuple[str, ...]
+    temperature: float
+
+    @property
+    def probability(self) -> float:
+        """How likely the label is right, as far as the validation images can tell (`qcn.confidence`)."""
+        return float(self.probabilities[self.activation.argmax()])
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """That of every class, [classes]."""
+        return probabilities(self.activation[None], self.temperature, poses=self.pose is not None)[0]
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most likely classes with their probabilities, best first."""
@@ -85,19 +97,12 @@ class Model:
 
     def _answers(self, pixels: list[NDArray[np.uint8]]) -> Iterator[Answer]:
         activation, pose = self._engine.classify(pixels)
-        likely = probabilities(activation, self._temperature, poses=pose is not None)
-        for row, (active, shares) in enumerate(zip(activation, likely, strict=True)):
-            if np.isnan(active).any():
+        for row, active in enumerate(activation):
+            best = int(active.argmax())  # the first NaN, where there is one
+            if math.isnan(active[best]):
                 raise UsageError(f"{self.backend} gives NaN as an activation: the network has no answer")
-            best = int(active.argmax())
-            yield Answer(
-                self.classes[best],
-                float(shares[best]),
-                active,
-                None if pose is None else pose[row],
-                shares,
-                self.classes,
-            )
+            turned = None if pose is None else pose[row]
+            yield Answer(self.classes[best], active, turned, self.classes, self._temperature)
 
 
 def load(

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from qcn.confidence import fit_confidence
 from qcn.data import find, read
 from qcn.data.augment import augmented, mixed
+from qcn.data.cache import expect_random_reads
 from qcn.data.imageset import Splits
 from qcn.data.spec import Augmentation, Dataset
 from qcn.devices import pick_device
@@ -110,9 +111,10 @@ def seed_of(*parts: int) -> int:
 def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
     """The training images on the device, or where they are if they would take more than half of its free memory."""
     there = torch.from_numpy(images)
-    if device.type == "cuda" and images.nbytes > torch.cuda.mem_get_info(device)[0] // 2:
-        return there
-    return there.to(device)
+    if device.type == "cuda" and images.nbytes <= torch.cuda.mem_get_info(device)[0] // 2:
+        return there.to(device)
+    expect_random_reads(images)
+    return there
 
 
 def augmentation_of(settings: Settings, dataset: Dataset) -> Augmentation:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from pictures import CLASSES, write_pictures
 from PIL import Image
 
@@ -16,6 +17,7 @@ from qcn.data.cache import INDEX, crossing, read_index
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
 from qcn.errors import UsageError
+from qcn.train.loop import resident
 
 SMALL = Stored(16, "crop", 3)
 
@@ -180,3 +182,16 @@ def test_options_that_make_no_sense(pictures: Path) -> None:
         find("mnist", Stored(32))
     with pytest.raises(UsageError, match="no folder or table of pictures"):
         find("no/such/folder")
+
+
+def test_training_reads_the_cache_picture_by_picture(pictures: Path, tmp_path: Path) -> None:
+    """Not megabytes around each of them, which is what the system does unless it is told."""
+    smaps = Path("/proc/self/smaps")
+    if not smaps.exists():
+        pytest.skip("there is no /proc/self/smaps, which says how mapped files are read")
+    images = load(str(pictures), tmp_path / "data", SMALL).train.images
+    assert resident(images, torch.device("cpu")).data_ptr() == images.ctypes.data
+    lines = smaps.read_text(encoding="utf-8").splitlines()
+    (start,) = (number for number, line in enumerate(lines) if line.endswith("images.npy") and str(tmp_path) in line)
+    flags = next(line for line in lines[start:] if line.startswith("VmFlags:"))
+    assert "rr" in flags.split()  # random reads

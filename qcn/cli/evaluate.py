@@ -1,0 +1,121 @@
+"""`qcn evaluate`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qcn.cli.options import DATA, KERNELS, DataDir, PublicKey
+from qcn.text import readable
+
+if TYPE_CHECKING:
+    from qcn.evaluate import Result
+    from qcn.intervals import ErrorRate
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A training run, a bundle, or the name of a network that ships.")],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Data set by name, or a folder of pictures; the one that it was trained on if not given."),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="One split, such as novel or validation; all test splits if not given.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option(min=1, help="The k of the top-k error, shown where there are more than k classes.")
+    ] = 5,
+    backend: Annotated[
+        str,
+        typer.Option(help="Of a bundle: auto (the fastest that runs here), native, tensorrt or onnxruntime."),
+    ] = "auto",
+    checkpoint: Annotated[str, typer.Option(help="Of a run: best (on the validation split) or last.")] = "best",
+    data_dir: DataDir = DATA,
+    device: Annotated[
+        str, typer.Option(help="Of a run: auto (a GPU where there is one), cpu, cuda or cuda:N.")
+    ] = "auto",
+    kernels: Annotated[str, typer.Option(help=f"Of a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET], for a bundle with its backend, if not given."),
+    ] = None,
+    public_key: PublicKey = None,
+) -> None:
+    """Measure a network's error with its 95 % interval, overall, by class and by viewpoint; show the worst mistakes."""
+    from qcn.evaluate import evaluate as measure
+    from qcn.packages import installed
+    from qcn.shipped import place
+
+    found = place(model)
+    folder = out or Path("runs/evaluate") / _folder_name(found, dataset, backend)
+    results = measure(
+        found,
+        dataset,
+        data_dir,
+        folder,
+        which=checkpoint,
+        split=split,
+        device=device,
+        kernels=kernels,
+        backend=backend,
+        public_key=public_key,
+        top=top,
+    )
+    console = Console(markup=False, emoji=False)
+    console.print(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
+    for result in results:
+        console.print(by_class(result))
+    for path in sorted(folder.glob("*")):
+        console.print(path, highlight=False)
+    if not installed("matplotlib"):
+        print("confusion.png is not drawn: matplotlib is not installed: pip install matplotlib")
+
+
+def overall(results: list["Result"], title: str) -> Table:
+    """One row per split."""
+    table = Table(title=readable(title))
+    tops = {result.top.k for result in results if result.top}
+    for heading in (
+        "split",
+        "images",
+        "error",
+        "95 % interval",
+        *(f"top-{k} error" for k in tops),
+        "calibration error",
+    ):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for result in results:
+        most = [f"{100 * result.top.rate.error:.2f} %"] if result.top else []
+        off = "" if result.calibration_error is None else f"{100 * result.calibration_error:.2f} %"
+        table.add_row(result.split, f"{result.overall.total:,}", *_shown(result.overall), *most, off)
+    return table
+
+
+def by_class(result: "Result") -> Table:
+    """One row per class of a split."""
+    table = Table(title=f"{result.split}, by class")
+    for heading in ("class", "images", "error", "95 % interval", "most often taken for"):
+        table.add_column(heading, justify="right" if heading in ("images", "error", "95 % interval") else "left")
+    for one in result.by_class:
+        taken = f"{readable(one.taken_for)} ({one.times:,})" if one.taken_for else ""
+        shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")
+        table.add_row(readable(one.name), *shown, taken)
+    return table
+
+
+def _shown(rate: "ErrorRate") -> tuple[str, str]:
+    return f"{100 * rate.error:.2f} %", f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
+
+
+def _folder_name(model: Path, dataset: str | None, backend: str) -> str:
+    """So that a run, its bundle and its bundle's backends do not overwrite each other's results."""
+    from qcn.data import dataset_name
+    from qcn.shipped import RUN
+
+    ran_by = "" if (model / RUN).is_file() else "bundle" if backend == "auto" else backend
+    return "-".join(
+        filter(None, (Path(os.path.realpath(model)).name, ran_by, dataset_name(dataset) if dataset else ""))
+    )

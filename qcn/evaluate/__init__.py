@@ -1,0 +1,116 @@
+"""How often a network is wrong: overall, by class, by the viewpoint it saw, and where it was most certain of it."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from qcn import plots
+from qcn.data import read
+from qcn.data.imageset import ImageSet
+from qcn.errors import UsageError, unknown_name
+from qcn.evaluate import mistakes
+from qcn.evaluate.networks import Network, open_network
+from qcn.evaluate.rates import Answers, Result, measure, measure_answers
+from qcn.files import alone_in, write_text
+from qcn.intervals import ErrorRate
+from qcn.packages import installed
+from qcn.predict.draw import save
+
+__all__ = ["Answers", "ErrorRate", "Network", "Result", "evaluate", "measure", "open_network"]
+
+TOP = 5
+Answered = dict[str, tuple[ImageSet, Answers]]  # by split
+PICTURES = ("confusion.png", "error-by-azimuth.png", "error-by-elevation.png", "mistakes.png")
+
+
+def evaluate(
+    model: str | Path,
+    dataset: str | None,
+    data_dir: Path,
+    out: Path,
+    *,
+    which: str = "best",
+    split: str | None = None,
+    device: str = "auto",
+    kernels: str = "auto",
+    backend: str = "auto",
+    public_key: Path | None = None,
+    top: int = TOP,
+) -> list[Result]:
+    """Measure a run or a bundle on the test splits of a data set (its own, if none is named); write files to `out`.
+
+    `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
+    the k of the top-k error.
+    """
+    network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
+    found = network.dataset(dataset)
+    splits = read(found, data_dir)
+    chosen = {**splits.tests, "validation": splits.validation}
+    if split is not None and split not in chosen:
+        raise unknown_name(f"split of '{found.name}'", split, chosen)
+    answered: Answered = {}
+    console = Console(stderr=True)
+    with alone_in(out), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        for part in [split] if split else splits.tests:
+            images = chosen[part]
+            if not len(images):
+                raise UsageError(f"the split '{part}' of '{found.name}' has no images")
+            task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
+            answered[part] = images, network.answers(images, partial(bar.advance, task))
+        results = [measure_answers(part, *given, top) for part, given in answered.items()]
+        facts = {
+            **network.facts(),
+            "dataset": found.name,
+            "backend": network.backend,
+            "temperature": network.temperature,
+        }
+        write_results(out, results, facts, network.classes)
+        write_predictions(out / "predictions.csv", answered)
+        write_mistakes(out / "mistakes.png", answered, f"{Path(model).name} on {found.name}")
+    return results
+
+
+def write_results(out: Path, results: list[Result], facts: dict[str, Any], classes: Sequence[str]) -> None:
+    """evaluation.json, and a PNG each for the confusion matrices and the error by viewpoint.
+
+    Pictures of an earlier evaluation in the same folder go. Without matplotlib there are no new ones.
+    """
+    for name in PICTURES:
+        (out / name).unlink(missing_ok=True)
+    record = {**facts, "classes": classes, "splits": [asdict(result) for result in results]}
+    write_text(out / "evaluation.json", json.dumps(record, indent=1) + "\n")
+    if not installed("matplotlib"):
+        return
+    plots.confusion(out / "confusion.png", {r.split: r.confusion for r in results}, classes)
+    for axis in ("azimuth", "elevation"):
+        curves = {r.split: getattr(r, f"by_{axis}") for r in results if getattr(r, f"by_{axis}")}
+        if curves:
+            plots.error_by_view(out / f"error-by-{axis}.png", axis, curves)
+
+
+def write_predictions(path: Path, answered: Answered) -> None:
+    """One line per image: its number in the split, the true and the predicted class, and the answer in numbers."""
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(["image", "split", "label", "predicted", "probability", "label_activation"])
+    for split, (images, answers) in answered.items():
+        for number, (label, guess) in enumerate(zip(images.labels, answers.predicted, strict=True)):
+            probability, activation = answers.probability[number, guess], answers.activation[number, label]
+            names = images.classes[label], images.classes[guess]
+            table.writerow([number, split, *names, f"{probability:.6f}", f"{activation:.6g}"])
+    write_text(path, text.getvalue())
+
+
+def write_mistakes(path: Path, answered: Answered, title: str) -> None:
+    """A sheet of the worst mistakes; none where all answers are right."""
+    if shown := mistakes.worst(answered):
+        total = sum(int((answers.predicted != images.labels).sum()) for images, answers in answered.values())
+        save(mistakes.sheet(shown, total, title), path)

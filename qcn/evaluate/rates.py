@@ -1,0 +1,119 @@
+"""What is counted on one split: errors, overall, by class and by viewpoint, and how good the probabilities are."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.confidence import calibration_error
+from qcn.data.imageset import ImageSet
+from qcn.errors import UsageError
+from qcn.intervals import ErrorRate
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a network says of a split's images: activations and probabilities, both [images, classes]."""
+
+    activation: NDArray[np.float32]
+    probability: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if np.isnan(self.activation).any():
+            raise UsageError("the network gives NaN as an activation: it has no answer")
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        """The class of the largest activation."""
+        return self.activation.argmax(1)
+
+
+@dataclass(frozen=True)
+class ClassError:
+    """The errors on images of one class. `rate` is None where the split has none of it.
+
+    `taken_for` is the class that they are most often mistaken for, so many `times`; None where no image is.
+    """
+
+    name: str
+    rate: ErrorRate | None
+    taken_for: str | None
+    times: int
+
+
+@dataclass(frozen=True)
+class TopError:
+    """How often the true class is not among the `k` classes of the largest activations."""
+
+    k: int
+    rate: ErrorRate
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t predicted as class p.
+
+    top                None where there are no more than k classes
+    calibration_error  the expected one, of `qcn.confidence`; None where only the predicted classes are known
+    """
+
+    split: str
+    overall: ErrorRate
+    confusion: list[list[int]]
+    by_azimuth: dict[int, ErrorRate] | None
+    by_elevation: dict[int, ErrorRate] | None
+    by_class: list[ClassError]
+    top: TopError | None = None
+    calibration_error: float | None = None
+
+
+def measure_answers(split: str, images: ImageSet, answers: Answers, top: int) -> Result:
+    """Everything that can be counted. `top` is the k of the top-k error."""
+    return replace(
+        measure(split, images, answers.predicted),
+        top=_top_error(answers.activation, images.labels, top),
+        calibration_error=calibration_error(answers.probability, images.labels),
+    )
+
+
+def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Result:
+    """Error rates and the confusion matrix from the answers to a split's images."""
+    confusion = np.zeros((len(images.classes),) * 2, dtype=np.int64)
+    np.add.at(confusion, (images.labels, predicted), 1)
+    wrong = predicted != images.labels
+
+    def by(values: NDArray[np.integer]) -> dict[int, ErrorRate]:
+        return {
+            int(value): ErrorRate.of(int(wrong[values == value].sum()), int((values == value).sum()))
+            for value in np.unique(values)
+        }
+
+    return Result(
+        split,
+        ErrorRate.of(int(wrong.sum()), len(wrong)),
+        confusion.tolist(),
+        by(images.views.azimuth) if images.views else None,
+        by(images.views.elevation) if images.views else None,
+        [_class_error(images.classes, label, row) for label, row in enumerate(confusion)],
+    )
+
+
+def _class_error(classes: tuple[str, ...], label: int, counts: NDArray[np.int64]) -> ClassError:
+    """From the class's row of the confusion matrix."""
+    others = counts.copy()
+    others[label] = 0
+    total, most = int(counts.sum()), int(others.argmax())
+    times = int(others[most])
+    return ClassError(
+        classes[label],
+        ErrorRate.of(int(others.sum()), total) if total else None,
+        classes[most] if times else None,
+        times,
+    )
+
+
+def _top_error(activation: NDArray[np.float32], labels: NDArray[np.int64], k: int) -> TopError | None:
+    if k >= activation.shape[1]:
+        return None
+    best = np.argsort(-activation, axis=1, kind="stable")[:, :k]  # stable: k = 1 is what argmax says
+    return TopError(k, ErrorRate.of(int((best != labels[:, None]).all(1).sum()), len(labels)))
