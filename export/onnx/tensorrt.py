@@ -40,6 +40,12 @@ class _PointwiseLayer(UnrolledLayer):
             votes.append(g.cast(f"votes.{h}.float", self._sum(f"votes.{h}", terms), TensorProto.FLOAT))
         return votes
 
+    def spread_of_votes(self, votes: list[GraphValue], r: GraphValue, mean: GraphValue) -> GraphValue:
+        g = self.g
+        apart = [g.node("Sub", f"apart.{h}", v, self._axis(f"mean.{h}", mean, h, 1)) for h, v in enumerate(votes)]
+        squared = [g.node("Mul", f"squared.{h}", d, d) for h, d in enumerate(apart)]
+        return self._over_children_by_axis("spread", r, squared)
+
     def iteration(self, old: Parents, votes: list[GraphValue], active: GraphValue) -> Parents:
         g, weight = self.g, self.weight(old)
         apart = [

@@ -6,7 +6,8 @@ loops, no slices:
 
     children    the I = C·k·k children of the windows at n positions        one gather
     votes       R_i u_i for all parents of a child                          one product of matrices
-    iteration1  r is uniform, so Σ a·v and Σ a·v² are convolutions of the maps with R and with products of R's elements
+    iteration1  r is uniform, so Σ a·v and Σ a·v² are convolutions of the maps with R and with products of R's elements;
+                in the class layer, whose votes agree to many digits, Σ a·(v − μ)² is made of the votes: they are few
     iteration2… d = v − μ of the iteration before; with it the distances of the E-step, and Σ r·d and Σ r·d², from which
                 the new mean and variance follow without cancellation; sums over children are products with ones
 
@@ -83,22 +84,38 @@ class UnrolledLayer:
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, 0, C, 3, area)
         weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
-        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in POSE_PRODUCTS)), axis=2)
-        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in POSE_PRODUCTS)), axis=2)
         elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
-        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS], 3)
         # Over the children of a place, then over places: fewer terms one behind the other, and so less rounding.
         active = g.reduce("ReduceSum", "active", activation, 1)
         mass = self._convolution("mass", active, np.ones((1, 1, 1, 1, *self.op.window)))  # [B, 1, 1, n]
         sums = self._convolution("sums", weighted, elements)
-        squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
-        floor = g.number("floor", MASS_FLOOR)
-        safe = g.node("Add", "mass.safe", mass, floor)
+        safe = g.node("Add", "mass.safe", mass, g.number("floor", MASS_FLOOR))
         mean = g.node("Div", "mean", sums, safe)
-        # Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor.
-        mean_mass = g.node("Mul", "mean_mass", mean, g.node("Add", "mass.safer", safe, floor))
-        spread = g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
-        return self._parents(mass, safe, mean, spread)
+        if self.n == 1:
+            votes, active = self.votes(pose), self.children("active.children", activation)
+            even = g.node("Mul", "even", active, g.number("share", 1 / self.J))
+            return self._parents(mass, safe, mean, self.spread_of_votes(votes, even, mean))
+        return self._parents(mass, safe, mean, self.spread_of_maps(axes, weighted, elements, safe, mean))
+
+    def spread_of_maps(
+        self, axes: GraphValue, weighted: GraphValue, elements: Array, safe: GraphValue, mean: GraphValue
+    ) -> GraphValue:
+        """Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor: without a vote."""
+        g = self.g
+        left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in POSE_PRODUCTS)), axis=2)
+        right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in POSE_PRODUCTS)), axis=2)
+        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS], 3)
+        squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
+        safer = g.node("Add", "mass.safer", safe, g.number("floor", MASS_FLOOR))
+        mean_mass = g.node("Mul", "mean_mass", mean, safer)
+        return g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
+
+    def spread_of_votes(self, votes: Any, r: GraphValue, mean: GraphValue) -> GraphValue:
+        """Σ r·(v − μ)² [B, 3, J, n] from the votes, as `votes` has them, and r [B, I, 1, n]."""
+        g = self.g
+        apart = g.node("Sub", "apart", votes, g.reshape("mean.row", mean, 0, 1, 3, self.J * self.n))
+        squared = g.node("Mul", "squared", apart, apart)
+        return self._over_children("spread", g.node("Mul", "r_squared", squared, r))
 
     def _convolution(self, name: str, maps: GraphValue, weight: Array) -> GraphValue:
         """Of maps [B, C, x, H·W] with weights [3, J, C, x, k, k] (or [1, 1, …]), shared out evenly -> [B, 3, J, n]."""

@@ -1,8 +1,9 @@
 """Routing in plain torch operators, arranged for speed: what TorchScript and pt2 files hold. See `qcn.routing`.
 
 The arrangement is that of the ONNX graph (`qcn.export.onnx.unrolled`): votes lie as [B, I, 3, J, n], with n positions
-innermost, the first M-step is three convolutions, and later ones are sums about the means of the iteration before.
-Children are taken some at a time, so that on a CPU their votes stay in the cache.
+innermost, the first M-step is three convolutions (in the class layer, whose votes agree to many digits, the variance is
+made of the votes), and later ones are sums about the means of the iteration before. Children are taken some at a time,
+so that on a CPU their votes stay in the cache.
 """
 
 import functools
@@ -74,12 +75,16 @@ class UnrolledRoute(nn.Module):
     def first_m_step(self, pose: Tensor, activation: Tensor) -> _Parents:
         """Sums over the children of all windows are convolutions, as long as each is shared out evenly."""
         weighted = pose * activation[:, :, None]
-        products = torch.stack([pose[:, :, p] * weighted[:, :, q] for p, q, _ in POSE_PRODUCTS], 2)
         mass = self._convolution(activation.sum(1, keepdim=True), self.mass_kernel).unflatten(1, (1, 1))  # [B, 1, 1, n]
         sums = self._convolution(weighted.flatten(1, 2), self.mean_kernel).unflatten(1, (3, -1))  # [B, 3, J, n]
-        squares = self._convolution(products.flatten(1, 2), self.square_kernel).unflatten(1, (3, -1))
         safe = mass + MASS_FLOOR
         mean = sums / safe
+        if self.rows * self.columns == 1:
+            votes = torch.matmul(self.rotation, self.windows(pose)).unflatten(2, (3, self.parents))  # [B, I, 3, J, 1]
+            even = self.windows(activation[:, :, None])[:, :, None] / self.parents
+            return self._parents(mass, safe, mean, ((votes - mean[:, None]).square() * even).sum(1))
+        products = torch.stack([pose[:, :, p] * weighted[:, :, q] for p, q, _ in POSE_PRODUCTS], 2)
+        squares = self._convolution(products.flatten(1, 2), self.square_kernel).unflatten(1, (3, -1))
         # Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor.
         return self._parents(mass, safe, mean, squares - mean * mean * (safe + MASS_FLOOR))
 
