@@ -23,6 +23,8 @@ def route(
 
 
 class _PointwiseLayer(UnrolledLayer):
+    CLASS_VOTES = False  # TensorRT-RTX 1.7 builds no engine with them: "CHECK(def_tactic_desc) failed"
+
     def votes(self, pose: GraphValue) -> list[GraphValue]:
         """By axis, [B, I, J, n]; made in the poses' type."""
         g = self.g
@@ -39,12 +41,6 @@ class _PointwiseLayer(UnrolledLayer):
             ]
             votes.append(g.cast(f"votes.{h}.float", self._sum(f"votes.{h}", terms), TensorProto.FLOAT))
         return votes
-
-    def spread_of_votes(self, votes: list[GraphValue], r: GraphValue, mean: GraphValue) -> GraphValue:
-        g = self.g
-        apart = [g.node("Sub", f"apart.{h}", v, self._axis(f"mean.{h}", mean, h, 1)) for h, v in enumerate(votes)]
-        squared = [g.node("Mul", f"squared.{h}", d, d) for h, d in enumerate(apart)]
-        return self._over_children_by_axis("spread", r, squared)
 
     def iteration(self, old: Parents, votes: list[GraphValue], active: GraphValue) -> Parents:
         g, weight = self.g, self.weight(old)

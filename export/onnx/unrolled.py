@@ -18,7 +18,7 @@ pointwise operators and keeps nothing of it in memory, votes included: `qcn.expo
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from onnx import TensorProto
@@ -70,6 +70,8 @@ def write(layer: "UnrolledLayer", pose: GraphValue, activation: GraphValue) -> t
 class UnrolledLayer:
     """The steps of one capsule layer. C, I, J and n as at the top of this file."""
 
+    CLASS_VOTES: ClassVar[bool] = True  # whether the class layer's first variance is made of its votes
+
     def __init__(self, g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
         self.g, self.op = g, op
         self.C, self.height, self.width = map
@@ -91,7 +93,7 @@ class UnrolledLayer:
         sums = self._convolution("sums", weighted, elements)
         safe = g.node("Add", "mass.safe", mass, g.number("floor", MASS_FLOOR))
         mean = g.node("Div", "mean", sums, safe)
-        if self.n == 1:
+        if self.n == 1 and self.CLASS_VOTES:
             votes, active = self.votes(pose), self.children("active.children", activation)
             even = g.node("Mul", "even", active, g.number("share", 1 / self.J))
             return self._parents(mass, safe, mean, self.spread_of_votes(votes, even, mean))
