@@ -111,7 +111,7 @@ def stepper(training: Training) -> Callable[[int], None]:
 
     def step(turn: int) -> None:
         rows = slice(turn * batch, (turn + 1) * batch)
-        training.update(training.network, *training.batch(plan, rows))
+        training.update(training.network, *training.batch(plan, rows), plan.schedule[turn])
 
     return step
 

@@ -23,11 +23,13 @@ from qcn.data import load
 from qcn.train.loop import Training
 from qcn.train.settings import settings_from
 
-VARIANTS = {
-    "eager, fp32": {},
-    "eager, bf16 convolutions": {"precision": "bf16"},
-    "torch.compile, fp32": {"compile": True},
-    "torch.compile, bf16 convolutions": {"compile": True, "precision": "bf16"},
+# Settings of a run, and whether its step is one CUDA graph (on a GPU only)
+VARIANTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "kernel by kernel, fp32": ({}, False),
+    "CUDA graph, fp32": ({}, True),
+    "CUDA graph, bf16 convolutions": ({"precision": "bf16"}, True),
+    "torch.compile, CUDA graph, fp32": ({"compile": True}, True),
+    "torch.compile, CUDA graph, bf16 convolutions": ({"compile": True, "precision": "bf16"}, True),
 }
 
 
@@ -50,18 +52,21 @@ def main() -> None:
     device = torch.device(arguments.device)
     rows: list[dict[str, Any]] = []
     for name in arguments.variants:
+        chosen, as_graph = VARIANTS[name]
         settings = settings_from(
             "best",
             dataset=arguments.dataset,
             model=arguments.model,
             epochs=2,
             batch_size=arguments.batch_size,
-            **VARIANTS[name],
+            **chosen,
         )
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         with tempfile.TemporaryDirectory() as folder:
-            history = Training(settings, splits, Path(folder), device).run().history
+            training = Training(settings, splits, Path(folder), device)
+            training.as_graph &= as_graph
+            history = training.run().history
         rows.append(
             {
                 "variant": name,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from qcn.baselines import CNN
+from qcn.baselines import CNN, ResidualCNN
 from qcn.errors import UsageError
 from qcn.export.program import (
     Affine,
@@ -40,13 +40,15 @@ CLASSES = "classes"  # the name of the last layer; a QCN's capsule layers before
 
 def lower(network: nn.Module, height: int, width: int) -> Program:
     """The program of a trained network, for images of this size."""
-    if not isinstance(network, QCN | CNN):
+    if not isinstance(network, QCN | CNN | ResidualCNN):
         raise UsageError(
             f"{type(network).__name__} is for training only: EM and VB routing with matrix capsules have no deployment "
-            "form. Export carries the Quaternion Capsule Networks (qcn, qcn-unbranched, qcn-tiny) and cnn"
+            "form. Export carries the Quaternion Capsule Networks (qcn, qcn-unbranched, qcn-tiny), cnn and cnn-small"
         )
     if isinstance(network, CNN):
         return _lower_cnn(network, height, width)
+    if isinstance(network, ResidualCNN):
+        return _lower_residual_cnn(network, height, width)
     check_sides(height, width, network.smallest_input)
     return _lower_qcn(network, height, width)
 
@@ -115,13 +117,13 @@ class ProgramBuilder:
             )
         )
 
-    def residual_blocks(self, name: str, value: str, stack: Any) -> str:
-        """Pre-activation residual blocks, one after the other; what follows the last is a ReLU."""
+    def residual_blocks(self, name: str, value: str, stack: Any, norm: nn.Module | None = None) -> str:
+        """Pre-activation residual blocks, one after the other; what follows the last is `norm`, and a ReLU."""
         blocks: list[Any] = list(stack)
         value = self.affine(f"{name}.entry", value, blocks[0].norm1, "relu")
         for i, block in enumerate(blocks):
-            # The batch norm behind a block is the next block's first; the ReLU behind the last is a projection's.
-            follows = blocks[i + 1].norm1 if i + 1 < len(blocks) else None
+            # The batch norm behind a block is the next block's first; the ReLU behind the last is of what reads it.
+            follows = blocks[i + 1].norm1 if i + 1 < len(blocks) else norm
             inner = self.convolution(f"{name}.{i}.conv1", value, block.conv1, norm=block.norm2, ending="relu")
             value = self.convolution(
                 f"{name}.{i}.conv2", inner, block.conv2, norm=follows, ending="relu", skip=(value, block.skip)
@@ -213,6 +215,17 @@ def _lower_cnn(network: CNN, height: int, width: int) -> Program:
     value = build.convolution("conv2", value, network.conv2, ending="relu")
     value = build.pool("pool2", value, "max", 2, 2)
     value = build.linear("hidden", value, network.hidden, "relu")
+    value = build.linear(CLASSES, value, network.classifier, "softmax")
+    return build.program(activation=(value, (network.classes,)))
+
+
+def _lower_residual_cnn(network: ResidualCNN, height: int, width: int) -> Program:
+    if height != width:
+        raise UsageError(f"export carries cnn-small for square images, not for {height}×{width}")
+    build = ProgramBuilder(network.in_channels, height, width)
+    value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
+    side = build.shapes[value][1]
+    value = build.pool("mean", value, "average", side, side)
     value = build.linear(CLASSES, value, network.classifier, "softmax")
     return build.program(activation=(value, (network.classes,)))
 

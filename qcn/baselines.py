@@ -1,4 +1,4 @@
-"""QCN's rivals, to be trained and tested by the same code: matrix capsules with EM routing, and the plain CNN.
+"""QCN's rivals, to be trained and tested by the same code: matrix capsules with EM routing, and two CNNs.
 
 G. Hinton, S. Sabour, N. Frosst, "Matrix Capsules with EM Routing", ICLR 2018: network and routing; also the CNN.
 A. Gritzman, "Avoiding Implementation Pitfalls of Matrix Capsules with EM Routing", 2019: the three remedies below.
@@ -22,12 +22,14 @@ Shapes: B images, C child types, J parent types, k×k kernel, P parent positions
 there are N = B·P windows. Votes are [I, N, 16, J]: parents innermost, where the softmax is; children outermost.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qcn.distributed import BatchNorm
 from qcn.errors import UsageError
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.model import (
@@ -36,7 +38,9 @@ from qcn.model import (
     RunningRMS,
     at_least_single,
     check_input,
+    residual_blocks,
     smallest_input,
+    strides_for,
     unbranched_stem,
 )
 
@@ -294,3 +298,26 @@ class CNN(nn.Module):
 def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5) -> CNN:
     """The CNN that capsule papers compare with, for images of size × size."""
     return CNN(in_channels, classes, size, dropout)
+
+
+class ResidualCNN(nn.Module):
+    """QCN without its capsules: four of its residual blocks, batch norm and ReLU, the mean over the map, linear."""
+
+    def __init__(self, in_channels: int, classes: int, widths: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        super().__init__()
+        self.in_channels, self.classes = in_channels, classes
+        self.blocks = nn.Sequential(*residual_blocks(in_channels, widths, strides))
+        self.norm = BatchNorm(widths[-1])
+        self.classifier = nn.Linear(widths[-1], classes)
+
+    def forward(self, image: Tensor) -> Prediction:
+        """[B, in_channels, H, W] -> empty poses [B, classes, 0], probabilities and logits [B, classes]."""
+        check_input(image, self.in_channels, 1)
+        logit = self.classifier(F.relu(self.norm(self.blocks(image))).mean((2, 3)))
+        return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
+
+
+def cnn_small(in_channels: int, classes: int, size: int | None = None) -> ResidualCNN:
+    """A CNN of QCN's size: 176 thousand parameters. Larger images get a larger first stride, as QCN's do."""
+    first = math.prod(strides_for(size)) // 2 if size else 1
+    return ResidualCNN(in_channels, classes, (32, 64, 64, 32), (first, 2, 2, 1))

@@ -17,11 +17,12 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "em-unbranched": baselines.em_unbranched,
     "vb": vb.vb,
     "cnn": baselines.cnn,
+    "cnn-small": baselines.cnn_small,
 }
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:
-    """A freshly initialised network. Options: `mode` and `iterations` of routing; `size`, for QCNs and `cnn`."""
+    """A freshly initialised network. Options: `mode` and `iterations` of routing; `size`, for QCNs and CNNs."""
     if name not in MODELS:
         raise unknown_name("model", name, MODELS)
     if in_channels < 1 or classes < 2:

@@ -13,13 +13,16 @@ from qcn.baselines import (
     Votes,
     Windows,
     cnn,
+    cnn_small,
     em,
     em_branched,
     em_routing,
     em_unbranched,
 )
 from qcn.errors import UsageError
+from qcn.model import qcn
 from qcn.vb import vb, vb_routing
+from qcn.zoo import parameter_count
 
 Build = Callable[[int, int], nn.Module]
 
@@ -30,8 +33,10 @@ SMALL: dict[str, Build] = {
     "em-unbranched": lambda channels, classes: em_unbranched(channels, classes, capsules=4),
     "vb": lambda channels, classes: vb(channels, classes, stem=16, capsules=(4, 8, 8)),
     "cnn": cnn,
+    "cnn-small": cnn_small,
 }
 CAPSULES = ["em", "em-branched", "em-unbranched", "vb"]
+CNNS = ["cnn", "cnn-small"]
 
 
 def em_without_bias(votes: Tensor, activation: Tensor, windows: Windows, iterations: int) -> tuple[Tensor, Tensor]:
@@ -71,14 +76,27 @@ def test_parameter_counts_are_the_published_ones(model: Callable[[], nn.Module],
     assert sum(parameter.numel() for parameter in model().parameters()) == parameters
 
 
+@pytest.mark.parametrize(("channels", "classes"), [(1, 10), (2, 5), (3, 10)])
+def test_the_small_cnn_has_the_size_of_a_qcn(channels: int, classes: int) -> None:
+    own, rival = (parameter_count(network(channels, classes)) for network in (qcn, cnn_small))
+    assert 0.9 * own < rival < own
+
+
+@pytest.mark.parametrize(("size", "grid"), [(28, 7), (32, 8), (64, 8), (96, 8), (128, 8)])
+def test_larger_images_get_a_larger_first_stride(size: int, grid: int) -> None:
+    network = cnn_small(1, 3, size).eval()
+    assert network.blocks(torch.zeros(1, 1, size, size)).shape[-2:] == (grid, grid)
+    assert parameter_count(network) < 1.1 * parameter_count(cnn_small(1, 3))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
     torch.manual_seed(0)
     model = SMALL[name](3, 7)
     prediction = model(torch.randn(3, 3, 32, 32))
-    assert prediction.pose.shape == (3, 7, 0 if name == "cnn" else 16)
+    assert prediction.pose.shape == (3, 7, 0 if name in CNNS else 16)
     assert prediction.activation.shape == prediction.logit.shape == (3, 7)
-    expected = prediction.logit.softmax(1) if name == "cnn" else torch.sigmoid(prediction.logit)
+    expected = prediction.logit.softmax(1) if name in CNNS else torch.sigmoid(prediction.logit)
     torch.testing.assert_close(prediction.activation, expected)
     F.cross_entropy(prediction.logit, torch.tensor([0, 1, 2])).backward()
     for parameter_name, parameter in model.named_parameters():

@@ -72,5 +72,5 @@ def standardise(pixels: Tensor, one: float, spec: Preprocessing) -> Tensor:
         raise UsageError(f"images have {pixels.shape[1]} channels, but the network was trained on {len(spec.mean)}")
     # Tensors, since on a GPU torch divides by a number by multiplying with its rounded inverse.
     white = pixels.new_full((1, 1, 1), one, dtype=torch.float64)
-    mean, std = (pixels.new_tensor(of, dtype=torch.float64)[:, None, None] for of in (spec.mean, spec.std))
+    mean, std = (torch.stack([white.new_full((1, 1), each) for each in of]) for of in (spec.mean, spec.std))
     return ((pixels / white - mean) / std).float()

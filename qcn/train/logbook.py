@@ -2,6 +2,8 @@
 
 import csv
 import io
+import math
+import time
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +15,8 @@ from qcn.distributed import rank
 from qcn.files import write_text
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
+
+DRAW_EVERY_S = 10.0  # the learning curves: a picture takes as long as a short epoch on a GPU
 
 
 class Logbook:
@@ -34,6 +38,7 @@ class Logbook:
         total = steps_per_epoch * self.epochs
         self.task = self.bar.add_task(f"epoch {run.progress.epoch + 1}", total=total, completed=step, rate="")
         self.step = step
+        self.drawn = -math.inf  # when the curves were drawn last
 
     def __enter__(self) -> "Logbook":
         self.bar.start()
@@ -64,7 +69,7 @@ class Logbook:
             self.events.add_scalar("train/loss", loss, step)
 
     def epoch_done(self, run: Run, row: Epoch) -> None:
-        """After an epoch: print a line, and write the metrics and curves again."""
+        """After an epoch: print a line, and write the metrics and, at times, the curves again."""
         if not self.active:
             return
         self.say(
@@ -79,4 +84,6 @@ class Logbook:
         writer.writeheader()
         writer.writerows(map(asdict, run.history))
         write_text(self.folder / "metrics.csv", table.getvalue())
-        learning_curves(self.folder / "curves.png", run.history)
+        if row.epoch == self.epochs or time.monotonic() - self.drawn > DRAW_EVERY_S:
+            learning_curves(self.folder / "curves.png", run.history)
+            self.drawn = time.monotonic()

@@ -10,8 +10,10 @@ import hashlib
 import math
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from qcn.files import alone_in
 from qcn.model import QCN, Prediction, choose_kernels, slow_because
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
+from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, loss_of
 from qcn.train.record import RUN, Epoch, Progress, Run, load_run, new_run
@@ -128,6 +131,15 @@ def floating(network: nn.Module) -> list[Tensor]:
     return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What happens in an epoch of N images."""
+
+    order: Tensor  # [N], of the images
+    draws: Tensor  # [N, augmentation.draws]: the random numbers that vary each image, by its place in the order
+    schedule: Tensor  # [steps, 4], float64: a step's number, learning rate, margin, and weight in the average
+
+
 class Training:
     """A run in progress: the network, its optimiser, the data on the device, and the record that checkpoints write."""
 
@@ -154,10 +166,15 @@ class Training:
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
         self.names = [name for name, _ in self.network.named_parameters()]
-        # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`.
+        # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`. CUDA graphs need `capturable`.
         self.optimizer = torch.optim.AdamW(
-            self.network.parameters(), lr=settings.lr, weight_decay=settings.weight_decay, fused=True
+            self.network.parameters(),
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+            fused=True,
+            capturable=device.type == "cuda",
         )
+        self.as_graph = device.type == "cuda" and world_size() == 1  # whether a step is one CUDA graph
         self.images = resident(splits.train.images, device)
         self.labels = torch.from_numpy(splits.train.labels).to(device)
         self.epoch, self.step = 0, 0  # the epoch in progress, and the steps taken since the run began
@@ -192,11 +209,10 @@ class Training:
             # Batch statistics are already equal on all processes; only gradients are left to share.
             module = DistributedDataParallel(module, broadcast_buffers=False)
         if self.settings.compile:
-            # On a GPU as CUDA graphs: with fused routing a step is mostly the time of launching it.
-            mode = "reduce-overhead" if self.device.type == "cuda" and world_size() == 1 else "default"
-            module = torch.compile(module, mode=mode)  # type: ignore[assignment]
-            # torch makes an empty one, to own the graphs' memory, and warns of it.
-            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+            module = torch.compile(module)  # type: ignore[assignment]
+        step: Callable[..., Tensor] = partial(self.update, module)
+        if self.as_graph:
+            step = Recorded(step)
         if self.step == 0:
             self.save(best=True)
         # Several processes cannot agree on the step to stop after: a signal ends them at once.
@@ -208,22 +224,24 @@ class Training:
                 logbook.say(f"routing runs in plain torch, which is slow: {why}")
             while self.epoch < self.settings.epochs:
                 started, first = time.perf_counter(), self.step
-                self.train_epoch(module, logbook)
+                module.train()
+                self.train_epoch(step, logbook)
                 row = self.finish_epoch(time.perf_counter() - started, self.step - first)
                 logbook.epoch_done(self.record, row)
                 self.stop_if_asked()
         self.measure_confidence()
         return self.record
 
-    def train_epoch(self, module: nn.Module, logbook: Logbook) -> None:
+    def train_epoch(self, step: Callable[..., Tensor], logbook: Logbook) -> None:
         """The rest of the epoch in progress."""
-        module.train()
         plan = self.plan(self.epoch)
         share = self.settings.batch_size // world_size()
         saved = time.monotonic()
         for batch in range(self.step - self.epoch * self.steps_per_epoch, self.steps_per_epoch):
             start = batch * self.settings.batch_size + rank() * share
-            loss = self.update(module, *self.batch(plan, slice(start, start + share)))
+            torch.manual_seed(seed_of(self.settings.seed, self.step, rank()))  # dropout
+            loss = step(*self.batch(plan, slice(start, start + share)), plan.schedule[batch])
+            self.step += 1
             last = batch + 1 == self.steps_per_epoch
             if last or batch % REPORT_EVERY == 0:
                 self.refuse_faults()
@@ -254,49 +272,69 @@ class Training:
     def margin(self, step: int) -> float:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
-    def loss(self, prediction: Prediction, label: Tensor, step: int, over: Mixed | None) -> Tensor:
-        return loss_of(prediction, label, self.settings.loss, self.margin(step), self.settings.label_smoothing, over)
+    def loss(self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None) -> Tensor:
+        return loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
 
-    def plan(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """The order of the images in an epoch, and the random numbers that vary each of them: [N], [N, draws]."""
+    def plan(self, epoch: int) -> Plan:
+        """All that an epoch decides beforehand, on the device."""
         generator = torch.Generator().manual_seed(seed_of(self.settings.seed, epoch))
         order = torch.randperm(len(self.labels), generator=generator)
         draws = torch.rand(len(self.labels), self.augmentation.draws, generator=generator)
-        return order.to(self.device), draws.to(self.device)
+        first = epoch * self.steps_per_epoch
+        schedule = torch.tensor(
+            [
+                (step, self.learning_rate(step), self.margin(step), self.average_weight(step))
+                for step in range(first, first + self.steps_per_epoch)
+            ],
+            dtype=torch.float64,
+        )
+        return Plan(order.to(self.device), draws.to(self.device), schedule.to(self.device))
 
-    def batch(self, plan: tuple[Tensor, Tensor], rows: slice) -> tuple[Tensor, Tensor, Mixed | None]:
-        """Images as the network sees them, their labels, and what was laid over them, if anything is."""
-        order, draws = plan
-        chosen = order[rows]
-        images = self.images[chosen.to(self.images.device)].to(self.device)
-        seen, labels = augmented(images, self.preprocessing, self.augmentation, draws[rows]), self.labels[chosen]
+    def average_weight(self, step: int) -> float:
+        """How far a step moves the averaged weights towards the raw ones; further in the first thousands of steps."""
+        return 1 - min(self.settings.ema or 0.0, (2 + step) / (11 + step))
+
+    def batch(self, plan: Plan, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Images as they are stored, their labels, and the numbers that vary them."""
+        chosen = plan.order[rows]
+        return self.images[chosen.to(self.images.device)].to(self.device), self.labels[chosen], plan.draws[rows]
+
+    def seen(self, images: Tensor, label: Tensor, draws: Tensor) -> tuple[Tensor, Mixed | None]:
+        """Images as the network sees them, and what was laid over them, if anything is."""
+        image = augmented(images, self.preprocessing, self.augmentation, draws)
         if not self.augmentation.mixup:
-            return seen, labels, None
-        seen, others, shares = mixed(seen, labels, self.augmentation.mixup, draws[rows, 9])
-        return seen, labels, (others, shares)
+            return image, None
+        image, others, shares = mixed(image, label, self.augmentation.mixup, draws[:, 9])
+        return image, (others, shares)
 
-    def update(self, module: nn.Module, image: Tensor, label: Tensor, over: Mixed | None) -> Tensor:
-        """One step of the optimiser; returns the loss. Nothing in it waits for a GPU."""
+    def update(self, module: nn.Module, images: Tensor, label: Tensor, draws: Tensor, numbers: Tensor) -> Tensor:
+        """One step of the optimiser; returns the loss. Nothing in it waits for a GPU: it can be a CUDA graph.
+
+        `numbers` is the step's row of `Plan.schedule`.
+        """
         settings = self.settings
-        torch.manual_seed(seed_of(settings.seed, self.step, rank()))  # dropout
+        step, rate, margin, weight = numbers.unbind()
+        image, over = self.seen(images, label, draws)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
-        loss = self.loss(prediction, label, self.step, over)
+        loss = self.loss(prediction, label, margin.float(), over)
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
         # From the first NaN on, the optimiser leaves the weights as they are, so that the fault can still be found.
-        self.first_fault = torch.where((self.first_fault < 0) & ~norm.isfinite(), self.step, self.first_fault)
-        self.optimizer.found_inf = (self.first_fault >= 0).float()  # type: ignore[attr-defined]
+        found = torch.where((self.first_fault < 0) & ~norm.isfinite(), step.long(), self.first_fault)
+        self.first_fault.copy_(found)
+        self.optimizer.found_inf = (found >= 0).float()  # type: ignore[attr-defined]
         for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(self.step)
+            group["lr"] = rate.float()
         self.optimizer.step()
-        self.step += 1
         with torch.no_grad():
             self.sums += torch.stack([loss.double(), (prediction.activation.argmax(1) != label).double().sum()])
             if settings.ema:
-                decay = min(settings.ema, (1 + self.step) / (10 + self.step))
-                torch._foreach_lerp_(*self.averaged, 1 - decay)
+                average, raw = self.averaged
+                moves = torch._foreach_sub(raw, average)
+                torch._foreach_mul_(moves, weight.float())
+                torch._foreach_add_(average, moves)
         return loss.detach()
 
     def refuse_faults(self) -> None:
@@ -306,8 +344,9 @@ class Training:
             return
         epoch, batch = divmod(fault, self.steps_per_epoch)
         start = batch * self.settings.batch_size
-        image, label, over = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
-        where = first_non_finite(self.network, image, lambda p: self.loss(p, label, fault, over))
+        images, label, draws = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
+        image, over = self.seen(images, label, draws)
+        where = first_non_finite(self.network, image, lambda p: self.loss(p, label, self.margin(fault), over))
         kept = self.record.last
         raise CheckFailed(
             f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "

@@ -11,7 +11,7 @@ Loss = Literal["spread", "ce"]
 Mixed = tuple[Tensor, Tensor]  # labels [B] of the images laid over a batch's, and their shares [B]
 
 
-def spread_loss(activation: Tensor, label: Tensor, margin: float) -> Tensor:
+def spread_loss(activation: Tensor, label: Tensor, margin: float | Tensor) -> Tensor:
     """Σ over wrong classes i of max(0, m − (a_t − a_i))²: activation [B, J], label [B] -> [B]."""
     target = activation.gather(1, label[:, None])
     shortfall = F.relu(margin - (target - activation)).square()
@@ -20,7 +20,12 @@ def spread_loss(activation: Tensor, label: Tensor, margin: float) -> Tensor:
 
 
 def loss_of(
-    prediction: Prediction, label: Tensor, loss: Loss, margin: float, smoothing: float = 0.0, mixed: Mixed | None = None
+    prediction: Prediction,
+    label: Tensor,
+    loss: Loss,
+    margin: float | Tensor,
+    smoothing: float = 0.0,
+    mixed: Mixed | None = None,
 ) -> Tensor:
     """The training loss of a batch, a scalar; `mixed` names other labels in its images, and how much of each."""
     if mixed:
@@ -30,7 +35,7 @@ def loss_of(
     return _each(prediction, label, loss, margin, smoothing).mean()
 
 
-def _each(prediction: Prediction, label: Tensor, loss: Loss, margin: float, smoothing: float) -> Tensor:
+def _each(prediction: Prediction, label: Tensor, loss: Loss, margin: float | Tensor, smoothing: float) -> Tensor:
     """The loss of each image, [B]."""
     if loss == "spread":
         return spread_loss(prediction.activation, label, margin)

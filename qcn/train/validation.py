@@ -11,7 +11,7 @@ from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 
-BATCH = 32  # for the full-size QCN the reference routing holds 0.1 GB of votes per image
+BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
 
 
 def predict(
@@ -39,10 +39,17 @@ def activations(
     pixels = torch.from_numpy(images.images[rows])
     answers = []
     with torch.inference_mode():
-        for batch in pixels.split(BATCH):
+        for batch in pixels.split(batch_size(device)):
             answers.append(network(preprocess(batch.to(device), preprocessing)).activation.float().cpu())
             report(len(batch))
     return torch.cat(answers).numpy() if answers else np.empty((0, len(images.classes)), np.float32)
+
+
+def batch_size(device: torch.device) -> int:
+    """How many images a device with this much free memory should answer at a time."""
+    if device.type != "cuda":
+        return BATCH
+    return max(BATCH, min(8 * BATCH, torch.cuda.mem_get_info(device)[0] // 2**29))
 
 
 def count_errors(

@@ -73,6 +73,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "toy": (toy, (45, 50)),
     "qcn-tiny": (lambda: create("qcn-tiny", in_channels=2, classes=5), (29, 26)),
     "cnn": (lambda: create("cnn", in_channels=2, classes=5, size=21), (21, 21)),
+    "cnn-small": (lambda: create("cnn-small", in_channels=2, classes=5), (27, 27)),
     "qcn-tiny-64": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=64), (64, 59)),
     "qcn-tiny-96": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=96), (96, 96)),
     "qcn-unbranched": (lambda: create("qcn-unbranched", in_channels=2, classes=5), (25, 26)),

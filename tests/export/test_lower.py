@@ -85,6 +85,16 @@ def test_the_program_of_a_cnn_answers_as_the_network_does(size: int) -> None:
     assert [operation.name for operation in program.operations if isinstance(operation, Pool)] == ["pool1", "pool2"]
 
 
+@pytest.mark.parametrize("size", [28, 33])
+def test_the_program_of_a_small_cnn_answers_as_the_network_does(size: int) -> None:
+    network = trained("cnn-small", (size, size))
+    program = lower(network, size, size)
+    assert_answers_as(network, program, torch.randn(3, 2, size, size))
+    assert [operation.name for operation in program.operations if isinstance(operation, Pool)] == ["mean"]
+    with pytest.raises(UsageError, match="cnn-small for square images, not for 28×30"):
+        lower(network, 28, 30)
+
+
 @pytest.mark.parametrize("name", ["qcn-tiny", "cnn"])
 def test_lowering_leaves_the_network_alone_and_shares_nothing_with_it(name: str) -> None:
     network = trained(name, (28, 28), **({"size": 28} if name == "cnn" else {}))
@@ -130,7 +140,9 @@ def test_the_programs_shapes_are_those_of_the_networks_layers(name: str) -> None
 @pytest.mark.parametrize("name", ["em", "vb"])
 def test_networks_for_training_only_are_refused_with_that_reason(name: str) -> None:
     network = create(name, in_channels=1, classes=4)
-    with pytest.raises(UsageError, match=r"is for training only: EM and VB routing .* no deployment form.*and cnn$"):
+    with pytest.raises(
+        UsageError, match=r"is for training only: EM and VB routing .* no deployment form.*cnn and cnn-small$"
+    ):
         lower(network, 28, 28)
 
 

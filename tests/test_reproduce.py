@@ -1,0 +1,38 @@
+"""benchmarks/reproduce.py: rows are trained once, in pieces, and their results gathered."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "reproduce.py"
+
+
+def reproduce(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = tmp_path / "results.json", tmp_path / "runs"
+    results.write_text(json.dumps({"date": "", "results": [{"weights_sha256": "older"}]}))
+    call = ("mnist/cnn-small", "--seeds", "2-3", "--set", "epochs=1", "batch_size=30")
+    places = ("--data-dir", data_dir, "--runs", runs, "--json", results)
+    first = reproduce(*call, *places)
+    assert first.returncode == 0, first.stderr
+    older, *rows = json.loads(results.read_text())["results"]
+    assert older == {"weights_sha256": "older"}
+    assert [(row["row"], row["seed"], row["epochs"]) for row in rows] == [
+        ("mnist/cnn-small,epochs=1,batch_size=30", seed, 1) for seed in (2, 3)
+    ]
+    assert all(0 <= row["splits"]["test"]["error"] <= 1 and row["machine"]["commit"] for row in rows)
+    trained = {path: path.stat().st_mtime_ns for path in runs.glob("*/weights-*")}
+    second = reproduce(*call, *places)
+    assert second.returncode == 0 and "seed 3 done: 3 runs" in second.stdout
+    assert {path: path.stat().st_mtime_ns for path in runs.glob("*/weights-*")} == trained
+
+
+def test_the_rows_are_listed_and_others_refused() -> None:
+    listed = reproduce("--list")
+    assert "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 loss=spread lr=0.01" in listed.stdout.splitlines()
+    wrong = reproduce("mnist/qnc")
+    assert wrong.returncode == 2 and "there is no row mnist/qnc: see --list" in wrong.stderr
