@@ -25,8 +25,8 @@ from qcn.train.settings import settings_from
 
 RESULTS = Path(__file__).parent / "results" / "accuracy-h200.json"
 AUTHORS = {"loss": "spread", "lr": 1e-2}  # as the paper trains a QCN, and with our preset's peak rate
-# Of 1e-3, 3e-3 and 1e-2 the rate with the least validation error on viewpoints-azimuth
-SMALL = {"loss": "ce", "lr": 3e-3}
+# Of 1e-3, 3e-3 and 1e-2 the rate with the least training error on viewpoints-azimuth; none errs on validation there.
+SMALL = {"loss": "ce", "lr": 1e-2}
 LARGE = {"loss": "ce", "lr": 1e-3}
 BEST = {"augment": "strong", "label_smoothing": 0.05}
 
@@ -41,7 +41,7 @@ def _recipes() -> dict[str, dict[str, Any]]:
             strong = {"model": model, "epochs": epochs, **settings, "augment": "strong"}
             rows[f"{dataset}/{model}-strong"] = strong
     for dataset, epochs in {"mnist": 40, "fashion-mnist": 60, "cifar10": 100}.items():
-        for model, lr in {"qcn": 1e-2, "cnn-small": 3e-3}.items():
+        for model, lr in {"qcn": 1e-2, "cnn-small": 1e-2}.items():
             rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, "lr": lr}
             rows[f"{dataset}/{model}-best"] = {"model": model, "epochs": epochs, "lr": lr, **BEST}
     return {row: {"dataset": row.split("/")[0], **settings} for row, settings in rows.items()}

@@ -22,6 +22,7 @@ from qcn.export.tensorrt.config import BuildRequest
 from qcn.export.tensorrt.find import FLAVOURS
 from qcn.names import PRECISIONS, Precision
 from qcn.packages import installed
+from qcn.shipped import RUN
 
 if TYPE_CHECKING:
     from qcn.export.onnx.build import Routing
@@ -161,8 +162,8 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
         return Bundle.open(source, request.public_key)
     if request.public_key:
         raise UsageError(f"--public-key is for bundles, and {source} is not one: leave it out")
-    if not (source / "run.json").exists():
-        raise UsageError(f"{source} is neither a training run (no run.json) nor a bundle (no {MANIFEST})")
+    if not (source / RUN).exists():
+        raise UsageError(f"{source} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
     _need_torch("exporting from a run, unlike from a bundle,")
     return _from_run(source, out or Path("runs/export") / Path(os.path.realpath(source)).name, request, data_dir)
 

@@ -32,6 +32,11 @@ class Confidence:
             raise UsageError(f"a calibration error is from 0 to 1, not {self.error}")
 
 
+def temperature_of(confidence: Confidence | None) -> float:
+    """1 where it was not measured."""
+    return confidence.temperature if confidence else 1.0
+
+
 def probabilities(activation: NDArray[np.floating], temperature: float, poses: bool) -> NDArray[np.float64]:
     """[B, classes] of activations [B, classes]; `poses` says whether they are of capsules, and not a CNN's."""
     return _softmax(scores(activation, poses) / temperature)

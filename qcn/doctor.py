@@ -12,6 +12,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export import precision
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Artefact, Format
+from qcn.export.program import Program
 from qcn.export.targets import foreign, install_hint, product, this_gpu
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
@@ -53,6 +54,7 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     """A row for each file of the bundle; raises UsageError where there is none."""
     bundle = Bundle.open(folder, public_key)
     artefacts = {artefact.file: artefact for artefact in bundle.manifest.files}
+    program = _program(bundle)
     rows = []
     for finding in bundle.check():
         artefact = artefacts.get(finding.file)
@@ -62,7 +64,7 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
             continue
         try:
             support = LOOKS[artefact.format](artefact, bundle)
-            _check_precision(artefact, bundle)
+            _check_precision(artefact, bundle, program)
         except UsageError as error:  # as the manifest says, and yet not what it should be
             rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.rebuild_command(folder)))
         else:
@@ -71,11 +73,20 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     return rows
 
 
-def _check_precision(artefact: Artefact, bundle: Bundle) -> None:
+def _program(bundle: Bundle) -> Program | None:
+    """None where the weights are not whole, which their own row says."""
+    try:
+        return bundle.program()
+    except UsageError:
+        return None
+
+
+def _check_precision(artefact: Artefact, bundle: Bundle, program: Program | None) -> None:
     """Refuse a file that computes in another precision than the manifest says, where that can be read."""
-    if why := precision.read(bundle.folder / artefact.file, artefact.format, bundle.program()).contradicts(
-        artefact.precision
-    ):
+    if program is None:
+        return
+    seen = precision.read(bundle.folder / artefact.file, artefact.format, program)
+    if why := seen.contradicts(artefact.precision):
         raise UsageError(f"{artefact.file} is {why}")
 
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from qcn.errors import UsageError, unknown_name
+from qcn.export.bundle.manifest import MANIFEST
 
 SHIPPED = Path(__file__).resolve().parents[1] / "models"
-RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
+RUN = "run.json"  # what a training run has, as a bundle has its manifest
 
 
 def place(name: str) -> Path:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qcn.export.bundle import golden, weights
+from qcn.export.bundle.manifest import Manifest
+
 DEPLOY = Path(__file__).parents[1] / "deploy"
 BUILD = DEPLOY.parent / "build"  # by `make`, in release form
 CONSUMER = DEPLOY / "tests" / "consumer"
@@ -91,6 +94,14 @@ def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(tiny: Pa
     configure(CONSUMER, tmp_path, *options)
     run("cmake", "--build", tmp_path, "--parallel", "2")
     assert run(tmp_path / "consumer_c", tiny) == run(tmp_path / "consumer_cpp", tiny) != ""
+
+
+def test_fuzzers_begin_with_files_that_are_right() -> None:
+    """A file that is refused at its first key leads a fuzzer nowhere."""
+    for manifest in (DEPLOY / "fuzz" / "corpus" / "manifest").iterdir():
+        Manifest.from_json(manifest.read_bytes())
+    for arrays in (DEPLOY / "fuzz" / "corpus" / "safetensors").iterdir():
+        (golden if arrays.name.startswith("golden") else weights).read(arrays)
 
 
 @pytest.mark.slow  # it compiles everything

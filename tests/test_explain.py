@@ -209,13 +209,13 @@ def test_evidence_is_where_it_was_planted(inside: Inside) -> None:
 
 
 def test_the_loudest_parts_are_in_order(inside: Inside) -> None:
-    found = loudest(inside, 1, 1000)
+    found = loudest(evidence(inside, 1)[0], 1000)
     weights = [part.weight for part in found]
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(1)
     best = found[0]
     assert best.activation == inside.routings[-1].children.activation[best.type, best.row, best.column]
-    assert len(loudest(inside, 1, 3)) == 3
+    assert len(loudest(evidence(inside, 1)[0], 3)) == 3
 
 
 def test_a_place_depends_on_its_field_and_on_nothing_else() -> None:
@@ -291,7 +291,8 @@ def test_heat_is_drawn_where_it_is_and_on_one_scale() -> None:
     shown = pixels_of(drawing.with_heat(np.zeros((2, 20, 22), np.float32), heat, 0, 1))
     assert shown.shape == (200, 220, 3)
     assert shown[:, :140].mean() + 50 < shown[:, 170:].mean()
-    rows = panels.rows(picture_of(0 * IMAGE), evidence(look(small(), IMAGE), 1), 4)
+    found = evidence(look(small(), IMAGE), 1)
+    rows = panels.rows(picture_of(0 * IMAGE), found, panels.scale(found, 4))
     assert [row.name for row in rows] == ["capsules2", "capsules1", PRIMARY]
     # A layer's picture is as bright as its share says, whichever layer it is: the image under it is the same.
     stages = [stage for row in rows for stage in row.stages]
@@ -566,10 +567,7 @@ def test_in_a_browser(tmp_path: Path, inside: Inside) -> None:
         for width in (390, 1280):
             for dark in (False, True):
                 browser.show(file, width, dark)
-                assert browser.ask("document.documentElement.scrollWidth") == width  # no sideways scrolling
-                outside = "[...document.querySelectorAll('main > *, section > :not(.scroll)')]"
-                outside += f".filter(e => e.getBoundingClientRect().right > {width}).length"
-                assert browser.ask(outside) == 0
+                browser.check_width(width)
         assert browser.ask("[...document.images].filter(i => !i.complete || !i.naturalWidth).length") == 0
         before = browser.ask(at)
         browser.ask("turn(groups.votes, 0, 0)")  # the script draws what Python drew, to a tenth

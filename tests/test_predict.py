@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +100,28 @@ def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sources.shutil, "which", lambda program: None)
     with pytest.raises(MissingError, match="opencv-python-headless, or install ffmpeg"):
         list(sources.pictures([str(tmp_path / "film.mp4")]))
+
+
+@pytest.mark.parametrize(
+    ("source", "given"),
+    [("film.mp4", ["-i", "file:film.mp4"]), ("camera1", ["-f", "v4l2", "-i", "/dev/video1"])],
+)
+def test_frames_by_an_ffmpeg_that_complains_a_lot(
+    source: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = f"assert sys.argv[-{len(given)}:] == {given}, sys.argv\n"
+    probe += """print('{"streams": [{"width": 4, "height": 2}]}')"""
+    words = "signal.alarm(20); sys.stderr.write('error\\n' * 100_000); sys.stdout.buffer.write(bytes(range(48)))"
+    for name, text in (("ffprobe", probe), ("ffmpeg", words)):
+        (tmp_path / name).write_text(f"#!{sys.executable}\nimport signal, sys\n{text}\n", encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "film.mp4").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(sources, "installed", lambda package: False)
+    found = list(sources.pictures([source]))
+    assert [one.name for one in found] == [f"{source}#0", f"{source}#1"]
+    assert found[1].pixels is not None and found[1].pixels.ravel().tolist() == list(range(24, 48))
 
 
 def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "reproduce.py"
 
 
@@ -12,6 +14,7 @@ def reproduce(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, tmp_path: Path) -> None:
     results, runs = tmp_path / "results.json", tmp_path / "runs"
     results.write_text(json.dumps({"date": "", "results": [{"weights_sha256": "older"}]}))

@@ -328,7 +328,7 @@ def test_nan_is_found_in_a_step_that_is_a_cuda_graph(
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "options",
-    [{}, {"augment": "strong"}, {"loss": "spread", "label_smoothing": 0.0}, {"model": "cnn"}, {"model": "cnn-small"}]
+    [{}, {"augment": "strong"}, {"loss": "spread"}, {"model": "cnn"}, {"model": "cnn-small"}]
     + [{"model": "em"}, {"model": "vb"}, {"kernels": "reference"}, {"precision": "bf16"}],
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )
@@ -346,7 +346,7 @@ def test_a_cuda_graph_takes_the_steps_that_single_launches_do(
         weights.append(last_weights(out))
     plain, graph = weights
     first, last = run.history
-    assert last.train_loss < first.train_loss
+    assert last.train_error < first.train_error
     moved = [name for name, tensor in training.record.model.create().state_dict().items() if tensor.is_floating_point()]
     for name in moved:  # sums in another order differ by rounding, which twelve steps enlarge
         torch.testing.assert_close(graph[name], plain[name], atol=3e-3, rtol=3e-2, msg=name)

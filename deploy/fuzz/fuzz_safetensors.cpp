@@ -51,8 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const bool poses : {true, false}) {
       qcn::Manifest manifest;  // as deploy/tests/tiny_bundle.cpp has it
       manifest.classes = {"cat", "dog", "é"};
-      manifest.image_height = 10, manifest.image_width = 12;
-      manifest.preprocessing = {std::nullopt, 8, false, {0.5}, {0.25}};
+      manifest.preprocessing = {{1, 10, 12, qcn::Fit::kCrop}, std::nullopt, 8, false, {0.5}, {0.25}};
       manifest.signature = {1, 8, 8, 3, poses};
       refused_or_done([&] { qcn::check_preprocessing(manifest, qcn::read_golden(file, manifest)); });
     }

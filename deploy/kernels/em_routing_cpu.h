@@ -1,4 +1,5 @@
-// What the driver of the CPU kernels (em_routing.cpp) and the kernels, one copy per instruction set, know of each other.
+// What the driver of the CPU kernels (em_routing.cpp) and the kernels, one copy per instruction set, know of each
+// other.
 #ifndef QCN_KERNELS_EM_ROUTING_CPU_H
 #define QCN_KERNELS_EM_ROUTING_CPU_H
 

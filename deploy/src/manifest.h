@@ -26,8 +26,8 @@ struct Preprocessing {
 
   // Whether they say the same, of whatever images.
   bool operator==(const Preprocessing& other) const {
-    return stored.fit == other.stored.fit && resize == other.resize && crop == other.crop && by_image == other.by_image && mean == other.mean &&
-           std == other.std;
+    return stored.fit == other.stored.fit && resize == other.resize && crop == other.crop &&
+           by_image == other.by_image && mean == other.mean && std == other.std;
   }
 };
 

@@ -61,8 +61,7 @@ void check_preprocessing(const Manifest& manifest, const Golden& golden) {
   for (std::size_t row = 0; row < golden.rows.size(); ++row) {
     if (!golden.has_image[row]) continue;
     preprocess(manifest.preprocessing,
-               qcn_image_planar(golden.image + row * bytes, stored.width, stored.height, stored.channels),
-               seen.data());
+               qcn_image_planar(golden.image + row * bytes, stored.width, stored.height, stored.channels), seen.data());
     const float* const expected = golden.input + row * pixels;
     if (std::memcmp(seen.data(), expected, pixels * sizeof(float)) == 0) continue;
     std::size_t at = 0;

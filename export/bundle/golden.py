@@ -127,6 +127,11 @@ class Golden:
         """What the network answers with: its activations, and its poses if it has any."""
         return ("activation", "pose") if self.reference.pose.size else ("activation",)
 
+    @property
+    def with_image(self) -> list[int]:
+        """The places of the rows whose input is made from an image."""
+        return [place for place, row in enumerate(self.rows) if row not in self.inputs_only]
+
     def _check_rows(self) -> None:
         if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
             raise UsageError(f"two of its rows are named '{readable(twice[0])}'")

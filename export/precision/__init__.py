@@ -23,9 +23,9 @@ from qcn.export.bundle.manifest import Format
 from qcn.export.precision import onnx_file, torch_file
 from qcn.export.precision.products import Products
 from qcn.export.program import Convolution, Linear, Program, Shape
-from qcn.names import PRECISIONS, AnyPrecision, Precision
+from qcn.export.tensorrt.receipt import ELEMENT_TYPES
+from qcn.names import PRECISIONS, AnyPrecision
 
-TYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 READERS = {
     "onnx": onnx_file.read,
     "onnx-tensorrt": onnx_file.read,
@@ -68,16 +68,16 @@ def read(path: Path, format: Format, program: Program) -> Seen:
 
 def judge(products: Products, program: Program) -> Seen:
     """The precision that these products of a file are in, as those of this program."""
-    if strange := sorted(products.types - set(TYPES.values())):
+    if strange := sorted(products.types - set(ELEMENT_TYPES.values())):
         return Seen(None, f"it computes in {', '.join(strange)} too")
     halves = products.types - {"float32"}
     if not halves:
         return Seen("fp32")
     if len(halves) > 1:
         return Seen(None, "it computes in float16 and in bfloat16")
-    precision = next(name for name in PRECISIONS if TYPES[name] in halves)
+    precision = next(name for name in PRECISIONS if ELEMENT_TYPES[name] in halves)
     expected = Counter(_weights(program))
-    inside = Counter(shape for type_, shape in products.weights if type_ == TYPES[precision])
+    inside = Counter(shape for type_, shape in products.weights if type_ == ELEMENT_TYPES[precision])
     if lacking := sum((expected - inside).values()):
         return Seen(None, f"{lacking} of its {expected.total()} convolutions and linear layers are not in {precision}")
     wide = sum(type_ == "float32" for type_, _ in products.weights)

@@ -20,6 +20,7 @@ INDICES = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero")
 TRUTHS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf")
 BY_SECOND = ("Where", "CastLike")  # whose answer has the type of their second input
 MOST_NODES = 200_000  # functions may call functions: this ends what would go on for long
+DEEPEST = 64  # functions that are called from functions
 
 
 @dataclass
@@ -46,38 +47,37 @@ class _Graph:
 
 def read(path: Path) -> Products:
     """The products of a graph; UsageError says why they cannot be read."""
+    types = _inferred(path)
+    return Products(tuple(types.weights), frozenset(TYPES[type_] for type_ in types.seen if type_ in TYPES))
+
+
+def convolutions(path: Path) -> dict[str, str]:
+    """The type of each convolution and linear layer by its node's name, as a TensorRT receipt wants them."""
+    return _inferred(path).by_name
+
+
+def _inferred(path: Path) -> "_Types":
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"the graph has more than {MOST_BYTES:,} bytes")
     try:
         graph, functions = _model(memoryview(path.read_bytes()))
     except (IndexError, ValueError) as error:
         raise UsageError(f"it is not an ONNX graph: {error}") from None
-    return _Types(functions).of(graph)
-
-
-def convolutions(path: Path) -> dict[str, str]:
-    """The type of each convolution and linear layer by its node's name, as a TensorRT receipt wants them."""
-    graph, functions = _model(memoryview(path.read_bytes()))
     types = _Types(functions)
-    types.of(graph)
-    return types.by_name
+    types.infer(graph, dict(graph.given))
+    return types
 
 
 class _Types:
-    """Infers types; `by_name` are the products', by the names of their nodes."""
+    """Infers types: `seen` are all there are, `by_name` those of the products, by the names of their nodes."""
 
     def __init__(self, functions: Mapping[tuple[str, str, str], _Graph]) -> None:
         self.functions, self.seen, self.left = functions, set[int](), MOST_NODES
         self.weights: list[tuple[str, tuple[int, ...]]] = []
         self.by_name: dict[str, str] = {}
 
-    def of(self, graph: _Graph) -> Products:
-        types = dict(graph.given)
-        self._infer(graph, types, ())
-        names = frozenset(TYPES[type_] for type_ in self.seen if type_ in TYPES)
-        return Products(tuple(self.weights), names)
-
-    def _infer(self, graph: _Graph, types: dict[str, int], calling: tuple[tuple[str, str, str], ...]) -> None:
+    def infer(self, graph: _Graph, types: dict[str, int], calling: tuple[tuple[str, str, str], ...] = ()) -> None:
+        """Add to the types of a graph's inputs and weights those of all its values."""
         self.left -= len(graph.nodes)
         if self.left < 0:
             raise UsageError(f"it has more than {MOST_NODES:,} nodes")
@@ -100,9 +100,11 @@ class _Types:
     def _call(self, node: _Node, given: Sequence[int], calling: tuple[tuple[str, str, str], ...]) -> list[int]:
         if node.key in calling:
             raise UsageError(f"its function {node.operator} calls itself")
+        if len(calling) == DEEPEST:
+            raise UsageError(f"its functions call each other more than {DEEPEST} deep")
         body = self.functions[node.key]
         inner = {**body.given, **dict(zip(body.inputs, given, strict=False))}
-        self._infer(body, inner, (*calling, node.key))
+        self.infer(body, inner, (*calling, node.key))
         return [inner.get(name, UNKNOWN) for name in body.outputs]
 
 

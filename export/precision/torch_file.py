@@ -6,12 +6,14 @@ they ask for. A pt2 file has both as JSON.
 
 import io
 import json
+import lzma
 import pickletools
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qcn.errors import UsageError
 from qcn.export.precision.products import MOST_BYTES, Products
@@ -22,9 +24,18 @@ STORAGES |= {"DoubleStorage": "float64", "QInt8Storage": "int8", "QUInt8Storage"
 SCALARS = {"5": "float16", "6": "float32", "7": "float64", "12": "int8", "13": "uint8", "15": "bfloat16"}
 SCHEMA = {6: "float16", 7: "float32", 8: "float64", 13: "bfloat16"}
 _PRODUCT = re.compile(r"torch\.(?:_convolution|conv2d|linear)\(")
-_CONSTANT = re.compile(r"\s*CONSTANTS\.c(\d+)")
+_CONSTANT = re.compile(r"\s*CONSTANTS\.c(\d{1,9})\b")
 _CAST = re.compile(r"torch\.to\(.*?, (\d+)[,)]")
 _PRODUCTS = ("aten.conv2d.", "aten.convolution.", "aten.linear.")
+# What zipfile raises for an archive that is damaged, encrypted or packed in a way that it does not know.
+_BAD_ARCHIVE = (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError)
+
+
+class _Tensor(NamedTuple):
+    """The type, "" if it is no floating-point or quantised one, and the shape of a constant."""
+
+    type: str
+    shape: tuple[int, ...]
 
 
 def read_torchscript(path: Path) -> Products:
@@ -33,7 +44,7 @@ def read_torchscript(path: Path) -> Products:
         constants = _constants(_content(archive, "constants.pkl"))
         code = [_content(archive, name).decode("utf-8", "replace") for name in _named(archive, "/code/", ".py")]
         others = _storages(_content(archive, "data.pkl"))
-    types = {type_ for type_, shape in constants if shape} | others  # a single number takes the others' type
+    types = {one.type for one in constants if one.shape} | others  # a single number takes the others' type
     weights = []
     for text in code:
         types |= {SCALARS[number] for number in _CAST.findall(text) if number in SCALARS}
@@ -57,8 +68,10 @@ def _second_argument(text: str, place: int) -> int:
 def read_pt2(path: Path) -> Products:
     """The products of a pt2 file; UsageError says why they cannot be read."""
     with _opened(path) as archive:
-        (name,) = _named(archive, "/models/", ".json") or [""]
-        record = _json(archive, name or "models/model.json")
+        models = _named(archive, "/models/", ".json")
+        if len(models) != 1:
+            raise UsageError(f"it has {len(models)} models, where one is expected")
+        record = _json(archive, models[0])
         kept = _json(archive, "data/weights/model_weights_config.json")
         constants = _json(archive, "data/constants/model_constants_config.json")
     try:
@@ -95,7 +108,7 @@ def _meta(entry: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
 def _opened(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except _BAD_ARCHIVE as error:
         raise UsageError(f"it is not a zip file as torch writes them: {error}") from None
 
 
@@ -112,7 +125,7 @@ def _content(archive: zipfile.ZipFile, name: str) -> bytes:
         return archive.read(info)
     except StopIteration:
         raise UsageError(f"it has no {name}") from None
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
+    except _BAD_ARCHIVE as error:
         raise UsageError(f"its {name} cannot be read: {error}") from None
 
 
@@ -140,7 +153,7 @@ class _Mark:
     """Where a tuple begins on the stack."""
 
 
-def _constants(content: bytes) -> list[tuple[str, tuple[int, ...]]]:
+def _constants(content: bytes) -> list[_Tensor]:
     """Type and shape of each constant, in their order: constants.pkl is one tuple of tensors, and nothing else.
 
     A tensor is the call of a function with (storage, offset, shape, …), and a storage ("storage", its type, …).
@@ -171,11 +184,13 @@ def _constants(content: bytes) -> list[tuple[str, tuple[int, ...]]]:
                 raise UsageError(f"its constants.pkl is not TorchScript's: it has {name}")
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise UsageError(f"its constants.pkl is not TorchScript's: {error!r}") from None
-    (constants,) = stack or [()]
-    return [one if isinstance(one, tuple) and len(one) == 2 else ("", ()) for one in constants]
+    constants = stack[0] if stack else ()
+    if len(stack) > 1 or not isinstance(constants, tuple):
+        raise UsageError("its constants.pkl is not TorchScript's: it is not one tuple")
+    return [one if isinstance(one, _Tensor) else _Tensor("", ()) for one in constants]
 
 
-def _rebuilt(function: str, given: Any) -> tuple[str, tuple[int, ...]]:
+def _rebuilt(function: str, given: Any) -> _Tensor:
     if function != "torch._utils _rebuild_tensor_v2":
-        return "", ()  # such as the empty dictionary that comes with each tensor
-    return STORAGES.get(str(given[0]).rpartition(" ")[2], ""), tuple(given[2])
+        return _Tensor("", ())  # such as the empty dictionary that comes with each tensor
+    return _Tensor(STORAGES.get(str(given[0]).rpartition(" ")[2], ""), tuple(given[2]))

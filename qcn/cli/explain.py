@@ -1,12 +1,12 @@
 """`qcn explain`."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from qcn.cli.options import check_file
+from qcn.cli.say import command
 from qcn.errors import UsageError, unknown_name
 
 
@@ -37,19 +37,18 @@ def explain(
     if (image is None) == (golden is None):
         raise UsageError("name a picture, or one of the bundle's golden images with --golden NUMBER: one of the two")
     target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
-    for option, path in (("--save", target), ("--json", json)):
-        if path and path.is_dir():
-            raise UsageError(f"{path} is a folder; {option} names a file")
+    check_file("--save", target)
+    check_file("--json", json)
     network = open_source(source)
     if class_name is not None and class_name not in network.classes:
         raise unknown_name("class", class_name, network.classes)
     given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
     inside = look(network.program, given.input)
     chosen = inside.winner if class_name is None else network.classes.index(class_name)
-    command = readable(shlex.join(["qcn", *sys.argv[1:]]))
-    write_text(target, page(network, given, inside, chosen, command))
+    typed = command()
+    write_text(target, page(network, given, inside, chosen, typed))
     if json:
-        json_files.write(json, numbers.record(network, given, inside, chosen, command))
+        json_files.write(json, numbers.record(network, given, inside, chosen, typed))
     answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
     typer.echo(f"{readable(given.name)}: {answer}")
     for path in filter(None, (target, json)):

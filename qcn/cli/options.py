@@ -43,6 +43,12 @@ DATA = Path("data")
 KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
 
 
+def check_file(option: str, path: Path | None) -> None:
+    """Refuse a folder where an option names a file to write."""
+    if path and path.is_dir():
+        raise UsageError(f"{path} is a folder; {option} names a file")
+
+
 def check_time_limit(seconds: float) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")

@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import PublicKey
-from qcn.errors import CheckFailed, UsageError
+from qcn.cli.options import PublicKey, check_file
+from qcn.errors import CheckFailed
 
 
 def predict(
@@ -39,9 +39,8 @@ def predict(
     from qcn.predict.open import open_model
     from qcn.predict.sources import count, pictures
 
-    for file in (json, csv):
-        if file and file.is_dir():
-            raise UsageError(f"{file} is a folder; --json and --csv name files")
+    check_file("--json", json)
+    check_file("--csv", csv)
     total = count(sources)
     answering = open_model(model, backend, public_key)
     progress = Console(stderr=True)

@@ -1,18 +1,15 @@
 """`qcn verify-parity` and `qcn benchmark`."""
 
 import math
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_time_limit
-from qcn.cli.say import say
+from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_file, check_time_limit
+from qcn.cli.say import command, say
 from qcn.errors import MissingError, UsageError
-from qcn.text import readable
 
 
 def verify_parity(
@@ -89,7 +86,7 @@ def verify_parity(
             say(line, "")
     console = Console(width=max(130, Console().width), markup=False, emoji=False)  # names as they are
     console.print(results.table(found, chosen))
-    record = results.make_report(opened, chosen, found, _command(), asked, timed)
+    record = results.make_report(opened, chosen, found, command(), asked, timed)
     if report:
         images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
         for path in write(report, record, images):
@@ -130,8 +127,7 @@ def benchmark(
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     if not 0 <= max_regression < math.inf:
         raise UsageError(f"--max-regression must be 0 or more, not {max_regression}")
-    if json and json.is_dir():
-        raise UsageError(f"{json} is a folder; --json names a file")
+    check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)
     found = latency.benchmark(opened, backends, plan, trust, time_limit)
@@ -152,13 +148,8 @@ def benchmark(
     for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
         say(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
-        json_files.write(json, results.benchmark_record(opened, plan, found, _command()))
+        json_files.write(json, results.benchmark_record(opened, plan, found, command()))
     if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline and before:
         results.check_regression(baseline, before, found, max_regression)
-
-
-def _command() -> str:
-    """What was typed, for a record that is to be repeated."""
-    return readable(shlex.join(["qcn", *sys.argv[1:]]))

@@ -189,9 +189,9 @@ def _glance(path: Path) -> tuple[int, int, bool] | None:
         return None
 
 
-def plain(name: str) -> str:
-    """A name with nothing in it that a file system or a shell could stumble over."""
-    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "pictures"
+def plain(name: str, empty: str = "pictures") -> str:
+    """A name with nothing in it that a file system or a shell could stumble over; `empty` if nothing is left of it."""
+    return re.sub(r"[^\w.-]+", "-", name).strip(".-") or empty
 
 
 def _key(found: Listing, stored: Stored) -> str:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from qcn.data.imageset import ImageSet
 from qcn.evaluate.rates import Answers
-from qcn.predict.draw import BAR, FAINT, INK, PAPER, shortened
+from qcn.predict.draw import BAR, FAINT, INK, PAPER, scaled, shortened
 from qcn.text import readable
 
 if TYPE_CHECKING:
@@ -91,10 +91,7 @@ def _picture(pixels: NDArray[np.uint8]) -> "Image":
     from PIL import Image
 
     shown = pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]
-    picture = Image.fromarray(np.ascontiguousarray(shown)).convert("RGB")
-    scale = CELL / max(picture.size)
-    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    return picture.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
+    return scaled(Image.fromarray(np.ascontiguousarray(shown)).convert("RGB"), CELL)
 
 
 def _arrow(draw: "ImageDraw", x: int, y: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from qcn.confidence import probabilities
+from qcn.confidence import probabilities, temperature_of
 from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset, Preprocessing, Stored
@@ -105,7 +105,7 @@ class RunNetwork(Network):
         self.classes, self.image = self._run.classes, self._run.data.image
         self.preprocessing = self._run.preprocessing
         self.backend = f"torch {torch.__version__} on {self._device.type}"
-        self.temperature = self._run.confidence.temperature if self._run.confidence else 1.0
+        self.temperature = temperature_of(self._run.confidence)
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         from qcn.train.validation import activations
@@ -129,7 +129,7 @@ class BundleNetwork(Network):
         self._folder, self._source = folder, manifest.source
         self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
         self.backend = self._model.backend
-        self.temperature = manifest.confidence.temperature if manifest.confidence else 1.0
+        self.temperature = temperature_of(manifest.confidence)
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         shape = (len(images), len(self.classes))

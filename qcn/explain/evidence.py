@@ -76,16 +76,15 @@ def evidence(inside: Inside, chosen: int) -> list[Evidence]:
     return found
 
 
-def loudest(inside: Inside, chosen: int, count: int) -> list[Part]:
-    """The parts with the largest weights for a class."""
-    routing, last = inside.routings[-1], evidence(inside, chosen)[0].deciding
-    activation = routing.children.activation
-    weights = activation * last
+def loudest(last: Evidence, count: int) -> list[Part]:
+    """The parts with the largest weights for a class, from the evidence in the last layer."""
+    activation, ending = last.routing.children.activation, last.deciding
+    weights = activation * ending
     found = []
     for flat in np.argsort(-weights, axis=None, kind="stable")[:count]:
         at = tuple(int(i) for i in np.unravel_index(flat, weights.shape))
         weight = float(weights[at] / max(weights.sum(), TINY))
-        found.append(Part(at[0], at[1], at[2], float(activation[at]), float(last[at]), weight))
+        found.append(Part(at[0], at[1], at[2], float(activation[at]), float(ending[at]), weight))
     return found
 
 

@@ -75,6 +75,13 @@ class Inside:
         return self.routings[-1].parents.pose[:, :, 0, 0]
 
     @property
+    def votes_won(self) -> Array:
+        """[K]: the share of all parts' votes that routing gave to each class."""
+        last = self.routings[-1]
+        won = last.weights[last.deciding].sum((0, 1, 2, 3, 4))
+        return won / max(float(won.sum()), 1e-300)
+
+    @property
     def winner(self) -> int:
         return int(self.activation.argmax())
 

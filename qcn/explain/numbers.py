@@ -59,20 +59,18 @@ class Record:
 
 def record(source: Source, picture: Picture, inside: Inside, chosen: int, command: str) -> Record:
     """All that the page of this class shows."""
-    last = inside.routings[-1]
-    weights = last.weights[last.deciding].sum((0, 1, 2, 3, 4))
-    total = max(float(weights.sum()), 1e-300)
+    last, won, found = inside.routings[-1], inside.votes_won, evidence(inside, chosen)
     classes = {
         name: ClassCapsule(
             float(inside.activation[k]),
             inside.pose[k].tolist(),
             [float(x[0, 0, k]) for x in last.activations],
-            float(weights[k]) / total,
+            float(won[k]),
         )
         for k, name in enumerate(source.classes)
     }
     layers = []
-    for one in reversed(evidence(inside, chosen)):
+    for one in reversed(found):
         capsules = one.routing.children
         sides = [(field.low, field.high, field.step) for field in capsules.fields]
         ending = [_rounded(one.by_place(stage)) for stage in range(len(one.ending))]
@@ -86,7 +84,7 @@ def record(source: Source, picture: Picture, inside: Inside, chosen: int, comman
         source.classes[chosen],
         classes,
         layers,
-        loudest(inside, chosen, PARTS),
+        loudest(found[0], PARTS),
         command,
     )
 

@@ -32,6 +32,7 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     found = evidence(inside, chosen)
     heat, ends = panels.heat(picture, found[-1])
+    ends_of_rows = panels.scale(found, len(source.classes))
     return (
         _templates()
         .get_template("page.html.jinja")
@@ -59,11 +60,11 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
             bars=panels.bars(source, inside, chosen),
             classes=len(source.classes),
             even=panels.percent(1 / len(source.classes)),
-            rows=panels.rows(picture, found, len(source.classes)),
-            ends_of_rows=[panels.percent(end) for end in panels.scale(found, len(source.classes))],
+            rows=panels.rows(picture, found, ends_of_rows),
+            ends_of_rows=[panels.percent(end) for end in ends_of_rows],
             iterations=inside.routings[-1].iterations,
             votes=panels.votes(inside, chosen),
-            parts=panels.parts(inside, chosen),
+            parts=panels.parts(found[0]),
             poses=panels.poses(source, inside, chosen),
             layers=[panels.layer(picture, routing.children) for routing in inside.routings],
             viridis=drawing.legend(VIRIDIS),

@@ -135,16 +135,15 @@ def _wide_enough(low: float, high: float) -> tuple[float, float]:
     return low, max(high, low + RANGE)
 
 
-def rows(picture: Picture, found: Sequence[Evidence], classes: int) -> list[Row]:
-    """For each layer, the last first, its children over the image at each stage."""
-    low, high = scale(found, classes)
+def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float]) -> list[Row]:
+    """For each layer, the last first, its children over the image at each stage, on a scale with these ends."""
     made = []
     for one in found:
         children = one.routing.children
         stages = []
         for stage in range(len(one.ending)):
             shares = one.by_pixel(stage, picture.input.shape[1:])
-            shown = drawing.with_heat(picture.input, shares, low, high)
+            shown = drawing.with_heat(picture.input, shares, *ends)
             stages.append(Stage(stage_title(stage), shown, percent(one.whole(stage)), stage == one.routing.deciding))
         types, down, across = children.activation.shape
         made.append(
@@ -169,9 +168,7 @@ def runner_up(source: Source, inside: Inside) -> tuple[str, str] | None:
 
 def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
     """The most active classes, and the chosen one."""
-    last = inside.routings[-1]
-    weights = last.weights[last.deciding]
-    shares = weights.sum((0, 1, 2, 3, 4)) / max(float(weights.sum()), 1e-300)
+    last, shares = inside.routings[-1], inside.votes_won
     order = np.argsort(-inside.activation, kind="stable")[:CLASSES]
     shown = [int(k) for k in order if k != chosen][: CLASSES - 1] + [chosen]
     made = []
@@ -246,9 +243,9 @@ def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
     return stages, f"{radius:.2g}", len(points)
 
 
-def parts(inside: Inside, chosen: int) -> list[tuple[Part, str, str]]:
+def parts(last: Evidence) -> list[tuple[Part, str, str]]:
     """The loudest, with their shares in words."""
-    return [(part, percent(part.share), percent(part.weight)) for part in loudest(inside, chosen, PARTS)]
+    return [(part, percent(part.share), percent(part.weight)) for part in loudest(last, PARTS)]
 
 
 def layer(picture: Picture, capsules: Capsules) -> Layer:

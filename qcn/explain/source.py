@@ -8,8 +8,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.program import Program
-
-RUN = "run.json"
+from qcn.shipped import RUN
 
 
 @dataclass(frozen=True)

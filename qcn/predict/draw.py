@@ -26,9 +26,7 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     from PIL import Image, ImageDraw, ImageFont
 
     shown = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert("RGB")
-    scale = SIDE / max(shown.size)
-    size = (max(1, round(shown.width * scale)), max(1, round(shown.height * scale)))
-    shown = shown.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
+    shown = scaled(shown, SIDE)
     card = Image.new("RGB", (SIDE, SIDE + STRIP), PAPER)
     card.paste(shown, ((SIDE - shown.width) // 2, (SIDE - shown.height) // 2))
     draw = ImageDraw.Draw(card)
@@ -41,6 +39,15 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     if answer.pose is not None:
         _arrow(draw, answer.pose[int(answer.activation.argmax())], (SIDE - 32, SIDE - 10))
     return card
+
+
+def scaled(picture: "Image", side: int) -> "Image":
+    """As large as there is room for in a square of this side; of small ones every pixel stays a square."""
+    from PIL import Image
+
+    scale = side / max(picture.size)
+    size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
+    return picture.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
 
 
 def contact_sheet(cards: list["Image"]) -> "Image":

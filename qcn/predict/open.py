@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.confidence import temperature_of
 from qcn.data.fit import fit
 from qcn.errors import MissingError, UsageError
 from qcn.runtime import Model, load
@@ -46,5 +47,4 @@ def _of_run(folder: Path) -> Model:
                 answer = network(torch.from_numpy(preprocess(images, run.preprocessing)))
             return answer.activation.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
 
-    temperature = run.confidence.temperature if run.confidence else 1.0
-    return Model(folder.name, tuple(run.classes), temperature, TorchEngine())
+    return Model(folder.name, tuple(run.classes), temperature_of(run.confidence), TorchEngine())

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.folder import plain
 from qcn.files import write_text
 from qcn.predict.sources import Found
 from qcn.runtime import Answer, Model
@@ -54,8 +54,7 @@ def write_csv(path: Path, rows: list[Row], classes: tuple[str, ...]) -> None:
 
 def file_name(picture: str, number: int) -> str:
     """A PNG's name for the drawing of a picture; no two are alike."""
-    plain = re.sub(r"[^\w.-]+", "-", Path(picture).stem).strip(".-")
-    return f"{number:04}-{plain or 'picture'}.png"
+    return f"{number:04}-{plain(Path(picture).stem, 'picture')}.png"
 
 
 def _entry(row: Row) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class Found:
 def pictures(sources: list[str], frames: int | None = None) -> Iterator[Found]:
     """Every picture of these sources; of a video or camera at most `frames` frames, if that is given."""
     for source in sources:
-        if re.fullmatch(r"camera\d*|/dev/video\d+", source) or Path(source).suffix.lower() in VIDEOS:
+        if _has_frames(source):
             yield from _frames(source, frames)
         else:
             yield from (_read(path) for path in files(source))
@@ -56,9 +57,20 @@ def files(source: str) -> list[Path]:
 
 def count(sources: list[str]) -> int | None:
     """How many pictures there are; None where only a video's end tells."""
-    if any(re.fullmatch(r"camera\d*|/dev/video\d+", one) or Path(one).suffix.lower() in VIDEOS for one in sources):
+    if any(map(_has_frames, sources)):
         return None
     return sum(len(files(source)) for source in sources)
+
+
+def _has_frames(source: str) -> bool:
+    """Whether it is a camera or a video."""
+    return bool(re.fullmatch(r"/dev/video\d+", _device(source))) or Path(source).suffix.lower() in VIDEOS
+
+
+def _device(source: str) -> str:
+    """/dev/video1 for camera1, /dev/video0 for camera; anything else as it is."""
+    camera = re.fullmatch(r"camera(\d*)", source)
+    return f"/dev/video{camera[1] or 0}" if camera else source
 
 
 def _read(path: Path) -> Found:
@@ -69,7 +81,7 @@ def _read(path: Path) -> Found:
 
 
 def _frames(source: str, most: int | None) -> Iterator[Found]:
-    if not source.startswith(("camera", "/dev/")) and not Path(source).is_file():
+    if not _device(source).startswith("/dev/") and not Path(source).is_file():
         raise UsageError(f"there is no file {source}")
     if installed("cv2"):
         taken = _by_opencv(source)
@@ -101,44 +113,37 @@ def _by_opencv(source: str) -> Iterator[NDArray[np.uint8]]:
 
 
 def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
-    device = re.fullmatch(r"camera(\d*)", source)
-    place = f"/dev/video{device[1] or 0}" if device else source
-    kind = ["-f", "v4l2"] if place.startswith("/dev/") else []
-    width, height = _size(place, kind)
-    command = [
-        "ffmpeg",
-        "-v",
-        "error",
-        "-nostdin",
-        *kind,
-        "-i",
-        f"file:{place}",
-        "-f",
-        "rawvideo",
-        "-pix_fmt",
-        "rgb24",
-        "-",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stdout and running.stderr
+    place = _device(source)
+    # The name of a file may look like an option or an address; a device is opened by its name as it is.
+    given = ["-f", "v4l2", "-i", place] if place.startswith("/dev/") else ["-i", f"file:{place}"]
+    width, height = _size(source, given)
+    command = ["ffmpeg", "-v", "error", "-nostdin", *given, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    # What it says goes into a file: a pipe that nobody reads would stop it once it is full.
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as running,
+    ):
+        assert running.stdout
         try:
             size = width * height * 3
             while len(frame := running.stdout.read(size)) == size:
                 yield np.frombuffer(frame, np.uint8).reshape(height, width, 3)
-            if running.wait() and (why := running.stderr.read().decode(errors="replace").strip()):
-                raise UsageError(f"ffmpeg cannot read {source}: {why.splitlines()[-1]}")
+            if running.wait():
+                said.seek(0)
+                why = said.read().decode(errors="replace").strip().splitlines()[-1:] or ["it does not say why"]
+                raise UsageError(f"ffmpeg cannot read {source}: {why[0]}")
         finally:
             running.kill()
 
 
-def _size(place: str, kind: list[str]) -> tuple[int, int]:
+def _size(source: str, given: list[str]) -> tuple[int, int]:
     """Width and height of a video's frames."""
     asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
-    command = ["ffprobe", "-v", "error", *kind, *asked, f"file:{place}"]
+    command = ["ffprobe", "-v", "error", *asked, *given]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         stream = json.loads(told.stdout)["streams"][0]
         return int(stream["width"]), int(stream["height"])
     except (ValueError, KeyError, IndexError, TypeError):
         why = told.stderr.strip().splitlines()[-1:] or ["it has no pictures"]
-        raise UsageError(f"ffmpeg cannot read {place}: {why[0]}") from None
+        raise UsageError(f"ffmpeg cannot read {source}: {why[0]}") from None

@@ -86,7 +86,7 @@ class OnnxRuntimeEngine(Engine):
     def _check(self, bundle: Bundle) -> None:
         """As libqcn's self-test: golden images must give what the network saw, and answers within the tolerance."""
         golden, allowed = bundle.golden(), bundle.find("model.onnx").tolerance or {}
-        rows = [row for row, name in enumerate(golden.rows) if name not in golden.inputs_only]
+        rows = golden.with_image
         if not np.array_equal(preprocess(golden.image[rows], bundle.manifest.preprocessing), golden.input[rows]):
             raise CheckFailed(f"{bundle.folder}: the golden images do not become what the network saw in training")
         found = dict(zip(("activation", "pose"), self._infer(golden.input[:TESTED]), strict=True))

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import probabilities
+from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
@@ -68,8 +68,7 @@ class Model:
     def of_bundle(bundle: Bundle, engine: Engine) -> "Model":
         """The bundle's network, answered for by `engine`."""
         manifest = bundle.manifest
-        temperature = manifest.confidence.temperature if manifest.confidence else 1.0
-        return Model(manifest.name, manifest.classes, temperature, engine)
+        return Model(manifest.name, manifest.classes, temperature_of(manifest.confidence), engine)
 
     @property
     def backend(self) -> str:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from qcn.errors import UsageError, unknown_name
 from qcn.files import atomic_write, file_sha256
-from qcn.train.record import RUN, Run, TensorFile, load_run
+from qcn.shipped import RUN
+from qcn.train.record import Run, TensorFile, load_run
 
 
 def save(

@@ -33,12 +33,13 @@ from qcn.distributed import barrier, first_process, process_group, rank, sum_ove
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.files import alone_in
 from qcn.model import QCN, Prediction, choose_kernels, slow_because
+from qcn.shipped import RUN
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, loss_of
-from qcn.train.record import RUN, Epoch, Progress, Run, load_run, new_run
+from qcn.train.record import Epoch, Progress, Run, load_run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal

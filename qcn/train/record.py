@@ -16,12 +16,12 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.files import write_text
 from qcn.names import Mode
+from qcn.shipped import RUN
 from qcn.train.settings import Settings
 from qcn.zoo import MODELS, create
 
 SCHEMA = 2
 OPTIONS = ("mode", "size")
-RUN = "run.json"
 
 
 @dataclass(frozen=True)

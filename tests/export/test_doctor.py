@@ -187,6 +187,12 @@ def test_faults_of_the_bundle(bundle: Bundle, tmp_path: Path) -> None:
         doctor.diagnose(tmp_path / "nowhere")
 
 
+def test_other_files_are_not_called_altered_where_the_weights_are(bundle: Bundle) -> None:
+    add(bundle, "model.onnx", "onnx", "fp32")
+    (bundle.folder / WEIGHTS).write_bytes(b"CONTENT")
+    assert [row.file for row in doctor.diagnose(bundle.folder) if row.faulty] == [WEIGHTS]
+
+
 def test_a_file_of_the_right_hash_and_the_wrong_kind(bundle: Bundle) -> None:
     """Whoever can write the manifest can make any hash right: the contents are looked at all the same."""
     record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))

@@ -59,6 +59,13 @@ class Browser:
             raise ValueError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def check_width(self, width: int) -> None:
+        """Nothing of the page lies outside of a window so wide, and there is no sideways scrolling."""
+        assert self.ask("document.documentElement.scrollWidth") == width
+        outside = "[...document.querySelectorAll('main > *, section > :not(.scroll)')]"
+        outside += f".filter(e => e.getBoundingClientRect().right > {width}).length"
+        assert self.ask(outside) == 0
+
     def screenshot(self, path: Path, whole: bool = True) -> None:
         answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))

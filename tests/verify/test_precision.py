@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qcn import create
 from qcn.doctor import diagnose
+from qcn.errors import UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.lower import lower
@@ -212,17 +213,62 @@ def test_a_pickle_that_would_run_something_is_only_looked_at(tmp_path: Path, sma
     assert not marker.exists()
 
 
-def test_functions_that_call_each_other_for_ever_end(tmp_path: Path, small: Bundle) -> None:
-    node = helper.make_node("f", ["x"], ["y"], domain="d")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\x80\x02)).",  # two tuples
+        b"\x80\x02K\x05.",  # a number
+        b"\x80\x02((K\x01K\x02tt.",  # a tuple of a tuple of numbers, which is no tensor
+    ],
+)
+def test_constants_that_torchscript_does_not_write(tmp_path: Path, small: Bundle, odd: bytes) -> None:
+    path = tmp_path / "model.ts"
+    code = f"x = torch.conv2d(image, CONSTANTS.c{'9' * 5000}, None)"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {"constants.pkl": odd, "data.pkl": b"\x80\x02).", "code/a.py": code}.items():
+            archive.writestr(f"archive/{name}", content)
+    assert read(path, "torchscript", small.program()).precision in (None, "fp32")
+
+
+def test_archives_that_torch_does_not_write(tmp_path: Path, small: Bundle) -> None:
+    damaged, double = tmp_path / "damaged.ts", tmp_path / "double.pt2"
+    with zipfile.ZipFile(damaged, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/constants.pkl", bytes(10000))
+    whole = bytearray(damaged.read_bytes())
+    start = whole.index(b"constants.pkl") + len("constants.pkl")
+    whole[start : start + 4] = b"\xff" * 4  # the first of what was deflated
+    damaged.write_bytes(whole)
+    with zipfile.ZipFile(double, "w") as archive:
+        for name in ("one", "two"):
+            archive.writestr(f"archive/models/{name}.json", "{}")
+    assert "constants.pkl cannot be read" in read(damaged, "torchscript", small.program()).why
+    assert "it has 2 models" in read(double, "pt2", small.program()).why
+
+
+def calling(path: Path, calls: dict[str, str]) -> Path:
+    """A graph that calls the function f0; each of the functions calls another one."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
-    function = helper.make_function("d", "f", ["x"], ["y"], [node], opset)
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    model = helper.make_model(helper.make_graph([node], "g", [image], [image]), opset_imports=opset)
+    call = helper.make_node("f0", ["x"], ["y"], domain="d")
+    model = helper.make_model(helper.make_graph([call], "g", [image], [image]), opset_imports=opset)
     model.graph.output[0].name = "y"
-    model.functions.append(function)
-    path = tmp_path / "loop.onnx"
+    for name, other in calls.items():
+        node = helper.make_node(other, ["x"], ["y"], domain="d")
+        model.functions.append(helper.make_function("d", name, ["x"], ["y"], [node], opset))
     path.write_bytes(model.SerializeToString())
-    assert "calls itself" in read(path, "onnx", small.program()).why
+    return path
+
+
+def test_functions_that_call_each_other_for_ever_end(tmp_path: Path, small: Bundle) -> None:
+    assert "calls itself" in read(calling(tmp_path / "loop.onnx", {"f0": "f0"}), "onnx", small.program()).why
+    chain = {f"f{number}": f"f{number + 1}" for number in range(2000)}
+    assert "more than 64 deep" in read(calling(tmp_path / "deep.onnx", chain), "onnx", small.program()).why
+
+
+def test_a_graph_that_is_none_gives_no_convolutions(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"\xff" * 64)
+    with pytest.raises(UsageError, match="it is not an ONNX graph"):
+        onnx_file.convolutions(tmp_path / "model.onnx")
 
 
 def layers_text(precision: str, graph_file: Path) -> str:

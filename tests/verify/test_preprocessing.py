@@ -46,5 +46,5 @@ def test_a_library_that_fits_one_size_otherwise_is_found(
     assert verdict.reasons == (
         f"libqcn makes of a picture of {wrong[1]}×{wrong[0]} something else than docs/bundle.md defines",
     )
-    monkeypatch.setattr(preprocessing, "find_spec", lambda name: None)  # a device without Pillow
+    monkeypatch.setattr(preprocessing, "installed", lambda name: False)  # a device without Pillow
     assert check_preprocessing(bundle).status == "passed"

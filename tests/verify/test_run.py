@@ -158,6 +158,7 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
         "the classes: the bundle says": {"classes": [*classes[1:], classes[0]]},
         "mean: the bundle says": {"preprocessing": {**spec, "mean": [0.5]}},
         "std: the bundle says": {"preprocessing": {**spec, "std": [0.5]}},
+        "fit: the bundle says stretch": {"preprocessing": {**spec, "fit": "stretch"}},
         "the epoch: the bundle says 7": {"source": {**source, "epoch": 7}},
         "the data set: the bundle says svhn": {"source": {**source, "data": "svhn"}},
         "the sha256 of the best weights": {"source": {**source, "sha256": "0" * 64}},

@@ -13,7 +13,8 @@
 //     }
 //
 // Whatever fails throws qcn::Error with the library's message, which says what was found and what was expected: here,
-// for example, that one picture is not the two views that a stereo network takes. The rules for threads are those of qcn.h.
+// for example, that one picture is not the two views that a stereo network takes. The rules for threads are those of
+// qcn.h.
 #ifndef QCN_QCN_HPP
 #define QCN_QCN_HPP
 

@@ -6,8 +6,6 @@ yes or no. libqcn's own is asked, or torch's where there is no libqcn. Golden im
 libqcn is also asked for pictures of other sizes, which must become what `qcn.data.fit` says.
 """
 
-from importlib.util import find_spec
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +13,7 @@ from qcn.data.fit import fit
 from qcn.errors import MissingError, QcnError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import MANIFEST
+from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
@@ -27,7 +26,7 @@ OTHER_SIZES = ((1, 1), (97, 33), (480, 640))  # of pictures, rows and columns
 def check_preprocessing(bundle: Bundle) -> Verdict:
     """A verdict on the manifest; `missing` where this machine has nothing to pre-process with."""
     golden = bundle.golden()
-    kept = [index for index, row in enumerate(golden.rows) if row not in golden.inputs_only]
+    kept = golden.with_image
     images, expected = golden.image[kept], golden.input[kept]
     about = (PREPROCESSING, MANIFEST, "fp32")
     try:
@@ -77,7 +76,7 @@ def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np
 
 def _of_other_sizes(bundle: Bundle, runner: NativeRunner) -> tuple[str, ...]:
     """What libqcn makes of pictures of other sizes, if not what is defined: by Pillow, which a device may lack."""
-    if find_spec("PIL") is None:
+    if not installed("PIL"):
         return ()
     manifest, random = bundle.manifest, np.random.default_rng(0)
     for height, width in OTHER_SIZES:

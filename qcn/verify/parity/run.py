@@ -11,12 +11,14 @@ any fp32 backend must.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle
 from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
@@ -93,7 +95,7 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    named = ("resize", "crop", "standardise", "mean", "std")
+    named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
     for what, (said, is_so) in pairs.items():
         if said != is_so:
@@ -116,7 +118,7 @@ def _inputs(golden: Golden, run: "Run") -> Iterator[str]:
         yield f"the golden edge case '{DENORMAL}' is missing or another"
     if (real := len(golden.rows) - len(edges) - 1) < REAL:
         yield f"there are {real} golden images of the data set, where `qcn export` takes {REAL}"
-    kept = [index for index, row in enumerate(golden.rows) if row not in golden.inputs_only]
+    kept = golden.with_image
     seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
     if not np.array_equal(seen, golden.input[kept]):
         yield "the golden inputs are not what the run's pre-processing makes of the golden images"

@@ -152,11 +152,12 @@ def _verdict(
         return Verdict(*about, "untrusted", (candidate.untrusted,))
     opened = candidate.runner(bundle, time_limit=time_limit)  # refuses an altered file
     try:
-        _borne_out(held_to(bundle, candidate))
+        held = _borne_out(held_to(bundle, candidate))
         with opened as runner:
             if candidate.artefact.format == "native":
                 bundle.program()  # refuses weights of another network than the manifest's
-            held = _borne_out(held_to(bundle, candidate, runner))
+            if candidate.artefact.format == "trt":
+                held = _borne_out(held_to(bundle, candidate, runner))
             asked = _ask(runner, golden, plan(len(golden.rows), _batch(bundle, candidate)))
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))

@@ -9,7 +9,6 @@ import os
 import resource
 import select
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,3 @@ def _end_with_parent(requests: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:]))
