@@ -42,6 +42,7 @@ COMMANDS = [
     ["verify-parity"],
     ["benchmark"],
     ["sign"],
+    ["install"],
     ["explain"],
     ["predict"],
     ["datasets"],

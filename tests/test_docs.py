@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "models" / "README.md"]
 DEPLOY_PAGES = sorted((ROOT / "deploy").rglob("*.md"))
 
 
@@ -19,7 +20,17 @@ def test_results_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatc
     sys.modules.pop("tables")
 
 
-@pytest.mark.parametrize("page", [*PAGES, *DEPLOY_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_figures_in_the_readme_are_those_of_the_results() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = re.search(r"<!-- figures:.*?-->(.*?)<!-- end of figures -->", text, re.DOTALL)
+    assert table
+    known = set(re.findall(r"\d[\d,.]*", (ROOT / "docs" / "results.md").read_text(encoding="utf-8")))
+    figures = re.findall(r"\d[\d,.]*", " ".join(row.partition("|")[2] for row in table[1].splitlines()[4:]))
+    assert len(figures) > 10
+    assert [figure for figure in figures if figure not in known] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES, *DEPLOY_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, _, anchor in re.findall(r"\]\(([^)#]*)(#([^)]+))?\)", page.read_text(encoding="utf-8")):
         if target.startswith("https://"):

@@ -337,16 +337,18 @@ def test_a_cuda_graph_takes_the_steps_that_single_launches_do(
 ) -> None:
     """Learning rate, margin, average, dropout and counted errors change from step to step, also when replayed."""
     settings = replace(SHORT, epochs=2, lr=1e-3, **options)
-    weights = []
+    runs, weights = [], []
     for as_graph in (False, True):
         splits, out = load(settings.dataset, data_dir), tmp_path / str(as_graph)
         training = Training(settings, splits, out, torch.device("cuda"))
         training.as_graph = as_graph
-        run = training.run()
-        weights.append(last_weights(out))
-    plain, graph = weights
-    first, last = run.history
-    assert last.train_error < first.train_error
-    moved = [name for name, tensor in training.record.model.create().state_dict().items() if tensor.is_floating_point()]
-    for name in moved:  # sums in another order differ by rounding, which twelve steps enlarge
-        torch.testing.assert_close(graph[name], plain[name], atol=3e-3, rtol=3e-2, msg=name)
+        start = torch.cat([tensor.detach().flatten().cpu() for tensor in training.average.parameters()])
+        runs.append(training.run())
+        weights.append(
+            torch.cat([last_weights(out)[name].flatten() for name, _ in training.average.named_parameters()])
+        )
+    (plain, graph), (one_by_one, replayed) = weights, runs
+    # Sums in another order differ by rounding, which Adam and twelve steps enlarge.
+    assert (graph - plain).norm() < 0.2 * (plain - start).norm()
+    for before, after in zip(one_by_one.history, replayed.history, strict=True):
+        assert after.train_loss == pytest.approx(before.train_loss, rel=0.02)

@@ -95,7 +95,12 @@ class Bundle:
 
     @staticmethod
     def open(folder: Path, public_key: Path | None = None) -> "Bundle":
-        """Read and check the manifest, and nothing else yet."""
+        """Read and check the manifest, and nothing else yet.
+
+        A folder that is a link, as `qcn install` makes them, is followed now and never again: when the link is swapped
+        for another bundle's, this one stays what it was.
+        """
+        folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
         return Bundle(folder, _read_manifest(folder, public_key), public_key)
 
     @staticmethod
@@ -166,6 +171,12 @@ class Bundle:
         """Every file that the manifest names, then all else that lies in the bundle, with what to do about it."""
         return [*(self._look(artefact) for artefact in self.manifest.files), *self._foreign()]
 
+    def require_whole(self) -> None:
+        """Refuse a bundle with a file that is missing, altered or of another network."""
+        self.program(), self.golden()
+        for artefact in self.manifest.files:
+            self.path(artefact)
+
     def sign(self, key: Path) -> Path:
         """Sign the bundle with a private key; gives the signature's path. What is not whole is not signed."""
         with locked(self.folder):
@@ -173,9 +184,7 @@ class Bundle:
             if (found := read_manifest(self.folder)) is None:
                 raise UsageError(f"{self.folder} is not a bundle any more: it has no {MANIFEST}")
             text, self.manifest = found
-            self.program(), self.golden()
-            for artefact in self.manifest.files:
-                self.path(artefact)
+            self.require_whole()
             signing.sign(self.folder, text, key)
         return self.folder / SIGNATURE
 
@@ -232,7 +241,7 @@ class Bundle:
     def _write_facts(self, aside: Path) -> None:
         """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
         for artefact in self.manifest.files:
-            text, beside = _facts_text(artefact).encode(), _facts_file(artefact.file)
+            text, beside = facts_text(artefact).encode(), facts_file(artefact.file)
             if artefact.format == "trt" and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
                 inside.write_new(self.folder, f"{aside.name}/facts", text)
                 inside.move(self.folder, f"{aside.name}/facts", beside)
@@ -259,7 +268,7 @@ class Bundle:
         """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
         named = {artefact.file for artefact in self.manifest.files}
         known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, *named}
-        known |= {_facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
+        known |= {facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
         at_work = held(self.folder, LOCK)
         for file in _lying(self.folder):
             path = self.folder / file
@@ -424,9 +433,11 @@ def _weights(source: Source) -> str:
     return f"the weights {source.sha256[:12]}… ({source.model}, {source.checkpoint} epoch, {source.epoch})"
 
 
-def _facts_file(file: str) -> str:
+def facts_file(file: str) -> str:
+    """Where an engine's entry of the manifest lies, for people."""
     return str(Path(file).with_suffix(".json"))
 
 
-def _facts_text(artefact: Artefact) -> str:
+def facts_text(artefact: Artefact) -> str:
+    """An engine's entry of the manifest, for people."""
     return json.dumps(asdict(artefact), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, evaluate, explain, export, predict, sign, train, verify
+from qcn.cli import datasets, evaluate, explain, export, install, predict, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -23,6 +23,7 @@ app.command()(predict.predict)
 app.command()(export.export)
 app.command()(export.doctor)
 app.command()(sign.sign)
+app.command()(install.install)
 app.command("verify-parity")(verify.verify_parity)
 app.command()(verify.benchmark)
 app.command()(explain.explain)

@@ -1,6 +1,7 @@
 """Kill writers of a bundle and look at what readers find. The tests run it; by hand, with more kills:
 
     python tests/export/kills.py BUNDLE --random 200
+    python tests/export/kills.py BUNDLE --install --random 200    # of `qcn install` instead
 
 Writers are forks of this process, which has loaded no torch and has no threads. It prints counts as JSON.
 """
@@ -23,9 +24,10 @@ import numpy as np
 
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden
+from qcn.export.bundle.install import install, rollback
 from qcn.export.bundle.manifest import Format
 
-STEPS = ("open", "rename", "link", "unlink", "mkdir", "rmdir", "fsync")
+STEPS = ("open", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "fsync")
 FROM_RUN = "qcn export RUN --format native --out {bundle}"
 
 
@@ -148,22 +150,25 @@ def first_export(base: Path, work: Path) -> dict[str, Any]:
     return {"kills": kills, "no bundle": none, "broken": broken, "not mended": not_mended}
 
 
-def at_random(base: Path, work: Path, kills: int, writers: int = 2, readers: int = 1) -> dict[str, Any]:
-    """Writers at work on one bundle, each killed at a random moment, while readers look at it all the time."""
-    folder = Path(shutil.copytree(base, work / "random"))
+def killing(
+    kills: int, work: Callable[[], None], find: Callable[[], str], workers: int = 2, readers: int = 1
+) -> tuple[list[str], int]:
+    """Processes that do `work` without end, each killed at a random moment and replaced, while others `find` wrongs.
+
+    Gives all that was found wrong, and how often readers looked meanwhile.
+    """
     found, told = os.pipe()
+
+    def read() -> None:
+        while True:
+            os.write(told, (json.dumps(find()) + "\n").encode())
 
     def write() -> None:
         random.seed(os.getpid() + time.time_ns())
         while True:
-            random.choice(list(WRITERS.values()))(folder)
+            work()
 
-    def read() -> None:
-        while True:
-            os.write(told, (json.dumps(look(folder)) + "\n").encode())
-
-    reading = [forked(read) for _ in range(readers)]
-    at_work = [forked(write) for _ in range(writers)]
+    reading, at_work = [forked(read) for _ in range(readers)], [forked(write) for _ in range(workers)]
     broken: list[str] = []
     for _ in range(kills):
         time.sleep(random.uniform(0.01, 0.1))
@@ -171,8 +176,8 @@ def at_random(base: Path, work: Path, kills: int, writers: int = 2, readers: int
         os.kill(victim, signal.SIGKILL)
         _, status = os.waitpid(victim, 0)
         if not os.WIFSIGNALED(status):
-            broken.append("a writer failed")
-        if wrong := look(folder):
+            broken.append("one at work failed")
+        if wrong := find():
             broken.append(f"after a kill: {wrong}")
         at_work.append(forked(write))
     for process in (*at_work, *reading):
@@ -181,24 +186,121 @@ def at_random(base: Path, work: Path, kills: int, writers: int = 2, readers: int
     os.close(told)
     with os.fdopen(found) as lines:
         seen = [json.loads(line) for line in lines if line.endswith("\n")]
-    broken += [f"meanwhile: {wrong}" for wrong in seen if wrong]
+    return broken + [f"meanwhile or in the end: {wrong}" for wrong in (*seen, find()) if wrong], len(seen)
+
+
+def at_random(base: Path, work: Path, kills: int) -> dict[str, Any]:
+    """Writers at work on one bundle, each killed at a random moment, while a reader looks at it all the time."""
+    folder = Path(shutil.copytree(base, work / "random"))
+    broken, reads = killing(kills, lambda: random.choice(list(WRITERS.values()))(folder), lambda: look(folder))
     add(folder, "engines/next.engine", b"the next writer")
     left = [finding.file for finding in Bundle.open(folder).check() if finding.state != "whole"]
-    return {"kills": kills, "reads meanwhile": len(seen), "broken": broken, "not mended": left}
+    return {"kills": kills, "reads meanwhile": reads, "broken": broken, "not mended": left}
+
+
+def manifest_at(place: Path) -> str:
+    return (place / "manifest.json").read_text()
+
+
+def kept(place: Path) -> list[str]:
+    """The versions of a place, and what else lies beside them, but for the lock."""
+    return sorted(one.name for one in place.with_name(f".{place.name}.versions").iterdir() if one.name != ".lock")
+
+
+def at_every_step_of_install(bundles: list[Path], work: Path) -> dict[str, Any]:
+    """The third version installed over the second, and a rollback to the first, killed before each of their steps.
+
+    The place has the old bundle or the new one; what it goes back to is what it had before that; the next one installs.
+    """
+    first, second, third, fourth = (manifest_at(bundle) for bundle in bundles)
+    doings: dict[str, tuple[Callable[[Path], object], dict[str, str]]] = {  # by what is in use after, what was before
+        "install": (lambda place: install(bundles[2], place), {second: first, third: second}),
+        "rollback": (rollback, {second: first, first: ""}),
+    }
+    kills: dict[str, int] = dict.fromkeys(doings, 0)
+    broken, not_mended, seen = [], [], set()
+    for bundle in bundles[:2]:
+        install(bundle, work / "before" / "place")
+    for name, (do, allowed) in doings.items():
+        for at in range(1, 1000):
+            place = Path(shutil.copytree(work / "before", work / f"{name} {at}", symlinks=True)) / "place"
+            _, status = os.waitpid(forked(dying(at, lambda do=do, place=place: do(place))), 0)
+            where = f"{name}, killed before step {at}: "
+            if wrong := look(place):
+                broken.append(where + wrong)
+                continue
+            used = manifest_at(place)
+            seen.add((name, used))
+            if used not in allowed:
+                broken.append(f"{where}another bundle is in use")
+            if os.WIFEXITED(status):
+                assert os.WEXITSTATUS(status) == 0, f"{name} failed"
+                break
+            kills[name] += 1
+            install(bundles[3], place)
+            numbers = [int(one.partition("-")[0]) for one in kept(place)]
+            if manifest_at(place) != fourth or look(place) or len(numbers) != 2:
+                not_mended.append(f"{where}the next install left {kept(place)}")
+            rollback(place)
+            if manifest_at(place) != used:
+                not_mended.append(f"{where}the rollback after it led elsewhere")
+        else:
+            raise AssertionError(f"{name} does not end")
+    return {"kills": kills, "ends": len(seen), "broken": broken, "not mended": not_mended}
+
+
+def installs_at_random(bundles: list[Path], work: Path, kills: int) -> dict[str, Any]:
+    """Two who install and roll back at once, each killed at a random moment, while one reads all the time."""
+    place = work / "random" / "place"
+    install(bundles[0], place)
+
+    def change() -> None:
+        try:
+            install(random.choice(bundles), place) if random.random() < 0.7 else rollback(place)
+        except UsageError as error:
+            if "no earlier version" not in str(error):
+                raise
+
+    def find() -> str:
+        """A version is kept until two others were installed: who reads it for longer than that may lose it."""
+        version = place.resolve()
+        wrong = look(version)
+        return wrong if version.exists() else ""
+
+    broken, reads = killing(kills, change, find)
+    install(bundles[0], place)
+    install(bundles[1], place)
+    mended = len(kept(place)) == 2
+    return {"kills": kills, "reads meanwhile": reads, "broken": broken, "not mended": [] if mended else kept(place)}
+
+
+def of_install(base: Path, work: Path, kills: int) -> dict[str, Any]:
+    bundles = [Path(shutil.copytree(base, work / f"bundle {number}")) for number in range(4)]
+    for number, bundle in enumerate(bundles):
+        add(bundle, "engines/other.engine", b"%d" % number)
+    return {
+        "at every step": at_every_step_of_install(bundles, work),
+        "at random": installs_at_random(bundles, work, kills),
+    }
+
+
+def of_writers(base: Path, work: Path, kills: int) -> dict[str, Any]:
+    return {
+        "at every step": at_every_step(base, work),
+        "first export": first_export(base, work),
+        "at random": at_random(base, work, kills),
+    }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--random", type=int, default=30, metavar="KILLS")
+    parser.add_argument("--install", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         base = Path(shutil.copytree(arguments.bundle, Path(made) / "base"))
         add(base, "model.onnx", b"a graph")
         add(base, "engines/a.engine", b"a plan")
-        counts = {
-            "at every step": at_every_step(base, Path(made)),
-            "first export": first_export(base, Path(made)),
-            "at random": at_random(base, Path(made), arguments.random),
-        }
+        counts = (of_install if arguments.install else of_writers)(base, Path(made), arguments.random)
     print(json.dumps(counts, indent=1))

@@ -95,6 +95,22 @@ def test_an_interrupted_block_changes_nothing(bundle: Bundle, file: str, error: 
     assert contents(bundle.folder) == before
 
 
+class FullDisk:
+    """A disk that is full once, at the call of this number of all functions that are made `failing`."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*arguments, **options)
+
+        return call
+
+
 @pytest.mark.parametrize("file", ["model.onnx", "model.pt2", "engines/fp32.engine", "engines/new.engine"])
 def test_a_full_disk_changes_nothing(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
@@ -103,23 +119,12 @@ def test_a_full_disk_changes_nothing(
     add(bundle)
     add(bundle, "engines/fp32.engine")
     before, failures = contents(bundle.folder), 0
-
-    def failing(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return real(*arguments, **options)
-
-        return call
-
     for step in range(1, 100):
-        left, folder = step, Path(shutil.copytree(bundle.folder, tmp_path / str(step)))
+        disk, folder = FullDisk(step), Path(shutil.copytree(bundle.folder, tmp_path / str(step)))
         with monkeypatch.context() as patch:
             for name in ("fsync", "rename", "link", "mkdir"):
-                patch.setattr(os, name, failing(getattr(os, name)))
-            patch.setattr(Path, "write_bytes", failing(Path.write_bytes))
+                patch.setattr(os, name, disk.failing(getattr(os, name)))
+            patch.setattr(Path, "write_bytes", disk.failing(Path.write_bytes))
             try:
                 add(Bundle.open(folder), file, b"other")
             except OSError as error:
@@ -129,7 +134,7 @@ def test_a_full_disk_changes_nothing(
         assert {one.state for one in there.check() if one.file not in (".kept", ".manifest.sha256.new")} == {"whole"}
         if there.manifest == bundle.manifest:  # else the failure came after the last step that counts
             assert contents(folder) == before
-        if left > 0:
+        if disk.left > 0:
             break
     assert failures >= 6 and there.manifest != bundle.manifest
     assert set(states(there).values()) == {"whole"}
