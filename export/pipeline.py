@@ -176,7 +176,7 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     trained, run = load_network(source, request.checkpoint)
     program = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
     name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
-    manifest = manifest_of(run, request.checkpoint, program, name, versions)
+    manifest = manifest_of(run, source, request.checkpoint, program, name, versions)
     return Bundle.create(out, manifest, program, lambda: make_golden(trained, run, data_dir), FROM_RUN)
 
 

@@ -62,7 +62,7 @@ def program(run: Path) -> Program:
 @pytest.fixture(scope="session")
 def manifest(run: Path, program: Program) -> Manifest:
     """The manifest of a bundle of `run`, of no files yet."""
-    return manifest_of(load_run(run), "best", program, "tiny", tools("torch"))
+    return manifest_of(load_run(run), run, "best", program, "tiny", tools("torch"))
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ COMMANDS = [
     ["doctor"],
     ["verify-parity"],
     ["benchmark"],
+    ["ship-check"],
     ["sign"],
     ["install"],
     ["explain"],

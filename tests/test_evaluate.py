@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from qcn.cli import app
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
-from qcn.errors import QcnError, UsageError
+from qcn.errors import CheckFailed, QcnError, UsageError
 from qcn.evaluate import Answers, ErrorRate, evaluate, mistakes, open_network, write_mistakes, write_results
 from qcn.evaluate.rates import measure, measure_answers
 from qcn.export import reference
@@ -279,7 +279,7 @@ def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
 
 
 def test_an_activation_that_is_not_a_number_is_no_answer() -> None:
-    with pytest.raises(UsageError, match="gives NaN"):
+    with pytest.raises(CheckFailed, match="gives NaN"):
         Answers(np.array([[0.5, np.nan]], np.float32), np.array([[0.5, 0.5]]))
 
 

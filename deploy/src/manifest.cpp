@@ -96,6 +96,38 @@ double parse_temperature(const Json& json) {
   return temperature;
 }
 
+// Whether the text is a day, as 2026-11-16.
+bool is_date(const std::string& text) {
+  if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
+  for (const std::size_t place : {0, 1, 2, 3, 5, 6, 8, 9}) {
+    if (text[place] < '0' || text[place] > '9') return false;
+  }
+  const int month = std::stoi(text.substr(5, 2)), day = std::stoi(text.substr(8, 2));
+  return month >= 1 && month <= 12 && day >= 1 && day <= 31;
+}
+
+// How often the network was wrong on test images: for people, so it is checked and not kept.
+void check_measured(const Json& json) {
+  if (json.is_null()) return;
+  json.check_entries({"data", "date", "splits"}, "measured");
+  if (plain_text(json.at("data", "measured"), "measured: data").empty()) refuse("measured: data must have a name");
+  const std::string& date = json.at("date", "measured").text("measured: date");
+  if (!is_date(date)) refuse("measured: a date is written as 2026-11-16, not " + quoted(date));
+  const JsonList& splits = json.at("splits", "measured").list("measured: splits");
+  if (splits.empty()) refuse("measured: there must be a split that was measured on");
+  for (const Json& split : splits) {
+    split.check_entries({"split", "images", "wrong", "calibration_error"}, "a split of 'measured'");
+    const auto entry = [&](const char* name) -> const Json& { return split.at(name, "a split of 'measured'"); };
+    if (plain_text(entry("split"), "the name of a split").empty()) refuse("measured: a split has an empty name");
+    const std::int64_t images = entry("images").integer("images", 1, kMaxBytes);
+    entry("wrong").integer("wrong", 0, images);
+    const double error = entry("calibration_error").real("calibration_error");
+    if (!(error >= 0 && error <= 1)) {
+      refuse("measured: a calibration error is from 0 to 1, not " + std::to_string(error));
+    }
+  }
+}
+
 // The shape of images before pre-processing.
 void parse_image(const Json& json, const Signature& signature, Preprocessing& spec) {
   const std::vector<int> image = counts(json, "image");
@@ -311,9 +343,9 @@ std::string Artefact::rebuild_in(const std::string& folder) const {
 Manifest parse_manifest(const std::string& text) {
   const Json json = Json::parse(text);
   check_schema(json);
-  json.check_entries(
-      {"name", "classes", "image", "preprocessing", "confidence", "input", "outputs", "source", "tools", "files", "schema"},
-      "the manifest");
+  json.check_entries({"name", "classes", "image", "preprocessing", "confidence", "measured", "input", "outputs",
+                      "source", "tools", "files", "schema"},
+                     "the manifest");
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, "the manifest"); };
   Manifest manifest;
   manifest.digest = sha256(text.data(), text.size());
@@ -324,6 +356,7 @@ Manifest parse_manifest(const std::string& text) {
       parse_signature(entry("input"), entry("outputs").list("outputs"), static_cast<int>(manifest.classes.size()));
   parse_image(entry("image"), manifest.signature, manifest.preprocessing);
   manifest.temperature = parse_temperature(entry("confidence"));
+  check_measured(entry("measured"));
   check_source(entry("source"));
   for (const JsonEntry& tool : entry("tools").object("tools")) {
     if (!printable(tool.name)) refuse("tools must be printable text, not " + quoted(tool.name));

@@ -83,7 +83,7 @@ std::string manifest(const std::string& weights_file, const std::string& golden_
   const std::string tolerance = poses ? R"({"activation": 1e-05, "pose": 2e-05})" : R"({"activation": 1e-05})";
   return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
  "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
- "confidence": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
+ "confidence": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
  "outputs": [{"name": "activation", "shape": [3], "layout": "NK", "dtype": "float32"})" +
          (poses ? pose : "") + R"(],
  "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},

@@ -119,7 +119,7 @@ class Bundle:
             bundle = Bundle.open(folder)
             _check_same_network(folder, bundle.manifest, manifest)
             wanted -= {finding.file for finding in bundle.check() if finding.state == "whole"}
-            bundle.manifest = replace(bundle.manifest, tools={**bundle.manifest.tools, **manifest.tools})
+            bundle.manifest = _with_news(bundle.manifest, manifest)
         with aside_of(folder) as aside:
             made = []
             if GOLDEN in wanted:
@@ -226,7 +226,7 @@ class Bundle:
             base, there = self.manifest, read_manifest(self.folder)
             if there:
                 _check_same_network(self.folder, there[1], base)
-                base = replace(there[1], tools={**there[1].tools, **base.tools})
+                base = _with_news(there[1], base)
             files = {artefact.file: artefact for artefact in base.files}
             for artefact in new:
                 files.pop(artefact.file, None)  # to the end, as the newest
@@ -427,6 +427,11 @@ def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:
     for name in ("classes", "image", "preprocessing", "input", "outputs"):
         if getattr(there, name) != getattr(new, name):
             raise UsageError(f"{folder} was made by another version of qcn: its {name} differs; choose another --out")
+
+
+def _with_news(there: Manifest, new: Manifest) -> Manifest:
+    """The manifest of a bundle, with what another of the same network says of tools and of errors on test images."""
+    return replace(there, tools={**there.tools, **new.tools}, measured=new.measured or there.measured)
 
 
 def _weights(source: Source) -> str:

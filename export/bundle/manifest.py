@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
-from qcn import records
+from qcn import measured, records
 from qcn.confidence import Confidence
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.program import Program
+from qcn.measured import Measured
 from qcn.names import AnyPrecision
 
 if TYPE_CHECKING:
@@ -180,7 +181,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole. `image` is [C, H, W] of the images before pre-processing; `tools` are versions by package."""
+    """The whole. `image` is [C, H, W] of the images before pre-processing; `tools` are versions by package.
+
+    confidence   the temperature of probabilities; None: not calibrated
+    measured     the error on test images; None: not known
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -191,6 +196,7 @@ class Manifest:
     source: Source
     tools: dict[str, str]
     confidence: Confidence | None = None
+    measured: Measured | None = None
     files: tuple[Artefact, ...] = ()
     schema: int = SCHEMA
 
@@ -243,7 +249,7 @@ class Manifest:
         return records.read(Manifest, record, MANIFEST)
 
 
-def manifest_of(run: "Run", which: str, program: Program, name: str, tools: dict[str, str]) -> Manifest:
+def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: str, tools: dict[str, str]) -> Manifest:
     """The manifest, of no files yet, for the network that `qcn.train.checkpoint.load_network(folder, which)` gives."""
     weights, best = (run.best, "best") if which == "best" and run.best else (run.last, "last")
     if weights is None:
@@ -256,6 +262,7 @@ def manifest_of(run: "Run", which: str, program: Program, name: str, tools: dict
         image=(channels, height, width),
         preprocessing=run.preprocessing,
         confidence=run.confidence if best == "best" else None,
+        measured=measured.read(folder, weights.sha256),
         input=image,
         outputs=outputs,
         source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),

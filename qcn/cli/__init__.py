@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, evaluate, explain, export, install, predict, sign, train, verify
+from qcn.cli import datasets, evaluate, explain, export, install, predict, ship, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -26,6 +26,7 @@ app.command()(sign.sign)
 app.command()(install.install)
 app.command("verify-parity")(verify.verify_parity)
 app.command()(verify.benchmark)
+app.command("ship-check")(ship.ship_check)
 app.command()(explain.explain)
 app.add_typer(datasets.app, name="datasets")
 

@@ -46,6 +46,7 @@ def evaluate(
 ) -> None:
     """Measure a network's error with its 95 % interval, overall, by class and by viewpoint; show the worst mistakes."""
     from qcn.evaluate import evaluate as measure
+    from qcn.measured import FILE
     from qcn.packages import installed
     from qcn.shipped import place
 
@@ -68,7 +69,8 @@ def evaluate(
     console.print(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
     for result in results:
         console.print(by_class(result))
-    for path in sorted(folder.glob("*")):
+    kept = [found / FILE] if (found / FILE).is_file() and dataset is None and split is None else []
+    for path in [*sorted(folder.glob("*")), *kept]:
         console.print(path, highlight=False)
     if not installed("matplotlib"):
         print("confusion.png is not drawn: matplotlib is not installed: pip install matplotlib")

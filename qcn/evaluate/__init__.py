@@ -15,12 +15,14 @@ from rich.progress import Progress
 from qcn import plots
 from qcn.data import read
 from qcn.data.imageset import ImageSet
+from qcn.data.spec import Dataset
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate import mistakes
 from qcn.evaluate.networks import Network, open_network
 from qcn.evaluate.rates import Answers, Result, measure, measure_answers
 from qcn.files import alone_in, write_text
 from qcn.intervals import ErrorRate
+from qcn.measured import Measured, SplitError
 from qcn.packages import installed
 from qcn.predict.draw import save
 
@@ -47,24 +49,15 @@ def evaluate(
 ) -> list[Result]:
     """Measure a run or a bundle on the test splits of a data set (its own, if none is named); write files to `out`.
 
+    A run that is measured on all of its own test splits keeps the result (`qcn.measured`), for its bundles.
+
     `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
     the k of the top-k error.
     """
     network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
     found = network.dataset(dataset)
-    splits = read(found, data_dir)
-    chosen = {**splits.tests, "validation": splits.validation}
-    if split is not None and split not in chosen:
-        raise unknown_name(f"split of '{found.name}'", split, chosen)
-    answered: Answered = {}
-    console = Console(stderr=True)
-    with alone_in(out), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        for part in [split] if split else splits.tests:
-            images = chosen[part]
-            if not len(images):
-                raise UsageError(f"the split '{part}' of '{found.name}' has no images")
-            task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
-            answered[part] = images, network.answers(images, partial(bar.advance, task))
+    with alone_in(out):
+        answered = answer_splits(network, found, data_dir, split)
         results = [measure_answers(part, *given, top) for part, given in answered.items()]
         facts = {
             **network.facts(),
@@ -75,7 +68,34 @@ def evaluate(
         write_results(out, results, facts, network.classes)
         write_predictions(out / "predictions.csv", answered)
         write_mistakes(out / "mistakes.png", answered, f"{Path(model).name} on {found.name}")
+    if dataset is None and split is None:
+        network.remember(Measured.today(found.name, [split_error(result) for result in results]))
     return results
+
+
+def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str | None = None) -> Answered:
+    """The network's answers to the images of every test split, or of the one that is named."""
+    splits = read(dataset, data_dir)
+    chosen = {**splits.tests, "validation": splits.validation}
+    if split is not None and split not in chosen:
+        raise unknown_name(f"split of '{dataset.name}'", split, chosen)
+    answered: Answered = {}
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        for part in [split] if split else splits.tests:
+            images = chosen[part]
+            if not len(images):
+                raise UsageError(f"the split '{part}' of '{dataset.name}' has no images")
+            task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
+            answered[part] = images, network.answers(images, partial(bar.advance, task))
+    return answered
+
+
+def split_error(result: Result) -> SplitError:
+    """What is kept of a split in a run and its bundles."""
+    if result.calibration_error is None:
+        raise ValueError(f"the calibration error on {result.split} was not measured")
+    return SplitError(result.split, result.overall.total, result.overall.wrong, result.calibration_error)
 
 
 def write_results(out: Path, results: list[Result], facts: dict[str, Any], classes: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """What can be measured: a training run, by torch, or a bundle, by any of its backends. torch only for a run."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from qcn import measured
 from qcn.confidence import probabilities, temperature_of
 from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet
@@ -14,10 +16,15 @@ from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
+from qcn.measured import Measured
 from qcn.runtime import load
+from qcn.runtime.preprocess import preprocess
 from qcn.shipped import RUN, place
+from qcn.verify.parity.calls import in_order
+from qcn.verify.runners import TIME_LIMIT, Candidate
 
 Report = Callable[[int], None]  # is given how many images have been answered
+AT_ONCE = 16  # images, where a file takes so many
 
 
 class Network(ABC):
@@ -27,6 +34,7 @@ class Network(ABC):
     image        [C, H, W] of a stored image
     backend      what runs it, in words
     temperature  of its probabilities
+    data_option  the command's option that names the data set, for what its errors advise
     """
 
     classes: tuple[str, ...]
@@ -34,6 +42,7 @@ class Network(ABC):
     preprocessing: Preprocessing
     backend: str
     temperature: float
+    data_option = "--dataset"
 
     @abstractmethod
     def answers(self, images: ImageSet, report: Report) -> Answers: ...
@@ -45,6 +54,10 @@ class Network(ABC):
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What evaluation.json says of it."""
+
+    def remember(self, found: Measured) -> None:
+        """Keep what was measured of it on its own test splits, where there is a place for it."""
+        return
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set of this name or path, or its own; refused where the network cannot be measured on it."""
@@ -116,20 +129,44 @@ class RunNetwork(Network):
     def own_dataset(self) -> Dataset:
         return find(self._run.settings.dataset, self._run.settings.stored)
 
+    def remember(self, found: Measured) -> None:
+        """In the run's folder, unless that is read-only, as that of a network that ships may be."""
+        weights = self._run.weights(self._which)
+        if weights and os.access(self._folder, os.W_OK):
+            measured.write(self._folder, weights.sha256, found)
+
     def facts(self) -> dict[str, Any]:
         return {"run": str(self._folder), "checkpoint": self._which}
 
 
-class BundleNetwork(Network):
+class _OfBundle(Network):
+    """What is known of a bundle's network, whatever runs it."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        self._folder, self._source = bundle.folder, manifest.source
+        self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
+        self.temperature = temperature_of(manifest.confidence)
+
+    def own_dataset(self) -> Dataset:
+        if self._source.data not in DATASETS:
+            raise UsageError(
+                f"{self._folder} was trained on '{self._source.data}', which is not a data set of the product: "
+                f"name a folder of pictures with {self.data_option}"
+            )
+        return find(self._source.data)
+
+    def facts(self) -> dict[str, Any]:
+        return {"bundle": str(self._folder), "checkpoint": self._source.checkpoint}
+
+
+class BundleNetwork(_OfBundle):
     """A bundle, by `qcn.load`."""
 
     def __init__(self, folder: Path, backend: str, public_key: Path | None) -> None:
+        super().__init__(Bundle.open(folder, public_key))
         self._model = load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load
-        manifest = Bundle.open(folder, public_key).manifest
-        self._folder, self._source = folder, manifest.source
-        self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
         self.backend = self._model.backend
-        self.temperature = temperature_of(manifest.confidence)
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         shape = (len(images), len(self.classes))
@@ -140,13 +177,27 @@ class BundleNetwork(Network):
             report(1)
         return Answers(activation, probability)
 
-    def own_dataset(self) -> Dataset:
-        if self._source.data not in DATASETS:
-            raise UsageError(
-                f"{self._folder} was trained on '{self._source.data}', which is not a data set of the product: "
-                "name a folder of pictures with --dataset"
-            )
-        return find(self._source.data)
 
-    def facts(self) -> dict[str, Any]:
-        return {"bundle": str(self._folder), "checkpoint": self._source.checkpoint}
+class CandidateNetwork(_OfBundle):
+    """One file of a bundle in one backend, as `qcn verify-parity` and `qcn benchmark` run it."""
+
+    data_option = "--data"
+
+    def __init__(self, bundle: Bundle, candidate: Candidate, time_limit: float = TIME_LIMIT) -> None:
+        super().__init__(bundle)
+        self._bundle, self._candidate, self._time_limit = bundle, candidate, time_limit
+        self.backend = candidate.key
+
+    def answers(self, images: ImageSet, report: Report) -> Answers:
+        limits = self._candidate.artefact.batch
+        size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
+        found = []
+        with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
+            for call in in_order(len(images), size):
+                inputs = preprocess(images.images[list(call.rows)], self.preprocessing)
+                outputs = runner.infer(inputs)
+                found.append(np.array(outputs["activation"], np.float32))
+                report(min(size, len(images) - size * (len(found) - 1)))
+        activation = np.concatenate(found)[: len(images)]
+        poses = len(self._bundle.manifest.outputs) > 1
+        return Answers(activation, probabilities(activation, self.temperature, poses))

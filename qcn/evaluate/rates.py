@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qcn.confidence import calibration_error
 from qcn.data.imageset import ImageSet
-from qcn.errors import UsageError
+from qcn.errors import CheckFailed
 from qcn.intervals import ErrorRate
 
 
@@ -20,7 +20,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         if np.isnan(self.activation).any():
-            raise UsageError("the network gives NaN as an activation: it has no answer")
+            raise CheckFailed("the network gives NaN as an activation: it has no answer")
 
     @property
     def predicted(self) -> NDArray[np.int64]:

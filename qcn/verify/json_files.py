@@ -1,4 +1,4 @@
-"""The records of `qcn verify-parity` and `qcn benchmark` as JSON files: one function writes, one reads and validates.
+"""Records of measurements (parity, speed, limits, errors) as JSON files: one function writes, one reads and validates.
 
 A record is a frozen dataclass; its fields are the keys. All numbers are finite and what is not known is null, so the
 files are strict JSON.

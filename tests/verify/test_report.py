@@ -375,9 +375,9 @@ def test_in_a_browser(tmp_path: Path, wrong: bool) -> None:
         sections = browser.ask("[...document.querySelectorAll('h2')].map(e => e.innerText.trim())")
         expected = [
             "Backends",
-            "Not run here",
+            "Not tested here",
             "Speed",
-            "Errors",
+            "Deviations",
             "Layer by layer",
             "Changed decisions",
             "To repeat it",
@@ -392,3 +392,65 @@ def test_in_a_browser(tmp_path: Path, wrong: bool) -> None:
         assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
     assert browser.complaints == []
     assert {address for address in browser.requests if not address.startswith("data:")} == {page.as_uri()}
+
+
+def test_dark_means_near_what_is_allowed() -> None:
+    """Twelve per cent of it is far from the limit, and must not look like a warning."""
+    shades = []
+    for part in (0.0, 0.005, 0.06, 0.12, 0.4, 0.7, 0.8, 1.0):
+        stage = replace(stages(False)[0], errors=errors(16 * part if part else 1e-9, histogram=False))
+        found = heat.heat_map(verdict("a", "b", 1.0, stages=(stage,)))
+        cell = found.rows[0][1][0] if found else None
+        assert cell is not None
+        shades.append(cell.shade)
+    assert shades == [0, 0, 2, 3, 4, 5, 6, 6] and heat.SHADES == 6
+
+
+def test_accuracy_comes_first_and_a_deviation_is_not_called_an_error(folder: Path) -> None:
+    """`Largest error 12 %` reads as twelve wrong answers of a hundred; it is a share of what is allowed."""
+    tiles = summary.tiles(record(wrong=False))
+    assert tiles[0] == ("right answers", "15 of 16", "71.7 to 98.9 %; too few to tell the accuracy")
+    assert ("allowed deviation used", "19 %", "at most, by onnxruntime: model.onnx (fp32)") in tiles
+    page = (folder / "report.html").read_text()
+    assert "largest error" not in page and page.index("right answers") < page.index("allowed deviation used")
+
+
+def test_unstable_times_are_marked_wherever_they_are_shown(tmp_path: Path) -> None:
+    def marks(unstable: bool) -> int:
+        timed = benchmark(speed("native", 9.0, unstable=unstable))
+        files.write(tmp_path, report(verdict("native", "x", 1.0), benchmark=timed), {})
+        return len(re.findall(">unstable<|, unstable<", (tmp_path / "report.html").read_text()))
+
+    assert marks(False) == 0 and marks(True) == 4  # the tile, the strip, the table, the histogram
+
+
+def test_charts_that_are_the_same_fold(tmp_path: Path) -> None:
+    same = [verdict(name, "model.onnx", 3.0) for name in ("onnxruntime", "torch", "native")]
+    other = verdict("tensorrt", "model.onnx", 12.0)
+    files.write(tmp_path, report(*same, other), {})
+    page = (tmp_path / "report.html").read_text()
+    drawn = page[page.index("<h2>Deviations") : page.index("<h2>Layer by layer")]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", drawn)
+    # All activations look the same; the poses of one backend are further off.
+    assert [len(re.findall("<span>", caption)) for caption in captions] == [4, 3, 1]
+    assert all(f"{one.key}: 19 % of what is allowed" in captions[1] for one in same)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt install chromium")
+def test_a_table_beyond_the_edge_of_a_phone_shows_it(tmp_path: Path) -> None:
+    """A shadow at the edge that goes on; none where all is seen, and none on a wide screen."""
+    files.write(tmp_path, record(), IMAGES)
+    right = "parseFloat(getComputedStyle(document.querySelector('.scroll'), '::after').opacity)"
+    left = right.replace("after", "before")
+    with Browser(str(BROWSER), tmp_path / "profile") as browser:
+        browser.show(tmp_path / "report.html", 390)
+        assert browser.ask("document.querySelector('.scroll').scrollWidth") > 390
+        assert browser.ask(right) > 0.9 and browser.ask(left) < 0.1
+        browser.ask("document.querySelector('.scroll').scrollLeft = 1e6")
+        browser.screenshot(tmp_path / "shot.png", whole=False)  # so that it is drawn
+        assert browser.ask(right) < 0.1 and browser.ask(left) > 0.9
+        browser.show(tmp_path / "report.html", 1280)
+        wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth <= e.clientWidth)"
+        wide += ".map(e => parseFloat(getComputedStyle(e, '::after').opacity))"
+        seen = browser.ask(wide)
+        assert seen and max(seen) == 0

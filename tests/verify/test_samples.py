@@ -45,11 +45,12 @@ def test_pictures_in_a_folder(small: Bundle, tmp_path: Path) -> None:
     write_pictures(tmp_path / "pictures")
     chosen = samples(small, str(tmp_path / "pictures"), None, tmp_path).golden
     labels = dict(zip(chosen.rows, chosen.label, strict=True))
+    left, right = map(small.manifest.classes.index, ("left", "right"))
     assert {row: labels[row] for row in chosen.rows[:6]} == {
-        "left/a.png": 0,
-        "left/b.JPG": 0,
-        "left/c.png": 0,
-        "right/d.ppm": 1,
+        "left/a.png": left,
+        "left/b.JPG": left,
+        "left/c.png": left,
+        "right/d.ppm": right,
         "elsewhere/e.png": -1,
         "f.png": -1,
     }

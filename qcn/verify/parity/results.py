@@ -58,7 +58,7 @@ class Report:
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
     """One line for each that ran, those that failed first; the reference's own accuracy last."""
     shown = Table(box=None)
-    for heading in ("backend", "file", "precision", "status", "error, of allowed", "same class", "accuracy"):
+    for heading in ("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy"):
         shown.add_column(heading, overflow="fold")
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)

@@ -111,8 +111,9 @@ def verify(
     golden: Golden | None = None,
     trust: bool = False,
     time_limit: float = TIME_LIMIT,
+    file: str | None = None,
 ) -> list[Verdict]:
-    """A verdict for each artefact in each backend; what this machine lacks is `missing`.
+    """A verdict for each artefact, or one `file`, in each backend; what this machine lacks is `missing`.
 
     `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own. What can
     carry code is `untrusted` and not run without `trust`. `time_limit` is in seconds, for one answer.
@@ -120,7 +121,7 @@ def verify(
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    for candidate in candidates(bundle, backends, trust):
+    for candidate in candidates(bundle, backends, trust, file):
         began = time.perf_counter()
         verdict = _verdict(bundle, candidate, given, allowed, bisect, time_limit)
         verdicts.append(replace(verdict, seconds=time.perf_counter() - began))

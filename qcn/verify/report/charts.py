@@ -90,7 +90,7 @@ def error_chart(errors: Errors, axis: tuple[int, int]) -> Chart | None:
         return None
     low, high = axis
     spoken = f"{sum(errors.histogram.counts)} values, the worst at {share_of_allowed(errors.share)}"
-    step = max(1, math.ceil((high - low) / 3))  # few: labels must not touch, also on a phone
+    step = max(1, math.ceil((high - low) / 2))  # few: labels must not touch, also on a phone
     powers = [power for power in range(low, high + 1) if power % step == 0]
     ticks = tuple(Tick(100 * (power - low) / (high - low), _percent(power)) for power in powers)
     return Chart(found, ticks, spoken, 100 * (0 - low) / (high - low))

@@ -1,4 +1,4 @@
-"""The report of `qcn verify-parity`: report.json for programs, junit.xml for CI, report.html for people.
+"""The report of `qcn verify-parity` and `qcn ship-check`: report.json for programs, junit.xml for CI, report.html.
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
 of unknown origin, so every word is escaped (Jinja's autoescape). `charts` computes the charts, report.html.jinja and
@@ -27,6 +27,7 @@ from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
+from qcn.verify.ship.results import Ship
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import FIGURES, Benchmark
 
@@ -36,10 +37,11 @@ SHOWN = 60  # flips with their picture; the rest are counted
 
 @dataclass(frozen=True)
 class ErrorCharts:
-    """A backend's charts: the output's name, its chart, its worst error in words."""
+    """How far an output is off, and the backends whose chart this is, each with its worst value in words."""
 
-    key: str
-    outputs: list[tuple[str, charts.Chart, str]]
+    output: str
+    chart: charts.Chart
+    backends: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -66,21 +68,29 @@ class BatchSpeeds:
     charts: list[charts.Chart | None]
 
 
-def write(folder: Path, report: Report, images: Mapping[str, NDArray[np.uint8]]) -> list[Path]:
-    """Write the three files and return their paths. `images` [C, H, W], by their rows' names, are for the flips."""
+def write(
+    folder: Path, report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | None = None
+) -> list[Path]:
+    """Write the files and return their paths. `images` [C, H, W], by their rows' names, are for the flips.
+
+    Beside report.json, junit.xml and report.html there is a ship.json where limits were checked.
+    """
     record, checks, shown = (folder / name for name in ("report.json", "junit.xml", "report.html"))
     json_files.write(record, report)
-    write_text(checks, junit(report))
-    write_text(shown, page(report, images))
-    return [record, checks, shown]
+    limits = [folder / "ship.json"] if ship else []
+    for path in limits:
+        json_files.write(path, ship)
+    write_text(checks, junit(report, ship))
+    write_text(shown, page(report, images, ship))
+    return [record, *limits, checks, shown]
 
 
-def page(report: Report, images: Mapping[str, NDArray[np.uint8]]) -> str:
+def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | None = None) -> str:
     """The HTML."""
     verdicts = summary.in_order(report)
     ran = [one for one in verdicts if one.ran]
     lacking = {one.key: "; ".join(one.reasons) for one in verdicts if not one.ran}
-    commands = [report.command, *([report.benchmark.command] if report.benchmark else [])]
+    commands = list(dict.fromkeys([report.command, *([report.benchmark.command] if report.benchmark else [])]))
     return (
         _templates()
         .get_template("report.html.jinja")
@@ -88,8 +98,10 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]]) -> str:
             css=(HERE / "report.css").read_text(encoding="utf-8"),
             bundle=report.bundle,
             verdict=summary.headline(verdicts),
+            ship=ship,
+            machine=summary.machine(report.environment),
             data=summary.images(report.images),
-            tiles=summary.tiles(report),
+            tiles=summary.ship_tiles(ship, report) if ship else summary.tiles(report),
             rows=ran,
             missing=words.by_reason(lacking),
             reference=summary.rate(report.reference),
@@ -128,16 +140,15 @@ def _without_controls(value: Any) -> Any:
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
+    """One chart for all backends that it is the same for: a reader who sees two looks for a difference."""
     axis = charts.error_axis([errors for verdict in ran for errors in verdict.outputs.values()])
-    found = []
+    found: dict[tuple[str, tuple[charts.Bar, ...]], ErrorCharts] = {}
     for verdict in ran:
-        drawn = [
-            (name, chart, words.share_of_allowed(errors.share))
-            for name, errors in verdict.outputs.items()
-            if errors.share and (chart := charts.error_chart(errors, axis))  # what is exact has no distribution
-        ]
-        found += [ErrorCharts(verdict.key, drawn)] if drawn else []
-    return found
+        for name, errors in verdict.outputs.items():
+            if errors.share and (chart := charts.error_chart(errors, axis)):  # what is exact has no distribution
+                drawn = found.setdefault((name, chart.bars), ErrorCharts(name, chart, []))
+                drawn.backends.append((verdict.key, words.share_of_allowed(errors.share)))
+    return list(found.values())
 
 
 def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> list[FlippedImage]:

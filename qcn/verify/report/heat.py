@@ -1,13 +1,15 @@
 """Where a deployment goes wrong: the errors of every capsule layer and routing iteration, as a map to look at."""
 
-import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from qcn.verify.parity.inside import Stage
 from qcn.verify.parity.verify import Verdict
 from qcn.verify.words import share
 
-SHADES = 6  # within the tolerance, each for a factor of four; one more beyond
+# The largest share of what is allowed that each shade stands for: the dark ones are for what is near it.
+UP_TO = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 1.0)
+SHADES = len(UP_TO) - 1  # one more beyond
 NOTES = 3  # that are shown; more of them say the same again
 
 
@@ -61,5 +63,4 @@ def _cell(stage: Stage | None) -> Cell | None:
         return None
     if not stage.passed:
         return Cell(SHADES + 1, share(stage.share), stage.words())
-    shade = SHADES + math.ceil(math.log(stage.share, 4)) if stage.share > 0 else 0
-    return Cell(min(SHADES, max(0, shade)), share(stage.share), stage.words())
+    return Cell(min(SHADES, bisect_left(UP_TO, stage.share)), share(stage.share), stage.words())

@@ -1,4 +1,5 @@
-"""A parity report as JUnit XML, for CI servers: one suite per artefact in a backend, one case per check."""
+"""A report as JUnit XML, for CI servers: a suite for the limits of `qcn ship-check`, if there are any, and one per
+artefact in a backend; one case per check."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 from qcn.text import readable
 from qcn.verify.parity.results import Report
 from qcn.verify.parity.verify import Verdict
+from qcn.verify.ship.judge import Row
+from qcn.verify.ship.results import Ship
 
 _NOT_XML = re.compile("[\ufffe\uffff]")  # of what `readable` leaves
 
@@ -20,16 +23,22 @@ class Case:
     note: str = ""
 
 
-def junit(report: Report) -> str:
+Suite = tuple[str, float, list[Case]]  # its name, the seconds that it took, its cases
+
+
+def junit(report: Report, ship: Ship | None = None) -> str:
     """The XML. A case fails only in a backend that failed: what lies beside the verdict is a note."""
-    root = ET.Element("testsuites", name="qcn verify-parity")
-    suites = [(verdict, list(_cases(verdict))) for verdict in report.backends.values()]
-    _count(root, [case for _, cases in suites for case in cases], sum(verdict.seconds for verdict, _ in suites))
-    for verdict, cases in suites:
-        suite = ET.SubElement(root, "testsuite", name=_clean(verdict.key))
-        _count(suite, cases, verdict.seconds)
+    root = ET.Element("testsuites", name="qcn ship-check" if ship else "qcn verify-parity")
+    suites: list[Suite] = [(one.key, one.seconds, list(_cases(one))) for one in report.backends.values()]
+    if ship:
+        took = max(0.0, ship.seconds - sum(seconds for _, seconds, _ in suites))
+        suites.insert(0, (f"may ship: {ship.bundle}", took, [_limit(row) for row in ship.rows if row.asked]))
+    _count(root, [case for _, _, cases in suites for case in cases], sum(seconds for _, seconds, _ in suites))
+    for name, seconds, cases in suites:
+        suite = ET.SubElement(root, "testsuite", name=_clean(name))
+        _count(suite, cases, seconds)
         for case in cases:
-            element = ET.SubElement(suite, "testcase", classname=_clean(verdict.key), name=_clean(case.name))
+            element = ET.SubElement(suite, "testcase", classname=_clean(name), name=_clean(case.name))
             if case.failure:
                 ET.SubElement(element, "failure", message=_clean(case.failure))
             if case.skipped:
@@ -46,6 +55,13 @@ def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
     element.set("errors", "0")
     element.set("skipped", str(sum(bool(case.skipped) for case in cases)))
     element.set("time", f"{seconds:.3f}")
+
+
+def _limit(row: Row) -> Case:
+    """What is not shown has failed; what is not tested was skipped, and is not passed."""
+    said = f"{row.status}: found {row.found}; asked {row.asked}" + (f"; {row.note}" * bool(row.note))
+    failure = said if row.status in ("failed", "not shown") else ""
+    return Case(row.name, failure, said if row.status == "not tested" else "", said)
 
 
 def _cases(verdict: Verdict) -> Iterator[Case]:

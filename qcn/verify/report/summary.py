@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
 from qcn.verify.parity.verify import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
+from qcn.verify.ship.results import Ship
+from qcn.verify.speed.latency import Speed
 from qcn.verify.words import milliseconds, share
 
 ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2, "untrusted": 3}
@@ -48,22 +51,57 @@ def rate(value: Share | None) -> tuple[str, str]:
     return f"{value.right} of {value.of}", f"{100 * value.low:.1f} to {100 * value.high:.1f} %"
 
 
+def machine(environment: Environment) -> str:
+    """What was measured on: processor, cores, GPU or Jetson, system."""
+    gpu = environment.gpu.name if environment.gpu else "no GPU"
+    cores = f"{environment.processor}, {environment.cores} core{'s' * (environment.cores != 1)}"
+    return ", ".join(filter(None, (environment.jetson, cores, gpu, environment.system)))
+
+
+def ship_tiles(ship: Ship, report: Report) -> list[tuple[str, str, str]]:
+    """The figures of what is to ship, accuracy first: of each a name, a value, a word on it."""
+    found = []
+    for row in ship.rows:
+        if row.name.startswith("accuracy") and row.value is not None:
+            found.append((row.name, f"{100 * row.value:.1f} %", row.found.partition(" (")[2].replace(")", "")))
+    for row in ship.rows:
+        if row.name.endswith("latency") or row.name == "memory":
+            value, _, more = row.found.partition(", ")
+            found.append((row.name, value, "; ".join(filter(None, (more, row.asked or "no limit")))))
+    return found + _changed([one for one in report.backends.values() if one.ran])
+
+
 def tiles(report: Report) -> list[tuple[str, str, str]]:
-    """Of each a name, a value, a word on it."""
+    """Of each a name, a value, a word on it; right answers first."""
     backends = [one for one in report.backends.values() if one.backend not in NO_BACKENDS]
     ran = [one for one in backends if one.ran]
     absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"
-    found = [("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent)]
+    found = []
+    rights = [one.accuracy for one in ran if one.accuracy]
+    if rights and len(rights) == len(ran):
+        least = min(rights, key=lambda one: one.right)
+        few = "too few to tell the accuracy" if report.images.name == "golden" else "by the worst backend"
+        found.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; {few}"))
+    found.append(("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent))
     shares = {one.key: one.share for one in ran if one.share is not None}
     if shares and len(shares) == len(ran):
         worst = max(shares, key=shares.__getitem__)
-        found.append(("largest error", share(shares[worst]), f"of what is allowed: {worst}"))
-    if ran:
-        count = sum(len(one.flips) for one in ran)
-        found.append(("changed decisions", str(count), "over all backends and images"))
+        found.append(("allowed deviation used", share(shares[worst]), f"at most, by {worst}"))
+    found += _changed(ran)
     results = report.benchmark.results.values() if report.benchmark else ()
     timed = [(one.median, one) for one in results if one.batch == 1 and one.median is not None]
     if timed:
         median, fastest = min(timed, key=lambda pair: pair[0])
-        found.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {fastest.file}"))
+        found.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {_named(fastest)}"))
     return found
+
+
+def _named(speed: Speed) -> str:
+    """Its file, and whether its times can be relied on."""
+    return f"{speed.file}, unstable" if speed.unstable else speed.file
+
+
+def _changed(ran: Sequence[Verdict]) -> list[tuple[str, str, str]]:
+    if not ran:
+        return []
+    return [("changed decisions", str(sum(len(one.flips) for one in ran)), "over all backends and golden images")]

@@ -182,6 +182,10 @@ class Candidate:
     trusted: bool = False
 
     @property
+    def key(self) -> str:
+        return key(self.backend.name, self.artefact.file, self.precision)
+
+    @property
     def untrusted(self) -> str:
         """Why it must not run; empty if it may."""
         if self.trusted or not self.artefact.carries_code:
@@ -232,8 +236,10 @@ def capsule_layers(bundle: Bundle) -> tuple[str, ...]:
     return tuple(route.name for route in bundle.program().routes)
 
 
-def candidates(bundle: Bundle, names: Iterable[str] | None, trust: bool = False) -> list[Candidate]:
-    """Every artefact in every backend that was asked for, or in every one there is; one for each precision.
+def candidates(
+    bundle: Bundle, names: Iterable[str] | None, trust: bool = False, file: str | None = None
+) -> list[Candidate]:
+    """Every artefact, or one `file`, in every backend that was asked for, or in every one; one for each precision.
 
     Without `trust` those that can carry code are listed as such, and refused where they were asked for by name.
     """
@@ -243,7 +249,7 @@ def candidates(bundle: Bundle, names: Iterable[str] | None, trust: bool = False)
         own = [
             Candidate(backend, artefact, precision, trust)
             for artefact in bundle.manifest.files
-            if artefact.format in backend.formats
+            if artefact.format in backend.formats and file in (None, artefact.file)
             for precision in backend.precisions or (artefact.precision,)
         ]
         if names and not own:

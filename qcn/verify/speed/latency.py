@@ -163,14 +163,15 @@ def benchmark(
     plan: Plan,
     trust: bool = False,
     time_limit: float = TIME_LIMIT,
+    file: str | None = None,
 ) -> list[Speed]:
     """Time every artefact in every backend that was asked for, or that this machine can run, at every batch.
 
-    What can carry code runs only with `trust`, and is timed through the pipe to its process.
+    `file` names one of them. What can carry code runs only with `trust`, and is timed through the pipe to its process.
     """
     asked = list(backends) if backends else None
     golden = bundle.golden()
-    found = candidates(bundle, asked, trust)
+    found = candidates(bundle, asked, trust, file)
     with ExitStack() as held:
         counter = meter()
         energy = held.enter_context(counter) if counter else None

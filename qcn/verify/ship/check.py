@@ -1,0 +1,221 @@
+"""Measures one file of a bundle in one backend, by evaluate, verify-parity and benchmark, and has it judged."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from qcn.data.spec import Dataset
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.evaluate import answer_splits
+from qcn.evaluate.networks import CandidateNetwork
+from qcn.evaluate.rates import measure_answers
+from qcn.export import targets
+from qcn.export.bundle import Bundle
+from qcn.verify.machine import Environment
+from qcn.verify.parity import verify as parity
+from qcn.verify.parity.compare import Share
+from qcn.verify.parity.preprocessing import check_preprocessing
+from qcn.verify.parity.results import Report, make_report
+from qcn.verify.parity.samples import samples
+from qcn.verify.parity.verify import Verdict
+from qcn.verify.runners import BACKENDS, TIME_LIMIT, Candidate, candidates
+from qcn.verify.ship import judge
+from qcn.verify.ship.judge import Row
+from qcn.verify.ship.limits import Limits
+from qcn.verify.ship.results import Ship, overall
+from qcn.verify.speed import latency, results
+from qcn.verify.speed.latency import Plan, Speed
+
+AUTO = ("tensorrt", "native", "onnxruntime")  # as `qcn.load` chooses
+FASTEST = ("fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines
+PLAN = Plan(iterations=100)  # of fewer runs the 99th percentile is the slowest one
+TOP = 1  # nothing here shows a top-k error
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to check, and how.
+
+    target   the machine that it is to run on, as `qcn export --target` knows it; "this" is this one
+    data     a data set or folder; None: the one that the bundle was trained on
+    """
+
+    limits: Limits
+    target: str = "this"
+    data: str | None = None
+    split: str | None = None
+    data_dir: Path = Path("data")
+    plan: Plan = PLAN
+    bisect: bool = False
+    time_limit: float = TIME_LIMIT
+
+
+def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candidate:
+    """The file in the backend that will ship: those that were named, or what `qcn.load` would take here."""
+    if file is not None:
+        bundle.find(file)
+    if backend != "auto":
+        return _first(candidates(bundle, [backend], trust, file))
+    lacking = []
+    for name in AUTO:
+        formats = BACKENDS[name].formats
+        if not any(one.format in formats and file in (None, one.file) for one in bundle.manifest.files):
+            continue
+        found = _first(candidates(bundle, [name], trust, file))
+        runner = found.runner(bundle)
+        try:
+            runner.load_backend()
+            return found
+        except MissingError as error:
+            lacking.append(str(error))
+        finally:
+            runner.close()
+    if lacking:
+        raise MissingError(f"nothing here runs {bundle.folder}: {'; '.join(lacking)}")
+    raise UsageError(f"{bundle.folder} has nothing for {', '.join(AUTO)}: name what will ship with --backend")
+
+
+def _first(found: list[Candidate]) -> Candidate:
+    """Of a backend's first format the file of the fastest precision, but for ONNX Runtime, which takes model.onnx."""
+
+    def order(one: Candidate) -> tuple[int, int]:
+        format = one.backend.formats.index(one.artefact.format)
+        fastest = FASTEST.index(one.precision)
+        return format, fastest if one.artefact.format == "trt" else -fastest
+
+    return min(found, key=order)
+
+
+def is_here(target: str, machine: Environment) -> bool:
+    """Whether this machine is the target: a Jetson by the words of its name, any other by its GPU."""
+    known = targets.target(target)
+    if known.sm is None:
+        return True
+    if target.startswith("jetson-"):
+        words = (machine.jetson or "").lower().split()
+        return all(word in words for word in target.split("-"))
+    return machine.gpu is not None and machine.gpu.sm == known.sm
+
+
+def check(
+    bundle: Bundle, candidate: Candidate, asked: Asked, command: str, say: Callable[[str], object]
+) -> tuple[Ship, Report]:
+    """Everything: what is said of each limit, and the parity report with the benchmark, for the page.
+
+    `say` is told what is being measured.
+    """
+    began = time.perf_counter()
+    targets.target(asked.target)  # first: what cannot be meant is refused at once
+    network = CandidateNetwork(bundle, candidate, asked.time_limit)
+    dataset = network.dataset(asked.data)
+    backend, file = candidate.backend.name, candidate.artefact.file
+    say(f"parity: {candidate.key}")
+    about = (asked.bisect, None, candidate.trusted, asked.time_limit, file)
+    verdicts = [one for one in parity.verify(bundle, [backend], {}, *about) if one.precision == candidate.precision] + [
+        check_preprocessing(bundle)
+    ]
+    verdict, preprocessing = verdicts
+    say(f"accuracy: {dataset.name}")
+    accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
+    say(f"latency, memory and energy: {candidate.key}")
+    speed, timed = _speed(bundle, candidate, verdict, asked)
+    report = make_report(
+        bundle,
+        samples(bundle, "golden", None, asked.data_dir),
+        verdicts,
+        command,
+        True,
+        results.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
+    )
+    here = is_here(asked.target, report.environment)
+    elsewhere = "" if here else f"this machine is not {asked.target}: run `qcn ship-check` there"
+    rows = (
+        *accuracy,
+        judge.parity(verdict, preprocessing),
+        judge.latency(speed, asked.limits.latency, elsewhere),
+        judge.memory(speed, asked.limits.memory, elsewhere),
+        judge.energy(speed, asked.limits.energy, elsewhere),
+    )
+    ship = Ship(
+        schema=1,
+        bundle=bundle.manifest.name,
+        source=bundle.manifest.source,
+        command=command,
+        environment=report.environment,
+        status=overall(rows),
+        backend=backend,
+        file=file,
+        precision=candidate.precision,
+        data=dataset.name,
+        target=asked.target,
+        target_is_here=here,
+        calibrated=bundle.manifest.confidence is not None,
+        measured=bundle.manifest.measured,
+        rows=rows,
+        not_tested=tuple(_left(bundle, candidate, asked, here)),
+        seconds=time.perf_counter() - began,
+    )
+    return ship, report
+
+
+def _ran(verdict: Verdict) -> bool:
+    """Whether it gave answers that could be compared, right or wrong."""
+    return bool(verdict.outputs)
+
+
+def _accuracy(
+    network: CandidateNetwork, dataset: Dataset, verdict: Verdict, asked: Asked, calibrated: bool
+) -> list[Row]:
+    """Rows of accuracy and calibration error for every test split, or the one that was asked for."""
+    limits = asked.limits
+    most = limits.calibration_error
+    wanted = (
+        ("accuracy", judge.at_least(limits.accuracy), limits.accuracy),
+        ("calibration error", judge.at_most(judge.percent, most), most),
+    )
+    if not _ran(verdict):
+        return [judge.not_tested(*one, verdict.reasons[0]) for one in wanted]
+    try:
+        answered = answer_splits(network, dataset, asked.data_dir, asked.split)
+        found = [measure_answers(split, *given, TOP) for split, given in answered.items()]
+    except CheckFailed as error:  # NaN is no answer
+        return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in wanted]
+    rows = []
+    for result in found:
+        right = Share.count(result.overall.total - result.overall.wrong, result.overall.total)
+        rows.append(judge.accuracy(result.split, right, limits.accuracy))
+    for result in found:
+        if result.calibration_error is not None:
+            rows.append(judge.calibration(result.split, result.calibration_error, calibrated, most))
+    return rows
+
+
+def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked) -> tuple[Speed, list[Speed]]:
+    """The figures of one image at a time, and all that were taken; nothing is timed that does not run."""
+    about = (candidate.backend.name, candidate.artefact.file, candidate.precision, 1)
+    if not _ran(verdict):
+        return Speed(*about, missing=verdict.reasons[0]), []
+    timed = latency.benchmark(
+        bundle,
+        [candidate.backend.name],
+        asked.plan,
+        candidate.trusted,
+        asked.time_limit,
+        candidate.artefact.file,
+    )
+    own = [one for one in timed if (one.backend, one.file, one.precision, one.batch) == about]
+    return own[0], own
+
+
+def _left(bundle: Bundle, candidate: Candidate, asked: Asked, here: bool) -> list[str]:
+    """What nothing was said of, beside the rows that say so."""
+    said = [] if here else [f"{asked.target}: nothing ran on it; times, memory and energy are of this machine"]
+    others = [
+        one.file for one in bundle.manifest.files if one.file != candidate.artefact.file and one.format != "golden"
+    ]
+    if others:
+        said.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")
+    if asked.split:
+        said.append(f"other splits than {asked.split}")
+    return said

@@ -1,0 +1,180 @@
+"""What was found against what was asked: one row each. Nothing is measured here.
+
+An accuracy is judged by its 95 % interval (Wilson's), since another sample of images would give another share:
+
+    passed      the whole interval is at or above the limit: its lower bound is
+    failed      the whole interval is below it: its upper bound is
+    not shown   the limit is inside; that is not passed, and the row says how many images would settle it
+
+The limit L is inside Wilson's interval of a share p of n images exactly if |p - L| <= z sqrt(L (1 - L) / n), so
+n = z² L (1 - L) / (p - L)² images, with the same share of right answers, would have it outside.
+
+A calibration error, a time, memory and energy are judged by what was measured. What could not be measured, or not on
+the machine that it is asked of, is not tested, and never passed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from qcn.intervals import NORMAL
+from qcn.verify.parity.compare import Share
+from qcn.verify.parity.verify import Verdict
+from qcn.verify.ship.limits import Latency
+from qcn.verify.speed.latency import Speed
+from qcn.verify.words import amount, milliseconds, share_of_allowed
+
+Words = Callable[[float], str]  # an amount with its unit
+Status = Literal["passed", "failed", "not shown", "not tested", "no limit"]
+NO_METER = "nothing here tells the energy: that needs an NVIDIA GPU with NVML (pip install nvidia-ml-py), or a Jetson"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One limit: what it is of, asked and found in words, the verdict, and what else there is to know.
+
+    `limit` and `value` are the same as numbers: shares, milliseconds, MiB, millijoules; None where there is none.
+    """
+
+    name: str
+    asked: str
+    found: str
+    status: Status
+    note: str = ""
+    limit: float | None = None
+    value: float | None = None
+
+
+def percent(value: float) -> str:
+    """94 %, 93.08 %, 0.039 %."""
+    return f"{100 * value:.4g} %" if value >= 0.1 else f"{100 * value:.2g} %"
+
+
+def interval(share: Share) -> str:
+    """91.5 to 94.3 %."""
+    return f"{100 * share.low:.2f} to {100 * share.high:.2f} %"
+
+
+def at_least(limit: float | None) -> str:
+    """What is asked of an accuracy, in words."""
+    return "" if limit is None else f"at least {percent(limit)}"
+
+
+def accuracy(split: str, share: Share, limit: float | None) -> Row:
+    """The share of right answers on a split, against the least that is asked."""
+    value = share.right / share.of
+    found = f"{percent(value)} ({interval(share)}) of {share.of:,} images"
+    name, asked = f"accuracy on {split}", at_least(limit)
+    if limit is None:
+        return Row(name, asked, found, "no limit", value=value)
+    if share.low >= limit:
+        status: Status = "passed"
+        note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below what is asked"
+    elif share.high < limit:
+        status = "failed"
+        note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below what is asked"
+    else:
+        status, note = "not shown", f"what is asked lies inside the 95 % interval; {_settled(value, limit)}"
+    return Row(name, asked, found, status, note, limit, value)
+
+
+def _settled(value: float, limit: float) -> str:
+    """How many images would tell, with the same share of right answers."""
+    if value == limit:
+        return "no number of images tells a share from a limit that it equals"
+    needed = math.floor(NORMAL**2 * limit * (1 - limit) / (value - limit) ** 2) + 1
+    way = "show that it is met" if value > limit else "show that it is not met"
+    return f"about {needed:,} images, answered as well as these, would {way}"
+
+
+def calibration(split: str, error: float, calibrated: bool, limit: float | None) -> Row:
+    """The expected calibration error on a split, against the most that is allowed."""
+    found = percent(error) if calibrated else f"{percent(error)}, not calibrated"
+    note = "" if calibrated else "the bundle has no temperature for its probabilities"
+    return _below(f"calibration error on {split}", error, limit, found, at_most(percent, limit), note)
+
+
+def parity(verdict: Verdict, preprocessing: Verdict) -> Row:
+    """Whether the file answers as the trained network, on the golden images, behind the pre-processing of training."""
+    name, asked = "answers as the trained network", f"deviation within what is allowed in {verdict.precision}"
+    for one in (verdict, preprocessing):
+        if one.status == "failed":
+            return Row(name, asked, f"{one.backend} does not", "failed", one.reasons[0])
+    if not verdict.ran:
+        return not_tested(name, asked, None, verdict.reasons[0])
+    found = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} images"
+    note = "" if preprocessing.ran else f"pre-processing was not tested: {preprocessing.reasons[0]}"
+    return Row(name, asked, found, "passed" if preprocessing.ran else "not tested", note)
+
+
+def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
+    """The time of one image at a percentile. `elsewhere` says why it is not that of the target; empty if it is."""
+    percentile = limit.percentile if limit else "p99"
+    name = f"{percentile} latency"
+    asked = f"at most {milliseconds(limit.milliseconds)}" if limit else ""
+    number = limit.milliseconds if limit else None
+    if speed.latency_ms is None:
+        return not_tested(name, asked, number, speed.missing)
+    value = float(getattr(speed.latency_ms, percentile))
+    unstable = ", unstable" if speed.unstable else ""
+    note = "turns differ by more than a tenth: close what else runs, and repeat" if speed.unstable else ""
+    return _here(_below(name, value, number, f"{milliseconds(value)}{unstable}", asked, note), elsewhere)
+
+
+def memory(speed: Speed, limit: float | None, elsewhere: str) -> Row:
+    """What loading and one answer took at most, on host and GPU together, in MiB."""
+    asked = at_most(_mib, limit)
+    parts = _memory_parts(speed)
+    if speed.cold is None or None in parts:
+        return not_tested("memory", asked, limit, speed.missing or "this system does not tell it")
+    value = sum(part for part in parts if part is not None)
+    return _here(_below("memory", value, limit, _mib(value), asked, ""), elsewhere)
+
+
+def _memory_parts(speed: Speed) -> list[float | None]:
+    """Of the host and, where a GPU is used, of that."""
+    if speed.cold is None:
+        return [None]
+    return [speed.cold.host_mib, *([speed.cold.device_mib] if speed.compute_ms else [])]
+
+
+def energy(speed: Speed, limit: float | None, elsewhere: str) -> Row:
+    """That of one inference, idle power included, in millijoules."""
+    asked = at_most(_millijoules, limit)
+    if speed.energy_mj is None:
+        return not_tested("energy", asked, limit, speed.missing or NO_METER)
+    found = f"{_millijoules(speed.energy_mj)}, {speed.energy_of}"
+    return _here(_below("energy", speed.energy_mj, limit, found, asked, ""), elsewhere)
+
+
+def not_tested(name: str, asked: str, limit: float | None, why: str) -> Row:
+    """A row of what could not be measured."""
+    return Row(name, asked, "–", "not tested", why, limit)
+
+
+def at_most(words: Words, limit: float | None) -> str:
+    """What is asked of what must not be more, in words."""
+    return "" if limit is None else f"at most {words(limit)}"
+
+
+def _below(name: str, value: float, limit: float | None, found: str, asked: str, note: str) -> Row:
+    if limit is None:
+        return Row(name, "", found, "no limit", note, None, value)
+    return Row(name, asked, found, "passed" if value <= limit else "failed", note, limit, value)
+
+
+def _here(row: Row, elsewhere: str) -> Row:
+    """The row, or the same not tested where the figure is of another machine than the one that it is asked of."""
+    if not elsewhere:
+        return row
+    status: Status = "no limit" if row.status == "no limit" else "not tested"
+    return Row(row.name, row.asked, f"{row.found}, on this machine", status, elsewhere, row.limit, row.value)
+
+
+def _mib(value: float) -> str:
+    return f"{amount(value)} MiB"
+
+
+def _millijoules(value: float) -> str:
+    return f"{amount(value)} mJ"

@@ -1,0 +1,87 @@
+"""What a network must do to be shipped, from the options of `qcn ship-check`. What cannot be meant is refused."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from qcn.errors import UsageError
+
+Percentile = Literal["p50", "p90", "p95", "p99"]
+PERCENTILES: tuple[Percentile, ...] = ("p50", "p90", "p95", "p99")
+MILLISECONDS = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+MIB = {"KiB": 2**-10, "MiB": 1.0, "GiB": 2.0**10, "kB": 1e3 / 2**20, "MB": 1e6 / 2**20, "GB": 1e9 / 2**20}
+MILLIJOULES = {"uJ": 1e-3, "µJ": 1e-3, "mJ": 1.0, "J": 1e3}
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds that one inference may take, at a percentile of the runs."""
+
+    milliseconds: float
+    percentile: Percentile
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is asked for; None where nothing is.
+
+    accuracy, calibration_error   shares, from 0 to 1
+    memory                        MiB
+    energy                        millijoules of one inference
+    """
+
+    accuracy: float | None = None
+    calibration_error: float | None = None
+    latency: Latency | None = None
+    memory: float | None = None
+    energy: float | None = None
+
+    @staticmethod
+    def parse(
+        accuracy: str | None, calibration_error: str | None, latency: str | None, memory: str | None, energy: str | None
+    ) -> "Limits":
+        """From the texts of the options, of which one at least must be given."""
+        found = Limits(
+            _share("--min-accuracy", accuracy, "0.94 or 94%") if accuracy is not None else None,
+            _share("--max-calibration-error", calibration_error, "0.05 or 5%")
+            if calibration_error is not None
+            else None,
+            parse_latency(latency) if latency is not None else None,
+            _amount("--max-memory", memory, MIB, "200MiB") if memory is not None else None,
+            _amount("--max-energy", energy, MILLIJOULES, "30mJ") if energy is not None else None,
+        )
+        if found == Limits():
+            raise UsageError("nothing is asked: name a limit, such as --min-accuracy 0.94 or --max-latency 5ms@p99")
+        return found
+
+
+def parse_latency(text: str) -> Latency:
+    """5ms@p99; without a percentile it is the 99th."""
+    option, (time, at, percentile) = "--max-latency", text.partition("@")
+    if at and percentile.strip() not in PERCENTILES:
+        known = ", ".join(PERCENTILES)
+        raise UsageError(f"{option} takes a time at one of {known}, such as 5ms@p99, not '{text}'")
+    found: Percentile = next((one for one in PERCENTILES if one == percentile.strip()), "p99")
+    return Latency(_amount(option, time, MILLISECONDS, "5ms@p99", text), found)
+
+
+def _share(option: str, text: str, example: str) -> float:
+    """A share between 0 and 1: neither can be shown with any number of images."""
+    match = re.fullmatch(rf"({_NUMBER}) ?(%?)", text.strip())
+    value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 < value < 1:
+        raise UsageError(f"{option} takes a share over 0 and below 1, such as {example}, not '{text}'")
+    return value
+
+
+def _amount(option: str, text: str, units: dict[str, float], example: str, whole: str | None = None) -> float:
+    """A number with its unit, in the unit that counts 1."""
+    match = re.fullmatch(rf"({_NUMBER}) ?([A-Za-zµ]+)", text.strip())
+    value = float(match[1]) * units.get(match[2], math.nan) if match else math.nan
+    if not 0 < value < math.inf:
+        raise UsageError(
+            f"{option} takes a number over 0 with a unit ({', '.join(units)}), such as {example}, not '{whole or text}'"
+        )
+    return value

@@ -1,0 +1,60 @@
+"""What `qcn evaluate` leaves in a run reaches the manifests of its bundles, as long as the weights are the same."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from libqcn_load import OK, load
+
+from qcn import measured
+from qcn.errors import UsageError
+from qcn.evaluate import evaluate
+from qcn.export.bundle import Bundle
+from qcn.export.pipeline import Request, open_source
+from qcn.measured import Measured, SplitError
+from qcn.train.record import load_run
+
+NATIVE = Request(("native",))
+
+
+@pytest.fixture
+def own(run: Path, tmp_path: Path) -> Path:
+    """The run, of the test's own and never evaluated."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    (copy / measured.FILE).unlink(missing_ok=True)
+    return copy
+
+
+def test_the_error_on_test_images_gets_into_the_manifest(own: Path, data_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    assert open_source(own, out, NATIVE, data_dir).manifest.measured is None
+    (result,) = evaluate(own, None, data_dir, tmp_path / "evaluation", device="cpu")
+    bundle = open_source(own, out, NATIVE, data_dir)  # into the one that is there
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    assert result.calibration_error is not None
+    split = SplitError("test", 60, result.overall.wrong, result.calibration_error)
+    assert bundle.manifest.measured == Bundle.open(out).manifest.measured == Measured("mnist", day, (split,))
+    assert load(out) == (OK, "")  # libqcn takes it
+
+
+def test_only_the_whole_test_of_its_own_data_counts(own: Path, data_dir: Path, tmp_path: Path) -> None:
+    evaluate(own, None, data_dir, tmp_path / "a", split="validation", device="cpu")
+    evaluate(own, "mnist", data_dir, tmp_path / "b", device="cpu")
+    assert not (own / measured.FILE).exists()
+
+
+def test_other_weights_were_not_measured(own: Path) -> None:
+    weights = load_run(own).weights("best")
+    assert weights is not None and measured.read(own, weights.sha256) is None
+    found = Measured("mnist", "2026-11-16", (SplitError("test", 60, 3, 0.1),))
+    measured.write(own, weights.sha256, found)
+    assert measured.read(own, weights.sha256) == found
+    assert measured.read(own, "0" * 64) is None
+
+
+def test_a_file_that_is_something_else_is_refused(own: Path) -> None:
+    (own / measured.FILE).write_text(json.dumps({"weights_sha256": "0" * 64, "measured": {"error": 0.07}}))
+    with pytest.raises(UsageError, match=r"not what `qcn evaluate` writes.*'error'"):
+        measured.read(own, "0" * 64)

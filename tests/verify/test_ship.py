@@ -1,0 +1,358 @@
+"""`qcn ship-check`: each limit met and not met, what cannot be told, exit codes, JUnit, JSON, and the page."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import Command
+from PIL import Image
+from plants import CLASSES, FAULTS, SIZE
+from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
+
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.evaluate import evaluate
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import Source
+from qcn.export.targets import Gpu
+from qcn.intervals import wilson
+from qcn.measured import Measured, SplitError
+from qcn.verify import json_files
+from qcn.verify.machine import Graphics
+from qcn.verify.parity.compare import Share
+from qcn.verify.report import files
+from qcn.verify.report.junit import junit
+from qcn.verify.ship import judge
+from qcn.verify.ship.check import choose, is_here
+from qcn.verify.ship.judge import Row
+from qcn.verify.ship.limits import Latency, Limits, parse_latency
+from qcn.verify.ship.results import Ship, conclude, overall
+from qcn.verify.speed.nvml import State
+
+SHORT = ("--duration", "0")
+
+
+def limits(**given: str) -> Limits:
+    names = ("accuracy", "calibration_error", "latency", "memory", "energy")
+    return Limits.parse(**{name: given.get(name) for name in names})
+
+
+def test_limits_are_read() -> None:
+    assert limits(accuracy="0.94").accuracy == limits(accuracy=" 94 %").accuracy == 0.94
+    assert limits(calibration_error="5%").calibration_error == 0.05
+    assert parse_latency("5ms@p99") == parse_latency("5 ms") == parse_latency("0.005s@p99") == Latency(5.0, "p99")
+    assert parse_latency("800us@p50") == Latency(pytest.approx(0.8), "p50")
+    assert limits(memory="1GiB").memory == 1024 and limits(memory="2MB").memory == pytest.approx(2e6 / 2**20)
+    assert limits(energy="0.03J").energy == pytest.approx(30) and limits(energy="30mJ").energy == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[("latency", text) for text in ("5@p99", "5ms@p999", "0 ms", "0ms@p99", "nan", "nanms", "5ms@", "", "-5ms")],
+        *[("latency", text) for text in ("infms", "1e999ms", "5MS", "5 min", "p99", "5ms@p99@p50", "5,5ms", "٥ms")],
+        *[("accuracy", text) for text in ("0", "1", "94", "100%", "nan", "inf", "-0.5", "0.94x", "", "1e-999")],
+        *[("calibration_error", text) for text in ("0", "2", "nan", "5 percent")],
+        *[("memory", text) for text in ("200", "0MiB", "200 mJ", "nanGiB", "-1GB")],
+        *[("energy", text) for text in ("30", "30W", "0mJ", "nan J")],
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused_in_one_line(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match="such as") as caught:
+        limits(**{name: text})
+    assert f"'{text}'" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_something_must_be_asked() -> None:
+    with pytest.raises(UsageError, match="nothing is asked"):
+        limits()
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "limit", "status"),
+    [
+        (960, 1000, 0.94, "passed"),
+        (940, 1000, 0.94, "not shown"),
+        (945, 1000, 0.94, "not shown"),
+        (930, 1000, 0.94, "not shown"),
+        (900, 1000, 0.94, "failed"),
+        (16, 16, 0.94, "not shown"),  # all right, and far too few to tell
+        (0, 16, 0.94, "failed"),
+    ],
+)
+def test_an_accuracy_is_judged_by_its_interval(right: int, of: int, limit: float, status: str) -> None:
+    row = judge.accuracy("test", Share.count(right, of), limit)
+    assert row.status == status and row.value == right / of and row.limit == limit
+    low, high = wilson(right, of)
+    assert (low >= limit) == (status == "passed") and (high < limit) == (status == "failed")
+    assert f"{100 * low:.2f} to {100 * high:.2f} %" in row.found
+
+
+@pytest.mark.parametrize(
+    ("right", "of", "limit"), [(945, 1000, 0.94), (930, 1000, 0.94), (61, 64, 0.9), (50, 100, 0.52)]
+)
+def test_so_many_images_would_settle_it(right: int, of: int, limit: float) -> None:
+    """With the same share of right answers, the limit is outside of the interval then, and was inside before."""
+    row = judge.accuracy("test", Share.count(right, of), limit)
+    (found,) = re.findall(r"about ([\d,]+) images", row.note)
+    needed = int(found.replace(",", ""))
+    share = right / of
+
+    def inside(images: int) -> bool:
+        """Wilson's interval, for a share that need not be a count."""
+        return abs(share - limit) <= 1.959963984540054 * (limit * (1 - limit) / images) ** 0.5
+
+    assert row.status == "not shown" and needed > of and inside(needed - 1) and not inside(needed)
+    assert ("is met" in row.note) == (share > limit)
+
+
+def test_a_share_that_equals_its_limit_is_never_told_from_it() -> None:
+    assert "no number of images" in judge.accuracy("test", Share.count(94, 100), 0.94).note
+
+
+def test_times_memory_and_energy_are_judged_by_what_was_measured() -> None:
+    timed = speed("native", 4.0, unstable=False, energy_mj=20.0, energy_of="the board")  # p99 is 6 ms, memory 120 MiB
+    for most, status in ((6.1, "passed"), (5.9, "failed")):
+        assert judge.latency(timed, Latency(most, "p99"), "").status == status
+    assert judge.latency(timed, Latency(4.1, "p50"), "").status == "passed"
+    assert [judge.memory(timed, most, "").status for most in (121.0, 119.0)] == ["passed", "failed"]
+    assert [judge.energy(timed, most, "").status for most in (20.0, 19.0)] == ["passed", "failed"]
+    assert [judge.calibration("test", 0.03, True, most).status for most in (0.03, 0.02)] == ["passed", "failed"]
+    assert judge.latency(timed, None, "").status == judge.memory(timed, None, "").status == "no limit"
+
+
+def test_what_was_not_measured_is_not_tested_and_never_passed() -> None:
+    timed = speed("native", 4.0, cold=None, unstable=False)
+    lacking = replace(timed, latency_ms=None, missing="no CUDA device here")
+    for row in (
+        judge.energy(timed, 1e9, ""),
+        judge.memory(timed, 1e9, ""),
+        judge.latency(lacking, Latency(1e9, "p99"), ""),
+        judge.parity(verdict("a", "b", 1.0, status="missing", reasons=("no CUDA",)), verdict("preprocessing", "", 1.0)),
+    ):
+        assert row.status == "not tested" and row.note, row
+    gpu = replace(speed("tensorrt", 4.0), compute_ms=timed.latency_ms)
+    assert judge.memory(gpu, 1e9, "").status == "not tested"  # that of the host alone is not all
+
+
+def test_a_figure_of_another_machine_decides_nothing() -> None:
+    row = judge.latency(speed("native", 4.0), Latency(1e9, "p99"), "this machine is not jetson-orin")
+    assert row.status == "not tested" and "on this machine" in row.found and "jetson-orin" in row.note
+
+
+def test_unstable_times_and_no_calibration_are_said_where_they_are_shown() -> None:
+    assert "unstable" in judge.latency(speed("native", 4.0, unstable=True), Latency(9.0, "p99"), "").found
+    assert "not calibrated" in judge.calibration("test", 0.03, False, None).found
+
+
+def test_the_target_is_this_machine_only_if_it_is() -> None:
+    nano = replace(MACHINE, jetson="NVIDIA Jetson Orin Nano Developer Kit")
+    assert is_here("this", MACHINE) and not is_here("jetson-orin", MACHINE)
+    assert is_here("jetson-orin", nano) and not is_here("jetson-thor", nano)
+    with_gpu = replace(MACHINE, gpu=Graphics(Gpu("a GPU", 89).name, 89, State()))
+    assert is_here("sm89", with_gpu) and not is_here("sm90", with_gpu) and not is_here("sm89", MACHINE)
+
+
+def test_the_whole_is_as_its_worst_row() -> None:
+    def rows(*statuses: Any) -> tuple[Row, ...]:
+        return tuple(Row("x", "" if status == "no limit" else "at most 1", "2", status) for status in statuses)
+
+    assert overall(rows("passed", "no limit")) == "passed"
+    assert overall(rows("passed", "not tested")) == "not tested"
+    assert overall(rows("not tested", "not shown")) == "not shown"
+    assert overall(rows("not shown", "failed", "not tested")) == "failed"
+    assert overall((Row("energy", "", "–", "not tested"),)) == "passed"  # of which nothing was asked
+
+
+def shipped(*rows: Row, **more: Any) -> Ship:
+    about: dict[str, Any] = {
+        "schema": 1,
+        "bundle": "toys",
+        "source": Source("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64),
+        "command": "qcn ship-check runs/demo/bundle --min-accuracy 0.94",
+        "environment": MACHINE,
+        "status": overall(rows),
+        "backend": "native",
+        "file": "weights.safetensors",
+        "precision": "fp32",
+        "data": "toys",
+        "target": "this",
+        "target_is_here": True,
+        "calibrated": False,
+        "measured": Measured("toys", "2026-11-16", (SplitError("test", 1000, 40, 0.02),)),
+        "rows": rows,
+        "not_tested": ("model.onnx: not what ships by native",),
+        "seconds": 9.5,
+    }
+    return Ship(**{**about, **more})
+
+
+ACCURATE = judge.accuracy("test", Share.count(960, 1000), 0.94)
+SLOW = judge.latency(speed("native", 9.0), Latency(5.0, "p99"), "")
+UNMETERED = judge.energy(speed("native", 9.0), 30.0, "")
+
+
+def test_it_ends_as_it_should() -> None:
+    conclude(shipped(ACCURATE))
+    with pytest.raises(
+        CheckFailed, match=r"Do not ship: p99 latency failed\. .*13\.5 ms, unstable; asked: at most 5 ms"
+    ):
+        conclude(shipped(ACCURATE, SLOW, UNMETERED))
+    with pytest.raises(CheckFailed, match="not shown"):
+        conclude(shipped(judge.accuracy("test", Share.count(94, 100), 0.9)))
+    with pytest.raises(MissingError, match=r"energy was not tested on this machine.*nvidia-ml-py"):
+        conclude(shipped(ACCURATE, UNMETERED))
+
+
+def test_junit_has_a_case_for_each_limit() -> None:
+    rows = (ACCURATE, judge.accuracy("novel", Share.count(94, 100), 0.9), SLOW, UNMETERED)
+    root = ET.fromstring(junit(record(wrong=False), shipped(*rows, judge.memory(speed("native", 9.0), None, ""))))
+    assert root.get("name") == "qcn ship-check"
+    suite = root[0]
+    assert suite.get("name") == "may ship: toys" and [suite.get(key) for key in ("tests", "failures", "skipped")] == [
+        *("4", "2", "1")
+    ]
+    kinds = {case.get("name"): [child.tag for child in case if child.tag != "system-out"] for case in suite}
+    assert kinds == {
+        "accuracy on test": [],
+        "accuracy on novel": ["failure"],
+        "p99 latency": ["failure"],
+        "energy": ["skipped"],
+    }
+    assert root.get("failures") == "2" and len(root) == 3  # with the suites of parity
+
+
+def test_the_first_screen_says_what_a_manager_asks(tmp_path: Path) -> None:
+    far = judge.latency(speed("native", 9.0), Latency(5.0, "p99"), "this machine is not jetson-orin")
+    given = shipped(ACCURATE, far, target="jetson-orin", target_is_here=False)
+    paths = files.write(tmp_path, record(wrong=False), IMAGES, given)
+    assert [path.name for path in paths] == ["report.json", "ship.json", "junit.xml", "report.html"]
+    assert json_files.read(Ship, tmp_path / "ship.json", "qcn ship-check") == given
+    page = (tmp_path / "report.html").read_text()
+    text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", page[page.index("<main") :]))
+    order = [text.index(words) for words in ("Not decided:", "Measured on: a processor", "To run on: jetson-orin")]
+    order += [text.index(words) for words in ("96.0 %", "What was asked", "at least 94 %", "Not tested", "Backends")]
+    assert order == sorted(order)
+    assert "96.00 % of 1,000 images of toys, test, right" in text and "2026-11-16" in text
+
+
+def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
+    row = replace(ACCURATE, name=EVIL, found=EVIL, note=EVIL, asked=EVIL)
+    evil = dict.fromkeys(("bundle", "command", "file", "backend", "data", "target", "precision"), EVIL)
+    split = SplitError("<script>", 10, 1, 0.1)
+    given = shipped(
+        row,
+        replace(row, status="failed"),
+        **evil,
+        target_is_here=False,
+        not_tested=(EVIL,),
+        measured=Measured("<script>alert(3)</script>", "2026-11-16", (split,)),
+    )
+    files.write(tmp_path, record(), IMAGES, given)
+    page = (tmp_path / "report.html").read_text()
+    assert "<script" not in page and "<img src=x" not in page and page.count("&lt;script&gt;") > 12
+    ET.fromstring((tmp_path / "junit.xml").read_text())
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise in folders named for the classes: right by chance, as often as `evaluated` says."""
+    folder, generator = tmp_path_factory.mktemp("pictures") / "noise", np.random.default_rng(0)
+    for split, count in (("train", 5), ("val", 2), ("test", 12)):
+        for name in CLASSES:
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = generator.integers(0, 256, (SIZE, SIZE, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return folder
+
+
+def evaluated(bundle: Bundle, pictures: Path, data: Path) -> Share:
+    (result,) = evaluate(bundle.folder, str(pictures), data, data / "evaluation", backend="onnxruntime")
+    return Share.count(result.overall.total - result.overall.wrong, result.overall.total)
+
+
+def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
+    """Met limits end with 0 and leave the files; the accuracy is that of `qcn evaluate`; limits not met end with 1."""
+    right = evaluated(small, pictures, tmp_path)
+    assert right.of == 48 and 0 < right.low < right.high < 1
+    place = ("--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
+    ask = ("ship-check", small.folder, *place)
+    met = ("--min-accuracy", right.low * 0.999, "--max-latency", "60s", "--max-memory", "64GiB")
+    out = (tmp_path / "ship.json", tmp_path / "ship.xml", tmp_path / "report")
+    files_to = ("--json", out[0], "--junit", out[1], "--report", out[2])
+    code, said = qcn(*ask, *met, "--max-calibration-error", "99.9%", *files_to)
+    assert code == 0 and "Ready to ship" in said, said
+    found = json_files.read(Ship, out[0], "qcn ship-check")
+    assert found == json_files.read(Ship, out[2] / "ship.json", "qcn ship-check")
+    assert found.status == "passed" and (found.backend, found.file) == ("onnxruntime", "model.onnx")
+    by_name = {row.name: row for row in found.rows}
+    assert by_name["accuracy on test"].value == right.right / right.of and not found.calibrated
+    assert [row.status for row in found.rows] == [*["passed"] * 5, by_name["energy"].status]
+    root = ET.parse(out[1]).getroot()
+    assert root.get("failures") == "0" and root[0].get("tests") == "5"
+    assert "Ready to ship" in (out[2] / "report.html").read_text()
+    assert any("weights.safetensors" in what for what in found.not_tested)
+    code, said = qcn(*ask, "--min-accuracy", (1 + right.high) / 2, "--max-latency", "1us@p50")
+    assert code == 1 and "Do not ship: accuracy on test, p50 latency failed" in said, said
+    code, said = qcn(*ask, "--max-latency", "60s", "--target", "jetson-orin")
+    assert code == 3 and "p99 latency was not tested on jetson-orin" in said, said
+
+
+def test_a_planted_fault_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
+    """One that accuracy does not show: the limits are met, and it is not the trained network."""
+    FAULTS["a transposed pose"].plant(small)
+    ask = ("ship-check", small.folder, "--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
+    code, said = qcn(*ask, "--min-accuracy", "0.0001%", "--junit", tmp_path / "junit.xml")
+    assert code == 1 and "answers as the trained network failed" in said and "pose is off by" in said, said
+    suite = ET.parse(tmp_path / "junit.xml").getroot()[0]
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["answers as the trained network"]
+
+
+def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
+    FAULTS["a truncated graph"].plant(small)
+    ask = ("ship-check", small.folder, "--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
+    code, said = qcn(*ask, "--min-accuracy", "1%", "--max-latency", "60s", "--json", tmp_path / "ship.json")
+    assert code == 1 and "it does not run" in said, said
+    statuses = [row.status for row in json_files.read(Ship, tmp_path / "ship.json", "qcn ship-check").rows]
+    assert statuses == ["not tested", "not tested", "failed", "not tested", "not tested", "not tested"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "nothing is asked"),
+        (("--max-latency", "5@p99"), "'5@p99'"),
+        (("--max-latency", "5ms@p999"), "'5ms@p999'"),
+        (("--min-accuracy", "nan"), "'nan'"),
+        (("--min-accuracy", "0.9", "--target", "jetson-orion"), "jetson-orin"),
+        (("--min-accuracy", "0.9", "--backend", "onnx"), "no backend named 'onnx'"),
+        (("--min-accuracy", "0.9", "--file", "model.onx"), "did you mean 'model.onnx'"),
+        (("--min-accuracy", "0.9", "--backend", "pt2"), "nothing for the backend pt2"),
+        (("--min-accuracy", "0.9"), "name a folder of pictures with --data"),
+        (("--min-accuracy", "0.9", "--report", __file__), "--report names a folder"),
+        (("--min-accuracy", "0.9", "--json", Path(__file__).parent), "--json names a file"),
+        (("--min-accuracy", "0.9", "--duration", "nan"), "--duration"),
+    ],
+)
+def test_wrong_usage_ends_with_two_in_one_line(small: Bundle, qcn: Command, options: Any, says: str) -> None:
+    code, said = qcn("ship-check", small.folder, *options)
+    assert code == 2 and says in said and said.strip().count("\n") == 0, said
+
+
+def test_what_ships_is_what_would_be_loaded(small: Bundle) -> None:
+    assert choose(small, "auto", None, False).key == "native: weights.safetensors (fp32)"
+    assert choose(small, "auto", "model.onnx", False).key == "onnxruntime: model.onnx (fp32)"
+    assert choose(small, "torch", None, False).key == "torch: weights.safetensors (fp32)"
+
+
+def test_it_needs_no_torch() -> None:
+    heavy = "{'torch', 'onnx', 'onnxruntime', 'matplotlib'}"
+    code = f"import sys, qcn.verify.ship.check as _; sys.exit(bool({heavy} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
