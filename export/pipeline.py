@@ -203,7 +203,7 @@ def _pt2(job: Job) -> Made:
 
 def _need_torch(what: str) -> None:
     if not installed("torch"):
-        raise MissingError(f"{what} needs torch: pip install torch")
+        raise MissingError(f"{what} needs torch: pip install 'qcn-toolkit[train]'")
 
 
 def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> Made:

@@ -7,6 +7,7 @@
 Importing this package imports no torch: the half of the product that runs on a device does without it.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
 
     from qcn.runtime import load
 
-__version__ = "0.1.0"
+    __version__: str
+
+# In a clone `qcn.export` and `qcn.calibrate` are beside this folder. An editable install knows that. Python that is
+# started in a clone takes this folder from the current directory, installed or not, and finds them by this line.
+if not (Path(__file__).parent / "export").is_dir():
+    __path__.append(str(Path(__file__).parent.parent))
+
 __all__ = ["__version__", "create", "load"]
 
 
@@ -26,9 +33,13 @@ def create(name: str, *, in_channels: int, classes: int, **options: Any) -> "nn.
 
 
 def __getattr__(name: str) -> Any:
-    """`qcn.load`, when it is first asked for: importing the package stays quick."""
+    """`qcn.load` and the version, when they are first asked for: importing the package stays quick."""
     if name == "load":
         from qcn.runtime import load
 
         return load
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("qcn-toolkit")
     raise AttributeError(f"module 'qcn' has no attribute '{name}'")

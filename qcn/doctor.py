@@ -92,7 +92,7 @@ def _check_precision(artefact: Artefact, bundle: Bundle, program: Program | None
 
 def _torch(artefact: Artefact, bundle: Bundle) -> Support:
     if not installed("torch"):
-        return Support("cannot", "torch is not installed", "pip install torch")
+        return Support("cannot", "torch is not installed", "pip install 'qcn-toolkit[train]'")
     return Support("runs", f"by torch {version('torch')}")
 
 

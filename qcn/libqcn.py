@@ -1,4 +1,8 @@
-"""Where libqcn (deploy/) is on this machine. No torch here."""
+"""Where libqcn (deploy/) and its programs are on this machine. No torch here.
+
+They are looked for in one order: what the environment names (QCN_LIBRARY); what is inside the installed package, as
+wheels have it; what `make` built in a clone; what `cmake --install` or a system's package installed.
+"""
 
 import ctypes
 import os
@@ -7,28 +11,24 @@ from pathlib import Path
 
 from qcn.errors import MissingError
 
-ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
+CLONE = PACKAGE.parent  # a clone, if the package is used in place (`pip install -e`)
 # Where `cmake --install` and a system's packages put libraries.
 INSTALLED = (Path("/usr/local/lib"), Path("/usr/lib", sysconfig.get_config_var("MULTIARCH") or ""))
 
 
-def build_command(root: Path) -> str:
-    """The command that builds the library, in the repository, so that a package in `root` finds it.
-
-    A package used in place (`pip install -e`) looks into build/. One that was copied out of the repository
-    (`pip install`) has no build/, and finds only an installed library.
-    """
-    build = "make build/libqcn.so"
-    return build if (root / "deploy").is_dir() else f"{build} && sudo cmake --install build"
+def build_command(clone: Path) -> str:
+    """The command that brings the library: a clone builds its own, an installed package has it from its wheel."""
+    return "make build/libqcn.so" if (clone / "deploy").is_dir() else "pip install --force-reinstall WHEEL-OR-CLONE"
 
 
-BUILD = build_command(ROOT)
+BUILD = build_command(CLONE)
 
 
 def places() -> list[Path]:
-    """The file that QCN_LIBRARY names; or the one beside the package, the one that `make` builds, an installed one."""
+    """The file that QCN_LIBRARY names; or the package's own, the one that `make` builds, an installed one."""
     chosen = os.environ.get("QCN_LIBRARY")
-    folders = (ROOT / "qcn" / "lib", ROOT / "build", *INSTALLED)
+    folders = (PACKAGE / "lib", CLONE / "build", *INSTALLED)
     return [Path(chosen)] if chosen else [folder / "libqcn.so" for folder in folders]
 
 
@@ -37,7 +37,7 @@ def find_library() -> Path:
     for place in places():
         if place.is_file():
             return place
-    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` in the repository builds it")
+    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` brings it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:
@@ -48,5 +48,14 @@ def load_library(*functions: str) -> ctypes.CDLL:
         for function in functions:
             getattr(library, function)
     except (OSError, AttributeError) as error:
-        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` builds it for this machine") from error
+        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` brings one for this machine") from error
     return library
+
+
+def find_program(name: str) -> Path:
+    """`qcn-run` or `qcn-bench`: the package's own, or the one that `make` builds."""
+    places = [PACKAGE / "bin" / name, CLONE / "build" / "programs" / name]
+    for place in places:
+        if place.is_file():
+            return place
+    raise MissingError(f"{name} is not at {' nor '.join(map(str, places))}; `{BUILD}` brings it")

@@ -5,7 +5,10 @@ from pathlib import Path
 from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle.manifest import MANIFEST
 
-SHIPPED = Path(__file__).resolve().parents[1] / "models"
+# Inside the package where it is installed, beside it in a clone.
+SHIPPED = next(
+    (at / "models" for at in Path(__file__).resolve().parents[:2] if (at / "models").is_dir()), Path("models")
+)
 RUN = "run.json"  # what a training run has, as a bundle has its manifest
 
 

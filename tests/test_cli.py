@@ -77,7 +77,7 @@ def test_help_needs_no_heavy_package(command: list[str]) -> None:
 def test_what_needs_a_heavy_package_says_how_to_get_it(command: list[str]) -> None:
     result = run_bare(f"sys.argv = {['qcn', *command]!r}\nfrom qcn.cli import main\nmain()")
     assert result.returncode == 3
-    assert result.stderr == "qcn: this needs torch, which is not installed: pip install 'qcn[train]'\n"
+    assert result.stderr == "qcn: this needs torch, which is not installed: pip install 'qcn-toolkit[train]'\n"
 
 
 def test_no_command_is_forgotten_here() -> None:
@@ -97,7 +97,7 @@ def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
     lines = [line for line in result.stdout.splitlines() if not line.startswith(("whole", "runs"))]
     assert lines == [
         "cannot   model.ts: torch is not installed; can carry code: runs only with --trust",
-        "         → pip install torch",
+        "         → pip install 'qcn-toolkit[train]'",
         "cannot   model.onnx: onnxruntime is not installed",
         "         → pip install onnxruntime",
         "cannot   engines/fp32.engine: TensorRT is not installed",

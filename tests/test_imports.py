@@ -10,12 +10,12 @@ Graph = dict[str, set[str]]
 
 def product_modules() -> dict[str, Path]:
     """Every module by the name that it is installed under."""
-    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]["wheel"]["packages"]
     modules = {}
     for package, folder in folders.items():
         for path in (ROOT / folder).rglob("*.py"):
             parts = path.relative_to(ROOT / folder).with_suffix("").parts
-            modules[".".join((package, *parts)).removesuffix(".__init__")] = path
+            modules[".".join((*package.split("/"), *parts)).removesuffix(".__init__")] = path
     return modules
 
 

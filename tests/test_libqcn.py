@@ -19,16 +19,17 @@ from qcn.model import qcn_tiny
 from qcn.verify.runners import create
 
 
-def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
+def test_a_library_of_the_system_is_found_before_it_one_that_was_built_and_first_the_package_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("QCN_LIBRARY", "QCN_PLUGIN"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(libqcn, "ROOT", tmp_path / "checkout")
+    monkeypatch.setattr(libqcn, "PACKAGE", tmp_path / "clone" / "qcn")
+    monkeypatch.setattr(libqcn, "CLONE", tmp_path / "clone")
     monkeypatch.setattr(libqcn, "INSTALLED", (tmp_path / "lib",))
     with pytest.raises(MissingError, match=r"libqcn is not at .*lib/libqcn.so; `make"):
         libqcn.find_library()
-    for folder in (tmp_path / "lib", tmp_path / "checkout" / "build"):
+    for folder in (tmp_path / "lib", tmp_path / "clone" / "build", tmp_path / "clone" / "qcn" / "lib"):
         folder.mkdir(parents=True)
         for name in ("libqcn.so", plugin.LIBRARY):
             (folder / name).touch()
@@ -36,8 +37,8 @@ def test_an_installed_library_is_found_and_one_that_was_built_comes_first(
 
 
 def test_the_command_that_builds_it_puts_it_where_it_is_looked_for(tmp_path: Path) -> None:
-    assert libqcn.BUILD == "make build/libqcn.so"  # of this checkout
-    assert libqcn.build_command(tmp_path) == "make build/libqcn.so && sudo cmake --install build"
+    assert libqcn.BUILD == "make build/libqcn.so"  # of this clone
+    assert libqcn.build_command(tmp_path) == "pip install --force-reinstall WHEEL-OR-CLONE"
 
 
 def test_limits_are_those_of_the_library() -> None:

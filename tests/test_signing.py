@@ -181,7 +181,7 @@ def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: 
 def test_without_cryptography_one_line_says_what_to_install(made: Path, keys: tuple[Path, Path]) -> None:
     for command in (["sign", made, "--key", keys[0]], ["doctor", made, "--public-key", keys[1]]):
         done = qcn(*command, without="cryptography")
-        assert done.returncode == 3 and "pip install 'qcn[sign]'" in done.stderr, done.stderr
+        assert done.returncode == 3 and "pip install 'qcn-toolkit[sign]'" in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
     assert qcn("doctor", made, without="cryptography").returncode == 0
 

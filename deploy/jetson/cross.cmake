@@ -4,9 +4,12 @@ set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_C_COMPILER ${triple}-gcc)
 set(CMAKE_CXX_COMPILER ${triple}-g++)
 
-# Libraries of this machine are for the wrong processor. For those of the device give a copy of its root with
-# -DCMAKE_SYSROOT=…
-set(CMAKE_FIND_ROOT_PATH /usr/${triple})
+# Libraries of this machine are for the wrong processor. Debian installs those of the other one beside them, in
+# /usr/lib/TRIPLE: `dpkg --add-architecture arm64 && apt install libpng-dev:arm64 libjpeg-dev:arm64`. For those of the
+# device give a copy of its root with -DCMAKE_SYSROOT=…
+set(CMAKE_LIBRARY_ARCHITECTURE ${triple})
+set(CMAKE_FIND_ROOT_PATH /usr/${triple} /)
+set(CMAKE_IGNORE_PREFIX_PATH /usr/local)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)

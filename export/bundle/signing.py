@@ -2,7 +2,8 @@
 
 The manifest has the hash of every other file, so who signs it signs the whole bundle. Keys are PEM files, as openssl
 writes them too, and `openssl pkeyutl -verify -rawin` takes the signature. libqcn verifies by itself
-(deploy/src/ed25519.cpp); here `cryptography` does, which is loaded when it is needed and comes with `qcn[sign]`.
+(deploy/src/ed25519.cpp); here `cryptography` does, which is loaded when it is needed and comes with
+`qcn-toolkit[sign]`.
 """
 
 import os

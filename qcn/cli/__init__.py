@@ -59,7 +59,7 @@ def main() -> None:
         if package not in EXTRAS:
             raise
         _end(
-            f"this needs {package}, which is not installed: pip install 'qcn[{EXTRAS[package]}]'",
+            f"this needs {package}, which is not installed: pip install 'qcn-toolkit[{EXTRAS[package]}]'",
             MissingError.exit_code,
         )
     except OSError as error:

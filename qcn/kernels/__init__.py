@@ -34,9 +34,10 @@ obstacle._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _without_triton() -> str:
     if not installed("triton"):
-        return "triton is not installed: pip install 'qcn[gpu]'"
+        return "triton is not installed: pip install 'qcn-toolkit[gpu]'"
     import triton
 
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < TRITON:
-        return f"triton {triton.__version__} is too old: pip install 'qcn[gpu]' brings {TRITON[0]}.{TRITON[1]} or newer"
+        needed = ".".join(map(str, TRITON))
+        return f"triton {triton.__version__} is too old: pip install 'qcn-toolkit[gpu]' brings {needed} or newer"
     return ""

@@ -31,7 +31,7 @@ def _of_run(folder: Path) -> Model:
         import torch
     except ImportError as error:
         raise MissingError(
-            f"{folder} is a training run, which needs torch: pip install 'qcn[train]', or give a bundle"
+            f"{folder} is a training run, which needs torch: pip install 'qcn-toolkit[train]', or give a bundle"
         ) from error
     from qcn.train.checkpoint import load_network
 

@@ -150,9 +150,9 @@ def survey() -> list[Piece]:
     rtx = _tensorrt("rtx")
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
-        Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn[train]'"),
-        Piece("triton", _version("triton") or "", "fused routing on a GPU", "pip install 'qcn[gpu]'"),
-        Piece("onnx", _version("onnx") or "", "writing ONNX graphs", "pip install 'qcn[onnx]'"),
+        Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn-toolkit[train]'"),
+        Piece("triton", _version("triton") or "", "fused routing on a GPU", "pip install 'qcn-toolkit[gpu]'"),
+        Piece("onnx", _version("onnx") or "", "writing ONNX graphs", "pip install 'qcn-toolkit[onnx]'"),
         Piece(
             "ONNX Runtime",
             providers or _version("onnxruntime") or "",
@@ -162,7 +162,10 @@ def survey() -> list[Piece]:
         Piece("TensorRT", _tensorrt("tensorrt"), "engines for this GPU", install_hint(None)),
         Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
         Piece(
-            "cuda-bindings", _version("cuda-bindings") or "", "running engines from Python", "pip install 'qcn[trt]'"
+            "cuda-bindings",
+            _version("cuda-bindings") or "",
+            "running engines from Python",
+            "pip install 'qcn-toolkit[trt]'",
         ),
         Piece(
             "nvidia-ml-py",

@@ -60,7 +60,10 @@ def test_this_machine(bundle: Bundle) -> None:
 def test_a_machine_without_packages(bundle: Bundle, machine: dict[str, Any]) -> None:
     for file, kind in (("model.ts", "torchscript"), ("model.pt2", "pt2"), ("model.onnx", "onnx")):
         add(bundle, file, kind, "fp32")  # type: ignore[arg-type]
-    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").fix) == ("cannot", "pip install torch")
+    assert (row(bundle, "model.ts").state, row(bundle, "model.ts").fix) == (
+        "cannot",
+        "pip install 'qcn-toolkit[train]'",
+    )
     assert row(bundle, "model.pt2").reason.startswith("torch is not installed; can carry code")
     assert row(bundle, "model.onnx").fix == "pip install onnxruntime"
     machine["packages"]["onnxruntime"] = "1.31.1"

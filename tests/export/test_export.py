@@ -185,7 +185,9 @@ def test_a_device_needs_no_torch(qcn: Command, bundle: Bundle) -> None:
     assert ended(qcn("export", bundle.folder, "--routing", "fused", without=bare), 0)
     assert "model.fused.onnx" in formats(bundle.folder)
     for name in ("torchscript", "pt2"):
-        assert ended(qcn("export", bundle.folder, "--format", name, without=bare), 3, "pip install torch")
+        assert ended(
+            qcn("export", bundle.folder, "--format", name, without=bare), 3, "pip install 'qcn-toolkit[train]'"
+        )
     assert ended(qcn("export", bundle.folder, without=("onnx",)), 3, "pip install onnx")
     result = qcn("export", bundle.folder, "--format", "all", without=bare)
     assert ended(result, 0)

@@ -56,11 +56,12 @@ extern "C" {
 #define QCN_API __attribute__((visibility("default")))
 #endif
 
+// The version of everything: CMake and the Python package read it here.
 #define QCN_VERSION_MAJOR 0
-#define QCN_VERSION_MINOR 1
+#define QCN_VERSION_MINOR 2
 #define QCN_VERSION_PATCH 0
 
-QCN_API const char* qcn_version(void);  // of the library that is loaded, "0.1.0"
+QCN_API const char* qcn_version(void);  // of the library that is loaded, as in "1.2.3"
 
 typedef enum {
   QCN_OK = 0,

@@ -39,7 +39,7 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     try:
         import torch
     except ImportError as error:
-        raise MissingError("--run needs torch, which is not installed: pip install 'qcn[train]'") from error
+        raise MissingError("--run needs torch, which is not installed: pip install 'qcn-toolkit[train]'") from error
     from qcn.train.checkpoint import load_network
 
     about = (RUN, GOLDEN, "fp64")

@@ -55,7 +55,7 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        fix = "pip install 'qcn[train]', or compare on --data golden"
+        fix = "pip install 'qcn-toolkit[train]', or compare on --data golden"
         raise MissingError(f"other images than the golden ones need torch, which is not installed: {fix}") from error
     from qcn.data import DATASETS
 

@@ -32,7 +32,7 @@ class _TorchRunner(Runner):
         try:
             import torch
         except ImportError as error:
-            raise MissingError("torch is not installed: pip install 'qcn[train]'") from error
+            raise MissingError("torch is not installed: pip install 'qcn-toolkit[train]'") from error
         if self.device != "cpu" and not torch.cuda.is_available():
             raise MissingError(f"torch {torch.__version__} sees no CUDA device here")
         self.name = f"torch {torch.__version__} ({self.device})"
