@@ -50,12 +50,19 @@ def scores(activation: NDArray[np.floating], poses: bool) -> NDArray[np.float64]
 
 
 def fit_confidence(activation: NDArray[np.floating], labels: NDArray[np.integer], poses: bool) -> Confidence:
-    """The temperature at which these labels are most likely, by golden-section search over its logarithm."""
+    """The temperature at which these labels are most likely, by golden-section search over its logarithm.
+
+    As Platt does, one label in N + 2 counts as wrong. Otherwise a network that errs on none of N images would be
+    certain of everything.
+    """
     given = scores(activation, poses)
+    wrong = 1 / (len(labels) + 2)
 
     def surprise(heat: float) -> float:
-        likely = _softmax(given / np.exp(heat))[np.arange(len(labels)), labels]
-        return float(-np.log(likely.clip(1e-300)).mean())
+        likely = np.log(_softmax(given / np.exp(heat)).clip(1e-300))
+        true = likely[np.arange(len(labels)), labels]
+        others = (likely.sum(1) - true) / (likely.shape[1] - 1)
+        return float(-((1 - wrong) * true + wrong * others).mean())
 
     low, high, ratio = np.log(COLDEST), np.log(HOTTEST), (5**0.5 - 1) / 2
     for _ in range(60):

@@ -1,15 +1,33 @@
-"""The networks that ship with the product, by name; and where any model is that a user names. No torch here."""
+"""The networks that ship with the product, by name; and where any model is that a user names. No torch here.
+
+A network that ships is named by its folder in models/, DATASET-MODEL, and `-qcn` may be left out: `fashion-mnist` is
+`fashion-mnist-qcn`.
+"""
 
 from pathlib import Path
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle.manifest import MANIFEST
 
-# Inside the package where it is installed, beside it in a clone.
-SHIPPED = next(
-    (at / "models" for at in Path(__file__).resolve().parents[:2] if (at / "models").is_dir()), Path("models")
-)
+# In a clone beside the package, and inside of it where it was installed.
+PACKAGE = Path(__file__).resolve().parent
+SHIPPED = PACKAGE / "models" if (PACKAGE / "models").is_dir() else PACKAGE.parent / "models"
 RUN = "run.json"  # what a training run has, as a bundle has its manifest
+DEFAULT = "-qcn"
+
+
+def networks() -> dict[str, Path]:
+    """The folder of every network that ships, by its name."""
+    return {path.name: path for path in sorted(SHIPPED.glob("*")) if (path / RUN).is_file()}
+
+
+def find_network(name: str) -> Path:
+    """The folder of the network that ships under this name, or under this name and `-qcn`."""
+    known = networks()
+    for full in (name, name + DEFAULT):
+        if full in known:
+            return known[full]
+    raise unknown_name("model", name, {short for one in known for short in (one, one.removesuffix(DEFAULT))})
 
 
 def place(name: str) -> Path:
@@ -17,10 +35,6 @@ def place(name: str) -> Path:
     folder = Path(name)
     if (folder / MANIFEST).is_file() or (folder / RUN).is_file():
         return folder
-    shipped = {path.name: path for path in sorted(SHIPPED.glob("*")) if (path / RUN).is_file()}
-    for known in (name, f"{name}-qcn"):
-        if known in shipped:
-            return shipped[known]
-    if folder.exists() or "/" in name:
-        raise UsageError(f"{name} is neither a bundle nor a training run")
-    raise unknown_name("model", name, shipped)
+    if not {name, name + DEFAULT} & networks().keys() and (folder.exists() or "/" in name):
+        raise UsageError(f"{name} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
+    return find_network(name)

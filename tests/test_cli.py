@@ -45,6 +45,7 @@ COMMANDS = [
     ["sign"],
     ["install"],
     ["explain"],
+    ["models"],
     ["predict"],
     ["datasets"],
     ["datasets", "list"],
@@ -86,6 +87,13 @@ def test_no_command_is_forgotten_here() -> None:
         assert path in COMMANDS
         groups += [([*path, name], sub) for name, sub in getattr(command, "commands", {}).items()]
     assert len(groups) == len(COMMANDS)
+
+
+def test_models_needs_no_heavy_package() -> None:
+    for words in (["qcn", "models"], ["qcn", "models", "mnist"]):
+        result = run_bare(f"sys.argv = {words!r}\nfrom qcn.cli import main\nmain()")
+        assert result.returncode == 0, result.stderr
+        assert "mnist-qcn" in result.stdout
 
 
 def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
@@ -186,7 +194,8 @@ def test_version() -> None:
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
         (["evaluate", "nowhere"], 2, "no model named 'nowhere'"),
         (["evaluate", "mnist", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
-        (["export", "nowhere"], 2, "nowhere is neither a training run (no run.json) nor a bundle"),
+        (["export", "nowhere"], 2, "no model named 'nowhere'; known: "),
+        (["export", "no/where"], 2, "no/where is neither a training run (no run.json) nor a bundle"),
         (["doctor", "nowhere"], 2, "nowhere is not a bundle"),
         (["datasets", "show", "cifar"], 2, "did you mean 'cifar10'?"),
         (["no-such-command"], 2, "no-such-command"),

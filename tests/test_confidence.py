@@ -41,6 +41,17 @@ def test_certain_answers_stay_finite() -> None:
     assert 0 < fit_confidence(certain, np.array([0, 1]), poses=True).temperature < np.inf
 
 
+def test_a_network_that_was_never_wrong_is_not_certain_of_everything() -> None:
+    """No error among 200 images says that there may be one in 200, and not that there is none."""
+    labels = np.arange(200) % 5
+    activation = np.full((200, 5), 0.2)
+    activation[np.arange(200), labels] = 0.8
+    found = fit_confidence(activation, labels, poses=True)
+    sure = probabilities(activation, found.temperature, poses=True).max(1)
+    assert sure.max() < 0.999
+    assert sure.min() > 0.98
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     for temperature, error in ((0.0, 0.1), (-1.0, 0.1), (1.0, 1.5)):
         with pytest.raises(UsageError):

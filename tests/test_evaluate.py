@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused(run: Path, data_dir: Path, tmp_path: Path)
             evaluate(folder, dataset, data_dir, tmp_path / "out", which="best", split=split, device="cpu")
         assert not (tmp_path / "out").exists()
 
-    refused("is neither a bundle nor a training run", folder=tmp_path)
+    refused("is neither a training run", folder=tmp_path)
     refused("did you mean 'validation'", split="validatoin")
     refused("the network knows 0, 1", dataset="viewpoints-demo")
     refused("has 3 channels; the network takes 1", dataset="svhn")  # digits too, but in colour

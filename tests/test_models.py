@@ -1,34 +1,137 @@
-"""The trained networks in models/: whole, of the runs that docs/results.md reports, and fit to be exported."""
+"""The networks that ship in models/: whole, as their cards say, found by short names, and fit to be exported."""
 
-import json
+import os
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
+from typer.testing import CliRunner
 
+from qcn import data
+from qcn.cards import load_card, text
+from qcn.cli import app
+from qcn.errors import MissingError, UsageError
+from qcn.evaluate import measure
 from qcn.export.lower import lower
 from qcn.export.torch.interpreter import Interpreter
+from qcn.shipped import SHIPPED, networks, place
 from qcn.train.checkpoint import load_network
+from qcn.train.record import load_run
+from qcn.train.settings import settings_from
+from qcn.train.validation import measure_confidence, predict
+from qcn.zoo import parameter_count
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = sorted(path.parent for path in (ROOT / "models").glob("*/run.json"))
-ACCURACY = json.loads((ROOT / "benchmarks" / "results" / "accuracy-h200.json").read_text(encoding="utf-8"))["results"]
+DATA = Path(os.environ.get("QCN_DATA", ROOT / "data"))
+each_network = pytest.mark.parametrize("folder", networks().values(), ids=lambda folder: folder.name)
 
 
 def test_there_are_some() -> None:
-    assert len(FOLDERS) == 4
+    assert {"mnist-qcn", "fashion-mnist-qcn", "cifar10-qcn", "viewpoints-azimuth-pooled-qcn"} <= networks().keys()
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_shipped_network_is_the_one_reported_and_can_be_exported(folder: Path) -> None:
+@each_network
+def test_a_card_describes_its_network(folder: Path) -> None:
+    card = load_card(folder)
     network, run = load_network(folder)  # which checks the hash
     assert run.best is not None
-    (row,) = [row for row in ACCURACY if row["weights_sha256"] == run.best.sha256]
-    assert (row["dataset"], row["epoch"]) == (run.data.name, run.best.epoch)
+    assert (card.name, card.model) == (folder.name, run.model.name)
+    assert (card.weights, card.sha256, card.epoch) == (run.best.file, run.best.sha256, run.best.epoch)
+    assert card.bytes == (folder / card.weights).stat().st_size < 1_000_000
+    assert card.parameters == parameter_count(network)
+    assert (card.classes, card.image) == (run.classes, run.data.image)
+    assert (card.data.name, card.data.sha256) == (run.data.name, run.data.sha256)
+    assert run.confidence is not None
+    assert (card.temperature, card.calibration_error) == (run.confidence.temperature, run.confidence.error)
+    assert card.limits
+    assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
+
+
+@each_network
+def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
+    words = shlex.split(load_card(folder).recipe)
+    assert words[:2] == ["qcn", "train"]
+    given = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
+    chosen = {
+        name: value for name, value in given.items() if name not in ("preset", "out", "resume", "data_dir", "device")
+    }
+    settings = settings_from(given["preset"] or "best", **{**chosen, "model": given["model"] or "qcn"})
+    assert settings == load_run(folder).settings, "write the cards again: python benchmarks/ship_model.py --cards"
+
+
+@each_network
+def test_a_network_can_be_exported(folder: Path) -> None:
+    network, run = load_network(folder)
     sides = run.preprocessing.output_size(*run.data.image[1:])
     image = torch.randn(2, run.data.image[0], *sides, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected = network.eval()(image)
-        activation, pose = Interpreter(lower(network, *sides))(image)
-    assert (activation - expected.activation).abs().max() < 1e-4
-    assert (pose - expected.pose).abs().max() < 1e-3 * expected.pose.abs().max()
+        answers = Interpreter(lower(network, *sides))(image)
+    assert (answers[0] - expected.activation).abs().max() < 1e-4
+    if len(answers) > 1:
+        assert (answers[1] - expected.pose).abs().max() < 1e-3 * expected.pose.abs().max()
+
+
+@pytest.mark.slow
+@each_network
+def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
+    card = load_card(folder)
+    dataset = data.find(card.data.name)
+    if not (DATA / dataset.folder).is_dir():
+        pytest.skip(
+            f"{dataset.name} is not in {DATA}: qcn datasets fetch {dataset.name}, or name its folder in QCN_DATA"
+        )
+    splits = data.read(dataset, DATA)
+    network, run = load_network(folder)
+    for split, images in splits.tests.items():
+        predicted = predict(network, images, run.preprocessing, torch.device("cpu"))
+        assert measure(split, images, predicted).overall == card.errors[split]
+    found = measure_confidence(network, splits.validation, run.preprocessing, torch.device("cpu"))
+    assert found.temperature == pytest.approx(card.temperature, rel=1e-2)
+
+
+def test_the_page_of_networks_is_made_of_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import ship_model
+
+    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == ship_model.page()
+    sys.modules.pop("ship_model")
+
+
+def test_names_may_leave_out_qcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place("fashion-mnist") == place("fashion-mnist-qcn") == SHIPPED / "fashion-mnist-qcn"
+    (tmp_path / "mnist").mkdir()  # as `qcn datasets fetch` leaves it
+    assert place("mnist") == SHIPPED / "mnist-qcn"
+    (tmp_path / "mnist" / "run.json").write_text("{}")
+    assert place("mnist") == Path("mnist")  # a run that is there goes first
+    with pytest.raises(UsageError, match="did you mean 'cifar10'"):
+        place("cifar")
+
+
+def test_export_and_explain_take_names(tmp_path: Path) -> None:
+    asked = CliRunner().invoke(app, ["export", "mnist", "--data-dir", str(tmp_path), "--out", str(tmp_path / "bundle")])
+    assert isinstance(asked.exception, MissingError)
+    assert "qcn datasets fetch mnist" in str(asked.exception)
+    asked = CliRunner().invoke(
+        app, ["explain", "mnist", str(tmp_path / "none.png"), "--save", str(tmp_path / "p.html")]
+    )
+    assert isinstance(asked.exception, UsageError)
+    assert "none.png" in str(asked.exception)
+
+
+def test_models_lists_all_and_prints_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    listed = CliRunner().invoke(app, ["models"]).output
+    for folder in networks().values():
+        card = load_card(folder)
+        (line,) = [line for line in listed.splitlines() if line.split()[:1] == [card.name]]
+        assert card.headline in line
+        assert f"{card.parameters:,}" in line
+    printed = CliRunner().invoke(app, ["models", "mnist"]).output
+    assert printed == (SHIPPED / "mnist-qcn" / "card.md").read_text(encoding="utf-8")
+    asked = CliRunner().invoke(app, ["models", "minst"])
+    assert "did you mean 'mnist'" in str(asked.exception)

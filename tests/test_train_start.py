@@ -48,7 +48,7 @@ def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run
 def test_a_network_of_another_kind_is_refused(run: Path) -> None:
     with pytest.raises(UsageError, match=r"no weight of .* fits this network"):
         start_from(create("cnn", in_channels=1, classes=10, size=28), str(run))
-    with pytest.raises(UsageError, match="neither a bundle nor a training run"):
+    with pytest.raises(UsageError, match="neither a training run"):
         start_from(create("qcn-tiny", in_channels=1, classes=10), str(run.parent))
 
 

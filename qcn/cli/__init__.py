@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, evaluate, explain, export, install, predict, ship, sign, train, verify
+from qcn.cli import datasets, evaluate, explain, export, install, models, predict, ship, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(train.train)
+app.command()(models.models)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(export.export)

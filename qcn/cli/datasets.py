@@ -24,7 +24,8 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
     for heading in ("name", "image", "classes", "here", "what it is"):
         table.add_column(heading, no_wrap=heading != "what it is", overflow="fold")
     for name, entry in DATASETS.items():
-        here = "rendered" if not entry.files else "yes" if is_here(entry, data_dir) else "no"
+        rendered = not entry.files and not entry.by_hand
+        here = "rendered" if rendered else "yes" if is_here(entry, data_dir) else "no"
         table.add_row(name, f"{entry.channels}×{entry.size}×{entry.size}", str(len(entry.classes)), here, entry.summary)
     console = Console()
     console.print(table)
@@ -36,10 +37,14 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
 @app.command()
 def fetch(name: str, data_dir: DataDir = DATA) -> None:
     """Download a data set's official files and check them; continues where an earlier try stopped."""
-    from qcn.data import find
+    from qcn.data import find, read
     from qcn.data.fetch import fetch as bring
 
     dataset = find(name)
+    if dataset.by_hand:
+        read(dataset, data_dir)  # which says what is missing, and where to get it
+        print(f"{name}: all files are in {data_dir / dataset.folder}")
+        return
     if not dataset.files:
         print(f"{name} is rendered on this machine when it is first used: there is nothing to fetch")
         return

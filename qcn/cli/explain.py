@@ -11,7 +11,7 @@ from qcn.errors import UsageError, unknown_name
 
 
 def explain(
-    source: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote, or the folder of a training run.")],
+    source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a network that ships.")],
     image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
     golden: Annotated[
         int | None, typer.Option(help="Instead of a picture, one of the bundle's own golden images, from 1.")
@@ -31,6 +31,7 @@ def explain(
     from qcn.explain.panels import activation_text
     from qcn.explain.source import open_source
     from qcn.files import write_text
+    from qcn.shipped import place
     from qcn.text import readable
     from qcn.verify import json_files
 
@@ -39,7 +40,7 @@ def explain(
     target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
     check_file("--save", target)
     check_file("--json", json)
-    network = open_source(source)
+    network = open_source(place(source))
     if class_name is not None and class_name not in network.classes:
         raise unknown_name("class", class_name, network.classes)
     given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)

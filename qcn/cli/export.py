@@ -13,7 +13,9 @@ from qcn.errors import CheckFailed
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="Folder of a training run, or a bundle made earlier.")],
+    source: Annotated[
+        str, typer.Argument(help="A training run, a bundle made earlier, or the name of a network that ships.")
+    ],
     format: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,6 +55,7 @@ def export(
     """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, and libqcn's weights, with golden answers."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
+    from qcn.shipped import place
 
     request = pipeline.Request(
         formats=tuple(format or ("onnx",)),
@@ -70,7 +73,7 @@ def export(
         public_key=public_key,
     )
     console = Console(markup=False, emoji=False)  # names as they are
-    bundle, made = pipeline.export(source, out, request, data_dir, console)
+    bundle, made = pipeline.export(place(source), out, request, data_dir, console)
     table = Table(box=None)
     for heading in ("file", "precision", "batch", "size"):  # folded where it must be: a name cut short is of no use
         table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")

@@ -32,7 +32,7 @@ def verify_parity(
         typer.Option(help="Likewise, relative to the output's largest value; added to --atol; 0 if not given."),
     ] = None,
     run: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="The training run to hold the bundle and its golden answers against, by torch; none if not given."
         ),
@@ -56,6 +56,7 @@ def verify_parity(
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
+    from qcn.shipped import place
     from qcn.verify.parity import results
     from qcn.verify.parity import verify as parity
     from qcn.verify.parity.preprocessing import check_preprocessing
@@ -75,7 +76,7 @@ def verify_parity(
     outputs = [port.name for port in opened.manifest.outputs]
     tolerances = parity.tolerances(atol or (), rtol or (), outputs)
     chosen = choose(opened, data, samples, data_dir)
-    of_run = [check_run(opened, run)] if run else []
+    of_run = [check_run(opened, place(run))] if run else []
     looking = bisect or report is not None
     found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
     found += [check_preprocessing(opened), *of_run]

@@ -66,5 +66,6 @@ DATASETS = (
             "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
             "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
         },
+        terms="no licence is stated; its author asks to be cited: A. Krizhevsky, 2009",
     ),
 )

@@ -53,6 +53,7 @@ def _dataset(
     server: str,
     served: tuple[str, ...],
     unpacked: tuple[str, ...],
+    terms: str,
 ) -> Dataset:
     return Dataset(
         name=name,
@@ -65,6 +66,7 @@ def _dataset(
         augmentation={"paper": Augmentation(), "best": best},
         files=tuple(RemoteFile(f"{server}/{file}.gz", md5) for file, md5 in zip(FILES, served, strict=True)),
         contents=dict(zip(FILES, unpacked, strict=True)),
+        terms=terms,
     )
 
 
@@ -89,6 +91,7 @@ DATASETS = (
             "2646ac647ad5339dbf082846283269ea",
             "27ae3e4e09519cfbb04c329615203637",
         ),
+        "CC BY-SA 3.0; Y. LeCun and C. Cortes",
     ),
     _dataset(
         "fashion-mnist",
@@ -108,5 +111,6 @@ DATASETS = (
             "8181f5470baa50b63fa0f6fddb340f0a",
             "15d484375f8d13e6eb1aabb0c3f46965",
         ),
+        "MIT licence; Zalando SE",
     ),
 )

@@ -112,6 +112,7 @@ def _dataset(name: str, summary: str, axis: Axis | None = None, pooled: bool = F
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         files=FILES,
         contents=CONTENTS,
+        terms="for research, not to be sold; Y. LeCun, F. J. Huang and L. Bottou",
     )
 
 

@@ -166,9 +166,11 @@ class Dataset:
 
     load          reads the folder `data_dir / folder` and returns the splits
     augmentation  by training preset, "paper" or "best"
-    files         what `qcn datasets fetch` downloads; empty for a set that is rendered on this machine
+    files         what `qcn datasets fetch` downloads; empty for a set that is rendered here, or brought by hand
     contents      the md5 of each file that `load` reads, by its name, unpacked
     stored        of a folder of pictures: how they are kept
+    terms         what whoever made the images allows, in words
+    by_hand       of a set that `qcn datasets fetch` cannot download: how to get it, in words
     """
 
     name: str
@@ -183,6 +185,8 @@ class Dataset:
     files: tuple[RemoteFile, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
     stored: Stored | None = None
+    terms: str = "those of whoever made the pictures"
+    by_hand: str | None = None
 
     def check_fits(self, classes: tuple[str, ...], image: tuple[int, int, int]) -> None:
         """Refuse a network of other classes, or of stored images of another shape [C, H, W]."""

@@ -42,19 +42,24 @@ def by_instance(images: ImageSet, name: str) -> Splits:
     return Splits(train, validation, {"test": _where(images, ~known, name, "test instances")})
 
 
-def by_viewpoint(images: ImageSet, name: str, axis: Axis, pooled: bool) -> Splits:
-    """The split by azimuth or elevation, in one of the two protocols that the head of this module describes."""
+def by_viewpoint(
+    images: ImageSet, name: str, axis: Axis, pooled: bool, familiar: tuple[int, ...] | None = None
+) -> Splits:
+    """The split by azimuth or elevation, in one of the two protocols that the head of this module describes.
+
+    `familiar` are the angles to train on, in degrees; smallNORB's if not given.
+    """
     views = _views(images, name)
     known = np.isin(views.instance, TRAIN_INSTANCES)
-    familiar = np.isin(getattr(views, axis), FAMILIAR[axis])
+    seen_from = np.isin(getattr(views, axis), familiar or FAMILIAR[axis])
     if pooled:
-        seen = _where(images, familiar, name, f"familiar {axis}s")
+        seen = _where(images, seen_from, name, f"familiar {axis}s")
         train, validation, familiar_test = _deal(seen, name, 0.1, 0.1)
-        novel_test = _where(images, ~familiar, name, f"novel {axis}s")
+        novel_test = _where(images, ~seen_from, name, f"novel {axis}s")
     else:
-        train, validation = hold_out(_where(images, known & familiar, name, "training instances"), name)
-        familiar_test = _where(images, ~known & familiar, name, f"test instances at familiar {axis}s")
-        novel_test = _where(images, ~known & ~familiar, name, f"test instances at novel {axis}s")
+        train, validation = hold_out(_where(images, known & seen_from, name, "training instances"), name)
+        familiar_test = _where(images, ~known & seen_from, name, f"test instances at familiar {axis}s")
+        novel_test = _where(images, ~known & ~seen_from, name, f"test instances at novel {axis}s")
     return Splits(train, validation, {"familiar": familiar_test, "novel": novel_test})
 
 

@@ -60,5 +60,6 @@ DATASETS = (
         augmentation={"paper": Augmentation(), "best": Augmentation(shift=2)},
         files=tuple(RemoteFile(f"http://ufldl.stanford.edu/housenumbers/{name}", md5) for name, md5 in FILES.items()),
         contents=FILES,
+        terms="for non-commercial use; Y. Netzer and others, Stanford University",
     ),
 )

@@ -82,7 +82,9 @@ def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Resul
     np.add.at(confusion, (images.labels, predicted), 1)
     wrong = predicted != images.labels
 
-    def by(values: NDArray[np.integer]) -> dict[int, ErrorRate]:
+    def by(values: NDArray[np.integer]) -> dict[int, ErrorRate] | None:
+        if values.min() == values.max():  # a set of one elevation does not vary in it
+            return None
         return {
             int(value): ErrorRate.of(int(wrong[values == value].sum()), int((values == value).sum()))
             for value in np.unique(values)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.confidence import fit_confidence
 from qcn.data import find, read
 from qcn.data.augment import augmented, mixed
 from qcn.data.cache import expect_random_reads
@@ -32,7 +31,7 @@ from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.files import alone_in
-from qcn.model import QCN, Prediction, choose_kernels, slow_because
+from qcn.model import Prediction, choose_kernels, slow_because
 from qcn.shipped import RUN
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
@@ -44,7 +43,7 @@ from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import start_from
-from qcn.train.validation import activations, count_errors
+from qcn.train.validation import count_errors, measure_confidence
 from qcn.zoo import MODELS
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
@@ -261,9 +260,7 @@ class Training:
             return
         best = copy.deepcopy(self.average)
         checkpoint.restore(best, checkpoint.load_tensors(self.out, self.record.weights("best")), self.out)
-        answers = activations(best, self.splits.validation, self.preprocessing, self.device)
-        poses = isinstance(best, QCN)
-        found = fit_confidence(answers, self.splits.validation.labels, poses)
+        found = measure_confidence(best, self.splits.validation, self.preprocessing, self.device)
         self.record = replace(self.record, confidence=found)
         self.record.write(self.out)
 

@@ -7,9 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from qcn.confidence import Confidence, fit_confidence
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.model import QCN
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
 
@@ -57,3 +59,11 @@ def count_errors(
 ) -> int:
     """Wrong answers among the images at `rows`."""
     return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
+
+
+def measure_confidence(
+    network: nn.Module, validation: ImageSet, preprocessing: Preprocessing, device: torch.device
+) -> Confidence:
+    """The temperature that makes probabilities of this network's activations, from its validation images."""
+    answers = activations(network, validation, preprocessing, device)
+    return fit_confidence(answers, validation.labels, isinstance(network, QCN))

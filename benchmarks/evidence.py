@@ -1,0 +1,286 @@
+"""The tables of docs/results.md that say whether QCN is better, than what, and what a deployer asks. From JSON."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pages import table
+
+RESULTS = Path(__file__).parent / "results"
+RIVALS = ("cnn-small", "cnn")
+Row = dict[str, Any]
+Recipe = tuple[str, str, str, float, str, float, int]
+
+# What the first table asks: the set, and in words.
+QUESTIONS = {
+    "viewpoints-azimuth-pooled": "known toys from new azimuths",
+    "viewpoints-elevation-pooled": "known toys from new elevations",
+    "viewpoints-azimuth": "new toys from new azimuths",
+    "viewpoints-elevation": "new toys from new elevations",
+    "coil20-azimuth": "photographs, known objects from new azimuths",
+    "mnist": "digits",
+    "fashion-mnist": "garments",
+    "cifar10": "photographs of ten kinds",
+    "svhn": "house numbers",
+    "smallnorb-azimuth-pooled": "photographed toys from new azimuths",
+}
+
+
+def recipe(row: Row) -> Recipe:
+    """What runs must have in common to be averaged: all but the seed."""
+    varied = row.get("augment", "light"), row.get("label_smoothing", 0.0)
+    return row["dataset"], row["model"], row["loss"], row["lr"], *varied, row["epochs"]
+
+
+def asked(row: Row) -> float:
+    """The error, in per cent, that a run is compared by: on novel viewpoints, or on the test split."""
+    return 100 * (row["splits"].get("novel") or row["splits"]["test"])["error"]
+
+
+def by_recipe(rows: Sequence[Row]) -> dict[Recipe, list[Row]]:
+    """The runs of each recipe, QCN first in each set."""
+    groups: dict[Recipe, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["dataset"], row["model"] != "qcn", row["model"], *recipe(row)[2:])):
+        groups.setdefault(recipe(row), []).append(row)
+    return groups
+
+
+def chosen(rows: Sequence[Row], dataset: str, model: str) -> list[Row]:
+    """The runs of the recipe with the least validation error, on the average; of equal ones, that with most runs."""
+    groups = [of for key, of in by_recipe(rows).items() if key[:2] == (dataset, model)]
+    if not groups:
+        return []
+    return min(groups, key=lambda of: (statistics.mean(row["validation_error"] for row in of), -len(of)))
+
+
+def spread(errors: Sequence[float]) -> str:
+    """Mean ± standard deviation (runs)."""
+    if not errors:
+        return ""
+    if len(errors) == 1:
+        return f"{errors[0]:.2f} (1 run)"
+    return f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f} ({len(errors)})"
+
+
+def compared(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
+    """How many times as wrong a rival is, and by a paired t-test over the seeds of both whether that is chance."""
+    times = statistics.mean(map(asked, theirs)) / statistics.mean(map(asked, ours))
+    says = f"{times:.2f}×"
+    pairs = _pairs(ours, theirs)
+    if len(pairs) < 3:
+        return f"{says}, too few runs for a test"
+    from scipy.stats import ttest_rel
+
+    chance = float(ttest_rel(*zip(*pairs, strict=True)).pvalue)
+    return f"{says}, p {'< 0.001' if chance < 0.001 else f'= {chance:.3f}'}"
+
+
+def _pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[float, float]]:
+    """The errors of both at each seed that both have; of several runs of one seed, their mean."""
+
+    def by_seed(rows: Sequence[Row]) -> dict[int, float]:
+        seeds = {row["seed"] for row in rows}
+        return {seed: statistics.mean(asked(row) for row in rows if row["seed"] == seed) for seed in seeds}
+
+    one, two = by_seed(ours), by_seed(theirs)
+    return [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
+
+
+def short_runs(record: dict[str, Any], rows: Sequence[Row]) -> list[Row]:
+    """The runs of benchmarks/novel_viewpoints.py as rows, while there are no longer ones of that set."""
+    if any(row["dataset"] == record["dataset"] for row in rows):
+        return []
+    same = {name: record[name] for name in ("dataset", "epochs")}
+    return [
+        {
+            **same,
+            **row["settings"],
+            "model": row["model"],
+            "validation_error": row["validation_error"],
+            "splits": {split: row[split] for split in ("familiar", "novel")},
+        }
+        for row in record["results"]
+    ]
+
+
+def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
+    """Ten lines: is it better, by how much, than what?"""
+    lines = []
+    for dataset, words in QUESTIONS.items():
+        ours = chosen(rows, dataset, "qcn")
+        paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
+        others = [
+            f"{paper}" if paper is not None else "",
+            f"{capsules[0]} ({capsules[1]})" if capsules else "",
+        ]
+        if not ours:
+            reason = (
+                "data not available where this was run"
+                if dataset in ("svhn", "smallnorb-azimuth-pooled")
+                else "not run yet"
+            )
+            lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", *others])
+            continue
+        cells = []
+        for rival in RIVALS:
+            theirs = chosen(rows, dataset, rival)
+            cells += [spread([asked(row) for row in theirs]), compared(ours, theirs) if theirs else ""]
+        lines.append([f"`{dataset}`: {words}", spread([asked(row) for row in ours]), *cells, *others])
+    headings = [
+        "set",
+        "`qcn`",
+        "`cnn-small`",
+        "as wrong as `qcn`",
+        "`cnn`",
+        "as wrong as `qcn`",
+        "the paper",
+        "capsules",
+    ]
+    return table(headings, lines)
+
+
+def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:
+    """In words, where QCN is behind: behind a rival trained here, or behind what is published."""
+    behind = []
+    for dataset in QUESTIONS:
+        ours = chosen(rows, dataset, "qcn")
+        if not ours:
+            continue
+        error = statistics.mean(map(asked, ours))
+        names = [
+            f"`{rival}` ({statistics.mean(map(asked, theirs)):.2f})"
+            for rival in RIVALS
+            if (theirs := chosen(rows, dataset, rival)) and statistics.mean(map(asked, theirs)) <= error
+        ]
+        paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
+        names += [f"the paper ({paper})"] if paper is not None and paper <= error else []
+        names += [f"{capsules[1]} ({capsules[0]})"] if capsules and capsules[0] <= error else []
+        if names:
+            behind.append(f"- `{dataset}`, {error:.2f} %: not better than {', '.join(names)}.")
+    return "\n".join(behind) or "- Nowhere in this table."
+
+
+def unavailable() -> str:
+    """How to fill the rows whose data were not to be had."""
+    return "\n".join(
+        f"    qcn datasets fetch {fetched} && qcn train --dataset {dataset} --compile --out RUN && qcn evaluate RUN"
+        for dataset, fetched in (("svhn", "svhn"), ("smallnorb-azimuth-pooled", "smallnorb"))
+    )
+
+
+def by_model(record: dict[str, Any]) -> dict[str, list[Row]]:
+    """The networks of a robustness file, QCN first."""
+    groups: dict[str, list[Row]] = {}
+    for row in sorted(record["results"], key=lambda row: (row["model"] != "qcn", row["model"])):
+        groups.setdefault(row["model"], []).append(row)
+    return groups
+
+
+def mean_errors(rows: Sequence[Row], part: str, kind: str) -> list[float]:
+    """Error in per cent at each severity, averaged over networks."""
+    return [
+        100 * statistics.mean(row[part][kind][step]["error"] for row in rows)
+        for step in range(len(rows[0][part][kind]))
+    ]
+
+
+def robustness(record: dict[str, Any]) -> str:
+    """One data set: errors under corruptions and attacks, calibration, rejection, pictures of something else."""
+    groups = by_model(record)
+    lines = []
+    for model, rows in groups.items():
+        clean = 100 * statistics.mean(row["clean"]["error"] for row in rows)
+        lines.append([f"`{model}` ({len(rows)})", f"{clean:.2f}"])
+        for kind in record["amounts"]:
+            lines[-1].append(" / ".join(f"{error:.1f}" for error in mean_errors(rows, "corruptions", kind)))
+    first = table(["network (runs)", "clean", *record["amounts"]], lines)
+    epsilons = record["epsilons"]
+    lines = []
+    for model, rows in groups.items():
+        attacked = [row for row in rows if row["attacks"]]
+        for attack in ("fgsm", "pgd") if attacked else ():
+            errors = mean_errors(attacked, "attacks", attack)
+            lines.append([f"`{model}`, {attack.upper()}", *(f"{error:.1f}" for error in errors)])
+    second = table(["attack", *(f"{epsilon}/255" for epsilon in epsilons)], lines)
+    lines = []
+    for model, rows in groups.items():
+        kept = {coverage: place for place, coverage in enumerate(rows[0]["rejection"]["coverage"])}
+        cells = [100 * statistics.mean(row["calibration"]["error"] for row in rows)]
+        cells += [100 * statistics.mean(row["rejection"]["error"][kept[at]] for row in rows) for at in (0.95, 0.9, 0.8)]
+        cells += [100 * statistics.mean(row["rejection"]["aurc"] for row in rows)]
+        lines.append(
+            [f"`{model}`", *(f"{cell:.2f}" for cell in cells), *(_auroc(rows, name) for name in _others(record))]
+        )
+    refused = ["error, 5 % refused", "10 % refused", "20 % refused", "AURC"]
+    third = table(["network", "ECE", *refused, *(f"AUROC, {name}" for name in _others(record))], lines)
+    return f"{first}\n\n{second}\n\n{third}"
+
+
+def _others(record: dict[str, Any]) -> list[str]:
+    """The sets of something else that were there."""
+    return [name for name, found in record["results"][0]["outside"].items() if "missing" not in found]
+
+
+def _auroc(rows: Sequence[Row], name: str) -> str:
+    both = ("auroc_probability", "auroc_activation")
+    return " / ".join(f"{statistics.mean(row['outside'][name][which] for row in rows):.3f}" for which in both)
+
+
+def robustness_files() -> dict[str, dict[str, Any]]:
+    """What benchmarks/robustness.py has written, by data set."""
+    files = sorted(RESULTS.glob("robustness-*.json"))
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {record["dataset"]: record for record in records}
+
+
+def turning(record: dict[str, Any]) -> str:
+    """How poses follow the azimuth."""
+    words = {
+        "once": "circular correlation with the azimuth",
+        "twice": "with twice the azimuth",
+        "explained": "share of the pose's variation that follows the azimuth",
+    }
+    lines = []
+    for name, title in words.items():
+        cells = []
+        for which in ("trained", "untrained"):
+            found = record["turning"][which][name]
+            low, high = found["quartiles"]
+            cells += [f"{found['mean']:.2f} ({low:.2f} to {high:.2f})", f"{found['chance']:.2f}"]
+        lines.append([title, *cells])
+    return table(["", "trained (middle half)", "by chance", "untrained (middle half)", "by chance"], lines)
+
+
+def turning_answer(record: dict[str, Any]) -> str:
+    """In words."""
+    trained, untrained = (record["turning"][which] for which in ("trained", "untrained"))
+    once, swing = trained["once"]["mean"], trained["swing_degrees"]["mean"]
+    says = "Yes" if once >= 0.8 else "In part" if once >= 0.4 else "No"
+    more = trained["explained"]["mean"] - trained["explained"]["chance"]
+    follows = "It does change with the azimuth" if more >= 0.1 else "Nor does it change with the azimuth"
+    before = untrained["swing_degrees"]["mean"]
+    return (
+        f"{says}: while an object turns all the way round, the pose of its class swings by {swing:.0f}° on average\n"
+        f"({before:.0f}° before training), and its circular correlation with the azimuth is {once:.2f}\n"
+        f"({trained['once']['chance']:.2f} by chance, {untrained['once']['mean']:.2f} before training). {follows}:\n"
+        f"two harmonics of the azimuth explain {100 * trained['explained']['mean']:.0f} % of its variation, "
+        f"{100 * trained['explained']['chance']:.0f} % by chance."
+    )
+
+
+def learned_rotors(record: dict[str, Any]) -> str:
+    """Angles and axes by layer, beside an untrained network."""
+    lines = []
+    for layer, trained in record["rotors"]["trained"].items():
+        before = record["rotors"]["untrained"][layer]
+        lines.append(
+            [
+                f"`{layer}`",
+                f"{trained['rotors']:,}",
+                f"{trained['mean_degrees']:.1f}° / {before['mean_degrees']:.1f}°",
+                f"{trained['axis_resultant']:.3f} / {before['axis_resultant']:.3f}",
+            ]
+        )
+    return table(["layer", "rotors", "mean angle, trained / untrained", "mean of axes, trained / untrained"], lines)

@@ -1,0 +1,250 @@
+"""Put a trained network into models/, with its card, so that it ships with the product.
+
+    python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
+    python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
+
+The weights are those that were best on the validation split. Their temperature is fitted on that split where the run
+has none, and each test split is measured once, in float32. docs/models.md is written again from all cards. The machine
+that trained is read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import facts
+from typer.main import get_command
+
+from qcn import data
+from qcn.cards import CARD, Card, CardData, Seeds, load_card, text
+from qcn.cli import app
+from qcn.devices import pick_device
+from qcn.errors import UsageError
+from qcn.evaluate import measure
+from qcn.files import file_sha256, write_text
+from qcn.intervals import ErrorRate
+from qcn.shipped import SHIPPED, networks
+from qcn.train.checkpoint import load_network
+from qcn.train.record import Run, load_run
+from qcn.train.settings import Settings, settings_from
+from qcn.train.validation import measure_confidence, predict
+from qcn.zoo import parameter_count
+
+ROOT = Path(__file__).parent.parent
+LARGEST = 1_000_000  # bytes of a weights' file
+KNOWS = "It gives one of its classes for any picture, even one of something else: look at the probability."
+LIMITS = {
+    "mnist": ("Digits as in MNIST: one, white on black, centred. Dark digits on paper must be inverted first.",),
+    "fashion-mnist": (
+        "Garments as in Fashion-MNIST: one, light on black, upright, in the middle; not worn by a person.",
+    ),
+    "cifar10": ("Ten kinds of animals and vehicles, at 32×32 pixels: it sees no detail.",),
+    "viewpoints-azimuth-pooled": (
+        "Rendered toys, not photographs; stereo pairs, which `qcn predict` cannot make from one picture.",
+        "It knows the 50 toys that it was trained on. New toys are another question: `viewpoints-azimuth`.",
+    ),
+}
+
+
+def recipe(settings: Settings) -> str:
+    """The command that trains like this: what differs from the preset, as options."""
+    start = settings_from(settings.preset, dataset=settings.dataset, model="qcn")
+    known = {parameter.name: parameter.opts[0] for parameter in get_command(app).commands["train"].params}
+    words = ["qcn train", f"--dataset {settings.dataset}"]
+    words += [f"--preset {settings.preset}"] if settings.preset != "best" else []
+    for name, value in asdict(settings).items():
+        if value == getattr(start, name):
+            continue
+        if name not in known:
+            raise UsageError(f"the run has {name} = {value!r}, for which `qcn train` has no option")
+        words.append(known[name] if value is True else f"{known[name]} {value}")
+    return " ".join(words)
+
+
+def on_record(**wanted: Any) -> list[dict[str, Any]]:
+    """The rows of benchmarks/results/accuracy-*.json that have these values."""
+    files = sorted((ROOT / "benchmarks" / "results").glob("accuracy-*.json"))
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    rows = [{"date": record["date"], **row} for record in records for row in record["results"]]
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def seeds(run: Run) -> Seeds | None:
+    """The spread over the runs on record that differ from this one in nothing but the seed."""
+    fixed = {name: getattr(run.settings, name) for name in ("dataset", "model", "loss", "lr", "epochs", "batch_size")}
+    varied = run.settings.augment, run.settings.label_smoothing
+    rows = [
+        row for row in on_record(**fixed) if (row.get("augment", "light"), row.get("label_smoothing", 0.0)) == varied
+    ]
+    if len(rows) < 2:
+        return None
+    split = "novel" if "novel" in rows[0]["splits"] else "test"
+    errors = [row["splits"][split]["error"] for row in rows]
+    return Seeds(split, len(errors), statistics.mean(errors), statistics.stdev(errors))
+
+
+def trained(folder: Path, sha256: str) -> str:
+    """When and where: from the run's folder, or from what is on record."""
+    found = folder / "machine.json"
+    rows = on_record(weights_sha256=sha256)
+    if found.is_file():
+        machine = json.loads(found.read_text(encoding="utf-8"))
+    elif rows:
+        machine = {"date": rows[0]["date"], **rows[0]["machine"]}
+    else:
+        raise UsageError(f"{folder} has no machine.json, and no accuracy-*.json has its weights: write the file first")
+    gpu = (machine["gpu"] or "CPU").partition(",")[0]
+    return f"{machine.get('date', 'date unknown')}, {gpu}, torch {machine['torch']}, commit {machine['commit'][:7]}"
+
+
+def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
+    """models/NAME of the run in `folder`: weights, run.json and card."""
+    torch.backends.cudnn.allow_tf32 = False  # so that every machine counts the same errors
+    network, run = load_network(folder)
+    best = run.best
+    if best is None:
+        raise UsageError(f"{folder} has no weights that were best on validation yet")
+    if (size := (folder / best.file).stat().st_size) > LARGEST:
+        raise UsageError(f"{folder / best.file} has {size:,} bytes; what ships has at most {LARGEST:,}")
+    dataset, chosen = data.find(run.settings.dataset), pick_device(device)
+    splits = data.read(dataset, data_dir)
+    network.to(chosen)
+    confidence = run.confidence or measure_confidence(network, splits.validation, run.preprocessing, chosen)
+    errors: dict[str, ErrorRate] = {}
+    for split, images in splits.tests.items():
+        errors[split] = measure(split, images, predict(network, images, run.preprocessing, chosen)).overall
+        print(f"{name}: {split} {100 * errors[split].error:.2f} %")
+    circumstances = facts()
+    versions = ", ".join(f"{package} {version}" for package, version in circumstances["versions"].items())
+    epoch = next(row for row in run.history if row.epoch == best.epoch)
+    card = Card(
+        name=name,
+        model=run.model.name,
+        parameters=parameter_count(network),
+        classes=run.classes,
+        image=run.data.image,
+        data=CardData(
+            dataset.name, dataset.summary, dataset.terms, run.data.train, run.data.validation, run.data.sha256
+        ),
+        recipe=recipe(run.settings),
+        seed=run.settings.seed,
+        epoch=best.epoch,
+        trained=trained(folder, best.sha256),
+        measured=f"{circumstances['date']}, {circumstances['machine']}, {versions}, float32",
+        validation_error=epoch.validation_error,
+        errors=errors,
+        temperature=confidence.temperature,
+        calibration_error=confidence.error,
+        seeds=seeds(run),
+        limits=(*LIMITS.get(dataset.name, ()), KNOWS),
+        weights=best.file,
+        bytes=size,
+        sha256=best.sha256,
+    )
+    target = SHIPPED / name
+    target.mkdir(exist_ok=True)
+    if folder.resolve() != target.resolve():
+        shutil.copyfile(folder / best.file, target / best.file)
+    replace(run, last=None, state=None, confidence=confidence).write(target)
+    for path in target.glob("weights-*.safetensors"):
+        if path.name != best.file:
+            path.unlink()
+    write_card(target, card)
+    return card
+
+
+def write_card(folder: Path, card: Card) -> None:
+    write_text(folder / CARD, json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / "card.md", text(card))
+
+
+def refresh(folder: Path) -> None:
+    """The card again, from what was measured before."""
+    card, run = load_card(folder), load_run(folder)
+    if file_sha256(folder / card.weights) != card.sha256:
+        raise UsageError(f"{folder / card.weights} is not what its card describes: ship it again")
+    dataset = data.find(run.settings.dataset)
+    about = replace(card.data, summary=dataset.summary, terms=dataset.terms)
+    limits = (*LIMITS.get(dataset.name, ()), KNOWS)
+    write_card(folder, replace(card, recipe=recipe(run.settings), data=about, seeds=seeds(run), limits=limits))
+
+
+def page() -> str:
+    """docs/models.md."""
+    rows = []
+    for folder in networks().values():
+        card = load_card(folder)
+        error = " / ".join(
+            f"{100 * rate.error:.2f} ({100 * rate.low:.2f} to {100 * rate.high:.2f})" for rate in card.errors.values()
+        )
+        which = " / ".join(card.errors)
+        rows.append(
+            f"| [`{card.name}`](../models/{card.name}/card.md) | `{card.data.name}` | {which} | {error} "
+            f"| {card.parameters:,} | {card.bytes / 1e6:.2f} MB | {card.data.terms} |"
+        )
+    table = "\n".join(rows)
+    return f"""# Trained networks
+
+Written by `python benchmarks/ship_model.py` from the cards in `models/`; do not edit it by hand.
+
+These networks come with the product. `qcn models` lists them, and `qcn models NAME` prints the card of one: its data
+and their terms, the command that trained it, its errors with intervals, its limits, and the sha256 of its files.
+
+| name | data set | split | error, % (95 % interval) | parameters | size | terms of the data |
+|---|---|---|--:|--:|--:|---|
+{table}
+
+## Names
+
+A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be left out: `fashion-mnist` is
+`fashion-mnist-qcn`. Every command that takes a training run takes such a name:
+
+    qcn predict photo.png --model fashion-mnist
+    qcn evaluate mnist
+    qcn export cifar10 --format onnx
+    qcn explain fashion-mnist photo.png
+    qcn train --dataset my-pictures --init cifar10
+    qcn verify-parity runs/export/cifar10-qcn --run cifar10
+
+A run or bundle in the working folder goes before a network that ships under the same name. `evaluate` and `export` read
+the data set: get it with `qcn datasets fetch`. Probabilities are calibrated on the validation split
+([training.md](training.md)). The networks cannot be resumed, because the state of the optimiser is left out; `--init`
+starts from their weights.
+
+## Adding one
+
+    qcn train --dataset fashion-mnist --epochs 60 --out RUN
+    python benchmarks/ship_model.py RUN fashion-mnist-qcn
+
+The script copies the weights that were best on the validation split (at most 1 MB), fits the temperature if the run has
+none, measures each test split once, and writes `card.json`, `card.md` and this page. It needs to know where the run was
+trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` holds every card
+against its network; with the data at hand (`QCN_DATA`), `make test-all` counts the errors again: they must be equal.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", nargs="?", type=Path)
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
+    arguments = parser.parse_args()
+    if arguments.cards:
+        for folder in networks().values():
+            refresh(folder)
+    elif arguments.run and arguments.name:
+        print(text(ship(arguments.run, arguments.name, arguments.data_dir, arguments.device)))
+    else:
+        parser.error("name a run and what to call it, or give --cards")
+    write_text(ROOT / "docs" / "models.md", page())
+
+
+if __name__ == "__main__":
+    main()

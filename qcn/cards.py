@@ -1,0 +1,147 @@
+"""Model cards: what is known of a network that ships, read from models/NAME/card.json. No torch here.
+
+`benchmarks/ship_model.py` writes card.json beside the weights, and card.md, which is `text` of it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qcn import records
+from qcn.errors import UsageError
+from qcn.intervals import ErrorRate
+
+CARD = "card.json"
+
+
+@dataclass(frozen=True)
+class CardData:
+    """What the network was trained on. `sha256` is of the training images and labels, as in run.json."""
+
+    name: str
+    summary: str
+    terms: str
+    train: int
+    validation: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The error over all runs of the recipe that are on record: on "novel" where there is such a split, else "test"."""
+
+    split: str
+    runs: int
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Card:
+    """One network. Errors are shares of the images of a split, of the weights that were best on validation.
+
+    parameters         of the network
+    bytes              of the weights' file
+    recipe             the command that trained it
+    trained, measured  when, where and by which versions
+    errors             by split
+    calibration_error  the expected one, of the validation images at this temperature
+    seeds              None where only one run is on record
+    """
+
+    name: str
+    model: str
+    parameters: int
+    classes: tuple[str, ...]
+    image: tuple[int, int, int]
+    data: CardData
+    recipe: str
+    seed: int
+    epoch: int
+    trained: str
+    measured: str
+    validation_error: float
+    errors: dict[str, ErrorRate]
+    temperature: float
+    calibration_error: float
+    seeds: Seeds | None
+    limits: tuple[str, ...]
+    weights: str
+    bytes: int
+    sha256: str
+
+    @property
+    def headline(self) -> str:
+        """The error that the network is known by."""
+        return " / ".join(f"{100 * rate.error:.2f} %" for rate in self.errors.values())
+
+
+def load_card(folder: Path) -> Card:
+    """The card of the network in this folder."""
+    path = folder / CARD
+    if not path.is_file():
+        raise UsageError(f"{folder} has no {CARD}: write it with `python benchmarks/ship_model.py RUN NAME`")
+    return records.read(Card, records.parse(path.read_bytes(), str(path)), str(path))
+
+
+def text(card: Card) -> str:
+    """The card to read, in Markdown."""
+    channels, height, width = card.image
+    kind = {1: "grey", 2: "stereo pair, grey", 3: "colour"}.get(channels, f"{channels} channels")
+    rows = "\n".join(
+        f"| {split} | {rate.total:,} | {rate.wrong:,} | {100 * rate.error:.2f} % "
+        f"| {100 * rate.low:.2f} to {100 * rate.high:.2f} % |"
+        for split, rate in card.errors.items()
+    )
+    limits = "\n".join(f"- {limit}" for limit in card.limits)
+    return f"""# {card.name}
+
+| | |
+|---|---|
+| network | `{card.model}`, {card.parameters:,} parameters |
+| images | {height}×{width}, {kind}; other sizes are brought to this |
+| classes | {", ".join(card.classes)} |
+| data set | `{card.data.name}`: {card.data.summary} |
+| terms of the data | {card.data.terms} |
+| trained on | {card.data.train:,} images; {card.data.validation:,} more for validation |
+| trained | {card.trained}; seed {card.seed}; best of its epochs on validation: {card.epoch} |
+
+## Error
+
+| split | images | wrong | error | 95 % interval (Wilson) |
+|---|--:|--:|--:|--:|
+{rows}
+
+Validation error {100 * card.validation_error:.2f} %. {_seeds(card)}
+The test splits chose nothing. Measured: {card.measured}.
+
+Probabilities are calibrated: temperature {card.temperature:.3f}, expected calibration error
+{100 * card.calibration_error:.2f} % on the validation images.
+
+## Recipe
+
+    {card.recipe}
+
+On a GPU a seed does not fix the result to the last digit.
+
+## Limits
+
+{limits}
+
+## Files
+
+| | |
+|---|---|
+| weights | `{card.weights}`, {card.bytes:,} bytes |
+| sha256 of the weights | `{card.sha256}` |
+| sha256 of the training images and labels | `{card.data.sha256}` |
+"""
+
+
+def _seeds(card: Card) -> str:
+    if card.seeds is None:
+        return "One run of this recipe is on record."
+    found = card.seeds
+    return (
+        f"Over {found.runs} runs of this recipe the error on {found.split} is {100 * found.mean:.2f} ± "
+        f"{100 * found.deviation:.2f} %\n(mean and standard deviation)."
+    )

@@ -1,0 +1,114 @@
+"""The figures of docs/results.md: what the tables count, and the pictures that are drawn of them."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import evidence
+    import figures
+    import poses
+
+    monkeypatch.setattr(figures, "IMAGES", tmp_path)
+    return SimpleNamespace(evidence=evidence, figures=figures, poses=poses)
+
+
+def rate(error: float) -> dict[str, float]:
+    return {"wrong": round(100 * error), "total": 100, "error": error, "low": error, "high": error}
+
+
+def run(model: str, seed: int, error: float, validation: float = 0.0, **more: Any) -> dict[str, Any]:
+    fixed = {"dataset": "viewpoints-azimuth-pooled", "loss": "ce", "lr": 0.01, "epochs": 30}
+    splits = {"familiar": rate(0.0), "novel": rate(error)}
+    return {**fixed, "model": model, "seed": seed, "validation_error": validation, "splits": splits, **more}
+
+
+def test_a_rival_is_compared_by_the_seeds_that_both_have(made: SimpleNamespace) -> None:
+    ours = [run("qcn", seed, 0.10 + 0.001 * seed) for seed in range(5)]
+    theirs = [run("cnn-small", seed, 0.20 + 0.002 * seed) for seed in range(1, 4)]
+    assert made.evidence.compared(ours, theirs) == "2.00×, p < 0.001"
+    assert made.evidence.compared(ours, theirs[:2]).endswith("too few runs for a test")
+
+
+def test_a_recipe_is_chosen_by_validation_and_not_by_the_test(made: SimpleNamespace) -> None:
+    plain = [run("qcn", seed, 0.10, validation=0.02) for seed in range(3)]
+    strong = [run("qcn", seed, 0.30, validation=0.01, augment="strong") for seed in range(3)]
+    assert made.evidence.chosen(plain + strong, "viewpoints-azimuth-pooled", "qcn") == strong
+
+
+def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: SimpleNamespace) -> None:
+    published = {"paper": {"svhn": 4.63}, "capsules": {}}
+    rows = [run("qcn", 0, 0.2), run("cnn", 0, 0.1)]
+    lines = made.evidence.headline(rows, published).splitlines()[2:]
+    assert len(lines) == 10
+    assert "| 20.00 (1 run) |" in lines[0]
+    assert "0.50×" in lines[0]
+    assert any("data not available where this was run" in line and "4.63" in line for line in lines)
+    assert (
+        made.evidence.not_better(rows, published)
+        == "- `viewpoints-azimuth-pooled`, 20.00 %: not better than `cnn` (10.00)."
+    )
+    assert "Nowhere" in made.evidence.not_better([run("qcn", 0, 0.1), run("cnn", 0, 0.2)], published)
+
+
+def test_a_pose_that_turns_is_told_from_one_that_does_not(made: SimpleNamespace) -> None:
+    azimuth = np.radians(np.arange(0, 360, 20.0))
+    still = np.array([0.3, 0.2, 2.0])
+    for name, times in (("once", 1), ("twice", 2)):
+        turning = np.stack([np.cos(times * azimuth), -np.sin(times * azimuth), 0 * azimuth], 1) + still
+        found = made.poses.turning(turning, azimuth)
+        assert found[name] > 0.95
+        assert found["twice" if name == "once" else "once"] < 0.2
+        assert found["explained"] > 0.9
+    shaken = still + 0.01 * np.random.default_rng(0).standard_normal((len(azimuth), 3))
+    found = made.poses.turning(shaken, azimuth)
+    assert found["once"] < 0.5
+    assert found["swing_degrees"] < 5
+
+
+def test_circular_correlation_has_a_sign_and_no_zero_point(made: SimpleNamespace) -> None:
+    angle = np.radians(np.arange(0, 360, 20.0))
+    assert made.poses.circular_correlation(angle, angle + 1.0) == pytest.approx(1)
+    assert made.poses.circular_correlation(angle, 2.0 - angle) == pytest.approx(-1)
+
+
+def test_every_picture_is_drawn(made: SimpleNamespace, tmp_path: Path) -> None:
+    by_azimuth = {"familiar": {"0": rate(0.0), "20": rate(0.01)}, "novel": {"120": rate(0.2), "240": rate(0.1)}}
+    assert not made.figures.azimuths([run("qcn", 0, 0.1)])  # as runs were recorded before
+    assert made.figures.azimuths([run(model, 0, 0.1, by_azimuth=by_azimuth) for model in ("qcn", "cnn")])
+    network = {
+        "clean": rate(0.1),
+        "corruptions": {kind: [rate(0.1 * k) for k in range(1, 6)] for kind in ("noise", "contrast")},
+        "attacks": {kind: [rate(0.5)] for kind in ("fgsm", "pgd")},
+        "calibration": {"error": 0.02, "bins": [{"images": 5, "confidence": 0.9, "right": 0.8}]},
+        "rejection": {"coverage": [1.0, 0.95, 0.9, 0.8], "error": [0.1, 0.05, 0.02, 0.0], "aurc": 0.01},
+        "outside": {"noise": {"images": 9, "auroc_probability": 0.9, "auroc_activation": 0.8}},
+    }
+    amounts = {kind: {"values": [5, 4, 3, 2, 1], "unit": "so much"} for kind in ("noise", "contrast")}
+    rows = [{**network, "model": "qcn"}, {**network, "model": "bundle", "attacks": {}}]
+    record = {"dataset": "mnist", "amounts": amounts, "epsilons": [8], "results": rows}
+    made.figures.robustness("mnist", record)
+    said = made.evidence.robustness(record)
+    assert "| `qcn` (1) | 10.00 | 10.0 / 20.0 / 30.0 / 40.0 / 50.0 |" in said
+    assert "| `qcn`, PGD | 50.0 |" in said
+    assert "`bundle`, PGD" not in said
+    assert "0.900 / 0.800" in said
+    assert {path.name for path in tmp_path.iterdir()} == {"azimuths.png", "robustness-mnist.png"}
+
+
+def test_pictures_in_the_page_are_there(made: SimpleNamespace) -> None:
+    stored = json.loads((BENCHMARKS / "results" / "poses.json").read_text(encoding="utf-8"))
+    made.figures.poses(stored)
+    assert (made.figures.IMAGES / "poses.png").stat().st_size > 10_000
+    for name in ("evidence", "figures", "poses"):
+        sys.modules.pop(name)
