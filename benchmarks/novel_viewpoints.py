@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from apart import Died, apart
 from machine import facts
 from rich.console import Console
 from rich.table import Table
@@ -78,14 +79,20 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for recipe in arguments.recipe:
-        rows.append(measure(recipe, arguments))
+        try:
+            rows.append(apart(measure, recipe, arguments))
+        except Died as error:
+            rows.append({"recipe": recipe, "failed": str(error)})
         record = {**facts(), "dataset": arguments.dataset, "epochs": arguments.epochs, "results": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    splits = [name for name in ("test", "familiar", "novel") if name in rows[0]]
+    splits = [name for name in ("test", "familiar", "novel") if any(name in row for row in rows)]
     table = Table(title=f"Error, % (95 % interval), {arguments.dataset}, {arguments.epochs} epochs")
     for heading in ("recipe", "parameters", "training", "images/s", "train", "validation", *splits):
         table.add_column(heading, justify="left" if heading == "recipe" else "right")
     for row in rows:
+        if "failed" in row:
+            table.add_row(row["recipe"], row["failed"])
+            continue
         table.add_row(
             row["recipe"],
             f"{row['parameters']:,}",

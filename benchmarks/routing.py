@@ -3,12 +3,13 @@
     python benchmarks/routing.py --device cuda --json FILE [--plot FILE.png]
     python benchmarks/routing.py --device cpu --json FILE [--plot FILE.png]
 
-The full-size QCN on images of 2×32×32, float32. Times are medians of repeated runs in one process. `--run FOLDER` takes
+The full-size QCN on images of 2×32×32, float32. Times are medians of repeated runs, each variant in a process of its
+own; one that crashes it has `failed` in its row. `--run FOLDER` takes
 the trained weights of a run of the full-size network for the table of errors, beside random ones.
 """
 
 import argparse
-import copy
+import itertools
 import json
 import statistics
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from apart import Died, apart
 from machine import facts
 from rich.console import Console
 from rich.table import Table
@@ -42,30 +44,52 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a run of the full-size QCN, for errors on trained weights")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     arguments = parser.parse_args()
-    device = torch.device(arguments.device)
-    torch.manual_seed(0)
-    network = qcn(2, 5).to(device).eval()
-    record: dict[str, Any] = {**facts(), "device": device.type}
-    trained = None
+    record: dict[str, Any] = {**facts(), "device": arguments.device}
     if arguments.run:
-        trained, run = checkpoint.load_network(arguments.run)
+        _, run = checkpoint.load_network(arguments.run)
         record["trained"] = {"dataset": run.settings.dataset, "epochs": (run.best or run.last).epoch}
-    parts = {
-        "inference": lambda: inference(network, device, not arguments.no_compile),
-        "training": lambda: training(network, device, not arguments.no_compile),
-        "layers": lambda: layers(network, device),
-        "errors": lambda: errors({"random": network, "trained": trained}, device),
-    }
-    for name, measure in parts.items():
-        rows = []
-        for row in measure():
-            rows.append(row)
+    for name, about, measure, *given in variants(arguments):
+        try:
+            rows = apart(measure, arguments.device, *given)
+        except Died as error:
+            rows = [{**about, "failed": str(error)}]
+        for row in rows:
             print(row, flush=True)
-            record[name] = rows
-            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        record.setdefault(name, []).extend(rows)
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     show(record)
     if arguments.plot:
         plot(record, arguments.plot)
+
+
+def variants(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    """Table, what a row says of itself, function and its arguments: for each of what runs in a process of its own."""
+    on_gpu = arguments.device == "cuda"
+    compiling = (False,) if arguments.no_compile else (False, True)
+    for batch in (1, 64, 256) if on_gpu else (1, 16):
+        for compiled, kernels in itertools.product(compiling if batch > 1 else (False,), KERNELS):
+            about = {"batch": batch, "variant": variant_name(kernels, compiled)}
+            yield "inference", about, inference, batch, kernels, compiled
+    for kernels, compiled in itertools.product(KERNELS, compiling):
+        batch = 64 if on_gpu else 8
+        about = {"batch": batch, "variant": variant_name(kernels, compiled)}
+        yield "training", about, training, batch, kernels, compiled
+    yield "layers", {"layer": "all"}, layers
+    yield "errors", {"weights": "random", "layer": "all"}, errors, None
+    if arguments.run:
+        yield "errors", {"weights": "trained", "layer": "all"}, errors, arguments.run
+
+
+def variant_name(kernels: Kernels, compiled: bool) -> str:
+    return f"{kernels}, torch.compile" if compiled else kernels
+
+
+def seeded(device: str, kernels: Kernels = "auto") -> QCN:
+    """The full-size network with the same weights in every process."""
+    torch.manual_seed(0)
+    network = qcn(2, 5).to(device)
+    choose_kernels(network, kernels)
+    return network
 
 
 def milliseconds(run: Callable[[], Any], device: torch.device) -> float:
@@ -103,12 +127,6 @@ def graph_of(run: Callable[[], Any]) -> Callable[[], None]:
     return graph.replay
 
 
-def with_kernels(network: QCN, kernels: Kernels) -> QCN:
-    other = copy.deepcopy(network)
-    choose_kernels(other, kernels)
-    return other
-
-
 def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
     """GiB that torch held at most during a run, beyond what it held before."""
     if device.type != "cuda":
@@ -122,55 +140,44 @@ def _peak(device: torch.device, run: Callable[[], Any]) -> float | None:
 
 
 @torch.inference_mode()
-def inference(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]:
-    """One image batch to class capsules."""
-    networks = {kernels: with_kernels(network, kernels) for kernels in KERNELS}
-    for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
-        image = torch.randn(batch, 2, 32, 32, device=device)
-        modules: dict[str, Any] = dict(networks)
-        if compile and batch > 1:
-            modules |= {
-                f"{name}, torch.compile": torch.compile(own, fullgraph=True, dynamic=False)
-                for name, own in networks.items()
-            }
-        runs: dict[str, Callable[[], Any]] = {}
-        for name, module in modules.items():
+def inference(device_name: str, batch: int, kernels: Kernels, compiled: bool) -> list[Row]:
+    """One image batch to class capsules; on a GPU also as a CUDA graph."""
+    device, network = torch.device(device_name), seeded(device_name, kernels).eval()
+    module: Any = torch.compile(network, fullgraph=True, dynamic=False) if compiled else network
+    image = torch.randn(batch, 2, 32, 32, device=device)
 
-            def run(module: Any = module, image: Tensor = image) -> Any:
-                return module(image)
+    def run() -> Any:
+        return module(image)
 
-            run()
-            runs[name] = run
-            if device.type == "cuda":
-                runs[f"{name}, CUDA graph"] = graph_of(run)
-        for name, run in runs.items():
-            yield {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
+    run()
+    name = variant_name(kernels, compiled)
+    runs: dict[str, Callable[[], Any]] = {name: run}
+    if device.type == "cuda":
+        runs[f"{name}, CUDA graph"] = graph_of(run)
+    return [
+        {"batch": batch, "variant": name, "ms": milliseconds(run, device), "peak_gib": _peak(device, run)}
+        for name, run in runs.items()
+    ]
 
 
-def training(network: QCN, device: torch.device, compile: bool) -> Iterator[Row]:
+def training(device_name: str, batch: int, kernels: Kernels, compiled: bool) -> list[Row]:
     """A whole step: forward, cross-entropy, backward, AdamW."""
-    batch = 64 if device.type == "cuda" else 8
+    device, network = torch.device(device_name), seeded(device_name, kernels).train()
     image, label = torch.randn(batch, 2, 32, 32, device=device), torch.randint(5, (batch,), device=device)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
     # As `qcn train --compile` does: on a GPU the step's launches become CUDA graphs.
     mode = "reduce-overhead" if device.type == "cuda" else "default"
-    for kernels in KERNELS:
-        steps: dict[str, tuple[Callable[[], None], float | None]] = {}
-        torch.compiler.reset()
-        for compiled in (False, True) if compile else (False,):
-            own = with_kernels(network, kernels).train()
-            optimizer = torch.optim.AdamW(own.parameters(), lr=1e-3, fused=True)
-            module = torch.compile(own, fullgraph=True, mode=mode) if compiled else own
+    module: Any = torch.compile(network, fullgraph=True, mode=mode) if compiled else network
 
-            def step(module: Any = module, optimizer: Any = optimizer) -> None:
-                optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(module(image).logit, label).backward()
-                optimizer.step()
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(image).logit, label).backward()
+        optimizer.step()
 
-            step()
-            peak = _peak(device, step)  # now: a graph that is replayed allocates nothing
-            steps[kernels + (", torch.compile" if compiled else "")] = step, peak
-        for name, (step, peak) in steps.items():
-            yield {"batch": batch, "variant": name, "ms": milliseconds(step, device), "peak_gib": peak}
+    step()
+    peak = _peak(device, step)  # now: a graph that is replayed allocates nothing
+    name = variant_name(kernels, compiled)
+    return [{"batch": batch, "variant": name, "ms": milliseconds(step, device), "peak_gib": peak}]
 
 
 @torch.no_grad()
@@ -202,13 +209,14 @@ def capsule_layers(network: QCN) -> list[tuple[str, Any]]:
 
 
 @torch.no_grad()
-def layers(network: QCN, device: torch.device) -> Iterator[Row]:
+def layers(device_name: str) -> list[Row]:
     """Where the time of the fused operator goes, and how near it comes to what a matrix product reaches here."""
+    device, network = torch.device(device_name), seeded(device_name).eval()
     size = 4096 if device.type == "cuda" else 1024
     a = torch.randn(size, size, device=device)
     torch.backends.cuda.matmul.allow_tf32 = False
     ceiling = size**3 / milliseconds(lambda: a @ a, device) / 1e6
-    yield {"layer": "float32 matrix product", "gfma_per_s": ceiling}
+    rows: list[Row] = [{"layer": "float32 matrix product", "gfma_per_s": ceiling}]
     for batch in (1, 64, 256) if device.type == "cuda" else (1, 16):
         for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
 
@@ -220,46 +228,50 @@ def layers(network: QCN, device: torch.device) -> Iterator[Row]:
             votes = out.numel() * children
             ms = milliseconds(graph_of(run) if device.type == "cuda" else run, device)
             rate = votes * PER_VOTE / ms / 1e6
-            yield {
-                "layer": name,
-                "batch": batch,
-                "votes": votes,
-                "ms": ms,
-                "gfma_per_s": rate,
-                "of_matrix_product": rate / ceiling,
-            }
+            rows.append(
+                {
+                    "layer": name,
+                    "batch": batch,
+                    "votes": votes,
+                    "ms": ms,
+                    "gfma_per_s": rate,
+                    "of_matrix_product": rate / ceiling,
+                }
+            )
+    return rows
 
 
-def errors(networks: dict[str, Any], device: torch.device) -> Iterator[Row]:
+def errors(device_name: str, trained: Path | None) -> list[Row]:
     """Largest error against the float64 reference, forward and gradients, beside the float32 reference's own."""
-    for weights, network in networks.items():
-        if network is None:
-            continue
-        image = torch.randn(2, network.in_channels, 32, 32, device=device)
-        for name, inputs, options in problems(network.to(device), image):
-            wide = [x.double().requires_grad_() for x in inputs]
-            exact = route(*wide, **options, kernels="reference")
-            ask = [torch.randn_like(x) for x in exact]
-            exact_gradients = torch.autograd.grad(exact, wide, ask)
-            for kernels in KERNELS:
-                narrow = [x.clone().requires_grad_() for x in inputs]
-                out = route(*narrow, **options, kernels=kernels)
-                gradients = torch.autograd.grad(out, narrow, [x.float() for x in ask])
-                named = ("pose", "activation", "d pose", "d activation", "d rotation", "d beta_u", "d beta_a")
-                pairs = zip(named, (*out, *gradients), (*exact, *exact_gradients), strict=True)
-                worst = {of: float((x.double() - y).detach().abs().max()) for of, x, y in pairs}
-                yield {"weights": weights, "layer": name, "kernels": kernels, **worst}
+    device = torch.device(device_name)
+    network = checkpoint.load_network(trained)[0].to(device) if trained else seeded(device_name).eval()
+    assert isinstance(network, QCN)
+    rows = []
+    for name, inputs, options in problems(network, torch.randn(2, network.in_channels, 32, 32, device=device)):
+        wide = [x.double().requires_grad_() for x in inputs]
+        exact = route(*wide, **options, kernels="reference")
+        ask = [torch.randn_like(x) for x in exact]
+        exact_gradients = torch.autograd.grad(exact, wide, ask)
+        for kernels in KERNELS:
+            narrow = [x.clone().requires_grad_() for x in inputs]
+            out = route(*narrow, **options, kernels=kernels)
+            gradients = torch.autograd.grad(out, narrow, [x.float() for x in ask])
+            named = ("pose", "activation", "d pose", "d activation", "d rotation", "d beta_u", "d beta_a")
+            pairs = zip(named, (*out, *gradients), (*exact, *exact_gradients), strict=True)
+            worst = {of: float((x.double() - y).detach().abs().max()) for of, x, y in pairs}
+            rows.append({"weights": "trained" if trained else "random", "layer": name, "kernels": kernels, **worst})
+    return rows
 
 
 def show(record: dict[str, Any]) -> None:
     console = Console(width=140)
     for name in ("inference", "training", "layers", "errors"):
         table = Table(title=f"{name}, {record['machine']}")
-        widest = max(record[name], key=len)
-        for column, value in widest.items():
+        columns = {column: value for row in record[name] for column, value in row.items()}
+        for column, value in columns.items():
             table.add_column(column, justify="left" if isinstance(value, str) else "right")
         for row in record[name]:
-            table.add_row(*(_cell(row.get(column)) for column in widest))
+            table.add_row(*(_cell(row.get(column)) for column in columns))
         console.print(table)
 
 
@@ -282,7 +294,7 @@ def plot(record: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    rows = record["inference"]
+    rows = [row for row in record["inference"] if "ms" in row]
     batches = sorted({row["batch"] for row in rows})
     variants = list(dict.fromkeys(row["variant"] for row in sorted(rows, key=lambda row: row["variant"], reverse=True)))
     size = (3.2 * len(batches) + 1.5, 0.45 * len(variants) + 1.4)

@@ -110,13 +110,13 @@ def novel_viewpoints(record: dict[str, Any]) -> str:
 
 def times(rows: list[dict[str, Any]], baseline: str) -> str:
     """Milliseconds by variant, how many times faster than one of them, and the memory where it is known."""
-    base = {row["batch"]: row["ms"] for row in rows if row["variant"] == baseline}
+    base = {row["batch"]: row["ms"] for row in rows if row["variant"] == baseline and "ms" in row}
     cells = [
         [
             row["variant"],
             str(row["batch"]),
-            f"{three_digits(row['ms'])} ms",
-            f"{base[row['batch']] / row['ms']:.1f}" if row["batch"] in base else "",
+            f"{three_digits(row['ms'])} ms" if "ms" in row else row["failed"],
+            f"{base[row['batch']] / row['ms']:.1f}" if row["batch"] in base and "ms" in row else "",
             "" if not row.get("peak_gib") else f"{three_digits(1024 * row['peak_gib'])} MiB",
         ]
         for row in rows

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export import precision, targets
@@ -22,6 +20,7 @@ from qcn.export.tensorrt.config import BuildRequest
 from qcn.export.tensorrt.find import FLAVOURS
 from qcn.names import PRECISIONS, Precision
 from qcn.packages import installed
+from qcn.progress import doing, part
 from qcn.shipped import RUN
 
 if TYPE_CHECKING:
@@ -34,6 +33,21 @@ ENGINE_ROUTINGS: dict[str, "Routing"] = {"unrolled": "tensorrt", "fused": "fused
 GRAPHS: dict["Routing", Format] = {"unrolled": "onnx", "fused": "onnx-fused", "tensorrt": "onnx-tensorrt"}
 # The command that makes the weights and the golden answers, which come with every export of a run.
 FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
+# What people ask for that there is not, and what there is instead.
+WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
+OTHER_FORMATS = {
+    **dict.fromkeys(("tflite", "litert", "coreml", "openvino", "ncnn", "tfjs"), WITHOUT_GPU),
+    **dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
+    **dict.fromkeys(("onnxruntime", "ort"), "ONNX Runtime runs --format onnx"),
+    **dict.fromkeys(("pytorch", "pt", "torch", "ts", "jit", "libtorch"), "torch runs --format torchscript and pt2"),
+    **dict.fromkeys(("safetensors", "libqcn", "c", "cpp"), "the weights for libqcn, in C and C++, are --format native"),
+}
+OTHER_PRECISIONS = {
+    **dict.fromkeys(("int8", "int4", "fp8", "uint8"), "the smallest is half precision: --precision fp16"),
+    **dict.fromkeys(("half", "float16", "16"), "half precision is --precision fp16"),
+    **dict.fromkeys(("single", "float32", "float", "32"), "single precision is --precision fp32"),
+    "bfloat16": "it is --precision bf16 here",
+}
 OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first whose convolutions know bfloat16
 
 
@@ -58,10 +72,11 @@ class Request:
     def __post_init__(self) -> None:
         for name in self.formats:
             if name not in (*FORMATS, "all"):
-                raise unknown_name("format", name, (*FORMATS, "all"))
-        for kind, name, known in (("precision", self.precision, PRECISIONS), ("routing", self.routing, ROUTINGS)):
-            if name not in known:
-                raise unknown_name(kind, name, known)
+                raise unknown_name("format", name, (*FORMATS, "all"), OTHER_FORMATS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS, OTHER_PRECISIONS)
+        if self.routing not in ROUTINGS:
+            raise unknown_name("routing", self.routing, ROUTINGS)
         if self.opset is not None and self.opset < OLDEST_OPSET:
             raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
         if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
@@ -114,16 +129,10 @@ class Job:
 
     bundle: Bundle
     request: Request
-    console: Console
 
 
-def export(
-    source: Path, out: Path | None, request: Request, data_dir: Path, console: Console
-) -> tuple[Bundle, list[Made]]:
-    """Make what is asked for, from the run or bundle in `source`; the bundle takes in each artefact when it is done.
-
-    The console shows how the building of an engine goes.
-    """
+def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> tuple[Bundle, list[Made]]:
+    """Make what is asked for, from the run or bundle in `source`; the bundle takes in each artefact when it is done."""
     check_opset(request)
     bundle = open_source(source, out, request, data_dir)
     everything = "all" in request.formats
@@ -131,17 +140,21 @@ def export(
     capsules = not (everything or request.routing == "fused") or bool(bundle.program().routes)
     if everything:
         unrolled, fused = replace(request, routing="unrolled"), replace(request, routing="fused")
-        wanted = [*([("onnx", fused)] if capsules else []), *((name, unrolled) for name in FORMATS)]
+        of_engine = request if capsules else unrolled
+        wanted = [("onnx", fused)] if capsules else []
+        wanted += [(name, of_engine if name == "trt" else unrolled) for name in FORMATS]
     elif not capsules:
         raise UsageError(f"{bundle.manifest.name} has no capsule layers to fuse: leave out --routing fused")
     made = []
-    for name, asked in wanted:
-        try:
-            made.append(FORMATS[name](Job(bundle, asked, console)))
-        except MissingError as error:
-            if not everything:
-                raise
-            made.append(Made(name, reason=str(error)))
+    for place, (name, asked) in enumerate(wanted):
+        with part(place, len(wanted)):
+            doing(f"writing {name}, {asked.precision}")
+            try:
+                made.append(FORMATS[name](Job(bundle, asked)))
+            except MissingError as error:
+                if not everything:
+                    raise
+                made.append(Made(name, reason=str(error)))
     return bundle, made
 
 
@@ -174,6 +187,7 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     from qcn.train.checkpoint import load_network
 
     trained, run = load_network(source, request.checkpoint)
+    doing("making golden answers, in float64")
     program = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
     name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
     manifest = manifest_of(run, source, request.checkpoint, program, name, versions)
@@ -272,7 +286,7 @@ def onnx_graph(job: Job, routing: "Routing") -> Artefact:
 def _trt(job: Job) -> Made:
     """An engine, or what to type on the device where it cannot be built here."""
     from qcn.export.tensorrt import plugin
-    from qcn.export.tensorrt.build import build, find, shown
+    from qcn.export.tensorrt.build import build, find, told
 
     request, bundle = job.request, job.bundle
     target = targets.target(request.target)
@@ -283,7 +297,7 @@ def _trt(job: Job) -> Made:
         if request.routing == "fused" and not obstacle:
             loaded = plugin.load(found)
     except MissingError as error:
-        obstacle = str(error)
+        obstacle = str(error) if target.name == "this" else targets.without_tensorrt(target)
     if obstacle and target.name == "this":
         raise MissingError(obstacle)
     graph = bundle.path(graph_for_engine(job))
@@ -292,8 +306,7 @@ def _trt(job: Job) -> Made:
         return Made("trt", reason=obstacle, commands=tuple(commands))
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
-    with shown(job.console, f"building an engine by {found}") as report:
-        engine = build(graph, request.engine(timings, sm), found, report, loaded)
+    engine = build(graph, request.engine(timings, sm), found, told(f"building an engine by {found}"), loaded)
     file = f"engines/{engine.file_name}"
     fused = bool(engine.facts["plugin"])
     command = request.command("trt")

@@ -19,6 +19,7 @@ from qcn.export.bundle.manifest import BUNDLE
 
 # CUdevice_attribute of cuda.h
 _MAJOR, _MINOR = 75, 76
+OLDEST = (8, 6)  # of the TensorRT versions that engines are built with
 RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
 
 
@@ -75,12 +76,28 @@ TARGETS = {
 }
 
 
+# Modules of one of these, by the names that people know them by.
+ALIASES = dict.fromkeys(("jetson-orin-nano", "jetson-orin-nx", "jetson-agx-orin"), "jetson-orin")
+ALIASES["jetson-agx-thor"] = "jetson-thor"
+# Too old for the TensorRT 8.6 that is needed: JetPack 4 and 5 bring 8.2 and 8.5 for them.
+TOO_OLD = {
+    name: f"its newest TensorRT is {newest}, and {'.'.join(map(str, OLDEST))} or newer is needed; its CPU runs "
+    "--format native, and an Orin Nano is --target jetson-orin"
+    for newest, names in {
+        "8.2": ("jetson-nano", "jetson-tx1", "jetson-tx2"),
+        "8.5": ("jetson-xavier", "jetson-xavier-nx", "jetson-agx-xavier"),
+    }.items()
+    for name in names
+}
+
+
 def target(name: str) -> Target:
-    """A target by name: one of TARGETS, or any GPU as smXY (sm89, sm120)."""
+    """A target by name: one of TARGETS, a module of one (jetson-orin-nano), or any GPU as smXY (sm89, sm120)."""
+    name = ALIASES.get(name, name)
     if match := re.fullmatch(r"sm_?(\d{2,3})", name):
         return Target(name.replace("_", ""), int(match[1]))
     if name not in TARGETS:
-        raise unknown_name("target", name, (*TARGETS, "sm89"))
+        raise unknown_name("target", name, (*TARGETS, *ALIASES, "sm89"), TOO_OLD)
     return TARGETS[name]
 
 
@@ -105,6 +122,12 @@ def obstacle(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: 
         brings = " or ".join(f"{major}.{minor}" for major, minor in wanted.tensorrt)
         return f"{wanted.name} has TensorRT {brings}; this machine has {words}"
     return ""
+
+
+def without_tensorrt(wanted: Target) -> str:
+    """Why the engine of another machine is not built here, where there is no TensorRT to build with."""
+    why = f"TensorRT builds for the GPU that it runs on: build the engine of {wanted.name} (sm{wanted.sm}) there"
+    return f"{why}, or here without a GPU: {install_hint('rtx')}" if wanted.sm in RTX_SMS else why
 
 
 def product(flavour: str | None) -> str:

@@ -18,6 +18,7 @@ from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
+from qcn.verify.runners import Device, onnxruntime
 
 CODE = "can carry code: runs only with --trust"
 
@@ -99,10 +100,9 @@ def _torch(artefact: Artefact, bundle: Bundle) -> Support:
 def _onnx(artefact: Artefact, bundle: Bundle) -> Support:
     if not installed("onnxruntime"):
         return Support("cannot", "onnxruntime is not installed", "pip install onnxruntime")
-    if artefact.precision == "bf16" and not (this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu"):
-        return Support(
-            "cannot", "ONNX Runtime has no bf16 convolutions on a CPU", "pip install onnxruntime-gpu, by a GPU"
-        )
+    device: Device = "cuda" if this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu" else "cpu"
+    if why := onnxruntime.cannot(artefact.precision, device):
+        return Support("cannot", why, onnxruntime.CURE)
     return Support("runs", f"by ONNX Runtime {version('onnxruntime')}")
 
 

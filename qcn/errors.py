@@ -1,7 +1,8 @@
 """What can go wrong for a user, and the exit code it ends with. A message says what was seen and what fixes it."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from qcn.text import readable
 
@@ -46,8 +47,12 @@ class Stopped(QcnError):
     exit_code = 130
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for a name that is not in a registry, with the nearest one that is."""
+def unknown_name(
+    kind: str, name: str, known: Iterable[str], instead: Mapping[str, str] = MappingProxyType({})
+) -> UsageError:
+    """The error for a name that is not in a registry: what there is `instead` of it, or the nearest one that is."""
+    if name.lower() in instead:
+        return UsageError(f"no {kind} named '{name}': {instead[name.lower()]}")
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"

@@ -259,14 +259,17 @@ def choose_kernels(network: nn.Module, kernels: Kernels) -> None:
             module.kernels = kernels
 
 
-def slow_because(network: nn.Module) -> str:
-    """Why `auto` finds no fused kernel for a capsule layer of this network; empty if it finds one for each."""
+def routed_by(network: nn.Module) -> str:
+    """What routes in the capsule layers of this network, in words; empty where it has none of these layers."""
+    body = ""
     for module in network.modules():
-        if isinstance(module, (ConvCapsules, ClassCapsules)) and module.kernels == "auto":
+        if isinstance(module, (ConvCapsules, ClassCapsules)):
             beta = module.rotors.beta_u
-            if why := obstacle(beta.device.type, beta.dtype, len(beta)):
-                return why
-    return ""
+            asked = "--kernels reference was asked for" if module.kernels == "reference" else ""
+            if why := asked or obstacle(beta.device.type, beta.dtype, len(beta)):
+                return f"in plain torch, which is slow: {why}"
+            body = f"by fused kernels ({'Triton' if beta.device.type == 'cuda' else 'libqcn'})"
+    return body
 
 
 class QCN(nn.Module):

@@ -14,7 +14,6 @@ import pytest
 import torch
 from bundles import bundle_of
 from PIL import Image
-from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -292,7 +291,7 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
     run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path, backend: str
 ) -> None:
     if backend == "onnxruntime":
-        export(bundle.folder, None, Request(formats=("onnx",)), data_dir, Console(quiet=True))
+        export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
     evaluate(run, None, data_dir, tmp_path / "run", device="cpu")
     evaluate(bundle.folder, None, data_dir, tmp_path / "bundle", backend=backend)
     ours, theirs = table_of(tmp_path / "run"), table_of(tmp_path / "bundle")

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
 import qcn
 from qcn.confidence import Confidence
@@ -29,7 +28,7 @@ RNG = np.random.default_rng(0)
 @pytest.fixture
 def folder(bundle: Bundle, data_dir: Path) -> Path:
     """A bundle with an ONNX graph in it."""
-    export(bundle.folder, None, Request(formats=("onnx",)), data_dir, Console(quiet=True))
+    export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
     return bundle.folder
 
 

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 LARGEST_KEY = 4096  # bytes of a key's file, and of a signature's
 
 
+def public_path(path: Path) -> Path:
+    """Where the public key lies, beside the private one in `path`, if `new_key` wrote them."""
+    return path.with_suffix(".pub.pem") if path.suffix == ".pem" else path.with_name(f"{path.name}.pub.pem")
+
+
 def new_key(path: Path) -> Path:
     """Write a new private key to `path`, readable by its owner alone, and the public key beside it; gives its path."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    public = path.with_suffix(".pub.pem") if path.suffix == ".pem" else path.with_name(f"{path.name}.pub.pem")
+    public = public_path(path)
     if existing := [str(file) for file in (path, public) if os.path.lexists(file)]:
         raise UsageError(f"{existing[0]} exists already: a key is never overwritten; choose another --new-key")
     key = Ed25519PrivateKey.generate()

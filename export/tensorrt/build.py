@@ -27,12 +27,12 @@ from qcn.export.tensorrt.progress import (
     logger,
     monitor,
     run_interruptibly,
-    shown,
+    told,
 )
 from qcn.export.tensorrt.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
 from qcn.files import atomic_write
 
-__all__ = ["BuildProgress", "BuildRequest", "Engine", "TensorRT", "build", "file_name", "find", "shown"]
+__all__ = ["BuildProgress", "BuildRequest", "Engine", "TensorRT", "build", "file_name", "find", "told"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from qcn.errors import MissingError, unknown_name
 from qcn.export import targets
 
 FLAVOURS = {"tensorrt": ("tensorrt",), "rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
-OLDEST = (8, 6)
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def find(flavour: str | None = None) -> TensorRT:
                 broken = f" ({name} is here and cannot be loaded: {error})"
                 continue
             found = TensorRT(kind, _version(module, kind), module)
-            if kind == "tensorrt" and found.version < OLDEST:
+            if kind == "tensorrt" and found.version < targets.OLDEST:
                 raise MissingError(f"{found} is too old: 8.6 or newer is needed; {targets.install_hint(flavour)}")
             return found
     raise MissingError(f"{targets.product(flavour)} is not installed{broken}; {targets.install_hint(flavour)}")

@@ -9,26 +9,21 @@ import os
 import re
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from qcn.progress import doing
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a build is: the fraction done (None: it does not say), its phase, seconds gone and, roughly, left."""
+    """How far a build is: the fraction done (None: it does not say), and its phase."""
 
     fraction: float | None
     phase: str
-    elapsed: float
-    remaining: float | None
 
 
 ReportProgress = Callable[[BuildProgress], None]
@@ -54,9 +49,7 @@ class BuildLog:
     _layers_in_all: int = 0
     _layers_timed: int = 0
     _furthest: float = 0.0
-    _reached_at: float = 0.0
     _phase: str = "starting"
-    _began: float = field(default_factory=time.monotonic)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, severity: str, message: str) -> None:
@@ -96,14 +89,10 @@ class BuildLog:
         with self._lock:
             if not self._monitored and self._layers_in_all:  # the last one announced is still being timed
                 self._reach((self._layers_timed - 1) / self._layers_in_all)
-            elapsed, fraction = time.monotonic() - self._began, self._furthest or None
-            # At the pace so far. Steps are not equally long: when that time is over, there is no estimate.
-            left = self._reached_at / fraction - elapsed if fraction else 0.0
-            return BuildProgress(fraction, self._phase, elapsed, left if left > 0 and elapsed > 2 else None)
+            return BuildProgress(self._furthest or None, self._phase)
 
     def _reach(self, fraction: float) -> None:
-        if fraction > self._furthest:
-            self._furthest, self._reached_at = min(fraction, 1.0), time.monotonic() - self._began
+        self._furthest = min(max(fraction, self._furthest), 1.0)
 
     def _share(self, name: str) -> float:
         """The fraction of a phase that is done, its open sub-phases counted as parts of its current step."""
@@ -194,39 +183,6 @@ def _leave() -> None:
     os._exit(130)
 
 
-@contextmanager
-def shown(console: Console, title: str) -> Iterator[ReportProgress]:
-    """Yield a report that draws a bar on a terminal, and elsewhere prints one line each half minute."""
-    if not console.is_terminal:
-        last = 0.0
-
-        def line(progress: BuildProgress) -> None:
-            nonlocal last
-            if progress.elapsed - last >= 30:
-                last = progress.elapsed
-                done = "" if progress.fraction is None else f"{progress.fraction:.0%}, "
-                console.print(f"{title}: {done}{progress.phase}, {progress.elapsed:.0f} s", highlight=False)
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(title, total=None, done="", left="")
-
-        def draw(progress: BuildProgress) -> None:
-            bar.update(
-                task,
-                description=f"{title}: {progress.phase.lower()}",
-                total=None if progress.fraction is None else 1.0,
-                completed=progress.fraction or 0.0,
-                done="" if progress.fraction is None else f"{progress.fraction:4.0%}",
-                left="" if progress.remaining is None else f"about {progress.remaining:.0f} s left",
-            )
-
-        yield draw
+def told(title: str) -> ReportProgress:
+    """A report that says how far a build is as `qcn.progress` shows it."""
+    return lambda progress: doing(f"{title}: {progress.phase.lower()}", progress.fraction)

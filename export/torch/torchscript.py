@@ -76,5 +76,5 @@ def _traceable() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", category=TracerWarning)
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"qcn\.kernels\.shapes")
-        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is (deprecated|not supported)")
         yield

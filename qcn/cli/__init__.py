@@ -1,6 +1,7 @@
 """The command line: arguments in, one call each, tables out. Heavy imports happen inside the commands."""
 
 import errno
+import os
 import sys
 from typing import Annotated
 
@@ -47,6 +48,9 @@ WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
 
 def main() -> None:
     """Run a command and end with its exit code. What a user can fix is one line, not a traceback."""
+    # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
+    # Read when torch is loaded; a user's own choice stays. See benchmarks/waiting.py.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
     except QcnError as error:

@@ -4,12 +4,26 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import DATA, DataDir
+from qcn.cli import complete
+from qcn.cli.options import DATA, Channels, DataDir, Fit, Size
+from qcn.cli.say import say, say_next
+from qcn.cli.say import show as show_table
+from qcn.progress import doing, shown
+from qcn.text import readable
 
 SHOWN = 10  # of a kind
+
+Name = Annotated[
+    str, typer.Argument(autocompletion=complete.one_of(complete.datasets), help="Data set: see `qcn datasets list`.")
+]
+NameOrFolder = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=complete.or_folder(complete.datasets), help="Data set by name, or a folder of pictures."
+    ),
+]
 
 app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
 
@@ -22,20 +36,18 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
 
     table = Table(box=None)
     for heading in ("name", "image", "classes", "here", "what it is"):
-        table.add_column(heading, no_wrap=heading != "what it is", overflow="fold")
+        table.add_column(heading, no_wrap=heading != "what it is")
     for name, entry in DATASETS.items():
         rendered = not entry.files and not entry.by_hand
         here = "rendered" if rendered else "yes" if is_here(entry, data_dir) else "no"
         table.add_row(name, f"{entry.channels}×{entry.size}×{entry.size}", str(len(entry.classes)), here, entry.summary)
-    console = Console()
-    console.print(table)
-    console.print(
-        "Download one that is not here: qcn datasets fetch NAME. Rendered ones are made when they are first used."
-    )
+    show_table(table)
+    say("rendered ones are made when they are first used; to download another:")
+    say_next("qcn", "datasets", "fetch", "NAME")
 
 
 @app.command()
-def fetch(name: str, data_dir: DataDir = DATA) -> None:
+def fetch(name: Name, data_dir: DataDir = DATA) -> None:
     """Download a data set's official files and check them; continues where an earlier try stopped."""
     from qcn.data import find, read
     from qcn.data.fetch import fetch as bring
@@ -46,35 +58,39 @@ def fetch(name: str, data_dir: DataDir = DATA) -> None:
         print(f"{name}: all files are in {data_dir / dataset.folder}")
         return
     if not dataset.files:
-        print(f"{name} is rendered on this machine when it is first used: there is nothing to fetch")
-        return
-    for path in bring(dataset, data_dir):
-        print(path)
-    print(f"{name}: all files are in {data_dir / dataset.folder}")
+        say(f"{name} is rendered on this machine when it is first used: there is nothing to fetch")
+    else:
+        for path in bring(dataset, data_dir):
+            say(path)
+        say(f"{name}: all files are in {data_dir / dataset.folder}")
+    say_next("qcn", "train", "--dataset", name)
 
 
 @app.command()
 def show(
-    name: str,
+    name: NameOrFolder,
     data_dir: DataDir = DATA,
     out: Annotated[Path | None, typer.Option(help="PNG to write; runs/datasets/NAME.png if not given.")] = None,
 ) -> None:
     """Draw a contact sheet of a data set's training images as a PNG."""
-    from qcn.data import dataset_name, load
-    from qcn.data.sheet import contact_sheet
+    with shown():
+        doing(f"reading {name}")
+        from qcn.data import dataset_name, load
+        from qcn.data.sheet import contact_sheet
 
-    called = dataset_name(name)
-    path = out or Path("runs/datasets") / f"{called}.png"
-    contact_sheet(load(name, data_dir).train, path, title=called)
-    print(path)
+        called = dataset_name(name)
+        path = out or Path("runs/datasets") / f"{called}.png"
+        contact_sheet(load(name, data_dir).train, path, title=called)
+    say(path)
+    say_next("qcn", "train", "--dataset", name)
 
 
 @app.command()
 def check(
     folder: Annotated[str, typer.Argument(help="A folder or table of pictures.")],
-    size: Annotated[int | None, typer.Option(help="Side in pixels; else chosen from the pictures.")] = None,
-    fit: Annotated[str | None, typer.Option(help="crop (if not given), letterbox or stretch.")] = None,
-    channels: Annotated[int | None, typer.Option(help="1 or 3; else chosen from the pictures.")] = None,
+    size: Size = None,
+    fit: Fit = None,
+    channels: Channels = None,
     data_dir: DataDir = DATA,
 ) -> None:
     """Look through a folder of pictures: sizes, classes, duplicates, files that cannot be read."""
@@ -86,23 +102,25 @@ def check(
 
     if not folders.is_source(folder):
         raise UsageError(f"{folder} is not a folder or table of pictures")
-    dataset = find(folder, Stored(size, fit, channels))  # type: ignore[arg-type]  # checked by Stored
-    splits = read(dataset, data_dir)
+    with shown():
+        doing(f"listing {folder}")
+        dataset = find(folder, Stored(size, fit, channels))  # type: ignore[arg-type]  # checked by Stored
+        splits = read(dataset, data_dir)
     index = read_index(data_dir / dataset.folder)
     table = Table(box=None)
     for heading in ("class", *SPLITS):
         table.add_column(heading, justify="left" if heading == "class" else "right")
     for label, name in enumerate(dataset.classes):
         parts = (splits.train, splits.validation, *splits.tests.values())
-        table.add_row(name, *(f"{int((part.labels == label).sum()):,}" for part in parts))
-    console = Console(markup=False, emoji=False)
-    console.print(table)
+        table.add_row(readable(name), *(f"{int((part.labels == label).sum()):,}" for part in parts))
+    show_table(table)
     for line in splits.remarks:
-        console.print(line, highlight=False, soft_wrap=True)
+        say(line)
     widths, heights = zip(*index.sizes, strict=True)
-    print(f"pictures are {min(widths)} to {max(widths)} pixels wide and {min(heights)} to {max(heights)} high")
-    print(f"{len(index.duplicates):,} groups of near duplicates, {len(crossing(index)):,} of them across splits")
+    say(f"pictures are {min(widths)} to {max(widths)} pixels wide and {min(heights)} to {max(heights)} high")
+    say(f"{len(index.duplicates):,} groups of near duplicates, {len(crossing(index)):,} of them across splits")
     for group in index.duplicates[:SHOWN]:
-        print(f"  {', '.join(index.files[place] for place in group)}")
+        say(f"  {', '.join(index.files[place] for place in group)}")
     for file, why in list(index.skipped.items())[:SHOWN]:
-        print(f"cannot be read: {file}: {why}")
+        say(f"cannot be read: {file}: {why}")
+    say_next("qcn", "train", "--dataset", folder)

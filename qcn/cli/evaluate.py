@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import DATA, KERNELS, DataDir, PublicKey
+from qcn.cli import complete
+from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey
+from qcn.cli.say import say, say_next, show
+from qcn.progress import doing, shown
 from qcn.text import readable
 
 if TYPE_CHECKING:
@@ -17,10 +19,19 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A training run, a bundle, or the name of a network that ships.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete.or_folder(complete.shipped),
+            help="A training run, a bundle, or the name of a network that ships.",
+        ),
+    ],
     dataset: Annotated[
         str | None,
-        typer.Option(help="Data set by name, or a folder of pictures; the one that it was trained on if not given."),
+        typer.Option(
+            autocompletion=complete.or_folder(complete.datasets),
+            help="Data set by name, or a folder of pictures; the one that it was trained on if not given.",
+        ),
     ] = None,
     split: Annotated[
         str | None, typer.Option(help="One split, such as novel or validation; all test splits if not given.")
@@ -28,10 +39,7 @@ def evaluate(
     top: Annotated[
         int, typer.Option(min=1, help="The k of the top-k error, shown where there are more than k classes.")
     ] = 5,
-    backend: Annotated[
-        str,
-        typer.Option(help="Of a bundle: auto (the fastest that runs here), native, tensorrt or onnxruntime."),
-    ] = "auto",
+    backend: Backend = "auto",
     checkpoint: Annotated[str, typer.Option(help="Of a run: best (on the validation split) or last.")] = "best",
     data_dir: DataDir = DATA,
     device: Annotated[
@@ -45,35 +53,37 @@ def evaluate(
     public_key: PublicKey = None,
 ) -> None:
     """Measure a network's error with its 95 % interval, overall, by class and by viewpoint; show the worst mistakes."""
-    from qcn.evaluate import evaluate as measure
-    from qcn.measured import FILE
-    from qcn.packages import installed
-    from qcn.shipped import place
+    with shown():
+        doing(f"loading {model}")
+        from qcn.evaluate import evaluate as measure
+        from qcn.measured import FILE
+        from qcn.packages import installed
+        from qcn.shipped import RUN, place
 
-    found = place(model)
-    folder = out or Path("runs/evaluate") / _folder_name(found, dataset, backend)
-    results = measure(
-        found,
-        dataset,
-        data_dir,
-        folder,
-        which=checkpoint,
-        split=split,
-        device=device,
-        kernels=kernels,
-        backend=backend,
-        public_key=public_key,
-        top=top,
-    )
-    console = Console(markup=False, emoji=False)
-    console.print(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
+        found = place(model)
+        folder = out or Path("runs/evaluate") / _folder_name(found, dataset, backend)
+        results = measure(
+            found,
+            dataset,
+            data_dir,
+            folder,
+            which=checkpoint,
+            split=split,
+            device=device,
+            kernels=kernels,
+            backend=backend,
+            public_key=public_key,
+            top=top,
+        )
+    show(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
     for result in results:
-        console.print(by_class(result))
+        show(by_class(result))
     kept = [found / FILE] if (found / FILE).is_file() and dataset is None and split is None else []
     for path in [*sorted(folder.glob("*")), *kept]:
-        console.print(path, highlight=False)
+        say(path)
     if not installed("matplotlib"):
         print("confusion.png is not drawn: matplotlib is not installed: pip install matplotlib")
+    say_next("qcn", "export" if (found / RUN).is_file() else "verify-parity", found)
 
 
 def overall(results: list["Result"], title: str) -> Table:
@@ -88,7 +98,7 @@ def overall(results: list["Result"], title: str) -> Table:
         *(f"top-{k} error" for k in tops),
         "calibration error",
     ):
-        table.add_column(heading, justify="left" if heading == "split" else "right")
+        table.add_column(heading, justify="left" if heading == "split" else "right", no_wrap="error" not in heading)
     for result in results:
         most = [f"{100 * result.top.rate.error:.2f} %"] if result.top else []
         off = "" if result.calibration_error is None else f"{100 * result.calibration_error:.2f} %"
@@ -100,7 +110,8 @@ def by_class(result: "Result") -> Table:
     """One row per class of a split."""
     table = Table(title=f"{result.split}, by class")
     for heading in ("class", "images", "error", "95 % interval", "most often taken for"):
-        table.add_column(heading, justify="right" if heading in ("images", "error", "95 % interval") else "left")
+        right = heading in ("images", "error", "95 % interval")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
     for one in result.by_class:
         taken = f"{readable(one.taken_for)} ({one.times:,})" if one.taken_for else ""
         shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")

@@ -6,23 +6,34 @@ from typing import Annotated
 import typer
 
 from qcn.cli.options import check_file
-from qcn.cli.say import command
+from qcn.cli.say import command, say, say_next
 from qcn.errors import UsageError, unknown_name
+from qcn.progress import doing, shown
 
 
 def explain(
     source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a network that ships.")],
     image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
     golden: Annotated[
-        int | None, typer.Option(help="Instead of a picture, one of the bundle's own golden images, from 1.")
+        int | None, typer.Option(help="One of the bundle's own golden images, from 1; the picture if not given.")
     ] = None,
     class_name: Annotated[
         str | None, typer.Option("--class", help="Class whose votes are shown; if not given, the network's answer.")
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Page to write; runs/explain/IMAGE.html if not given.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write the numbers to.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File to write the numbers to; none if not given.")] = None,
 ) -> None:
     """Show what a network makes of one image: its capsules, their votes and poses, on one page. Needs torch."""
+    with shown():
+        doing("loading torch")
+        page_written = _explained(source, image, golden, class_name, save, json)
+    say_next("xdg-open", page_written)
+
+
+def _explained(
+    source: str, image: Path | None, golden: int | None, class_name: str | None, save: Path | None, json: Path | None
+) -> Path:
+    """The page, written."""
     import torch  # noqa: F401 (first, so that its absence is what is reported)
 
     from qcn.explain import numbers, picture
@@ -40,17 +51,21 @@ def explain(
     target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
     check_file("--save", target)
     check_file("--json", json)
+    doing(f"opening {source}")
     network = open_source(place(source))
     if class_name is not None and class_name not in network.classes:
         raise unknown_name("class", class_name, network.classes)
     given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
+    doing(f"looking at {given.name}")
     inside = look(network.program, given.input)
     chosen = inside.winner if class_name is None else network.classes.index(class_name)
     typed = command()
+    doing("drawing the page")
     write_text(target, page(network, given, inside, chosen, typed))
     if json:
         json_files.write(json, numbers.record(network, given, inside, chosen, typed))
     answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
-    typer.echo(f"{readable(given.name)}: {answer}")
+    say(f"{given.name}: {answer}")
     for path in filter(None, (target, json)):
-        typer.echo(path)
+        say(path)
+    return target

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
-from qcn.cli.say import say
+from qcn.cli.say import say, say_next, show
 from qcn.errors import CheckFailed
+from qcn.progress import doing, shown
 
 
 def export(
@@ -20,28 +21,49 @@ def export(
         list[str] | None,
         typer.Option(
             callback=by_commas,
+            autocompletion=complete.several(complete.formats),
             help="onnx (if not given), trt, torchscript, pt2, native or all; several by commas or given several times.",
         ),
     ] = None,
-    precision: Annotated[str, typer.Option(help="fp32, fp16 or bf16; routing's statistics stay fp32.")] = "fp32",
+    precision: Annotated[
+        str,
+        typer.Option(
+            autocompletion=complete.one_of(complete.precisions),
+            help="fp32, fp16 or bf16; routing's statistics stay fp32.",
+        ),
+    ] = "fp32",
     batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",
     routing: Annotated[
-        str, typer.Option(help="unrolled (standard operators) or fused (one custom node per capsule layer).")
+        str,
+        typer.Option(
+            autocompletion=complete.one_of(complete.routings),
+            help="unrolled (standard operators) or fused (one custom node per capsule layer).",
+        ),
     ] = "unrolled",
     opset: Annotated[
         int | None, typer.Option(help="ONNX opset; if not given 17, which TensorRT 8.6 reads; for bf16 22.")
     ] = None,
     every_layer: Annotated[
-        bool, typer.Option("--every-layer", help="Also give out every capsule layer's pose and activation.")
+        bool,
+        typer.Option(
+            "--every-layer", show_default="off", help="Also give out every capsule layer's pose and activation."
+        ),
     ] = False,
     checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
     target: Annotated[
-        str, typer.Option(help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.")
+        str,
+        typer.Option(
+            autocompletion=complete.one_of(complete.targets),
+            help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.",
+        ),
     ] = "this",
     tensorrt: Annotated[
         str | None, typer.Option(help="tensorrt (if not given) or rtx, where both are installed.")
     ] = None,
-    tf32: Annotated[bool, typer.Option("--tf32", help="Let an engine round fp32 products' inputs to TF32.")] = False,
+    tf32: Annotated[
+        bool,
+        typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32."),
+    ] = False,
     optimization: Annotated[
         int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5; its own if not given, 3.")
     ] = None,
@@ -72,30 +94,35 @@ def export(
         workspace=workspace,
         public_key=public_key,
     )
-    console = Console(markup=False, emoji=False)  # names as they are
-    bundle, made = pipeline.export(place(source), out, request, data_dir, console)
+    with shown():
+        doing(f"loading {source}")
+        bundle, made = pipeline.export(place(source), out, request, data_dir)
     table = Table(box=None)
-    for heading in ("file", "precision", "batch", "size"):  # folded where it must be: a name cut short is of no use
-        table.add_column(heading, justify="right" if heading == "size" else "left", overflow="fold")
+    for heading in ("file", "precision", "batch", "size"):
+        table.add_column(heading, justify="right" if heading == "size" else "left", no_wrap=True)
     for artefact in bundle.manifest.files:
         size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
         table.add_row(artefact.file, artefact.precision, batch, size)
     say(bundle.folder)
-    console.print(table)
+    show(table)
     for one in made:
         if one.receipt and one.artefact:
             say(f"\n{one.artefact.file}: {one.receipt.summary()}")
             layers = one.receipt.table()
             layers.title, layers.box = None, None
-            console.print(layers)
+            show(layers)
         if one.reason:
             say(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:
             say(f"  {command}")
+    if any(one.artefact for one in made):
+        say_next("qcn", "verify-parity", bundle.folder)
 
 
 def doctor(
-    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote; else this machine.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Argument(help="A bundle that `qcn export` wrote; this machine if not given.")
+    ] = None,
     public_key: PublicKey = None,
 ) -> None:
     """Say what this machine has and lacks; of a bundle, whether every file is whole and which can run here."""
@@ -109,8 +136,11 @@ def doctor(
             else:
                 typer.echo(f"{piece.name:14} {typer.style('missing', fg='yellow')}")
                 say(f"{'':14} for {piece.enables} → {piece.get}")
+        say_next("qcn", "doctor", "BUNDLE")
         return
-    rows = diagnose(bundle, public_key)
+    with shown():
+        doing(f"checking {bundle}")
+        rows = diagnose(bundle, public_key)
     for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
         colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
         say(f"{row.file}: {row.reason}", row.state, colour)
@@ -118,3 +148,6 @@ def doctor(
             say(f"→ {row.fix}", "")
     if faulty := [row.file for row in rows if row.faulty]:
         raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")
+    able, unable = (sum(row.state == state for row in rows) for state in ("runs", "cannot"))
+    say(f"{bundle} is whole: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
+    say_next("qcn", "verify-parity", bundle)

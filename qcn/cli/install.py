@@ -1,13 +1,12 @@
 """`qcn install`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qcn.cli.options import PublicKey
-from qcn.cli.say import say
+from qcn.cli.say import say, say_next
 from qcn.errors import UsageError
 
 
@@ -37,4 +36,4 @@ def install(
         raise UsageError("qcn install BUNDLE DIR, or qcn install --rollback DIR")
     number, _, sha256 = version.name.partition("-")
     say(f"{place} is now version {number}, manifest {sha256[:12]}…; programs use it once they load it again")
-    say(f"next: qcn verify-parity {shlex.quote(str(place))}")
+    say_next("qcn", "verify-parity", place)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from qcn.cli import complete
 from qcn.errors import UsageError
 
 
@@ -19,21 +20,44 @@ Backends = Annotated[
     list[str] | None,
     typer.Option(
         callback=by_commas,
+        autocompletion=complete.several(complete.backends),
         help="native, torch, torch-fused, torch-cuda, torchscript, torchscript-cuda, pt2, "
-        "onnxruntime, onnxruntime-cuda, tensorrt; several by commas, or given several times; else all "
-        "that run here.",
+        "onnxruntime, onnxruntime-cuda, tensorrt; several by commas, or given several times; all that run here "
+        "if not given.",
     ),
 ]
 PublicKey = Annotated[
     Path | None,
     typer.Option(
-        help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`); else not checked."
+        help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`); none if not given."
+    ),
+]
+Size = Annotated[
+    int | None, typer.Option(help="Of a folder: side in pixels to bring pictures to; chosen from them if not given.")
+]
+Fit = Annotated[
+    str | None,
+    typer.Option(
+        autocompletion=complete.one_of(complete.fits),
+        help="Of a folder: crop (the middle; if not given), letterbox (all, on black) or stretch.",
+    ),
+]
+Channels = Annotated[
+    int | None, typer.Option(help="Of a folder: 1 (grey) or 3 (colour); chosen from the pictures if not given.")
+]
+Backend = Annotated[
+    str,
+    typer.Option(
+        autocompletion=complete.one_of(complete.runtimes),
+        help="Of a bundle: auto (the fastest that runs here), native, tensorrt or onnxruntime.",
     ),
 ]
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Run files that can carry code too (TorchScript, pt2): only if you trust whoever made them."
+        "--trust",
+        show_default="off",
+        help="Run files that can carry code too (TorchScript, pt2): only if you trust whoever made them.",
     ),
 ]
 TimeLimit = Annotated[

@@ -5,19 +5,28 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import PublicKey, check_file
+from qcn.cli import complete
+from qcn.cli.options import Backend, PublicKey, check_file
+from qcn.cli.say import say, show
 from qcn.errors import CheckFailed
+from qcn.progress import doing, shown
+from qcn.text import readable
 
 
 def predict(
     sources: Annotated[
         list[str], typer.Argument(help="Pictures, folders, patterns, videos, or camera (camera1 for the second).")
     ],
-    model: Annotated[str, typer.Option(help="A bundle, a training run, or the name of a network that ships.")],
-    backend: Annotated[str, typer.Option(help="auto, native, tensorrt or onnxruntime.")] = "auto",
+    model: Annotated[
+        str,
+        typer.Option(
+            autocompletion=complete.or_folder(complete.shipped),
+            help="A bundle, a training run, or the name of a network that ships.",
+        ),
+    ],
+    backend: Backend = "auto",
     top: Annotated[int, typer.Option(min=1, help="How many classes to show of each picture.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Pictures at once.")] = 16,
     frames: Annotated[
@@ -41,22 +50,23 @@ def predict(
 
     check_file("--json", json)
     check_file("--csv", csv)
-    total = count(sources)
-    answering = open_model(model, backend, public_key)
-    progress = Console(stderr=True)
-    console = Console(markup=False, emoji=False)
     table = Table(box=None)
     for heading in ("file", "label", "probability", "activation"):
-        table.add_column(
-            heading, justify="right" if heading in ("probability", "activation") else "left", overflow="fold"
-        )
+        right = heading in ("probability", "activation")
+        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
     rows: list[records.Row] = []
     cards = []
     unreadable = []
-    began = time.perf_counter()
-    with progress.status(f"{model} on {answering.backend}") as status:
+    with shown():
+        doing(f"loading {model}")
+        total = count(sources)
+        answering = open_model(model, backend, public_key)
+        began = time.perf_counter()
         for row, pixels in records.answered(answering, pictures(sources, frames), batch):
             rows.append(row)
+            rate = len(rows) / (time.perf_counter() - began)
+            done = f"{len(rows):,} pictures, {rate:,.0f}/s, by {answering.backend}"
+            doing(done, len(rows) if total else None, of=total or 1)
             if row.answer is None or pixels is None:
                 unreadable.append(row)
                 continue
@@ -67,20 +77,19 @@ def predict(
             for place, (label, probability) in enumerate(row.answer.top(top)):
                 index = answering.classes.index(label)
                 active = f"{row.answer.activation[index]:.4f}"
-                table.add_row("" if place else row.file, label, f"{100 * probability:.1f} %", active)
-            rate = len(rows) / (time.perf_counter() - began)
-            status.update(f"{len(rows):,} of {total:,}" if total else f"{len(rows):,}, {rate:,.0f} pictures/s")
-    console.print(table)
+                named = "" if place else readable(row.file)
+                table.add_row(named, readable(label), f"{100 * probability:.1f} %", active)
+    show(table)
     seconds = time.perf_counter() - began
     if save and cards:
         draw.save(draw.contact_sheet(cards), save / "sheet.png")
-        print(save / "sheet.png")
+        say(save / "sheet.png")
     if json:
         records.write_json(json, rows)
-        print(json)
+        say(json)
     if csv:
         records.write_csv(csv, rows, answering.classes)
-        print(csv)
+        say(csv)
     read = len(rows) - len(unreadable)
     print(f"{read:,} pictures in {seconds:.2f} s ({read / seconds:,.0f}/s), reading included, by {answering.backend}")
     for row in unreadable:

@@ -1,11 +1,21 @@
 """What the commands print. It may quote a bundle or a backend, so nothing in it gives the terminal orders."""
 
+import os
 import shlex
 import sys
+import textwrap
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from qcn.text import readable
+
+STATUS = 9  # characters of the longest status, `untrusted`
+IN_A_PIPE = 130  # columns where nobody says how many there are
+WIDEST = 10_000  # columns of what a table may want
 
 
 def say(text: object, status: str | None = None, colour: str | None = None) -> None:
@@ -14,9 +24,48 @@ def say(text: object, status: str | None = None, colour: str | None = None) -> N
     With a status the text stands in a column behind it, in colour if that is asked for; an empty one leaves it blank.
     """
     shown = readable(str(text), keep="\n")
-    typer.echo(shown if status is None else f"{typer.style(f'{status:8}', fg=colour)} {shown}")
+    typer.echo(shown if status is None else f"{typer.style(f'{status:{STATUS}}', fg=colour)} {shown}")
 
 
 def command() -> str:
     """What was typed, for a record that is to be repeated."""
     return readable(shlex.join(["qcn", *sys.argv[1:]]))
+
+
+def say_next(*command: object) -> None:
+    """Print the command to type next, as a command's last line."""
+    say(f"next: {shlex.join(map(str, command))}")
+
+
+def show(table: Table) -> None:
+    """Print a table; as a list where its words, and cells that do not wrap, are wider than the terminal."""
+    console = Console(markup=False, emoji=False, highlight=False)
+    if not (console.is_terminal or "COLUMNS" in os.environ):
+        console = Console(markup=False, emoji=False, highlight=False, width=IN_A_PIPE)
+    headings = [_plain(column.header) for column in table.columns]
+    rows = list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True))
+    for column, *cells in zip(table.columns, *rows, strict=True):
+        if column.no_wrap:
+            column.min_width = max(map(cell_len, (_plain(column.header), *cells)))
+    unlimited = console.options.update(max_width=WIDEST)
+    if console.measure(table, options=unlimited).minimum <= console.width:
+        console.print(table)
+        return
+    if table.title:
+        typer.echo(_wrapped(_plain(table.title), console.width))
+    for first, *others in rows:
+        typer.echo(first)
+        for heading, cell in zip(headings[1:], others, strict=True):
+            if cell:
+                line = f"{heading}: {cell}" if heading else cell
+                typer.echo(_wrapped(line, console.width, "  "))
+
+
+def _wrapped(line: str, width: int, indent: str = "") -> str:
+    """Broken between words, never inside one: a name can be copied."""
+    wrap = textwrap.TextWrapper(width, indent, f"{indent}  ", break_long_words=False, break_on_hyphens=False)
+    return wrap.fill(line)
+
+
+def _plain(cell: object) -> str:
+    return cell.plain if isinstance(cell, Text) else str(cell)

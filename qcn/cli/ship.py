@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_time_limit
-from qcn.cli.say import command, say
+from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
+from qcn.progress import shown
 
 
 def ship_check(
@@ -83,8 +83,9 @@ def ship_check(
     asked = Asked(limits, target, data, split, data_dir, plan, report is not None, time_limit)
     opened = Bundle.open(bundle, public_key)
     candidate = choose(opened, backend, file, trust)
-    ship, parity = check(opened, candidate, asked, command(), lambda words: typer.echo(words, err=True))
-    Console(markup=False, emoji=False).print(results.table(ship))
+    with shown():
+        ship, parity = check(opened, candidate, asked, command())
+    show(results.table(ship))
     for line in results.notes(ship):
         say(line)
     if report:

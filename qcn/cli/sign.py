@@ -5,14 +5,20 @@ from typing import Annotated
 
 import typer
 
+from qcn.cli.say import say, say_next
 from qcn.errors import UsageError
 
 
 def sign(
     bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Private key, a PEM file: sign the bundle with it.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Private key, a PEM file: sign the bundle with it; not signed if not given.")
+    ] = None,
     new_key: Annotated[
-        Path | None, typer.Option(help="Make a pair of keys: the private one in this file, the public one beside it.")
+        Path | None,
+        typer.Option(
+            help="Make a pair of keys, the private one in this file, the public one beside it; none if not given."
+        ),
     ] = None,
 ) -> None:
     """Sign a bundle, so that who has the public key can tell that it is yours (`--public-key` of other commands)."""
@@ -22,10 +28,12 @@ def sign(
         if bundle or key:
             raise UsageError("--new-key stands alone; then: qcn sign BUNDLE --key KEY.pem")
         public = signing.new_key(new_key)
-        typer.echo(f"{new_key}  private: keep it to yourself, and off the devices")
-        typer.echo(f"{public}  public: for --public-key, and for libqcn on the devices")
+        say(f"{new_key}  private: keep it to yourself, and off the devices")
+        say(f"{public}  public: for --public-key, and for libqcn on the devices")
+        say_next("qcn", "sign", "BUNDLE", "--key", new_key)
         return
     if bundle is None or key is None:
         raise UsageError("qcn sign BUNDLE --key KEY.pem, or qcn sign --new-key KEY.pem")
     signing.private_key(key)  # first: a wrong key is the quicker thing to say
-    typer.echo(Bundle.open(bundle).sign(key))
+    say(Bundle.open(bundle).sign(key))
+    say_next("qcn", "doctor", bundle, "--public-key", signing.public_path(key))

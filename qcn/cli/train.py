@@ -5,35 +5,33 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from qcn.cli.options import DATA, KERNELS, DataDir, Device
+from qcn.cli import complete
+from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size
+from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
+from qcn.progress import doing, shown
 
 
 def train(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="Data set by name (see `qcn datasets list`), or a folder of pictures; needed unless --resume."
+            autocompletion=complete.or_folder(complete.datasets),
+            help="Data set by name (see `qcn datasets list`), or a folder of pictures; that of --resume if not given.",
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="qcn (if not given), qcn-unbranched, qcn-tiny, em, em-branched, em-unbranched, vb or cnn."),
+        typer.Option(
+            autocompletion=complete.one_of(complete.models),
+            help=f"{', '.join(complete.models())}; qcn if not given.",
+        ),
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(help="Of a folder: side in pixels to bring pictures to; else chosen from them."),
-    ] = None,
-    fit: Annotated[
-        str | None,
-        typer.Option(help="Of a folder: crop (the middle; if not given), letterbox (all, on black) or stretch."),
-    ] = None,
-    channels: Annotated[
-        int | None, typer.Option(help="Of a folder: 1 (grey) or 3 (colour); else chosen from the pictures.")
-    ] = None,
+    size: Size = None,
+    fit: Fit = None,
+    channels: Channels = None,
     data_dir: DataDir = DATA,
     preset: Annotated[
         str | None, typer.Option(help="Where the settings below start from: best (if not given) or paper.")
@@ -62,7 +60,10 @@ def train(
     ] = None,
     init: Annotated[
         str | None,
-        typer.Option(help="Start from the weights of this run, or of a network that ships; at random if not given."),
+        typer.Option(
+            autocompletion=complete.or_folder(complete.shipped),
+            help="Start from the weights of this run, or of a network that ships; at random if not given.",
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run; 0 if not given.")] = None,
     resume: Annotated[
@@ -98,20 +99,22 @@ def train(
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
 
-    from qcn import train as training
-    from qcn.data import dataset_name
-    from qcn.distributed import first_process
-    from qcn.files import new_folder
-    from qcn.train.settings import settings_from
+    with shown():
+        doing("loading torch")
+        from qcn import train as training
+        from qcn.data import dataset_name
+        from qcn.distributed import first_process
+        from qcn.files import new_folder
+        from qcn.train.settings import settings_from
 
-    if resume:
-        folder = resume
-        run = training.resume(folder, data_dir, device, epochs)
-    else:
-        settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
-        named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
-        with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-            run = training.train(settings, data_dir, folder, device)
+        if resume:
+            folder = resume
+            run = training.resume(folder, data_dir, device, epochs)
+        else:
+            settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
+            named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
+            with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
+                run = training.train(settings, data_dir, folder, device)
     if not first_process():
         return
     last = run.history[-1]
@@ -121,7 +124,8 @@ def train(
         table.add_column(heading, justify="right" if heading else "left")
     for name, row in (("best", best), ("last", last)):
         table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
-    console = Console()
-    console.print(table)
+    show(table)
     for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
-        console.print(folder / name, highlight=False)
+        say(folder / name)
+    say_next("qcn", "evaluate", folder)
+    say_next("qcn", "export", folder)

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from qcn.cli import complete
 from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_file, check_time_limit
-from qcn.cli.say import command, say
-from qcn.errors import MissingError, UsageError
+from qcn.cli.say import command, say, say_next, show
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.progress import doing, shown
 
 
 def verify_parity(
@@ -17,7 +18,10 @@ def verify_parity(
     backends: Backends = None,
     data: Annotated[
         str,
-        typer.Option(help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures."),
+        typer.Option(
+            autocompletion=complete.or_folder(lambda: ("golden", *complete.datasets())),
+            help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures.",
+        ),
     ] = "golden",
     samples: Annotated[
         int | None, typer.Option(help="How many images of a data set or folder; 64 if not given.")
@@ -38,7 +42,12 @@ def verify_parity(
         ),
     ] = None,
     bisect: Annotated[
-        bool, typer.Option("--bisect", help="Compare every layer and iteration, also where the answers are right.")
+        bool,
+        typer.Option(
+            "--bisect",
+            show_default="off",
+            help="Compare every layer and iteration, also where the answers are right.",
+        ),
     ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Folder to write the report to; implies --bisect; none if not given.")
@@ -75,26 +84,36 @@ def verify_parity(
     opened = Bundle.open(bundle, public_key)
     outputs = [port.name for port in opened.manifest.outputs]
     tolerances = parity.tolerances(atol or (), rtol or (), outputs)
-    chosen = choose(opened, data, samples, data_dir)
-    of_run = [check_run(opened, place(run))] if run else []
-    looking = bisect or report is not None
-    found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
-    found += [check_preprocessing(opened), *of_run]
+    with shown():
+        doing(f"reading {data} images")
+        chosen = choose(opened, data, samples, data_dir)
+        of_run = []
+        if run:
+            doing(f"answering as {run}")
+            of_run = [check_run(opened, place(run))]
+        looking = bisect or report is not None
+        found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
+        doing("checking pre-processing")
+        found += [check_preprocessing(opened), *of_run]
     asked = bool(backends)
     for status, name, lines in results.status_lines(found, asked):
-        say(name, status, results.COLOURS[status])
+        say(name, results.WORDS[status], results.COLOURS[status])
         for line in lines:
             say(line, "")
-    console = Console(width=max(130, Console().width), markup=False, emoji=False)  # names as they are
-    console.print(results.table(found, chosen))
+    show(results.table(found, chosen))
     record = results.make_report(opened, chosen, found, command(), asked, timed)
     if report:
         images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
-        for path in write(report, record, images):
+        with shown():
+            doing("writing the report")
+            written = write(report, record, images)
+        for path in written:
             say(path)
     parity.conclude(found, asked)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
+    say(results.verdict(found))
+    say_next("qcn", "benchmark", bundle)
 
 
 def benchmark(
@@ -131,13 +150,12 @@ def benchmark(
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)
-    found = latency.benchmark(opened, backends, plan, trust, time_limit)
+    with shown():
+        found = latency.benchmark(opened, backends, plan, trust, time_limit)
     measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
-    # Names whole and as they are, even if lines wrap.
-    console = Console(width=max(130, Console().width), markup=False, emoji=False)
     for size in plan.batches:
         if any(speed.batch == size for speed in measured):
-            console.print(results.table(found, size))
+            show(results.table(found, size))
     if measured:
         pace = f"at {fps:g} per second" if fps else "back to back"
         print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
@@ -150,7 +168,13 @@ def benchmark(
         say(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
         json_files.write(json, results.benchmark_record(opened, plan, found, command()))
+    if failed := next((speed for speed in missing if speed.failed), None):
+        raise CheckFailed(f"{failed.key}: {failed.missing}")
     if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline and before:
         results.check_regression(baseline, before, found, max_regression)
+    for size in plan.batches:
+        if line := results.fastest(measured, size):
+            say(line)
+    say_next("qcn", "verify-parity", bundle, *(("--report", "report", "--benchmark", json) if json else ()))

@@ -9,11 +9,9 @@ import mmap
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -28,6 +26,7 @@ from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Stored
 from qcn.data.splits import deal
 from qcn.errors import MissingError, UsageError
+from qcn.progress import doing, shown
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -192,9 +191,9 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
         except UsageError as error:
             skipped[_below(picture.path, found.source)] = str(error)
 
-    with _progress(f"reading {found.name}", len(found.pictures)) as step, ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(take, range(len(found.pictures))):
-            step()
+    with shown(), ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done, _ in enumerate(pool.map(take, range(len(found.pictures)))):
+            doing(f"reading {found.name}, {len(found.pictures):,} pictures", done, of=len(found.pictures))
     if len(skipped) > max(3, UNREADABLE * len(found.pictures)):
         some = "; ".join(list(skipped.values())[:3])
         raise UsageError(
@@ -258,13 +257,3 @@ def _forget(folder: Path, index: Index) -> None:
             continue
         if (there.source, there.stored) == (index.source, index.stored):
             shutil.rmtree(other, ignore_errors=True)
-
-
-@contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
-        yield partial(bar.advance, task)

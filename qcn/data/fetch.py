@@ -10,14 +10,16 @@ import tarfile
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qcn.data.spec import Dataset, RemoteArchive, RemoteFile
 from qcn.errors import MissingError, UsageError
 from qcn.files import atomic_write, file_md5
+from qcn.progress import doing, shown
 
 TRIES = 3  # for a connection that breaks midway; a refusal by the server is final
 TIMEOUT = 30.0  # seconds without a byte
@@ -34,13 +36,13 @@ def fetch(dataset: Dataset, data_dir: Path) -> list[Path]:
     """Download the files of a data set that are not in `data_dir` yet; return those (none: all were there)."""
     folder = data_dir / dataset.folder
     brought: list[Path] = []
-    with _progress_bar() as show:
+    with shown():
         for file in dataset.files:
             try:
                 if _unpacked(file, folder) or (not isinstance(file, RemoteArchive) and _whole(file, folder)):
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
-                path = download(file, folder, show(file.name))
+                path = download(file, folder, partial(_told, file))
                 brought += _unpack(file, path, folder) if isinstance(file, RemoteArchive) else [path]
             except OSError as error:
                 raise MissingError(f"cannot write {file.name} into {folder}: {error.strerror or error}") from None
@@ -159,23 +161,6 @@ def _whole(file: RemoteFile, folder: Path) -> bool:
     return path.is_file() and file_md5(path) == file.md5
 
 
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[str], Report]]:
-    """Yield a function that adds a bar for a file and returns what to call as its bytes arrive."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-
-        def show(name: str) -> Report:
-            task = progress.add_task(name, total=None)
-            return lambda done, total: progress.update(task, completed=done, total=total)
-
-        yield show
+def _told(file: RemoteFile, done: int, total: int | None) -> None:
+    """Show how much of a file is here."""
+    doing(f"fetching {file.name}, {done / 1e6:,.1f} MB", done if total else None, of=total or 1)

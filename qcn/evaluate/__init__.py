@@ -3,14 +3,11 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from qcn import plots
 from qcn.data import read
@@ -25,6 +22,7 @@ from qcn.intervals import ErrorRate
 from qcn.measured import Measured, SplitError
 from qcn.packages import installed
 from qcn.predict.draw import save
+from qcn.progress import doing, shown
 
 __all__ = ["Answers", "ErrorRate", "Network", "Result", "evaluate", "measure", "open_network"]
 
@@ -54,10 +52,12 @@ def evaluate(
     `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
     the k of the top-k error.
     """
+    doing(f"loading {Path(model).name}")
     network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
     found = network.dataset(dataset)
-    with alone_in(out):
+    with alone_in(out), shown():
         answered = answer_splits(network, found, data_dir, split)
+        doing("writing results")
         results = [measure_answers(part, *given, top) for part, given in answered.items()]
         facts = {
             **network.facts(),
@@ -79,15 +79,17 @@ def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str
     chosen = {**splits.tests, "validation": splits.validation}
     if split is not None and split not in chosen:
         raise unknown_name(f"split of '{dataset.name}'", split, chosen)
+    parts = [split] if split else list(splits.tests)
+    total, done = sum(len(chosen[part]) for part in parts), 0
     answered: Answered = {}
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        for part in [split] if split else splits.tests:
+    with shown():
+        for part in parts:
             images = chosen[part]
             if not len(images):
                 raise UsageError(f"the split '{part}' of '{dataset.name}' has no images")
-            task = bar.add_task(f"{part}, {len(images):,} images", total=len(images))
-            answered[part] = images, network.answers(images, partial(bar.advance, task))
+            told = partial(doing, f"{part}, {len(images):,} images, by {network.backend}", of=total)
+            answered[part] = images, network.answers(images, _summed(told, done))
+            done += len(images)
     return answered
 
 
@@ -96,6 +98,17 @@ def split_error(result: Result) -> SplitError:
     if result.calibration_error is None:
         raise ValueError(f"the calibration error on {result.split} was not measured")
     return SplitError(result.split, result.overall.total, result.overall.wrong, result.calibration_error)
+
+
+def _summed(told: Callable[[float], None], done: int) -> Callable[[int], None]:
+    """What is told how many images are done in all, from how many more are."""
+
+    def more(images: int) -> None:
+        nonlocal done
+        done += images
+        told(done)
+
+    return more
 
 
 def write_results(out: Path, results: list[Result], facts: dict[str, Any], classes: Sequence[str]) -> None:

@@ -1,22 +1,28 @@
-"""What a training run shows and leaves behind: a progress bar, metrics.csv, TensorBoard events, learning curves."""
+"""What a training run shows and leaves behind: how far it is, metrics.csv, TensorBoard events, learning curves."""
 
 import csv
 import io
 import math
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+import torch
+from torch import nn
 
+from qcn import progress
 from qcn.distributed import rank
 from qcn.files import write_text
+from qcn.model import routed_by
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
 
 DRAW_EVERY_S = 10.0  # the learning curves: a picture takes as long as a short epoch on a GPU
+LONG_S = 3600.0  # a run that takes longer says so at its start
+SETTLED_S = 5.0  # of training, to tell from how long the whole takes
 
 
 class Logbook:
@@ -25,23 +31,15 @@ class Logbook:
     def __init__(self, folder: Path, run: Run, steps_per_epoch: int) -> None:
         self.folder, self.epochs, self.batch = folder, run.settings.epochs, run.settings.batch_size
         self.active = rank() == 0
-        self.console = Console(stderr=True)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total} steps  {task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=not (self.active and self.console.is_terminal),
-        )
-        step = run.progress.step
-        total = steps_per_epoch * self.epochs
-        self.task = self.bar.add_task(f"epoch {run.progress.epoch + 1}", total=total, completed=step, rate="")
-        self.step = step
+        self.name, self.steps, self.total = run.model.name, steps_per_epoch, steps_per_epoch * self.epochs
+        self.step = run.progress.step
+        self.warned = False
+        self._first: tuple[float, int] | None = None  # when training began here, after the first step, and at which
+        self._held = ExitStack()
         self.drawn = -math.inf  # when the curves were drawn last
 
     def __enter__(self) -> "Logbook":
-        self.bar.start()
+        self._held.enter_context(progress.shown())
         if self.active:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -51,22 +49,52 @@ class Logbook:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        self._held.close()
         if self.active:
             self.events.close()
 
+    def begin(self, network: nn.Module, device: torch.device, remarks: Sequence[str]) -> None:
+        """At the start: what is trained, by what, and where to."""
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        steps = f"{self.epochs} epochs of {self.steps:,} steps of {self.batch} images"
+        self.say(f"{self.name}: {parameters:,} parameters, {steps}")
+        self.say(f"device: {_device(device)}")
+        if body := routed_by(network):
+            self.say(f"routing: {body}")
+        self.say(f"folder: {self.folder}")
+        for remark in remarks:
+            self.say(remark)
+
     def say(self, line: str) -> None:
         if self.active:
-            self.console.print(line, highlight=False, soft_wrap=True)
+            progress.say(line)
 
     def progress(self, epoch: int, step: int, loss: float) -> None:
-        """After some steps: move the bar on."""
-        speed = self.bar.tasks[0].speed
-        rate = f"{speed * self.batch:,.0f} images/s" if speed else ""
-        description = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.4f}"
-        self.bar.update(self.task, completed=step, description=description, rate=rate)
-        if self.active:
-            self.events.add_scalar("train/loss", loss, step)
+        """After some steps."""
+        if not self.active:
+            return
+        self._first = self._first or (time.monotonic(), step)
+        took, done = time.monotonic() - self._first[0], step - self._first[1]
+        rate = f"  {done * self.batch / took:,.0f} images/s" if done else ""
+        progress.doing(f"epoch {epoch + 1}/{self.epochs}  loss {loss:.4f}{rate}", step, of=self.total)
+        if not self.warned and done and took >= SETTLED_S:
+            self.warned = True
+            if (left := self._left(step)) > LONG_S:
+                self.say(
+                    f"the whole run takes about {progress.duration(left)} here{rate.rstrip()}; "
+                    f"Ctrl-C stops and saves it, and it goes on with: qcn train --resume {self.folder}"
+                )
+        self.events.add_scalar("train/loss", loss, step)
+
+    def _left(self, step: int) -> float:
+        """Seconds to the end at the pace so far, validation included; 0 where there is none yet."""
+        if self._first is None or step <= self._first[1]:
+            return 0.0
+        return (time.monotonic() - self._first[0]) / (step - self._first[1]) * (self.total - step)
+
+    def _time_left(self, step: int) -> str:
+        left = self._left(step)
+        return f", {progress.duration(left)} left" if left else ""
 
     def epoch_done(self, run: Run, row: Epoch) -> None:
         """After an epoch: print a line, and write the metrics and, at times, the curves again."""
@@ -75,8 +103,9 @@ class Logbook:
         self.say(
             f"epoch {row.epoch:>3}/{self.epochs}  loss {row.train_loss:.4f}  "
             f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation  "
-            f"{row.images_per_second:,.0f} images/s"
+            f"{row.images_per_second:,.0f} images/s{self._time_left(row.step)}"
         )
+        progress.doing(f"epoch {row.epoch}/{self.epochs}  drawing learning curves", row.step, of=self.total)
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), getattr(row, name), row.step)
         table = io.StringIO()
@@ -87,3 +116,10 @@ class Logbook:
         if row.epoch == self.epochs or time.monotonic() - self.drawn > DRAW_EVERY_S:
             learning_curves(self.folder / "curves.png", run.history)
             self.drawn = time.monotonic()
+
+
+def _device(device: torch.device) -> str:
+    """Its name, as a user knows it."""
+    if device.type == "cuda":
+        return f"{device}, {torch.cuda.get_device_name(device)}"
+    return f"{device}, {torch.get_num_threads()} threads"

@@ -31,7 +31,8 @@ from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.files import alone_in
-from qcn.model import Prediction, choose_kernels, slow_because
+from qcn.model import Prediction, choose_kernels
+from qcn.progress import doing
 from qcn.shipped import RUN
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
@@ -47,7 +48,8 @@ from qcn.train.validation import count_errors, measure_confidence
 from qcn.zoo import MODELS
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
-REPORT_EVERY = 10  # steps between two readings from the device: the loss, and whether a gradient was NaN
+# Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
+REPORT_EVERY, REPORT_AFTER_S = 10, 1.0
 
 
 def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -> Run:
@@ -218,10 +220,7 @@ class Training:
         # Several processes cannot agree on the step to stop after: a signal ends them at once.
         stopping = on_stop_signal(self.ask_to_stop) if world_size() == 1 else nullcontext()
         with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, stopping:
-            for remark in self.remarks:
-                logbook.say(remark)
-            if why := slow_because(self.network):
-                logbook.say(f"routing runs in plain torch, which is slow: {why}")
+            logbook.begin(self.network, self.device, self.remarks)
             while self.epoch < self.settings.epochs:
                 started, first = time.perf_counter(), self.step
                 module.train()
@@ -236,16 +235,17 @@ class Training:
         """The rest of the epoch in progress."""
         plan = self.plan(self.epoch)
         share = self.settings.batch_size // world_size()
-        saved = time.monotonic()
+        saved = told = time.monotonic()
         for batch in range(self.step - self.epoch * self.steps_per_epoch, self.steps_per_epoch):
             start = batch * self.settings.batch_size + rank() * share
             torch.manual_seed(seed_of(self.settings.seed, self.step, rank()))  # dropout
             loss = step(*self.batch(plan, slice(start, start + share)), plan.schedule[batch])
             self.step += 1
             last = batch + 1 == self.steps_per_epoch
-            if last or batch % REPORT_EVERY == 0:
+            if last or batch % REPORT_EVERY == 0 or time.monotonic() - told > REPORT_AFTER_S:
                 self.refuse_faults()
                 logbook.progress(self.epoch, self.step, float(loss))
+                told = time.monotonic()
             # Several processes would not reach this at the same step: they save after epochs only.
             due = self.stop_asked or time.monotonic() - saved > SAVE_EVERY_S
             if due and not last and world_size() == 1:
@@ -258,6 +258,7 @@ class Training:
         """Find the temperature that makes probabilities of the best weights' activations (process 0 does)."""
         if rank() or self.record.confidence:
             return
+        doing("fitting the temperature of probabilities")
         best = copy.deepcopy(self.average)
         checkpoint.restore(best, checkpoint.load_tensors(self.out, self.record.weights("best")), self.out)
         found = measure_confidence(best, self.splits.validation, self.preprocessing, self.device)
@@ -356,6 +357,8 @@ class Training:
         settings, images = self.settings, self.steps_per_epoch * self.settings.batch_size
         loss, wrong = sum_over_processes(self.sums).tolist()
         validation = self.splits.validation
+        checking = f"epoch {self.epoch}/{settings.epochs}  {len(validation):,} validation images"
+        doing(checking, self.step, of=self.total_steps)
         errors = count_errors(
             self.average, validation, self.preprocessing, self.device, slice(rank(), None, world_size())
         )

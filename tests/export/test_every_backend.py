@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bundles import bundle_of
-from rich.console import Console
 from torch import Tensor, nn
 
 from qcn import create
@@ -34,7 +33,6 @@ from qcn.verify.runners import create as create_runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 Answers = dict[str, Array]
-QUIET = Console(quiet=True)
 
 
 class ToyExtractor(nn.Module):
@@ -92,7 +90,7 @@ class Case:
     def made(self, file: str, **request: Any) -> Path:
         """A file of the bundle, exported with this request where it is not there yet."""
         if not (self.bundle.folder / file).exists():
-            export(self.bundle.folder, None, Request(**request), Path("nowhere"), QUIET)
+            export(self.bundle.folder, None, Request(**request), Path("nowhere"))
             self.bundle = Bundle.open(self.bundle.folder)
         return self.bundle.path(self.bundle.find(file))
 
@@ -153,7 +151,7 @@ def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answer
 
 
 def in_onnx_runtime_as_for_tensorrt(case: Case, images: Array) -> Answers:
-    graph = onnx_graph(Job(case.bundle, Request(("trt",)), QUIET), "tensorrt")
+    graph = onnx_graph(Job(case.bundle, Request(("trt",))), "tensorrt")
     assert graph.file == "model.tensorrt.onnx"
     return by_onnx_runtime(case.bundle.path(graph), images)
 
@@ -206,7 +204,7 @@ def test_an_engine_is_built(case: Case) -> None:
     """By TensorRT-RTX, whose builder needs no GPU. Its layers are in the precision asked for."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     request = Request(("trt",), tensorrt="rtx", optimization=0)
-    bundle, (made,) = export(case.bundle.folder, None, request, Path("nowhere"), QUIET)
+    bundle, (made,) = export(case.bundle.folder, None, request, Path("nowhere"))
     assert isinstance(made.artefact, Artefact) and made.receipt is not None
     assert made.receipt.met and not made.artefact.plugin
     assert [port["name"] for port in made.artefact.facts["outputs"]] == [port.name for port in bundle.manifest.outputs]

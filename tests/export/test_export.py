@@ -18,7 +18,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from rich.console import Console
 
 from qcn import create
 from qcn.cli import main
@@ -381,7 +380,7 @@ def test_an_altered_bundle(qcn: Command, bundle: Bundle, run: Path, data_dir: Pa
     assert ended(qcn("export", bundle.folder), 2, f"{weights} was altered: its sha256 is ")
     result = qcn("doctor", bundle.folder)
     assert ended(result, 1, f"{bundle.folder} is not as it was written: ") and WEIGHTS in result.stderr
-    assert f"altered  {WEIGHTS}: was altered: its sha256 is" in result.stdout
+    assert f"altered   {WEIGHTS}: was altered: its sha256 is" in result.stdout
     assert f"→ qcn export RUN --format native --out {bundle.folder}\n" in result.stdout
     assert ended(qcn("export", run, "--data-dir", data_dir, "--format", "native", "--out", bundle.folder), 0)
     assert ended(qcn("doctor", bundle.folder), 0)
@@ -390,7 +389,7 @@ def test_an_altered_bundle(qcn: Command, bundle: Bundle, run: Path, data_dir: Pa
 def test_a_full_disk_leaves_the_bundle_as_it_was(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another graph was there before: it is still there, whole."""
     request = pipeline.Request()
-    pipeline.export(bundle.folder, None, request, Path("nowhere"), Console(quiet=True))
+    pipeline.export(bundle.folder, None, request, Path("nowhere"))
     before = contents(bundle.folder)
 
     def full(model: Any, path: Path) -> None:
@@ -399,7 +398,7 @@ def test_a_full_disk_leaves_the_bundle_as_it_was(bundle: Bundle, monkeypatch: py
 
     monkeypatch.setattr(onnx, "save", full)
     with pytest.raises(OSError, match="No space left on device"):
-        pipeline.export(bundle.folder, None, replace(request, opset=18), Path("nowhere"), Console(quiet=True))
+        pipeline.export(bundle.folder, None, replace(request, opset=18), Path("nowhere"))
     assert contents(bundle.folder) == before
     assert [path.name for path in bundle.folder.iterdir() if path.name.endswith(".part")] == []
 
@@ -420,16 +419,11 @@ def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:
 
 INTERRUPTED = """
 import signal, sys
-from contextlib import contextmanager
 from qcn.export.tensorrt import build
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 
-@contextmanager
-def shown(console, title):
-    yield lambda progress: print("building", flush=True)
-
-build.shown = shown
+build.told = lambda title: lambda progress: print("building", flush=True)
 sys.argv = ["qcn", "export", sys.argv[1], "--format", "trt", "--precision", "fp16"]
 from qcn.cli import main
 main()
@@ -468,10 +462,10 @@ def test_only_all_goes_on_without_what_is_missing(bundle: Bundle, monkeypatch: p
 
     quick = {"native": pipeline.FORMATS["native"], "onnx": pipeline.FORMATS["onnx"], "trt": missing}
     monkeypatch.setattr(pipeline, "FORMATS", quick)
-    console, nowhere = Console(quiet=True), Path("nowhere")
+    nowhere = Path("nowhere")
     with pytest.raises(MissingError):
-        pipeline.export(bundle.folder, None, pipeline.Request(formats=("native", "trt")), nowhere, console)
-    _, made = pipeline.export(bundle.folder, None, pipeline.Request(formats=("all",)), nowhere, console)
+        pipeline.export(bundle.folder, None, pipeline.Request(formats=("native", "trt")), nowhere)
+    _, made = pipeline.export(bundle.folder, None, pipeline.Request(formats=("all",)), nowhere)
     assert [(one.format, one.artefact is None) for one in made] == [
         ("onnx", False),
         ("native", False),

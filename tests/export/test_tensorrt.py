@@ -1,7 +1,7 @@
 """Engines from ONNX: built for real by TensorRT-RTX where its wheel is installed, and what each TensorRT is told."""
 
-import io
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +10,15 @@ import onnx
 import pytest
 from fake_tensorrt import fake
 from onnx import TensorProto, helper
-from rich.console import Console
 from small_graphs import write_graph
 
+from qcn import progress
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import config as tensorrt_config
-from qcn.export.tensorrt.build import BuildProgress, BuildRequest, TensorRT, build, find, shown
+from qcn.export.tensorrt.build import BuildProgress, BuildRequest, TensorRT, build, find, told
 from qcn.export.tensorrt.find import library_version
 from qcn.export.tensorrt.progress import BuildLog
 from qcn.export.tensorrt.receipt import from_inspector
@@ -142,15 +142,12 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
 
 
-def test_a_build_says_nothing_where_there_is_no_terminal() -> None:
-    page = io.StringIO()
-    with shown(Console(file=page), "building") as report:
-        for elapsed in range(65):
-            report(BuildProgress(elapsed / 100, "timing kernels", elapsed, None))
-    assert page.getvalue().splitlines() == [
-        "building: 30%, timing kernels, 30 s",
-        "building: 60%, timing kernels, 60 s",
-    ]
+def test_a_build_is_shown_with_its_phase(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("qcn.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("qcn.progress.PACE", math.inf)
+    with progress.shown():
+        told("building by TensorRT 10.3.0")(BuildProgress(0.25, "Timing kernels"))
+    assert "building by TensorRT 10.3.0: timing kernels  25 %" in capsys.readouterr().err
 
 
 # What each version is told

@@ -183,7 +183,7 @@ def test_exit_codes(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
     assert code == 2 and "has nothing for the backend onnxruntime" in said
     export(qcn, bundle)
     code, said = qcn(*only, "onnxruntime-cuda")
-    assert code == 3 and said.startswith("missing  onnxruntime-cuda: model.onnx (fp32)")
+    assert code == 3 and said.startswith("cannot    onnxruntime-cuda: model.onnx (fp32)")
     with (bundle.folder / "model.onnx").open("ab") as file:
         file.write(b"x")
     code, said = qcn(*only, "onnxruntime")

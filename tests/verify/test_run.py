@@ -56,7 +56,7 @@ def test_a_bundle_of_the_run_passes(bundle: Bundle, own_run: Path, qcn: Command)
     verdict = check_run(bundle, own_run)
     assert verdict.status == "passed" and verdict.outputs["activation"].share < 0.01, verdict.reasons
     code, said = qcn("verify-parity", bundle.folder, "--backends", "torch", "--run", own_run)
-    assert code == 0 and "passed   run: golden.safetensors (fp64)" in said, said
+    assert code == 0 and "passed    run: golden.safetensors (fp64)" in said, said
 
 
 def test_the_answers_of_another_network_are_found_by_the_run_alone(bundle: Bundle, own_run: Path, qcn: Command) -> None:
@@ -72,7 +72,7 @@ def test_the_answers_of_another_network_are_found_by_the_run_alone(bundle: Bundl
     code, said = qcn(*only, "--run", own_run)
     assert (
         code == 1
-        and "failed   run: golden.safetensors (fp64)" in said
+        and "failed    run: golden.safetensors (fp64)" in said
         and "the golden activation is not the run's" in said
     )
 

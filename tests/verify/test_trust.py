@@ -106,7 +106,7 @@ def test_trusted_code_gives_no_verdict(
     attacks.put_pt2(small, f"open({str(mark)!r}, 'w')\n{code}", wrong, by)
     ended, said = qcn("verify-parity", small.folder, "--backends", "pt2", "--trust")
     assert ended == 1 and mark.exists()
-    assert said.startswith("failed   pt2: model.pt2 (fp32)") and re.search(says, said), said
+    assert said.startswith("failed    pt2: model.pt2 (fp32)") and re.search(says, said), said
     (verdict,) = parity.verify(small, ["onnxruntime"], {})  # nothing here was changed
     assert verdict.status == "passed"
 

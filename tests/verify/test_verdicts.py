@@ -108,7 +108,7 @@ def test_a_stage_beyond_its_tolerance_fails_in_the_terminal_and_on_the_page(
     assert code == 0 and stage not in said and "times what is allowed" not in said, said
     code, said = qcn(*only, "--report", tmp_path)
     reason = f"its answers are within what is allowed, but {stage} is off by"
-    assert code == 1 and reason in said and f"failed   {KEY}" in said, said
+    assert code == 1 and reason in said and f"failed    {KEY}" in said, said
     assert reason in (tmp_path / "report.html").read_text(encoding="utf-8")
     one = read_report(tmp_path / "report.json").backends[KEY]
     assert one.status == "failed" and one.first_wrong == stage and all(errors.passed for errors in one.outputs.values())

@@ -5,8 +5,6 @@ They are rendered once, on the GPU where there is one, and kept in the data fold
 """
 
 import hashlib
-import sys
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +21,7 @@ from qcn.data.splits import Axis, by_instance, by_viewpoint
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
 from qcn.files import atomic_write
+from qcn.progress import doing, shown
 
 RENDERER = 1  # raise it whenever a picture changes: the set is then rendered again, into a new file
 
@@ -77,23 +76,14 @@ def render(variant: Variant) -> NDArray[np.uint8]:
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads if device.type == "cpu" else 1, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        for place, rendered in enumerate(_with_progress(pool.map(pictures, toys), len(toys))):
-            images[place] = rendered
+        with shown():
+            for place, rendered in enumerate(pool.map(pictures, toys)):
+                images[place] = rendered
+                doing("rendering viewpoints", place + 1, of=len(toys))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
     return images.reshape(-1, 2, variant.size, variant.size)
-
-
-def _with_progress(work: Iterable[NDArray[np.uint8]], total: int) -> Iterator[NDArray[np.uint8]]:
-    """The same, with a progress bar if this is a terminal."""
-    if not sys.stderr.isatty():
-        yield from work
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(work, "Rendering viewpoints", total, console=Console(stderr=True), transient=True)
 
 
 def load_viewpoints(folder: Path, variant: Variant = FULL) -> ImageSet:

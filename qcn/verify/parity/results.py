@@ -21,6 +21,7 @@ from qcn.verify.words import by_reason, share
 
 SCHEMA: Literal[3] = 3
 COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "untrusted": "yellow", "passed": "green"}
+WORDS: dict[Status, str] = {**{status: status for status in COLOURS}, "missing": "cannot"}  # as `qcn doctor` says it
 WORSE = 2.0  # times as far off as before; and by more than a noise floor: less is float32's own
 
 
@@ -84,6 +85,14 @@ def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status,
         by_status[status] = [(status, ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
     order: tuple[Status, ...] = ("failed", *NOT_RUN, "passed") if asked else ("failed", "passed", *NOT_RUN)
     return [line for status in order for line in by_status[status]]
+
+
+def verdict(verdicts: Sequence[Verdict]) -> str:
+    """The whole in one line, where nothing failed."""
+    counts = {status: sum(one.status == status for one in verdicts) for status in COLOURS}
+    others: dict[Status, str] = {"missing": "cannot run here", "untrusted": "can carry code and were not run"}
+    rest = "".join(f"; {counts[status]} {words}" for status, words in others.items() if counts[status])
+    return f"passed: all {counts['passed']} that ran answer as the trained network does{rest}"
 
 
 def make_report(

@@ -13,6 +13,7 @@ from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import Batch
 from qcn.export.bundle.tolerance import tie_band
 from qcn.names import AnyPrecision
+from qcn.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import Layer, layers
 from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan
 from qcn.verify.parity.compare import (
@@ -121,10 +122,14 @@ def verify(
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    for candidate in candidates(bundle, backends, trust, file):
-        began = time.perf_counter()
-        verdict = _verdict(bundle, candidate, given, allowed, bisect, time_limit)
-        verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
+    found = candidates(bundle, backends, trust, file)
+    with shown():
+        for place, candidate in enumerate(found):
+            began = time.perf_counter()
+            with part(place, len(found)):
+                doing(f"opening {candidate.key}")
+                verdict = _verdict(bundle, candidate, given, allowed, bisect, time_limit)
+            verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
     return verdicts
 
 
@@ -159,7 +164,7 @@ def _verdict(
                 bundle.program()  # refuses weights of another network than the manifest's
             if candidate.artefact.format == "trt":
                 held = _borne_out(held_to(bundle, candidate, runner))
-            asked = _ask(runner, golden, plan(len(golden.rows), _batch(bundle, candidate)))
+            asked = _ask(runner, golden, plan(len(golden.rows), _batch(bundle, candidate)), candidate.key)
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
     except _Refused as error:
@@ -197,6 +202,7 @@ def _judged(
     if reasons or bisect or candidate.precision in ("fp16", "bf16"):
         size = asked.first_wrong_size(exact, limits) or min(_batch(bundle, candidate).max, AT_ONCE, len(golden.rows))
         size = max(size, candidate.least)
+        doing(f"looking inside {candidate.key}", 1)
         looked, inside = _look(bundle, candidate, golden, found, size, held.precision, time_limit)
         if not reasons:
             reasons += _inside_wrong(looked)
@@ -255,10 +261,11 @@ def _borne_out(held: Held) -> Held:
     return held
 
 
-def _ask(runner: Runner, golden: Golden, calls: Sequence[Call]) -> Asked:
+def _ask(runner: Runner, golden: Golden, calls: Sequence[Call], name: str) -> Asked:
     """The answers to all calls, and no other output."""
     answers = []
-    for call in calls:
+    for done, call in enumerate(calls):
+        doing(f"asking {name}", done, of=len(calls))
         given = runner.infer(golden.input[list(call.rows)])
         if differs := _other_shape(given, golden, call.size):
             raise _Refused(f"it is of another network: {differs}")

@@ -253,8 +253,12 @@ def candidates(
             for precision in backend.precisions or (artefact.precision,)
         ]
         if names and not own:
-            formats = " or ".join(backend.formats)
-            raise UsageError(f"{bundle.folder} has nothing for the backend {backend.name}: it runs {formats}")
+            formats, add = " or ".join(backend.formats), f"qcn export {bundle.folder} --format {backend.formats[0]}"
+            where = ", on the device" if "trt" in backend.formats else ""  # where an engine is built
+            raise UsageError(
+                f"{bundle.folder} has nothing for the backend {backend.name}, which runs {formats}; "
+                f"add it{where}: {add}"
+            )
         if names and (refused := [one for one in own if one.untrusted]):
             raise UsageError(f"{backend.name} does not run {refused[0].artefact.file}: {refused[0].untrusted}")
         found += own

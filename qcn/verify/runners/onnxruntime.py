@@ -20,6 +20,14 @@ PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExec
 _INSTALL: dict[Device, str] = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
 
 
+CURE = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `cannot` names
+
+
+def cannot(precision: str, device: Device) -> str:
+    """Why ONNX Runtime cannot run any graph of this precision on this device; empty if it can."""
+    return "ONNX Runtime has no bf16 convolutions on a CPU" if (precision, device) == ("bf16", "cpu") else ""
+
+
 @dataclass(frozen=True)
 class _Bound:
     """What ONNX Runtime keeps on the GPU for one batch size, and the options to run it as a graph or not."""
@@ -49,6 +57,8 @@ class OnnxRuntimeRunner(Runner):
 
     def open(self) -> None:
         provider = PROVIDERS[self.device]
+        if why := cannot(self.options.precision, self.device):
+            raise MissingError(f"{why}: {CURE}")
         if self.device == "cuda" and installed("torch"):
             importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
         try:

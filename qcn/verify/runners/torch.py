@@ -184,7 +184,7 @@ class TorchScriptRunner(_FileRunner):
 
         kept = {METADATA: ""}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+            warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is (deprecated|not supported)")
             model = torch.jit.load(str(self.path), map_location=self.device, _extra_files=kept)
         self._read(kept[METADATA])
         return model

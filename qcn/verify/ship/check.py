@@ -1,7 +1,6 @@
 """Measures one file of a bundle in one backend, by evaluate, verify-parity and benchmark, and has it judged."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from qcn.evaluate.networks import CandidateNetwork
 from qcn.evaluate.rates import measure_answers
 from qcn.export import targets
 from qcn.export.bundle import Bundle
+from qcn.progress import say
 from qcn.verify.machine import Environment
 from qcn.verify.parity import verify as parity
 from qcn.verify.parity.compare import Share
@@ -98,13 +98,8 @@ def is_here(target: str, machine: Environment) -> bool:
     return machine.gpu is not None and machine.gpu.sm == known.sm
 
 
-def check(
-    bundle: Bundle, candidate: Candidate, asked: Asked, command: str, say: Callable[[str], object]
-) -> tuple[Ship, Report]:
-    """Everything: what is said of each limit, and the parity report with the benchmark, for the page.
-
-    `say` is told what is being measured.
-    """
+def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> tuple[Ship, Report]:
+    """Everything: what is said of each limit, and the parity report with the benchmark, for the page."""
     began = time.perf_counter()
     targets.target(asked.target)  # first: what cannot be meant is refused at once
     network = CandidateNetwork(bundle, candidate, asked.time_limit)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import MissingError, UsageError
+from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import MOST_IMAGES
+from qcn.progress import doing, part, shown, undisturbed
 from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, key
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, energy_of_one, meter
@@ -77,6 +78,11 @@ class Timing:
     def seconds(self) -> float:
         return sum(map(sum, self.turns)) / 1e3
 
+    def done(self, plan: Plan) -> float:
+        """The share of what the plan asks for, at most 1."""
+        seconds = self.seconds / plan.duration_s if plan.duration_s else 1.0
+        return min(seconds, self.runs / plan.iterations, 1.0)
+
     def infer(self) -> None:
         self.runner.infer(self.images)
 
@@ -122,6 +128,7 @@ class Latency:
 class Speed:
     """What was measured of an artefact in a backend; times in milliseconds. `missing` says why there is nothing.
 
+    failed              whether that is a fault of the file, and not what this machine lacks or was not asked to run
     variant             "", or how it differs from the backend's own way
     latency, compute    with transfers to and from a GPU, and without; compute is None where there are none
     histogram           of the latency in milliseconds, up to the 99th percentile
@@ -134,6 +141,7 @@ class Speed:
     precision: str
     batch: int
     missing: str = ""
+    failed: bool = False
     variant: str = ""
     runner: str = ""
     runs: int = 0
@@ -172,14 +180,15 @@ def benchmark(
     asked = list(backends) if backends else None
     golden = bundle.golden()
     found = candidates(bundle, asked, trust, file)
+    speeds: list[Speed] = []
     with ExitStack() as held:
+        held.enter_context(shown())
         counter = meter()
         energy = held.enter_context(counter) if counter else None
-        return [
-            speed
-            for batch in plan.batches
-            for speed in _one_batch(bundle, golden, found, plan, batch, energy, time_limit)
-        ]
+        for place, batch in enumerate(plan.batches):
+            with part(place, len(plan.batches)):
+                speeds += _one_batch(bundle, golden, found, plan, batch, energy, time_limit)
+    return speeds
 
 
 def _one_batch(
@@ -204,10 +213,13 @@ def _one_batch(
             if candidate.backend.name not in served:
                 speeds.append(Speed(*about, missing=f"it takes batches of {candidate.artefact.batch}"))
             continue
+        doing(f"starting {candidate.key}")
         try:
             begun.append((candidate, cold_start(bundle, candidate, images, time_limit)))
         except MissingError as error:
-            speeds.append(Speed(*about, missing=str(error)))
+            speeds.append(Speed(*about, missing=f"cannot run here: {error}"))
+        except QcnError as error:  # the others are measured all the same
+            speeds.append(Speed(*about, missing=str(error), failed=True))
     with ExitStack() as opened:
         timings = []
         for candidate, cold in begun:
@@ -222,13 +234,18 @@ def _one_batch(
 def take_turns(timings: list[Timing], plan: Plan, energy: Meter | None = None) -> None:
     """Warm each up, let them run in turn until every one has run long and often enough, then meter their energy."""
     for timing in timings:
+        doing(f"warming up {timing.candidate.key}, batch {len(timing.images)}")
         timing.runner.graph = timing.graph
         _repeat(timing.infer, plan.warmup_ms / 1e3, None)
-    while any(timing.seconds < plan.duration_s or timing.runs < plan.iterations for timing in timings):
+    while any(timing.done(plan) < 1 for timing in timings):
         for timing in timings:
-            timing.turn(plan)
+            share = sum(one.done(plan) for one in timings)
+            doing(f"timing {timing.candidate.key}, batch {len(timing.images)}", share, of=len(timings))
+            with undisturbed():
+                timing.turn(plan)
     if energy:
         for timing in timings:
+            doing(f"metering {timing.candidate.key}, batch {len(timing.images)}", 1)
             timing.meter(plan, energy)
 
 

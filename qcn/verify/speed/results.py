@@ -12,7 +12,7 @@ from qcn.export.bundle import Bundle
 from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
 from qcn.verify.speed.latency import Plan, Speed
-from qcn.verify.words import amount
+from qcn.verify.words import amount, milliseconds
 
 SCHEMA: Literal[3] = 3
 # A figure of what was measured, its heading in the terminal and on the page, and its unit there.
@@ -67,6 +67,19 @@ def table(speeds: Iterable[Speed], batch: int) -> Table:
     for row in zip(*kept.values(), strict=True):
         made.add_row(*row)
     return made
+
+
+def fastest(speeds: Iterable[Speed], batch: int) -> str:
+    """Which is the quickest at this batch, in words; empty where nothing was measured at it."""
+    best = min((speed for speed in speeds if speed.batch == batch and speed.median), key=_median, default=None)
+    if best is None:
+        return ""
+    doubt = ", but unstable: something else runs here" if best.unstable else ""
+    return f"fastest: {best.key}: {milliseconds(_median(best))} (p50){doubt}"
+
+
+def _median(speed: Speed) -> float:
+    return speed.median or 0.0
 
 
 def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], command: str) -> Benchmark:

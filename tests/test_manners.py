@@ -1,0 +1,327 @@
+"""The manners of the command line: defaults, completion, narrow tables, right hints, a last line that leads on."""
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Command
+from rich.table import Table
+from typer.main import get_command
+
+from qcn import doctor, zoo
+from qcn.cli import app, complete
+from qcn.cli.say import say, show
+from qcn.data import DATASETS
+from qcn.errors import MissingError
+from qcn.export import pipeline
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import BUNDLE
+from qcn.train import train
+from qcn.train.settings import Settings
+from qcn.verify.parity import results
+from qcn.verify.runners import BACKENDS
+
+
+@pytest.fixture
+def qcn(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return Command(monkeypatch, capsys)
+
+
+def commands(command: Any = None, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command of the product, with its names."""
+    command = command or get_command(app)
+    yield names, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *names, name)
+
+
+@pytest.mark.parametrize(("names", "command"), list(commands()), ids=str)
+def test_every_option_names_its_default(names: tuple[str, ...], command: Any) -> None:
+    for option in (one for one in command.params if one.param_type_name == "option"):
+        if option.name in ("help", "version", "install_completion", "show_completion"):  # they do one thing, and end
+            continue
+        shown = isinstance(option.show_default, str) or option.default not in (None, False, [], ())
+        assert option.required or shown or "if not given" in (option.help or ""), option.opts
+
+
+def test_every_command_and_argument_explains_itself() -> None:
+    for names, command in commands():
+        assert command.help, names
+        for one in command.params:
+            assert getattr(one, "help", None), (names, one.name)
+
+
+# Completion
+
+
+def completed(*names: str, option: str, incomplete: str) -> list[str]:
+    (command,) = (one for path, one in commands() if path == names)
+    (parameter,) = (one for one in command.params if option in one.opts or option == one.name)
+    context = command.make_context(names[-1], [], resilient_parsing=True)
+    return [item.value for item in parameter.shell_complete(context, incomplete)]
+
+
+def test_completion_knows_the_products_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-toys").mkdir()
+    assert completed("train", option="--model", incomplete="qcn") == [one for one in zoo.MODELS if one[:3] == "qcn"]
+    assert completed("train", option="--dataset", incomplete="m") == ["mnist", "my-toys/"]
+    assert completed("datasets", "fetch", option="name", incomplete="") == list(DATASETS)
+    assert completed("export", option="--format", incomplete="onnx,t") == ["onnx,torchscript", "onnx,trt"]
+    assert completed("export", option="--precision", incomplete="") == ["fp32", "fp16", "bf16"]
+    assert "jetson-orin-nano" in completed("export", option="--target", incomplete="jetson")
+    for command in ("verify-parity", "benchmark"):
+        assert completed(command, option="--backends", incomplete="") == list(BACKENDS)
+        assert completed(command, option="--backends", incomplete="native,pt") == ["native,pt2"]
+    assert completed("predict", option="--backend", incomplete="t") == ["tensorrt"]
+    assert "mnist-qcn" in completed("evaluate", option="model", incomplete="mnist")
+
+
+def test_models_are_listed_without_torch() -> None:
+    assert complete.models() == list(zoo.MODELS)
+
+
+# Tables
+
+
+def fits(tables: list[Table], capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    for table in tables:
+        cells = [str(cell) for column in table.columns for cell in column.cells]
+        show(table)
+        shown = capsys.readouterr().out
+        # Nothing is wider but a name that is, on a line of its own.
+        assert all(len(line) <= 60 or len(line.split()) == 1 for line in shown.splitlines()), shown
+        for word in (word for cell in cells for word in cell.split()):
+            assert word in shown, word
+
+
+def test_tables_fit_60_columns(
+    bundle: Bundle, qcn: Command, data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every table that a command prints, as it is printed."""
+    shown: list[Table] = []
+    for module in ("datasets.show_table", "train.show", "evaluate.show", "export.show", "predict.show", "verify.show"):
+        monkeypatch.setattr(f"qcn.cli.{module}", shown.append)
+    picture = bundle.folder.parent / "picture.png"
+    assert qcn("datasets", "show", "mnist", "--data-dir", data_dir, "--out", picture)[0] == 0
+    out = ("--out", bundle.folder.parent / "evaluation")
+    for command in (
+        ("datasets", "list"),
+        ("export", bundle.folder, "--format", "onnx", "--precision", "fp16"),
+        ("verify-parity", bundle.folder, "--backends", "native,onnxruntime"),
+        ("benchmark", bundle.folder, "--backends", "native,onnxruntime", "--duration", 0.01, "--warmup", 0),
+        ("evaluate", bundle.folder, "--data-dir", data_dir, "--backend", "native", *out),
+        ("predict", picture, "--model", bundle.folder),
+    ):
+        code, said = qcn(*command)
+        assert code == 0, said
+    assert len(shown) == 7
+    monkeypatch.setenv("COLUMNS", "60")
+    fits(shown, capsys)
+
+
+def test_long_names_make_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    table = Table("backend", "file", "note", title="batch 1")
+    table.add_row("native", "engines/fp32-b1-8-64-rtx1.7.1.engine", "")
+    show(table)
+    assert capsys.readouterr().out == "batch 1\nnative\n  file:\n    engines/fp32-b1-8-64-rtx1.7.1.engine\n"
+
+
+def test_statuses_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    for status in results.COLOURS:
+        say("text", results.WORDS[status])
+    assert {line.index("text") for line in capsys.readouterr().out.splitlines()} == {10}
+
+
+# Hints
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--format", "trt", "--target", "jetson-nano"), "its newest TensorRT is 8.2, and 8.6 or newer is needed"),
+        (("--format", "tflite"), "runs --format native (libqcn) and --format onnx (ONNX Runtime)"),
+        (("--format", "tensorrt"), "--format trt"),
+        (("--precision", "int8"), "--precision fp16"),
+        (("--precision", "fp61"), "did you mean 'fp16'?"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_what_there_is_not_gets_what_there_is(
+    bundle: Bundle, qcn: Command, options: tuple[str, ...], says: str
+) -> None:
+    code, said = qcn("export", bundle.folder, *options)
+    assert code == 2 and says in said and said.count("\n") == 1, said
+
+
+def test_a_backend_without_a_file_says_how_to_get_one(bundle: Bundle, qcn: Command) -> None:
+    for command in ("verify-parity", "benchmark"):
+        code, said = qcn(command, bundle.folder, "--backends", "tensorrt")
+        assert code == 2 and f"add it, on the device: qcn export {bundle.folder} --format trt" in said
+
+
+@pytest.mark.parametrize("format", ["trt", "all"])
+def test_an_engine_for_another_machine_is_built_there(
+    bundle: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    def none_here(flavour: str | None = None) -> None:
+        raise MissingError("TensorRT is not installed; install it with `pip install tensorrt`")
+
+    def not_made(job: pipeline.Job) -> pipeline.Made:
+        return pipeline.Made("pt2")
+
+    monkeypatch.setattr("qcn.export.tensorrt.build.find", none_here)
+    monkeypatch.setitem(pipeline.FORMATS, "pt2", not_made)  # which takes long
+    monkeypatch.setitem(pipeline.FORMATS, "torchscript", not_made)
+    code, said = qcn("export", bundle.folder, "--format", format, "--target", "jetson-orin", "--routing", "fused")
+    assert code == 0 and "pip install" not in said
+    assert "TensorRT builds for the GPU that it runs on: build the engine of jetson-orin (sm87) there" in said
+    assert "ssh device qcn export bundle --format trt --precision fp32 --batch 1:8:64 --routing fused" in said
+
+
+# What this machine cannot run
+
+
+@pytest.fixture
+def two_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that there are, for the length of a test: it takes less time."""
+    monkeypatch.setattr("qcn.verify.runners.BACKENDS", {name: BACKENDS[name] for name in ("native", "onnxruntime")})
+
+
+@pytest.fixture
+def with_bf16(bundle: Bundle, qcn: Command) -> Bundle:
+    """A bundle with a file that no CPU runs."""
+    assert qcn("export", bundle.folder, "--precision", "bf16")[0] == 0
+    return Bundle.open(bundle.folder)
+
+
+@pytest.mark.usefixtures("two_backends")
+def test_bf16_on_a_cpu_cannot_run_here_in_every_command(
+    with_bf16: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "this_gpu", lambda: None)
+    (said_by_doctor,) = (row for row in doctor.diagnose(with_bf16.folder) if row.file == "model.bf16.onnx")
+    assert said_by_doctor.state == "cannot"
+    code, said = qcn("verify-parity", with_bf16.folder)
+    assert code == 0 and "failed" not in said
+    assert f"cannot    onnxruntime: model.bf16.onnx (bf16)\n          {said_by_doctor.reason}" in said
+    code, said = qcn("benchmark", with_bf16.folder, "--duration", 0.01, "--warmup", 0)
+    assert code == 0 and "fastest: " in said
+    assert f"model.bf16.onnx (bf16), batch 1: cannot run here: {said_by_doctor.reason}" in said
+
+
+@pytest.mark.usefixtures("two_backends")
+def test_a_file_that_fails_does_not_keep_others_from_being_measured(bundle: Bundle, qcn: Command) -> None:
+    with bundle.adding("model.onnx", "onnx", "fp32", f"qcn export {BUNDLE}") as draft:
+        draft.path.write_bytes(b"no graph")
+    code, said = qcn("benchmark", bundle.folder, "--duration", 0.01, "--warmup", 0)
+    assert (
+        code == 1 and " native " in said and "onnxruntime: model.onnx (fp32), batch 1: ONNX Runtime cannot load" in said
+    )
+
+
+# Nothing silent
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that would be said if it took long."""
+    monkeypatch.setattr("qcn.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("qcn.progress.PACE", math.inf)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_what_runs_is_said(bundle: Bundle, qcn: Command, run: Path, data_dir: Path) -> None:
+    native, folder = "native: weights.safetensors (fp32)", bundle.folder
+    out = ("--out", folder.parent / "out")
+    for command, lines in {
+        ("verify-parity", folder, "--backends", "native"): [f"opening {native}", f"asking {native}  "],
+        ("benchmark", folder, "--backends", "native", "--duration", 0.1): [
+            f"starting {native}",
+            f"timing {native}, batch 1",
+        ],
+        ("export", run, "--data-dir", data_dir, *out): ["making golden answers, in float64", "writing onnx, fp32"],
+        ("evaluate", folder, "--data-dir", data_dir, *out): ["loading ", "test, 60 images, by "],
+        ("doctor", folder): [f"checking {folder}"],
+    }.items():
+        code, said = qcn(*command)
+        assert code == 0, said
+        for line in lines:
+            assert line in said, said
+        shutil.rmtree(out[1], ignore_errors=True)
+
+
+def lasting(said: str) -> list[str]:
+    """The lines but those that are said because something takes long."""
+    return [line for line in said.splitlines() if not re.match(r"[\d.]+ (s|min|h)  ", line)]
+
+
+def test_a_run_says_what_it_is_and_how_long_it_takes(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("qcn.train.logbook.LONG_S", 0.0)
+    monkeypatch.setattr("qcn.train.logbook.SETTLED_S", 0.0)
+    monkeypatch.setattr("qcn.train.loop.REPORT_AFTER_S", 0.0)
+    short = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
+    train(short, data_dir, tmp_path / "run", "cpu")
+    lines = lasting(capsys.readouterr().err)
+    assert lines[0].startswith("qcn-tiny: ") and lines[0].endswith(" parameters, 2 epochs of 6 steps of 30 images")
+    assert lines[1].startswith("device: cpu, ") and lines[2].startswith("routing: ")
+    assert lines[3] == f"folder: {tmp_path / 'run'}"
+    assert "the whole run takes about " in lines[4] and f"qcn train --resume {tmp_path / 'run'}" in lines[4]
+    epochs = [line for line in lines if line.startswith("epoch ")]
+    assert len(epochs) == 2 and epochs[0].endswith(" left")
+
+
+# The last line
+
+
+def test_commands_end_with_the_next_one(bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path) -> None:
+    folder, out = bundle.folder, tmp_path / "out"
+    native = ("--backends", "native")
+    for command, last in {
+        ("export", folder): f"next: qcn verify-parity {folder}",
+        ("doctor", folder): f"next: qcn verify-parity {folder}",
+        ("doctor",): "next: qcn doctor BUNDLE",
+        ("verify-parity", folder, *native): f"next: qcn benchmark {folder}",
+        ("benchmark", folder, *native, "--duration", 0.01): f"next: qcn verify-parity {folder}",
+        ("evaluate", folder, "--data-dir", data_dir, "--out", out): f"next: qcn verify-parity {folder}",
+        ("datasets", "list"): "next: qcn datasets fetch NAME",
+        ("datasets", "fetch", "viewpoints-demo"): "next: qcn train --dataset viewpoints-demo",
+        (
+            "datasets",
+            "show",
+            "mnist",
+            "--data-dir",
+            data_dir,
+            "--out",
+            tmp_path / "a.png",
+        ): "next: qcn train --dataset mnist",
+    }.items():
+        code, said = qcn(*command)
+        assert code == 0 and lasting(said)[-1] == last, said
+
+
+def test_export_says_nothing_of_torch_jit(bundle: Bundle) -> None:
+    command = [sys.executable, "-W", "default", "-m", "qcn", "export", str(bundle.folder), "--format", "torchscript"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "torch.jit" not in done.stderr + done.stdout and "Warning" not in done.stderr
+
+
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    qcn("datasets", "list")
+    assert os.environ["OMP_WAIT_POLICY"] == "active"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    qcn("datasets", "list")
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
