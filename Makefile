@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # each other must not spin (passive): they would take the time of the other process.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint wheels clean
+.PHONY: demo test test-all test-wheels lint wheels clean
 
 demo: $(BIN)/.installed build/libqcn.so
 	rm -rf $(DEMO)
@@ -37,10 +37,14 @@ demo: $(BIN)/.installed build/libqcn.so
 	$(BIN)/qcn verify-parity $(DEMO)/bundle --trust --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
 test: $(BIN)/.installed-dev build/tests/.built lint
-	$(PYTEST) -m 'not slow'
+	$(PYTEST) -m 'not slow and not wheels'
 
 test-all: $(BIN)/.installed-dev build/tests/.built
 	$(PYTEST) -m slow
+
+# Makes the wheels of both machines, and installs what runs here: several minutes. For a release.
+test-wheels: $(BIN)/.installed-dev
+	$(PYTEST) -m wheels
 
 lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check

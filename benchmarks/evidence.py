@@ -165,7 +165,7 @@ def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:
 def unavailable() -> str:
     """How to fill the rows whose data were not to be had."""
     return "\n".join(
-        f"    qcn datasets fetch {fetched} && qcn train --dataset {dataset} --compile --out RUN && qcn evaluate RUN"
+        f"    qcn datasets fetch {fetched} && qcn train --dataset {dataset} --out RUN && qcn evaluate RUN"
         for dataset, fetched in (("svhn", "svhn"), ("smallnorb-azimuth-pooled", "smallnorb"))
     )
 

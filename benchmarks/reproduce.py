@@ -19,8 +19,9 @@ from machine import facts
 
 from qcn.distributed import first_process
 from qcn.evaluate import evaluate
+from qcn.names import RUN
 from qcn.train import resume, train
-from qcn.train.record import RUN, load_run
+from qcn.train.record import load_run
 from qcn.train.settings import settings_from
 
 RESULTS = Path(__file__).parent / "results" / "accuracy-h200.json"

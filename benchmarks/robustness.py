@@ -29,7 +29,8 @@ from qcn.errors import QcnError
 from qcn.evaluate import Answers, Network, open_network
 from qcn.files import write_text
 from qcn.intervals import ErrorRate
-from qcn.shipped import MANIFEST, RUN, place
+from qcn.names import MANIFEST, RUN
+from qcn.shipped import place
 from qcn.train.checkpoint import load_network
 from qcn.zoo import parameter_count
 

@@ -53,7 +53,8 @@ def main() -> None:
             rows.append(apart(measure, name, arguments))
         except Died as error:
             rows.append({"variant": name, "failed": str(error)})
-        record = {**facts(), **{k: str(v) for k, v in vars(arguments).items()}, "results": rows}
+        asked = {name: getattr(arguments, name) for name in ("device", "dataset", "model", "batch_size", "steps")}
+        record = {**facts(), **asked, "results": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
     table = Table(
         title=f"Training {arguments.model}, {arguments.dataset}, batch {arguments.batch_size}, {arguments.device}"

@@ -18,10 +18,9 @@ from qcn.export.bundle import MANIFEST, WEIGHTS, Artefact, Batch, Bundle
 from qcn.export.bundle.manifest import BUNDLE, Format, file_of, manifest_of, tools
 from qcn.export.tensorrt.config import BuildRequest
 from qcn.export.tensorrt.find import FLAVOURS
-from qcn.names import PRECISIONS, Precision
+from qcn.names import PRECISIONS, RUN, Precision
 from qcn.packages import installed
 from qcn.progress import doing, part
-from qcn.shipped import RUN
 
 if TYPE_CHECKING:
     from qcn.export.onnx.build import Routing

@@ -1,6 +1,8 @@
-"""The names of choices that several parts of the product share. No torch here."""
+"""The names that several parts of the product share. No torch here."""
 
 from typing import Literal, get_args
+
+RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
 
 Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its votes, see qcn/routing.py
 Precision = Literal["fp32", "fp16", "bf16"]  # what an operation computes in

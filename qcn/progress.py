@@ -15,10 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+if TYPE_CHECKING:  # rich is imported once something is shown: reading data stays light
+    from rich.console import Console
+    from rich.text import Text
+
+from qcn.text import readable
 
 QUIET_S = 1.5  # silence in a pipe, in the first 45 seconds
 PACE = 30  # after that a thirtieth of the time gone by: a run of hours leaves hundreds of lines, not thousands
@@ -39,7 +42,7 @@ class Line:
 
     def move(self, what: str, fraction: float | None) -> None:
         """Say what is done now. The end is as far off as the pace so far says; a fraction that falls begins anew."""
-        self.what, now = what, time.monotonic()
+        self.what, now = readable(what), time.monotonic()  # it may quote a stranger's file
         if fraction is None or fraction < (self.fraction or 0.0):
             self._first = self.ends = None
         self.fraction = fraction
@@ -60,8 +63,10 @@ class Line:
         left = 0.0 if self.ends is None else self.ends - time.monotonic()
         return f"{duration(self.gone)}  {self.what}{far}" + (f", about {duration(left)} left" if left >= 1 else "")
 
-    def drawn(self) -> Text:
+    def drawn(self) -> "Text":
         """The same for a terminal, with a bar before it: one row, cut short where it must be."""
+        from rich.text import Text
+
         done = round(BAR * (self.fraction or 0.0))
         line = Text(no_wrap=True, overflow="ellipsis")
         if self.fraction is not None:
@@ -72,7 +77,9 @@ class Line:
 class Shown:
     """A live line, or lines in a pipe, between `start` and `stop`. A thread keeps it going while others work."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: "Console") -> None:
+        from rich.live import Live
+
         self.line, self.console = Line(), console
         self.quiet = False
         self._said = time.monotonic()
@@ -128,13 +135,19 @@ _SHOWN: ContextVar[Shown | None] = ContextVar("shown", default=None)
 _PART: ContextVar[tuple[float, float]] = ContextVar("part", default=(0.0, 1.0))
 
 
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
 @contextmanager
 def shown() -> Iterator[None]:
     """Show what is done inside. Where it is shown already, and in all but torchrun's first process, do nothing."""
     if _SHOWN.get() or int(os.environ.get("RANK", "0")):
         yield
         return
-    one = Shown(Console(stderr=True))
+    one = Shown(_console())
     one.start()
     token = _SHOWN.set(one)
     try:
@@ -179,7 +192,7 @@ def undisturbed() -> Iterator[None]:
 
 def say(text: str) -> None:
     """A line on standard error that stays, above the live one where there is one."""
-    (_SHOWN.get() or Shown(Console(stderr=True))).say(text)
+    (_SHOWN.get() or Shown(_console())).say(text)
 
 
 def duration(seconds: float) -> str:

@@ -7,12 +7,11 @@ A network that ships is named by its folder in models/, DATASET-MODEL, and `-qcn
 from pathlib import Path
 
 from qcn.errors import UsageError, unknown_name
-from qcn.export.bundle.manifest import MANIFEST
+from qcn.names import MANIFEST, RUN
 
 # In a clone beside the package, and inside of it where it was installed.
 PACKAGE = Path(__file__).resolve().parent
 SHIPPED = PACKAGE / "models" if (PACKAGE / "models").is_dir() else PACKAGE.parent / "models"
-RUN = "run.json"  # what a training run has, as a bundle has its manifest
 DEFAULT = "-qcn"
 
 

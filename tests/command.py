@@ -12,6 +12,7 @@ class Command:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self._patch, self._printed = monkeypatch, capsys
+        monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it: tables would become lists
 
     def __call__(self, *arguments: object) -> tuple[int, str]:
         self._patch.setattr(sys, "argv", ["qcn", *map(str, arguments)])

@@ -7,7 +7,6 @@ import resource
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.reference import golden_of, with_edge_cases
 
-ROOT = Path(__file__).parent.parent
 # A device often has none of these: every command must at least explain itself without them.
 BARE = """
 import sys
@@ -217,16 +215,3 @@ def test_an_unwritable_place_is_refused(data_dir: Path, tmp_path: Path) -> None:
     options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir)
     result = run("train", *options, "--out", tmp_path / "file" / "run")
     assert result.returncode == 2 and "Traceback" not in result.stderr
-
-
-def test_declared_packages_are_the_folders() -> None:
-    """`export` and `calibrate` are installed below qcn; every folder with Python in it is declared."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {
-        path.parent.relative_to(ROOT) for top in ("qcn", "export", "calibrate") for path in (ROOT / top).rglob("*.py")
-    }
-    names = {".".join(folder.parts) for folder in folders}
-    declared = {name if name.startswith("qcn") else f"qcn.{name}" for name in names}
-    assert declared == set(project["packages"])
-    for name, folder in project["package-dir"].items():
-        assert (ROOT / folder / "__init__.py").is_file(), name

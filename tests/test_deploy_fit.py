@@ -19,8 +19,9 @@ from pictures import drawn
 from qcn.data.fit import Fit, fit
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256
+from qcn.export.bundle.manifest import MANIFEST_SHA256
 from qcn.model import qcn_tiny
+from qcn.names import MANIFEST
 from qcn.runtime.preprocess import preprocess
 
 LIBRARY = Path(__file__).parents[1] / "build" / "libqcn.so"

@@ -30,6 +30,18 @@ def test_figures_in_the_readme_are_those_of_the_results() -> None:
     assert [figure for figure in figures if figure not in known] == []
 
 
+def test_figures_of_augmentation_are_those_of_the_results() -> None:
+    training, results = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("training.md", "results.md"))
+    told = re.findall(
+        r"^\| `([\w-]+)`, .*? \| ([\d.]+) % \((\d+) runs\) \| ([\d.]+) % \((\d+) runs\) \|$", training, re.M
+    )
+    assert [row[0] for row in told] == ["qcn", "cnn-small"]
+    for model, light, light_runs, strong, strong_runs in told:
+        for name, error, runs in (("light", light, light_runs), ("strong", strong, strong_runs)):
+            row = rf"`viewpoints-azimuth-pooled` \| `{model}` \| [^|]* \| {name} \| 30 \| {runs} \| {error} \|"
+            assert re.search(row, results), row
+
+
 @pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES, *DEPLOY_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target, _, anchor in re.findall(r"\]\(([^)#]*)(#([^)]+))?\)", page.read_text(encoding="utf-8")):

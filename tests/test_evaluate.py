@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import bundle_of
+from numpy.typing import NDArray
 from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -22,7 +23,7 @@ from qcn.data import load
 from qcn.data.imageset import ImageSet, Views
 from qcn.errors import CheckFailed, QcnError, UsageError
 from qcn.evaluate import Answers, ErrorRate, evaluate, mistakes, open_network, write_mistakes, write_results
-from qcn.evaluate.rates import measure, measure_answers
+from qcn.evaluate.rates import Result, measure, measure_answers
 from qcn.export import reference
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import Request, export, open_source
@@ -46,13 +47,19 @@ def test_intervals_are_wilsons() -> None:
 def test_counts_by_class_and_by_viewpoint() -> None:
     labels = np.array([0, 0, 1, 1, 1, 0])
     azimuth = np.array([0, 20, 0, 20, 20, 20])
-    views = Views(labels, 30 + 0 * azimuth, azimuth, labels)
-    images = ImageSet(np.zeros((6, 1, 4, 4), np.uint8), labels, ("a", "b"), views)
-    result = measure("novel", images, np.array([0, 1, 1, 1, 0, 0]))
+    guesses = np.array([0, 1, 1, 1, 0, 0])
+
+    def measured(elevation: NDArray[np.int64]) -> Result:
+        views = Views(labels, elevation, azimuth, labels)
+        return measure("novel", ImageSet(np.zeros((6, 1, 4, 4), np.uint8), labels, ("a", "b"), views), guesses)
+
+    result = measured(30 + azimuth // 2)
     assert result.confusion == [[2, 1], [1, 2]]
     assert result.by_azimuth is not None and result.by_elevation is not None
     assert {angle: (rate.wrong, rate.total) for angle, rate in result.by_azimuth.items()} == {0: (0, 2), 20: (2, 4)}
-    assert result.by_elevation[30].error == result.overall.error == pytest.approx(1 / 3)
+    assert {angle: (rate.wrong, rate.total) for angle, rate in result.by_elevation.items()} == {30: (0, 2), 40: (2, 4)}
+    assert measured(30 + 0 * azimuth).by_elevation is None  # nothing to compare
+    assert result.overall.error == pytest.approx(1 / 3)
 
 
 def test_an_evaluation_writes_numbers_and_pictures(run: Path, data_dir: Path, tmp_path: Path) -> None:

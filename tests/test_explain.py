@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from bundles import bundle_of
+from command import Command
 from PIL import Image
 from torch import Tensor
 from verify import chromium
 from verify.chromium import Browser
-from verify.command import Command
 
 import qcn as product
 from qcn import routing
@@ -30,7 +30,7 @@ from qcn.explain.fields import Field, fields, over_image
 from qcn.explain.inside import PRIMARY, Capsules, Inside, look
 from qcn.explain.page import HERE, page
 from qcn.explain.picture import Picture, from_file
-from qcn.explain.source import Source, check_capsules
+from qcn.explain.source import Source, check_capsules, open_source
 from qcn.export.bundle import Bundle
 from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Operation, Output, Program, Route
@@ -525,6 +525,9 @@ def test_a_picture_is_not_taken_for_a_stereo_pair(qcn: Command, tmp_path: Path) 
     assert code == 2 and "2 channels (stereo)" in printed and "--golden" in printed
     code, printed = qcn("explain", bundle.folder, "--golden", 1, "--save", tmp_path / "p.html")
     assert code == 0 and "two eyes" in (tmp_path / "p.html").read_text()
+    run = replace(open_source(bundle.folder), bundle=None)  # as a training run is opened
+    with pytest.raises(UsageError, match=r"`qcn export` makes a bundle of a run, and --golden shows"):
+        from_file(path, run)
 
 
 def altered(program: Program, last: Route, *more: Operation, value: str = CLASSES) -> Program:

@@ -226,7 +226,7 @@ def test_a_file_that_fails_does_not_keep_others_from_being_measured(bundle: Bund
         draft.path.write_bytes(b"no graph")
     code, said = qcn("benchmark", bundle.folder, "--duration", 0.01, "--warmup", 0)
     assert (
-        code == 1 and " native " in said and "onnxruntime: model.onnx (fp32), batch 1: ONNX Runtime cannot load" in said
+        code == 2 and " native " in said and "onnxruntime: model.onnx (fp32), batch 1: ONNX Runtime cannot load" in said
     )
 
 

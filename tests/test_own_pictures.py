@@ -89,7 +89,7 @@ def test_the_network_has_learnt_and_is_whole(shell: Shell) -> None:
 
 @pytest.mark.slow  # it trains
 def test_shell_python_cpp_and_camera_give_the_same_answers(shell: Shell) -> None:
-    """To the last bit by libqcn, picture by picture: several at once are summed up in another order."""
+    """To the last bit by libqcn, picture by picture; ONNX Runtime sums up in another order, by how many it is given."""
     files = sorted((shell.folder / "new").iterdir())
     native = by_predict(shell, "new", "native", batch=1)
     labels, active = [answer["label"] for answer in native], activations(native)

@@ -3,6 +3,9 @@
 import csv
 import json
 import os
+import shutil
+import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -109,19 +112,72 @@ def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.Monk
 def test_frames_by_an_ffmpeg_that_complains_a_lot(
     source: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = f"assert sys.argv[-{len(given)}:] == {given}, sys.argv\n"
-    probe += """print('{"streams": [{"width": 4, "height": 2}]}')"""
-    words = "signal.alarm(20); sys.stderr.write('error\\n' * 100_000); sys.stdout.buffer.write(bytes(range(48)))"
-    for name, text in (("ffprobe", probe), ("ffmpeg", words)):
-        (tmp_path / name).write_text(f"#!{sys.executable}\nimport signal, sys\n{text}\n", encoding="utf-8")
-        (tmp_path / name).chmod(0o755)
+    check = f"assert sys.argv[4 : {4 + len(given)}] == {given}, sys.argv"
+    words = "signal.alarm(20); sys.stderr.write('error\\n' * 100_000)"
+    frames = r"sys.stdout.buffer.write(b'P6\n4 2\n255\n' + bytes(24) + b'P6\n2 4\n255\n' + bytes(range(24, 48)))"
+    text = f"#!{sys.executable}\nimport signal, sys\n{check}\n{words}\n{frames}\n"
+    (tmp_path / "ffmpeg").write_text(text, encoding="utf-8")
+    (tmp_path / "ffmpeg").chmod(0o755)
     (tmp_path / "film.mp4").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(sources, "installed", lambda package: False)
     found = list(sources.pictures([source]))
     assert [one.name for one in found] == [f"{source}#0", f"{source}#1"]
-    assert found[1].pixels is not None and found[1].pixels.ravel().tolist() == list(range(24, 48))
+    assert found[1].pixels is not None and found[1].pixels.shape == (4, 2, 3)
+    assert found[1].pixels.ravel().tolist() == list(range(24, 48))
+
+
+FFMPEG = pytest.mark.skipif(not shutil.which("ffmpeg"), reason="ffmpeg is not installed")
+
+
+@FFMPEG
+@pytest.mark.parametrize("opencv", [False, True])
+def test_a_telephones_video_turned_and_of_no_fixed_rate(
+    opencv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every frame once, upright, to the last bit, by whichever reads it."""
+    if opencv:
+        pytest.importorskip("cv2")
+    monkeypatch.setattr(sources, "installed", lambda package: opencv)
+    frames = np.random.default_rng(0).integers(0, 256, (4, 32, 48, 3), np.uint8)
+    film = tmp_path / "film.mov"
+    uneven = tmp_path / "uneven.mkv"  # Matroska keeps times as they are, and a copy does
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "48x32", "-r", "10", "-i", "-"]
+    ffmpeg = ["ffmpeg", "-v", "error"]
+    once = [*ffmpeg, *given, "-vf", "setpts=(N+N*N)/10/TB", "-c:v", "png", str(uneven)]
+    subprocess.run(once, input=frames.tobytes(), check=True)
+    subprocess.run([*ffmpeg, "-i", str(uneven), "-c", "copy", str(film)], check=True)
+    stored = bytearray(film.read_bytes())
+    matrix = stored.index(b"tkhd") + 44  # how to turn it when it is shown, in the header of the track
+    stored[matrix : matrix + 36] = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 32 << 16, 0, 1 << 30)
+    film.write_bytes(stored)
+    found = [one.pixels for one in sources.pictures([str(film)])]
+    assert len(found) == 4
+    for pixels, frame in zip(found, frames, strict=True):
+        assert pixels is not None and np.array_equal(pixels, np.rot90(frame, -1))
+
+
+@FFMPEG
+@pytest.mark.parametrize("opencv", [False, True])
+def test_a_video_that_cannot_be_read_is_one_line(
+    opencv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if opencv:
+        pytest.importorskip("cv2")
+    monkeypatch.setattr(sources, "installed", lambda package: opencv)
+    (tmp_path / "film.mp4").write_bytes(b"no film")
+    with pytest.raises(UsageError, match=r"cannot (open|read) .*film.mp4"):
+        list(sources.pictures([str(tmp_path / "film.mp4")]))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_video_without_a_frame_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "film.mp4").write_bytes(b"")
+    monkeypatch.setattr(sources, "installed", lambda package: True)
+    monkeypatch.setattr(sources, "_by_opencv", lambda source: iter(()))
+    with pytest.raises(UsageError, match=r"film\.mp4 has no frame that can be read"):
+        list(sources.pictures([str(tmp_path / "film.mp4")]))
 
 
 def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ double parse_temperature(const Json& json) {
 // Whether the text is a day, as 2026-11-16.
 bool is_date(const std::string& text) {
   if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
-  for (const std::size_t place : {0, 1, 2, 3, 5, 6, 8, 9}) {
+  for (const std::size_t place : {0u, 1u, 2u, 3u, 5u, 6u, 8u, 9u}) {
     if (text[place] < '0' || text[place] > '9') return false;
   }
   const int month = std::stoi(text.substr(5, 2)), day = std::stoi(text.substr(8, 2));

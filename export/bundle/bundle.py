@@ -27,7 +27,6 @@ from qcn.export.bundle import golden, inside, signing, weights
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import (
     GOLDEN,
-    MANIFEST,
     MANIFEST_SHA256,
     SIGNATURE,
     WEIGHTS,
@@ -54,7 +53,7 @@ from qcn.export.bundle.transaction import (
 )
 from qcn.export.program import Program
 from qcn.files import file_sha256, refuse_dead_link, stream_sha256
-from qcn.names import AnyPrecision
+from qcn.names import MANIFEST, AnyPrecision
 from qcn.text import readable
 
 T = TypeVar("T")

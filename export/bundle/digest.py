@@ -7,7 +7,8 @@ import hashlib
 import re
 
 from qcn.errors import UsageError
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256
+from qcn.export.bundle.manifest import MANIFEST_SHA256
+from qcn.names import MANIFEST
 
 _LINES = re.compile(rf"([0-9a-f]{{64}}  {re.escape(MANIFEST)}\n){{1,2}}".encode())
 

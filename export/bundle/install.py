@@ -25,8 +25,9 @@ from qcn.errors import UsageError
 from qcn.export.bundle import inside
 from qcn.export.bundle.bundle import Bundle, facts_file, facts_text
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, SIGNATURE
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
 from qcn.export.bundle.transaction import aside_of, locked, undisturbed
+from qcn.names import MANIFEST
 
 _VERSION = re.compile(r"([1-9][0-9]{0,8})-([0-9a-f]{64})")
 _COPY, _LINK = "copy", "link"

@@ -21,13 +21,13 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.program import Program
 from qcn.measured import Measured
-from qcn.names import AnyPrecision
+from qcn.names import MANIFEST, AnyPrecision
 
 if TYPE_CHECKING:
     from qcn.train.record import Run
 
 SCHEMA = 2
-MANIFEST, WEIGHTS, GOLDEN = "manifest.json", "weights.safetensors", "golden.safetensors"
+WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files

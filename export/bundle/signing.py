@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qcn.errors import UsageError
-from qcn.export.bundle.manifest import MANIFEST, SIGNATURE
+from qcn.export.bundle.manifest import SIGNATURE
 from qcn.files import atomic_write
+from qcn.names import MANIFEST
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

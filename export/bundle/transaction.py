@@ -25,7 +25,8 @@ from pathlib import Path
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import inside
 from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, SIGNATURE, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest
+from qcn.names import MANIFEST
 
 LOCK, KEPT = ".lock", ".kept"
 NEW_SUMS = f".{MANIFEST_SHA256}.new"  # one name, as its writer holds the lock: what a killed one left is overwritten

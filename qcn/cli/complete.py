@@ -49,7 +49,8 @@ def datasets() -> Iterable[str]:
 
 
 def shipped() -> Iterable[str]:
-    from qcn.shipped import RUN, SHIPPED
+    from qcn.names import RUN
+    from qcn.shipped import SHIPPED
 
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{RUN}"))
 

@@ -57,8 +57,9 @@ def evaluate(
         doing(f"loading {model}")
         from qcn.evaluate import evaluate as measure
         from qcn.measured import FILE
+        from qcn.names import RUN
         from qcn.packages import installed
-        from qcn.shipped import RUN, place
+        from qcn.shipped import place
 
         found = place(model)
         folder = out or Path("runs/evaluate") / _folder_name(found, dataset, backend)
@@ -126,7 +127,7 @@ def _shown(rate: "ErrorRate") -> tuple[str, str]:
 def _folder_name(model: Path, dataset: str | None, backend: str) -> str:
     """So that a run, its bundle and its bundle's backends do not overwrite each other's results."""
     from qcn.data import dataset_name
-    from qcn.shipped import RUN
+    from qcn.names import RUN
 
     ran_by = "" if (model / RUN).is_file() else "bundle" if backend == "auto" else backend
     return "-".join(

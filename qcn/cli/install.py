@@ -15,7 +15,7 @@ def install(
     folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="The place that programs read it from.")] = None,
     rollback: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Put the bundle that DIR had before back in its place; else none is."),
+        typer.Option(metavar="DIR", help="Put the bundle that DIR had before back in its place; nothing if not given."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:

@@ -3,8 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from qcn.cli.say import say, show
 
 
 def models(
@@ -18,13 +19,12 @@ def models(
         print(text(load_card(find_network(name))), end="")
         return
     table = Table(box=None)
-    for heading in ("name", "data set", "test error", "familiar / novel", "parameters", "size"):
-        left = heading in ("name", "data set")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    table.add_column("name", no_wrap=True)
+    for heading in ("test error, or familiar / novel", "parameters", "size"):
+        table.add_column(heading, justify="right")
     for folder in networks().values():
         card = load_card(folder)
-        error = ("", card.headline) if "novel" in card.errors else (card.headline, "")
-        table.add_row(card.name, card.data.name, *error, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")
-    Console(markup=False, emoji=False).print(table)
-    print("Every command that takes a run takes a name, and -qcn may be left out: qcn predict PICTURE --model mnist")
-    print("The card of one, with its data, recipe, intervals and limits: qcn models NAME")
+        table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")
+    show(table)
+    say("Every command that takes a run takes a name, and -qcn may be left out: qcn predict PICTURE --model mnist")
+    say("The card of one, with its data, recipe, intervals and limits: qcn models NAME")

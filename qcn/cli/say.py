@@ -68,4 +68,4 @@ def _wrapped(line: str, width: int, indent: str = "") -> str:
 
 
 def _plain(cell: object) -> str:
-    return cell.plain if isinstance(cell, Text) else str(cell)
+    return readable(cell.plain if isinstance(cell, Text) else str(cell))

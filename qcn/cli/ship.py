@@ -49,7 +49,7 @@ def ship_check(
     ] = "auto",
     file: Annotated[
         str | None,
-        typer.Option(help="The bundle's file that will ship, where the backend runs several; else its first."),
+        typer.Option(help="The bundle's file that will ship, where the backend runs several; its first if not given."),
     ] = None,
     target: Annotated[
         str, typer.Option(help="The machine it will run on: this, jetson-orin, jetson-thor, or a GPU as sm89.")

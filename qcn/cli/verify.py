@@ -9,7 +9,7 @@ import typer
 from qcn.cli import complete
 from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_file, check_time_limit
 from qcn.cli.say import command, say, say_next, show
-from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.progress import doing, shown
 
 
@@ -20,11 +20,11 @@ def verify_parity(
         str,
         typer.Option(
             autocompletion=complete.or_folder(lambda: ("golden", *complete.datasets())),
-            help="Images: golden (the bundle's own, no torch needed), a data set, or a folder of pictures.",
+            help="Images: golden (the bundle's own, no torch needed), a data set, or a folder or table of pictures.",
         ),
     ] = "golden",
     samples: Annotated[
-        int | None, typer.Option(help="How many images of a data set or folder; 64 if not given.")
+        int | None, typer.Option(help="How many images of a data set, folder or table; 64 if not given.")
     ] = None,
     data_dir: DataDir = DATA,
     atol: Annotated[
@@ -96,6 +96,8 @@ def verify_parity(
         doing("checking pre-processing")
         found += [check_preprocessing(opened), *of_run]
     asked = bool(backends)
+    for why in chosen.unreadable:
+        say(f"left out: {why}")
     for status, name, lines in results.status_lines(found, asked):
         say(name, results.WORDS[status], results.COLOURS[status])
         for line in lines:
@@ -169,7 +171,7 @@ def benchmark(
     if json:
         json_files.write(json, results.benchmark_record(opened, plan, found, command()))
     if failed := next((speed for speed in missing if speed.failed), None):
-        raise CheckFailed(f"{failed.key}: {failed.missing}")
+        raise UsageError(f"{failed.key}: {failed.missing}")
     if missing and (backends or not measured):
         raise MissingError(f"{missing[0].key}: {missing[0].missing}")
     if baseline and before:

@@ -27,6 +27,7 @@ from qcn.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 Fit = Literal["crop", "letterbox", "stretch"]
 Pixels = NDArray[np.uint8]
@@ -36,12 +37,12 @@ PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".
 def read_picture(path: Path) -> Pixels:
     """The pixels of a picture file, uint8 [H, W, 1 or 3], the right way up. UsageError says why it cannot be read."""
     try:
-        from PIL import Image, ImageOps, UnidentifiedImageError
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
     try:
         with Image.open(path) as opened:
-            return _decoded(ImageOps.exif_transpose(opened))
+            return _decoded(_upright(opened))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
     except UnidentifiedImageError:
@@ -49,6 +50,20 @@ def read_picture(path: Path) -> Pixels:
     # Pillow's decoders raise whatever a damaged file leads them to.
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError) as error:
         raise UsageError(f"{path} cannot be read as a picture: {error}") from error
+
+
+def _upright(opened: "ImageFile") -> "Image":
+    """Turned as its EXIF orientation says. `exif_transpose` turns by XMP as well, which libqcn does not look at."""
+    from PIL import ExifTags, Image, ImageOps
+
+    opened.load()  # PNG files may have their EXIF entry at the end
+    if opened.format == "TIFF":  # whose own tags are those of EXIF; libqcn reads none
+        return ImageOps.exif_transpose(opened)
+    exif = Image.Exif()
+    exif.load(opened.info.get("exif", b""))
+    turns = ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90")
+    turn = dict(enumerate(turns, 2)).get(exif.get(ExifTags.Base.Orientation, 1))
+    return opened.transpose(Image.Transpose[turn]) if turn else opened
 
 
 def fit(pixels: Pixels, shape: tuple[int, int, int], how: Fit) -> Pixels:

@@ -17,9 +17,10 @@ from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
 from qcn.measured import Measured
+from qcn.names import RUN
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import RUN, place
+from qcn.shipped import place
 from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import TIME_LIMIT, Candidate
 

@@ -35,8 +35,9 @@ def from_file(path: Path, source: Source) -> Picture:
 
     channels = source.image[0]
     if channels not in (1, 3):
-        more = "; --golden shows one of the bundle's own images" if source.bundle else ""
-        raise UsageError(f"{source.name} takes images of {channels} channels (stereo); a picture has 1 or 3{more}")
+        golden = "--golden shows one of the bundle's own images"
+        more = golden if source.bundle else f"`qcn export` makes a bundle of a run, and {golden}"
+        raise UsageError(f"{source.name} takes images of {channels} channels (stereo); a picture has 1 or 3; {more}")
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name one picture")
     pixels = read_picture(path)

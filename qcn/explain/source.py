@@ -8,7 +8,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.program import Program
-from qcn.shipped import RUN
+from qcn.names import RUN
 
 
 @dataclass(frozen=True)

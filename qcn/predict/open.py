@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from qcn.confidence import temperature_of
 from qcn.data.fit import fit
 from qcn.errors import MissingError, UsageError
+from qcn.names import RUN
 from qcn.runtime import Model, load
 from qcn.runtime.engines import Answers, Engine
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import RUN, place
+from qcn.shipped import place
 
 
 def open_model(name: str, backend: str, public_key: Path | None = None) -> Model:

@@ -1,7 +1,8 @@
 """What `qcn predict` is given: files, folders, patterns, videos and cameras, as pictures one after the other."""
 
 import glob
-import json
+import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,17 +87,21 @@ def _frames(source: str, most: int | None) -> Iterator[Found]:
         raise UsageError(f"there is no file {source}")
     if installed("cv2"):
         taken = _by_opencv(source)
-    elif shutil.which("ffmpeg") and shutil.which("ffprobe"):
+    elif shutil.which("ffmpeg"):
         taken = _by_ffmpeg(source)
     else:
         raise MissingError(f"nothing here reads the frames of {source}: {GET_VIDEO}")
-    for number, pixels in enumerate(taken):
-        if most is not None and number >= most:
-            return
-        yield Found(f"{source}#{number}", pixels)
+    number = 0
+    for number, pixels in enumerate(itertools.islice(taken, most), 1):
+        yield Found(f"{source}#{number - 1}", pixels)
+    if not number:
+        raise UsageError(f"{source} has no frame that can be read")
 
 
 def _by_opencv(source: str) -> Iterator[NDArray[np.uint8]]:
+    # Its own lines would stand before ours. It reads these when it is imported.
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     import cv2  # type: ignore[import-not-found,unused-ignore]
 
     number = re.fullmatch(r"camera(\d*)", source)
@@ -116,8 +122,10 @@ def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
     place = _device(source)
     # The name of a file may look like an option or an address; a device is opened by its name as it is.
     given = ["-f", "v4l2", "-i", place] if place.startswith("/dev/") else ["-i", f"file:{place}"]
-    width, height = _size(source, given)
-    command = ["ffmpeg", "-v", "error", "-nostdin", *given, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    # Each frame once, evenly spaced: ffmpeg would repeat and drop frames to fill a fixed rate.
+    once = ["-map", "0:v:0?", "-vf", "settb=1/25,setpts=N", "-r", "25"]
+    # PPM says the size of each frame, which is not the stored one in a video that is turned when shown.
+    command = ["ffmpeg", "-v", "error", "-nostdin", *given, *once, "-f", "image2pipe", "-c:v", "ppm", "-"]
     # What it says goes into a file: a pipe that nobody reads would stop it once it is full.
     with (
         tempfile.TemporaryFile() as said,
@@ -125,9 +133,8 @@ def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
     ):
         assert running.stdout
         try:
-            size = width * height * 3
-            while len(frame := running.stdout.read(size)) == size:
-                yield np.frombuffer(frame, np.uint8).reshape(height, width, 3)
+            while (pixels := _ppm(running.stdout)) is not None:
+                yield pixels
             if running.wait():
                 said.seek(0)
                 why = said.read().decode(errors="replace").strip().splitlines()[-1:] or ["it does not say why"]
@@ -136,14 +143,11 @@ def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
             running.kill()
 
 
-def _size(source: str, given: list[str]) -> tuple[int, int]:
-    """Width and height of a video's frames."""
-    asked = ["-select_streams", "v:0", "-show_entries", "stream=width,height", "-of", "json"]
-    command = ["ffprobe", "-v", "error", *asked, *given]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    try:
-        stream = json.loads(told.stdout)["streams"][0]
-        return int(stream["width"]), int(stream["height"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        why = told.stderr.strip().splitlines()[-1:] or ["it has no pictures"]
-        raise UsageError(f"ffmpeg cannot read {source}: {why[0]}") from None
+def _ppm(stream: IO[bytes]) -> NDArray[np.uint8] | None:
+    """The next frame, uint8 [H, W, 3], of ffmpeg's PPM; None where it ends, also in the middle of one."""
+    heading = [stream.readline() for _ in range(3)]  # P6, width and height, 255
+    if not heading[2].endswith(b"\n"):
+        return None
+    width, height = map(int, heading[1].split())
+    frame = stream.read(width * height * 3)
+    return np.frombuffer(frame, np.uint8).reshape(height, width, 3) if len(frame) == width * height * 3 else None

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qcn.errors import UsageError, unknown_name
 from qcn.files import atomic_write, file_sha256
-from qcn.shipped import RUN
+from qcn.names import RUN
 from qcn.train.record import Run, TensorFile, load_run
 
 

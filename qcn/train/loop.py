@@ -32,8 +32,8 @@ from qcn.distributed import barrier, first_process, process_group, rank, sum_ove
 from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
 from qcn.files import alone_in
 from qcn.model import Prediction, choose_kernels
+from qcn.names import RUN
 from qcn.progress import doing
-from qcn.shipped import RUN
 from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded

@@ -15,8 +15,7 @@ from qcn.data.imageset import Splits
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.files import write_text
-from qcn.names import Mode
-from qcn.shipped import RUN
+from qcn.names import RUN, Mode
 from qcn.train.settings import Settings
 from qcn.zoo import MODELS, create
 

@@ -12,6 +12,7 @@ from qcn.data import coil20, load
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure
 
+WIDE = {"COLUMNS": "160"}  # else the table may be shown as a list
 NAME = "coil20-azimuth"
 
 
@@ -66,7 +67,7 @@ def test_where_it_is_missing_the_way_to_get_it_is_said(tmp_path: Path, data_dir:
     listed = {
         folder: next(line for line in listing.splitlines() if NAME in line)
         for folder in (tmp_path, data_dir)
-        if (listing := CliRunner().invoke(app, ["datasets", "list", "--data-dir", str(folder)]).output)
+        if (listing := CliRunner(env=WIDE).invoke(app, ["datasets", "list", "--data-dir", str(folder)]).output)
     }
     assert " no " in listed[tmp_path]
     assert " yes " in listed[data_dir]

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from qcn.data.fit import Fit, fit, read_picture
 from qcn.errors import UsageError
@@ -121,6 +121,27 @@ def test_exif_says_which_way_is_up(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
     found = read_picture(tmp_path / "a.png")
     assert found.shape == (8, 4, 3) and found[0, -1].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "tiff"])
+def test_every_orientation_is_turned_as_pillow_does(tmp_path: Path, suffix: str) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 3), np.uint8)
+    for orientation in (*range(1, 9), 0, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        path = tmp_path / f"{orientation}.{suffix}"
+        Image.fromarray(pixels).save(path, exif=exif)
+        with Image.open(path) as opened:
+            assert np.array_equal(read_picture(path), np.asarray(ImageOps.exif_transpose(opened)))
+
+
+def test_an_orientation_in_xmp_turns_nothing(tmp_path: Path) -> None:
+    """Pillow would turn it. libqcn does not look there, and answers must be equal."""
+    xmp = b'<x:xmpmeta><rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/></x:xmpmeta>'
+    Image.fromarray(np.zeros((4, 8, 3), np.uint8)).save(tmp_path / "a.jpg", xmp=xmp)
+    with Image.open(tmp_path / "a.jpg") as opened:
+        assert ImageOps.exif_transpose(opened).size == (4, 8)
+    assert read_picture(tmp_path / "a.jpg").shape == (4, 8, 3)
 
 
 def test_unreadable_files_say_so_in_a_line(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from qcn import create
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, Artefact, Batch, Format, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Format, Manifest
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN, Request
 from qcn.export.program import Program
 from qcn.kernels import native as native_kernels
+from qcn.names import MANIFEST
 
 HASH = "0" * 64
 

@@ -19,8 +19,9 @@ import pytest
 from qcn.doctor import diagnose
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, SIGNATURE, Batch, Format, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Batch, Format, Manifest
 from qcn.export.pipeline import FROM_RUN
+from qcn.names import MANIFEST
 
 COMMAND, HASH = "qcn export {bundle} --format", "0" * 64
 

@@ -12,12 +12,12 @@ from fake_tensorrt import fake
 from qcn import doctor
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.bundle.manifest import MANIFEST, Artefact, Batch, Format
+from qcn.export.bundle.manifest import Artefact, Batch, Format
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import TensorRT
 from qcn.kernels import native
-from qcn.names import AnyPrecision
+from qcn.names import MANIFEST, AnyPrecision
 
 ORIN = Gpu("Orin", 87)
 

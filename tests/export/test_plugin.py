@@ -64,7 +64,7 @@ def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
 def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QCN_PLUGIN", raising=False)
     monkeypatch.delenv("QCN_LIBRARY", raising=False)
-    monkeypatch.setattr(libqcn, "ROOT", tmp_path)
+    monkeypatch.setattr(libqcn, "CLONE", tmp_path)
     monkeypatch.setattr(libqcn, "INSTALLED", ())
     with pytest.raises(
         MissingError, match=r"build/libqcn_plugin\.so; build it by `cmake .* -DQCN_TENSORRT=ON"

@@ -41,13 +41,14 @@ from qcn import create
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST, MANIFEST_SHA256, Manifest, Source, ports
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
 from qcn.export.lower import lower
 from qcn.export.onnx.build import build
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program, Route
 from qcn.export.reference import golden_of, with_edge_cases
 from qcn.model import QCN
+from qcn.names import MANIFEST
 from qcn.verify.runners.native import NativeRunner
 
 SIZE, CLASSES = 24, ("above", "below", "left", "right")  # as folders of pictures would have them

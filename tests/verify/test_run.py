@@ -17,10 +17,10 @@ from command import Command
 
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.golden import Golden
-from qcn.export.bundle.manifest import MANIFEST
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.reference import Inputs, golden_of
+from qcn.names import MANIFEST
 from qcn.train.checkpoint import load_network
 from qcn.verify.parity.run import check_run
 
@@ -172,7 +172,7 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
 def test_a_run_that_is_none_or_altered_is_refused(bundle: Bundle, own_run: Path, tmp_path: Path, qcn: Command) -> None:
     only = ("verify-parity", bundle.folder, "--backends", "torch", "--run")
     code, said = qcn(*only, tmp_path / "nothing")
-    assert code == 2 and "is not a training run" in said
+    assert code == 2 and "is neither a training run" in said
     (file,) = own_run.glob("weights-*.safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

@@ -64,6 +64,33 @@ def test_pictures_in_a_folder(small: Bundle, tmp_path: Path) -> None:
     assert [v.status for v in parity.verify(small, ["onnxruntime"], {}, False, chosen)] == ["passed"]
 
 
+def test_splits_and_tables_have_labels_and_unreadable_files_are_left_out(small: Bundle, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    for part in ("train", "val", "test"):
+        write_pictures(folder / part)
+    (folder / "test" / "left" / "broken.png").write_bytes(b"no png")
+    chosen = samples(small, str(folder), None, tmp_path)
+    labels = dict(zip(chosen.golden.rows, chosen.golden.label, strict=True))
+    left, right = map(small.manifest.classes.index, ("left", "right"))
+    assert len(labels) == 18 + 6 and chosen.unreadable == (
+        f"{folder / 'test/left/broken.png'} is not a picture that Pillow knows",
+    )
+    assert labels["val/left/a.png"] == left and labels["train/right/d.ppm"] == right
+    assert labels["test/elsewhere/e.png"] == labels["test/f.png"] == -1
+
+    table = tmp_path / "list.csv"
+    rows = [f"{path},{path.parent.name}" for path in sorted(folder.glob("*/left/*")) + sorted(folder.glob("*/right/*"))]
+    table.write_text("\n".join(["path,label", *rows, f"{rows[-1]}\n" * 2]), encoding="utf-8")
+    listed = samples(small, str(table), 100, tmp_path)
+    assert listed.golden.label[:-6].tolist().count(left) == 9 and listed.golden.label[:-6].tolist().count(right) == 3
+    assert len(listed.unreadable) == 1
+
+    for number in range(4):
+        (folder / f"{number}.png").write_bytes(b"no png")
+    with pytest.raises(UsageError, match=r"4 files of .*pictures cannot be read, such as: .*\.png is not a picture"):
+        samples(small, str(folder), 100, tmp_path)
+
+
 def test_pictures_of_any_size_become_images_as_the_bundle_says(small: Bundle, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     write_pictures(folder, size=40)

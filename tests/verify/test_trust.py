@@ -20,8 +20,8 @@ from onnx import TensorProto, helper
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.bundle.arrays import read_arrays, write_arrays
-from qcn.export.bundle.manifest import MANIFEST
 from qcn.export.pipeline import FROM_RUN
+from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity
 from qcn.verify.runners import Options, candidates, frames, isolated
 from qcn.verify.runners.isolated import IsolatedRunner
@@ -415,7 +415,7 @@ def test_file_names_and_manifests_give_a_terminal_no_orders(small: Bundle, qcn: 
     """Files that are not in the manifest are named, and the commands that rebuild a file are there to be copied."""
     (small.folder / f"x{ESCAPES}.onnx").write_bytes(b"")
     code, said = qcn("doctor", small.folder)
-    assert code == 0 and r"unknown  x\x1b]0;owned\x07\x1b[2J\x1b[1;1Hpassed\u202e.onnx" in said, said
+    assert code == 0 and r"unknown   x\x1b]0;owned\x07\x1b[2J\x1b[1;1Hpassed\u202e.onnx" in said, said
     path = small.folder / MANIFEST
     record = json.loads(path.read_text(encoding="utf-8"))
     for one in record["files"]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qcn.data.fit import fit
 from qcn.errors import MissingError, QcnError
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.manifest import MANIFEST
+from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors

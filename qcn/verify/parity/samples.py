@@ -1,6 +1,6 @@
 """The images that backends are compared on: the golden ones, or others, with the reference's answers to them.
 
-Others come from a data set or a folder of pictures, and need torch: the truth is then the deployment form
+Others come from a data set, a folder or table of pictures, and need torch: the truth is then the deployment form
 (weights.safetensors) in float64, and the noise floor the same in float32. Before it judges anything it must itself
 answer the golden images as the trained network did, so that faulty weights cannot be their own judge. Whatever the
 images are, they come as a `Golden`, edge cases at the end.
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.data.cache import UNREADABLE
 from qcn.data.fit import PICTURES, fit, read_picture
+from qcn.data.folder import is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
@@ -33,14 +35,16 @@ BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
 
 @dataclass(frozen=True)
 class Samples:
-    """Images with the reference's answers, and where they came from: `golden`, a data set's name, or a folder.
+    """Images with the reference's answers, and where they came from: `golden`, a data set's name, a folder or table.
 
-    The last `edge_cases` of them come from no camera.
+    The last `edge_cases` of them come from no camera. `unreadable` says why each file was left out that could not be
+    read.
     """
 
     name: str
     golden: Golden
     edge_cases: int
+    unreadable: tuple[str, ...] = ()
 
 
 def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Samples:
@@ -59,15 +63,15 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
         raise MissingError(f"other images than the golden ones need torch, which is not installed: {fix}") from error
     from qcn.data import DATASETS
 
-    folder = Path(data)
+    unreadable: list[str] = []
     if data in DATASETS:
         found = list(_of_dataset(bundle, data, count or COUNT, data_dir))
-    elif folder.is_dir():
-        found = list(_of_folder(bundle, folder, count or COUNT))
+    elif is_source(data):
+        found = _of_pictures(bundle, Path(data), count or COUNT, unreadable)
     else:
         raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
     answered = _answered(bundle, found)
-    return Samples(readable(data), answered, len(answered.rows) - len(found))
+    return Samples(readable(data), answered, len(answered.rows) - len(found), tuple(unreadable))
 
 
 def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
@@ -84,16 +88,44 @@ def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterat
         yield row, image, label
 
 
-def _of_folder(bundle: Bundle, folder: Path, count: int) -> Iterator[tuple[str, Any, int]]:
-    """Pictures below a folder, spread over its sub-folders; a sub-folder of a class's name gives the label."""
+def _of_pictures(
+    bundle: Bundle, source: Path, count: int, unreadable: list[str]
+) -> list[tuple[str, NDArray[np.uint8], int]]:
+    """Pictures of a folder or table, spread over its classes. Why a file could not be read goes into `unreadable`."""
     classes = bundle.manifest.classes
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file())
-    if not paths:
-        raise UsageError(f"{folder} has no pictures ({', '.join(PICTURES)})")
-    kinds = [path.relative_to(folder).parts[0] if path.parent != folder else "" for path in paths]
-    for index in _spread(kinds, count):
-        label = classes.index(kinds[index]) if kinds[index] in classes else -1
-        yield readable(str(paths[index].relative_to(folder))), _picture(paths[index], bundle), label
+    named = _below(source, classes) if source.is_dir() else _listed(source)
+    found: list[tuple[str, NDArray[np.uint8], int]] = []
+    for index in _spread([kind for _, _, kind in named], len(named)):
+        name, path, kind = named[index]
+        try:
+            pixels = read_picture(path)
+        except UsageError as error:
+            unreadable.append(str(error))
+            if len(unreadable) > max(3, UNREADABLE * len(named)):
+                raise UsageError(f"{len(unreadable)} files of {source} cannot be read, such as: {error}") from None
+            continue
+        found.append((readable(name), _image(pixels, path, bundle), classes.index(kind) if kind in classes else -1))
+        if len(found) == count:
+            break
+    if not found:
+        raise UsageError(unreadable[0] if unreadable else f"{source} has no pictures ({', '.join(PICTURES)})")
+    return found
+
+
+def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
+    """Name, path and kind of the pictures below a folder: the sub-folder of a class's name, or the outermost one."""
+    named = []
+    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file()):
+        name = path.relative_to(folder)
+        parts = name.parent.parts
+        named.append((str(name), path, next((part for part in parts if part in classes), parts[0] if parts else "")))
+    return named
+
+
+def _listed(table: Path) -> list[tuple[str, Path, str]]:
+    """Name, path and class of the pictures of a table; one that it names twice is taken once."""
+    found = listing(table)
+    return list({one.path: (str(one.path), one.path, found.classes[one.label]) for one in found.pictures}.values())
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:
@@ -106,13 +138,11 @@ def _spread(kinds: Sequence[str], count: int) -> list[int]:
     return [index for _, _, index in sorted(turns)[:count]]
 
 
-def _picture(path: Path, bundle: Bundle) -> NDArray[np.uint8]:
+def _image(pixels: NDArray[np.uint8], path: Path, bundle: Bundle) -> NDArray[np.uint8]:
     """A picture of any size as an image [C, H, W] of the data set, as its bundle says."""
     try:
-        return fit(read_picture(path), bundle.manifest.image, bundle.manifest.preprocessing.fit)
+        return fit(pixels, bundle.manifest.image, bundle.manifest.preprocessing.fit)
     except UsageError as error:
-        if str(path) in str(error):
-            raise
         raise UsageError(f"{path}: {error}; compare on a data set (--data NAME)") from error
 
 
