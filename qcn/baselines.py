@@ -267,6 +267,11 @@ def em_unbranched(in_channels: int, classes: int, capsules: int = 32, iterations
     return MatrixCapsules(extractor, 1, in_channels, classes, capsules, iterations)
 
 
+def without_poses(logit: Tensor) -> Prediction:
+    """The answer of a CNN, from its scores [B, classes]: empty poses, and activations that are probabilities."""
+    return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
+
+
 class CNN(nn.Module):
     """Hinton's baseline: two 5×5 convolutions (32, 64 channels), each with 2×2 max pooling, 1024 units, dropout.
 
@@ -291,8 +296,7 @@ class CNN(nn.Module):
             raise UsageError(f"this CNN was built for images {wanted}, not {list(image.shape)}; build one with size=…")
         x = F.max_pool2d(F.relu(self.conv1(image)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        logit = self.classifier(self.dropout(F.relu(self.hidden(x.flatten(1)))))
-        return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
+        return without_poses(self.classifier(self.dropout(F.relu(self.hidden(x.flatten(1))))))
 
 
 def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5) -> CNN:
@@ -313,8 +317,7 @@ class ResidualCNN(nn.Module):
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, H, W] -> empty poses [B, classes, 0], probabilities and logits [B, classes]."""
         check_input(image, self.in_channels, 1)
-        logit = self.classifier(F.relu(self.norm(self.blocks(image))).mean((2, 3)))
-        return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
+        return without_poses(self.classifier(F.relu(self.norm(self.blocks(image))).mean((2, 3))))
 
 
 def cnn_small(in_channels: int, classes: int, size: int | None = None) -> ResidualCNN:

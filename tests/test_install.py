@@ -44,6 +44,17 @@ def test_the_version_is_that_of_the_header() -> None:
     assert ".".join(re.findall(r"#define QCN_VERSION_\w+ (\d+)", header)) == qcn.__version__, "pip install -e . again"
 
 
+def test_what_is_written_beside_the_code_names_the_same_version() -> None:
+    text = {
+        name: (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "CHANGELOG.md", "docs/install.md")
+    }
+    assert f"\nversion: {qcn.__version__}\n" in text["CITATION.cff"]
+    assert re.search(r"^## (\d.*)$", text["CHANGELOG.md"], re.MULTILINE)[1] == qcn.__version__  # type: ignore[index]
+    assert set(re.findall(r"qcn_toolkit-([0-9.]+[0-9])", text["docs/install.md"])) == {qcn.__version__}
+    # A TensorRT backend of another version than libqcn's is not taken.
+    assert not re.findall(r"VERSION=[^$]*\d", (ROOT / "deploy/tests/tensorrt_on_gpu.sh").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("start", ["beside", "inside"])
 def test_an_editable_install_is_found_whatever_clone_is_near(clone: Path, start: str) -> None:
     cwd = clone if start == "inside" else clone.parent

@@ -21,6 +21,9 @@ cuda=$(dirname "$(dirname "$(readlink -f "$(command -v "${NVCC:-nvcc}")")")")
 [ -d "$cuda/lib64" ] && libraries=$cuda/lib64 || libraries=$cuda/lib
 export QCN_PLUGIN=$work/libqcn_plugin.so QCN_LIBRARY=$work/libqcn.so
 
+# As CMake reads it: libqcn takes only a TensorRT backend of its own version.
+version=$(sed -n 's/^#define QCN_VERSION_[A-Z]* //p' "$deploy/include/qcn/qcn.h" | paste -sd.)
+
 begun=$SECONDS
 say() { echo "[$((SECONDS - begun)) s] $*"; }
 
@@ -44,7 +47,7 @@ build() {
   local runtime=(-L"$libraries" -lcudart_static -lpthread -ldl -lrt) shared=(-shared -Wl,-z,nodelete -Wl,--no-undefined)
   local includes=(-I"$deploy/include" -I"$deploy/kernels" -I"$deploy/src")
   local compile=(g++ -std=c++17 -O2 -fPIC -fvisibility=hidden "${includes[@]}" -isystem "$headers" -isystem "$cuda/include"
-    -DQCN_PLUGIN_VERSION='"0.1.0"' -DQCN_TENSORRT_LIBRARY_VERSION='"0.1.0"')
+    -DQCN_PLUGIN_VERSION="\"$version\"" -DQCN_TENSORRT_LIBRARY_VERSION="\"$version\"")
   [ "$(uname -m)" != x86_64 ] || sets="sse2 avx2 avx512"
   local -A flags=([neon]="" [sse2]="" [avx2]="-mavx2 -mfma" [avx512]="-mavx512f -mavx2 -mfma")
   cd "$work"

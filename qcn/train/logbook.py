@@ -19,6 +19,7 @@ from qcn.files import write_text
 from qcn.model import routed_by
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
+from qcn.zoo import parameter_count
 
 DRAW_EVERY_S = 10.0  # the learning curves: a picture takes as long as a short epoch on a GPU
 LONG_S = 3600.0  # a run that takes longer says so at its start
@@ -55,9 +56,8 @@ class Logbook:
 
     def begin(self, network: nn.Module, device: torch.device, remarks: Sequence[str]) -> None:
         """At the start: what is trained, by what, and where to."""
-        parameters = sum(parameter.numel() for parameter in network.parameters())
         steps = f"{self.epochs} epochs of {self.steps:,} steps of {self.batch} images"
-        self.say(f"{self.name}: {parameters:,} parameters, {steps}")
+        self.say(f"{self.name}: {parameter_count(network):,} parameters, {steps}")
         self.say(f"device: {_device(device)}")
         if body := routed_by(network):
             self.say(f"routing: {body}")
@@ -105,7 +105,6 @@ class Logbook:
             f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation  "
             f"{row.images_per_second:,.0f} images/s{self._time_left(row.step)}"
         )
-        progress.doing(f"epoch {row.epoch}/{self.epochs}  drawing learning curves", row.step, of=self.total)
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), getattr(row, name), row.step)
         table = io.StringIO()
@@ -114,6 +113,7 @@ class Logbook:
         writer.writerows(map(asdict, run.history))
         write_text(self.folder / "metrics.csv", table.getvalue())
         if row.epoch == self.epochs or time.monotonic() - self.drawn > DRAW_EVERY_S:
+            progress.doing(f"epoch {row.epoch}/{self.epochs}  drawing learning curves", row.step, of=self.total)
             learning_curves(self.folder / "curves.png", run.history)
             self.drawn = time.monotonic()
 
