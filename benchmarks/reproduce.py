@@ -2,7 +2,7 @@
 
     python benchmarks/reproduce.py --list
     python benchmarks/reproduce.py viewpoints-azimuth-pooled/qcn mnist/cnn-small --seeds 0-4 --data-dir data
-    torchrun --nproc-per-node 2 benchmarks/reproduce.py cifar10/qcn-best --data-dir data
+    torchrun --nproc-per-node 2 benchmarks/reproduce.py cifar10/qcn-taught --data-dir data
 
 Each run goes to RUNS/ROW-seedN. What is finished there is not repeated, and what was interrupted goes on where it
 stopped. After each run the results of all finished ones are in --json, beside those that were there before. Choices are
@@ -11,6 +11,7 @@ made on the validation split; the test splits are looked at once, when a run has
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,38 @@ AUTHORS = {"loss": "spread", "lr": 1e-2}  # as the paper trains a QCN, and with 
 # Of 1e-3, 3e-3 and 1e-2 the rate with the least training error on viewpoints-azimuth; none errs on validation there.
 SMALL = {"loss": "ce", "lr": 1e-2}
 LARGE = {"loss": "ce", "lr": 1e-3}
-BEST = {"augment": "strong", "label_smoothing": 0.05}
+TEACHER = {"model": "cnn-wide", "lr": 3e-3, "weight_decay": 2e-2, "augment": "cutout", "precision": "bf16"}
+TAUGHT = {"lr": 1e-2, "weight_decay": 5e-3, "augment": "cutout"}
+SMALL_MODELS = ("qcn", "cnn-small")
+NOTED = ("weight_decay", "iterations", "mode", "teachers")  # settings that a result has where they are not the default
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
-    """Settings by row, DATASET/MODEL[-NOTE]; all rivals in a data set have the same epochs and variations of images."""
+    """Settings by row, DATASET/MODEL[-NOTE]; all rivals in a data set have the same epochs and variations of images.
+
+    Teachers are named by their row: their run of seed 0 is trained first.
+    """
     rows: dict[str, dict[str, Any]] = {}
-    for name, epochs in {"azimuth-pooled": 30, "elevation-pooled": 30, "azimuth": 40, "elevation": 40}.items():
+    sets = {"azimuth-pooled": 30, "elevation-pooled": 30, "azimuth": 40, "elevation": 40, "dev": 30}
+    for name, epochs in sets.items():
         dataset = f"viewpoints-{name}"
         for model, settings in {"qcn": AUTHORS, "cnn-small": SMALL, "cnn": LARGE}.items():
             rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, **settings}
             strong = {"model": model, "epochs": epochs, **settings, "augment": "strong"}
             rows[f"{dataset}/{model}-strong"] = strong
+        rows[f"{dataset}/qcn-unbranched"] = {"model": "qcn-unbranched", "epochs": epochs, **AUTHORS}
+    for model in SMALL_MODELS:
+        rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 400, "lr": 1e-2}
     for dataset, epochs in {"mnist": 40, "fashion-mnist": 60, "cifar10": 100}.items():
-        for model, lr in {"qcn": 1e-2, "cnn-small": 1e-2}.items():
-            rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, "lr": lr}
-            rows[f"{dataset}/{model}-best"] = {"model": model, "epochs": epochs, "lr": lr, **BEST}
+        rows[f"{dataset}/cnn-wide"] = {"epochs": min(epochs, 60), **TEACHER}
+        for model in SMALL_MODELS:
+            rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, "lr": 1e-2}
+            rows[f"{dataset}/{model}-taught"] = {
+                "model": model,
+                "epochs": epochs,
+                "teachers": (f"{dataset}/cnn-wide",),
+                **TAUGHT,
+            }
     return {row: {"dataset": row.split("/")[0], **settings} for row, settings in rows.items()}
 
 
@@ -64,11 +81,19 @@ def reproduce(row: str, seed: int, changed: dict[str, Any], data_dir: Path, fold
         if first_process():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "machine.json").write_text(json.dumps(machine()) + "\n", encoding="utf-8")
-        train(settings_from("best", **(RECIPES[row] | changed), seed=seed), data_dir, folder)
+        settings = RECIPES[row] | changed
+        teachers = [folder_of(folder.parent, teacher, 0) for teacher in settings.get("teachers", ())]
+        for teacher, place in zip(settings.get("teachers", ()), teachers, strict=True):
+            reproduce(teacher, 0, {}, data_dir, place)
+        train(settings_from("best", **settings | {"teachers": tuple(map(str, teachers))}, seed=seed), data_dir, folder)
     elif load_run(folder).progress.epoch < load_run(folder).settings.epochs:
         resume(folder, data_dir)
     if first_process() and not (folder / "evaluation" / "evaluation.json").exists():
         evaluate(folder, None, data_dir, folder / "evaluation")
+
+
+def folder_of(runs: Path, row: str, seed: int) -> Path:
+    return runs / f"{row.replace('/', '--')}-seed{seed}"
 
 
 def result(folder: Path, row: str) -> dict[str, Any]:
@@ -78,9 +103,14 @@ def result(folder: Path, row: str) -> dict[str, Any]:
     best = run[evaluation["checkpoint"]]
     epoch = next(one for one in run["history"] if one["epoch"] == best["epoch"])
     names = ("dataset", "model", "loss", "lr", "epochs", "batch_size", "augment", "label_smoothing", "seed")
+    usual = asdict(settings_from("best", dataset="", model=""))
+    noted = {name: run["settings"][name] for name in NOTED if run["settings"][name] not in (usual[name], [])}
+    if teachers := noted.get("teachers"):
+        noted["teachers"] = [row_of(Path(teacher)) for teacher in teachers]
     return {
         "row": row,
         **{name: run["settings"][name] for name in names},
+        **noted,
         "checkpoint": evaluation["checkpoint"],
         "epoch": best["epoch"],
         "weights_sha256": best["sha256"],
@@ -93,13 +123,17 @@ def result(folder: Path, row: str) -> dict[str, Any]:
     }
 
 
+def row_of(folder: Path) -> str:
+    return folder.name.rsplit("-seed", 1)[0].replace("--", "/")
+
+
 def gather(runs: Path, file: Path) -> int:
     """Put the results of all finished runs into `file`; returns how many runs it holds now."""
     kept = json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
     done = [
         folder.parent for folder in sorted(runs.glob("*-seed*/evaluation")) if (folder / "evaluation.json").exists()
     ]
-    new = [result(folder, folder.name.rsplit("-seed", 1)[0].replace("--", "/")) for folder in done]
+    new = [result(folder, row_of(folder)) for folder in done]
     rows = {row["weights_sha256"]: row for row in [*kept, *new]}
     file.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"date": facts()["date"], "results": list(rows.values())}, indent=1)
@@ -133,7 +167,7 @@ def main() -> None:
     note = "".join(f",{one}" for one in arguments.set)
     for row in arguments.rows:
         for seed in arguments.seeds:
-            folder = arguments.runs / f"{row.replace('/', '--')}{note}-seed{seed}"
+            folder = folder_of(arguments.runs, row + note, seed)
             reproduce(row, seed, changed, arguments.data_dir, folder)
             if first_process():
                 print(

@@ -324,3 +324,9 @@ def cnn_small(in_channels: int, classes: int, size: int | None = None) -> Residu
     """A CNN of QCN's size: 176 thousand parameters. Larger images get a larger first stride, as QCN's do."""
     first = math.prod(strides_for(size)) // 2 if size else 1
     return ResidualCNN(in_channels, classes, (32, 64, 64, 32), (first, 2, 2, 1))
+
+
+def cnn_wide(in_channels: int, classes: int, size: int | None = None) -> ResidualCNN:
+    """A CNN of 2.8 million parameters, for teaching the small networks."""
+    first = math.prod(strides_for(size)) // 2 if size else 1
+    return ResidualCNN(in_channels, classes, (64, 64, 128, 128, 256, 256), (first, 1, 2, 1, 2, 1))

@@ -18,6 +18,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "vb": vb.vb,
     "cnn": baselines.cnn,
     "cnn-small": baselines.cnn_small,
+    "cnn-wide": baselines.cnn_wide,
 }
 
 

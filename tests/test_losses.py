@@ -1,8 +1,9 @@
-"""The spread loss."""
+"""The spread loss, and distillation."""
 
 import torch
 
-from qcn.train.losses import spread_loss
+from qcn.model import Prediction
+from qcn.train.losses import TAUGHT, TEMPERATURE, distillation, spread_loss
 
 
 def test_spread_loss_is_the_papers_sum() -> None:
@@ -16,3 +17,11 @@ def test_spread_loss_is_the_papers_sum() -> None:
 def test_spread_loss_is_zero_when_the_margin_is_met() -> None:
     activation = torch.tensor([[0.95, 0.05]])
     assert spread_loss(activation, torch.tensor([0]), 0.9).abs() < 1e-6
+
+
+def test_distillation_is_hintons() -> None:
+    logit, teacher = torch.tensor([[1.0, -2.0, 0.5]]), torch.tensor([[3.0, 0.0, -1.0]])
+    p, q = ((scores / TEMPERATURE).softmax(1) for scores in (teacher, logit))
+    expected = (1 - TAUGHT) * 2.0 + TAUGHT * TEMPERATURE**2 * (p * (p / q).log()).sum()
+    got = distillation(torch.tensor(2.0), Prediction(logit[..., None], logit.sigmoid(), logit), p)
+    torch.testing.assert_close(got, expected)

@@ -1,5 +1,6 @@
-"""Starting from trained weights, lengthening a run, stronger augmentation, smoother labels."""
+"""Starting from trained weights, teachers, lengthening a run, stronger augmentation, smoother labels."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import torch
 
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
+from qcn.data.preprocess import preprocess
 from qcn.errors import UsageError
 from qcn.train import resume
 from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
+from qcn.train.losses import distillation, loss_of, softened
 from qcn.train.record import load_run
 from qcn.train.settings import Settings
 from qcn.train.start import start_from
@@ -80,8 +83,46 @@ def test_strong_augmentation_trains_and_repeats(few: Splits, tmp_path: Path, los
     assert one.history[0].train_loss == other.history[0].train_loss > 0
 
 
+def test_the_loss_of_a_taught_network_is_that_of_distillation(data_dir: Path, tmp_path: Path) -> None:
+    splits = load("mnist", data_dir)
+    one_batch = Settings("mnist", "cnn-small", epochs=1, batch_size=len(splits.train), augment="none")
+    run = tmp_path / "teacher"
+    Training(replace(one_batch, model="qcn-tiny"), splits, run, CPU).run()
+    taught = Training(replace(one_batch, teachers=(str(run), str(run))), splits, tmp_path / "taught", CPU)
+    student = copy.deepcopy(taught.network).train()
+    image = preprocess(torch.from_numpy(splits.train.images), taught.preprocessing)
+    teacher, _ = load_network(run)
+    with torch.no_grad():
+        answers = student(image)
+        by_labels = loss_of(answers, torch.from_numpy(splits.train.labels), "ce", 0.0)
+        expected = distillation(by_labels, answers, softened(teacher(image)))
+    found = taught.run().history[0].train_loss
+    assert found == pytest.approx(float(expected), rel=1e-4) and found != pytest.approx(float(by_labels), rel=1e-2)
+
+
+def test_a_teacher_of_other_classes_is_refused(run: Path, few: Splits, tmp_path: Path) -> None:
+    other = replace(few, train=ImageSet(few.train.images, few.train.labels, tuple("abcdefghij")))
+    settings = Settings("mnist", "cnn-small", batch_size=16, teachers=(str(run),))
+    with pytest.raises(UsageError, match="cannot teach this network: it has other classes"):
+        Training(settings, other, tmp_path / "run", CPU)
+
+
+def test_the_iterations_of_routing_are_part_of_a_run(few: Splits, tmp_path: Path) -> None:
+    Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=16, iterations=3), few, tmp_path / "run", CPU).run()
+    network, run = load_network(tmp_path / "run")
+    assert run.model.iterations == 3 and {layer.iterations for layer in network.layers} == {3}
+    with pytest.raises(UsageError, match="does not take the options"):
+        Training(Settings("mnist", "cnn", batch_size=16, iterations=3), few, tmp_path / "cnn", CPU)
+
+
 def test_settings_that_make_no_sense() -> None:
-    for wrong in ({"label_smoothing": 1.0}, {"label_smoothing": 0.1, "loss": "spread"}, {"augment": "wild"}):
+    for wrong in (
+        {"label_smoothing": 1.0},
+        {"label_smoothing": 0.1, "loss": "spread"},
+        {"augment": "wild"},
+        {"iterations": 0},
+        {"teachers": ("mnist",), "loss": "spread"},
+    ):
         with pytest.raises(UsageError):
             Settings("mnist", "qcn", **wrong)  # type: ignore[arg-type]
 

@@ -53,10 +53,24 @@ def train(
     ] = None,
     kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} auto if not given.")] = None,
     augment: Annotated[
-        str | None, typer.Option(help="Variations of training images: none, light (if not given) or strong.")
+        str | None,
+        typer.Option(help="Variations of training images: none, light (if not given), turned, cutout or strong."),
     ] = None,
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share of a label that is spread over all classes; 0 if not given.")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="How fast weights shrink, times the learning rate; 0.0001 if not given.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of routing; those of the network if not given, qcn: 2.")
+    ] = None,
+    teacher: Annotated[
+        list[str] | None,
+        typer.Option(
+            autocompletion=complete.or_folder(complete.shipped),
+            help="Learn the answers of this run too (distillation); of several by their mean. None if not given.",
+        ),
     ] = None,
     init: Annotated[
         str | None,
@@ -87,6 +101,9 @@ def train(
         "kernels": kernels,
         "augment": augment,
         "label_smoothing": label_smoothing,
+        "weight_decay": weight_decay,
+        "iterations": iterations,
+        "teachers": tuple(teacher) if teacher else None,
         "init": init,
         "seed": seed,
         "size": size,

@@ -136,8 +136,16 @@ class Augmentation:
         """How many random numbers vary an image: row, column and mirroring, and seven more where more is varied."""
         return 10 if self.turns or self.light or self.cutout or self.mixup else 3
 
+    def turned(self) -> "Augmentation":
+        """Also turned and scaled."""
+        return replace(self, rotation=30.0, scale=0.15)
+
+    def cut(self) -> "Augmentation":
+        """Also with a part left out."""
+        return replace(self, cutout=0.3)
+
     def stronger(self) -> "Augmentation":
-        """With everything that was seen to help small data sets, on top of what this one has."""
+        """With everything that there is, on top of what this one has."""
         return replace(self, shift=max(self.shift, 4), rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2)
 
 

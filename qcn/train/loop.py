@@ -38,12 +38,12 @@ from qcn.train import checkpoint
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
-from qcn.train.losses import Mixed, loss_of
+from qcn.train.losses import Mixed, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Run, load_run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
-from qcn.train.start import start_from
+from qcn.train.start import start_from, teachers_of
 from qcn.train.validation import count_errors, measure_confidence
 from qcn.zoo import MODELS
 
@@ -125,7 +125,14 @@ def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
 def augmentation_of(settings: Settings, dataset: Dataset) -> Augmentation:
     """How the run varies its training images."""
     own = dataset.augmentation[settings.preset]
-    return {"none": Augmentation(), "light": own, "strong": own.stronger()}[settings.augment]
+    levels = {
+        "none": Augmentation(),
+        "light": own,
+        "turned": own.turned(),
+        "cutout": own.cut(),
+        "strong": own.stronger(),
+    }
+    return levels[settings.augment]
 
 
 def floating(network: nn.Module) -> list[Tensor]:
@@ -164,6 +171,7 @@ class Training:
         torch.manual_seed(seed_of(settings.seed))
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
+        self.teachers = [teacher.to(device) for teacher in teachers_of(settings, self.record)]
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
@@ -306,6 +314,13 @@ class Training:
         image, others, shares = mixed(image, label, self.augmentation.mixup, draws[:, 9])
         return image, (others, shares)
 
+    @torch.no_grad()
+    def taught(self, image: Tensor) -> Tensor | None:
+        """The mean answer of the teachers to these images [B, classes]; None where there are none."""
+        if not self.teachers:
+            return None
+        return torch.stack([softened(teacher(image)) for teacher in self.teachers]).mean(0)
+
     def update(self, module: nn.Module, images: Tensor, label: Tensor, draws: Tensor, numbers: Tensor) -> Tensor:
         """One step of the optimiser; returns the loss. Nothing in it waits for a GPU: it can be a CUDA graph.
 
@@ -316,7 +331,10 @@ class Training:
         image, over = self.seen(images, label, draws)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
+            taught = self.taught(image)
         loss = self.loss(prediction, label, margin.float(), over)
+        if taught is not None:
+            loss = distillation(loss, prediction, taught)
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)

@@ -8,6 +8,8 @@ from torch import Tensor
 from qcn.model import Prediction
 
 Loss = Literal["spread", "ce"]
+TEMPERATURE = 4.0  # of distillation, at which small probabilities of a teacher still say something
+TAUGHT = 0.9  # the share of the teachers in the loss; the labels have the rest
 Mixed = tuple[Tensor, Tensor]  # labels [B] of the images laid over a batch's, and their shares [B]
 
 
@@ -40,3 +42,14 @@ def _each(prediction: Prediction, label: Tensor, loss: Loss, margin: float | Ten
     if loss == "spread":
         return spread_loss(prediction.activation, label, margin)
     return F.cross_entropy(prediction.logit, label, reduction="none", label_smoothing=smoothing)
+
+
+def softened(prediction: Prediction) -> Tensor:
+    """The probabilities [B, classes] that distillation compares."""
+    return (prediction.logit.float() / TEMPERATURE).softmax(1)
+
+
+def distillation(loss: Tensor, prediction: Prediction, taught: Tensor) -> Tensor:
+    """The loss by the labels, and how far the answers are from what was `taught` [B, classes] (Hinton et al. 2015)."""
+    distance = F.kl_div(softened(prediction).log(), taught, reduction="batchmean")
+    return (1 - TAUGHT) * loss + TAUGHT * TEMPERATURE**2 * distance

@@ -20,18 +20,19 @@ from qcn.train.settings import Settings
 from qcn.zoo import MODELS, create
 
 SCHEMA = 2
-OPTIONS = ("mode", "size")
+OPTIONS = ("mode", "size", "iterations")
 
 
 @dataclass(frozen=True)
 class Model:
-    """What `qcn.create` makes the network from. `mode` and `size` are None for networks that do not take them."""
+    """What `qcn.create` makes the network from. Options that are None are not given: see `qcn.create`."""
 
     name: str
     in_channels: int
     classes: int
     mode: Mode | None = None
     size: int | None = None
+    iterations: int | None = None
 
     def create(self) -> nn.Module:
         """A freshly initialised network."""
@@ -152,6 +153,7 @@ def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Prepro
             len(train_set.classes),
             mode=settings.mode if "mode" in accepted else None,
             size=size if "size" in accepted else None,
+            iterations=settings.iterations,
         ),
         classes=train_set.classes,
         preprocessing=preprocessing,

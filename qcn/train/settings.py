@@ -6,12 +6,13 @@ from typing import Any, Literal, get_args
 from qcn.data.fit import Fit
 from qcn.data.spec import Stored
 from qcn.errors import UsageError, unknown_name
+from qcn.limits import MAX_ITERATIONS
 from qcn.names import Mode, Precision
 from qcn.routing import Kernels
 from qcn.train.losses import Loss
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
-Augment = Literal["none", "light", "strong"]
+Augment = Literal["none", "light", "turned", "cutout", "strong"]
 CHOICES = {
     "augment": get_args(Augment),
     "loss": get_args(Loss),
@@ -33,9 +34,11 @@ class Settings:
     clip          largest gradient norm; None: not clipped
     ema           decay of the averaged weights that evaluation uses; None: the raw weights
     kernels       of routing: fused where there are any (auto), always (fused) or never (reference)
-    augment       variations of training images: none, light (what the data set has) or strong (`qcn.data.spec`)
+    augment       variations of training images: none, light (what the data set has), or more (`qcn.data.spec`)
     label_smoothing   share of a label that is spread over all classes; of cross-entropy only
+    iterations    of routing; None: the network's own
     init          the run whose weights this one starts from
+    teachers      runs whose answers this one learns beside the labels (`distillation` in `qcn.train.losses`)
     size, fit, channels   of a folder of pictures: see `qcn.data.spec.Stored`; None for other data sets
     """
 
@@ -57,7 +60,9 @@ class Settings:
     kernels: Kernels = "auto"
     augment: Augment = "light"
     label_smoothing: float = 0.0
+    iterations: int | None = None
     init: str | None = None
+    teachers: tuple[str, ...] = ()
     seed: int = 0
     size: int | None = None
     fit: Fit | None = None
@@ -74,6 +79,10 @@ class Settings:
             raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
         if self.label_smoothing and self.loss != "ce":
             raise UsageError(f"label smoothing is for cross-entropy (--loss ce), not for {self.loss}")
+        if self.teachers and self.loss != "ce":
+            raise UsageError(f"a network learns from teachers by cross-entropy (--loss ce), not by {self.loss}")
+        if self.iterations is not None and not 1 <= self.iterations <= MAX_ITERATIONS:
+            raise UsageError(f"iterations must be 1 to {MAX_ITERATIONS}, not {self.iterations}")
         for name in ("weight_decay", "seed"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")

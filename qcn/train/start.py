@@ -1,10 +1,12 @@
-"""Starting from the weights of another run: `--init`."""
+"""What a run takes from others: their weights to start from (`--init`), their answers to learn (`--teacher`)."""
 
 from torch import nn
 
 from qcn.errors import UsageError
 from qcn.shipped import place
 from qcn.train.checkpoint import load_network
+from qcn.train.record import Run
+from qcn.train.settings import Settings
 
 
 def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
@@ -25,3 +27,14 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     if not anew:
         return (f"starting from {init}, all of it",)
     return (f"starting from {init}; these layers start anew, since they have another shape: {', '.join(anew)}",)
+
+
+def teachers_of(settings: Settings, record: Run) -> list[nn.Module]:
+    """The networks that the run `record` learns from. They must take the same images and know the same classes."""
+    teachers = []
+    for name in settings.teachers:
+        teacher, run = load_network(place(name))
+        if (run.classes, run.preprocessing) != (record.classes, record.preprocessing):
+            raise UsageError(f"{name} cannot teach this network: it has other classes, or sees its images differently")
+        teachers.append(teacher.eval().requires_grad_(False))
+    return teachers

@@ -51,6 +51,7 @@ class Variant:
 
 
 FULL = Variant()
+DEV = Variant(seed=1)
 DEMO = Variant(size=40, elevations=(30, 45, 60), lightings=(0, 3))
 
 
@@ -131,7 +132,7 @@ def _dataset(
         size=variant.size,
         folder="viewpoints",
         load=partial(_load, name=name, variant=variant, axis=axis, pooled=pooled),
-        preprocessing=Preprocessing(resize=48 if variant == FULL else None, crop=32, standardise="image"),
+        preprocessing=Preprocessing(resize=48 if variant.size == FULL.size else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         terms="rendered by this product, whose licence applies",
     )
@@ -149,6 +150,13 @@ DATASETS = (
         "viewpoints, test on known instances from new elevations",
         "elevation",
         pooled=True,
+    ),
+    _dataset(
+        "viewpoints-dev",
+        "viewpoints-azimuth-pooled with other toys: to choose settings by",
+        "azimuth",
+        pooled=True,
+        variant=DEV,
     ),
     _dataset(
         "viewpoints-demo",
