@@ -51,7 +51,7 @@ def _recipes() -> dict[str, dict[str, Any]]:
             rows[f"{dataset}/{model}-strong"] = strong
         rows[f"{dataset}/qcn-unbranched"] = {"model": "qcn-unbranched", "epochs": epochs, **AUTHORS}
     for model in SMALL_MODELS:
-        rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 400, "lr": 1e-2}
+        rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 100, "batch_size": 32, "lr": 1e-2}
     for dataset, epochs in {"mnist": 40, "fashion-mnist": 60, "cifar10": 100}.items():
         rows[f"{dataset}/cnn-wide"] = {"epochs": min(epochs, 60), **TEACHER}
         for model in SMALL_MODELS:
