@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from evidence import RESULTS, by_model, chosen, mean_errors, robustness_files
+from evidence import RESULTS, by_model, chosen, mean_errors, robustness_files, varied_alike
 from matplotlib.figure import Figure
 
 from qcn.plots import COLOURS
@@ -70,9 +70,11 @@ def robustness(dataset: str, record: dict[str, Any]) -> None:
 def azimuths(rows: list[dict[str, Any]]) -> bool:
     """Error at each azimuth as a polar plot, QCN beside its rivals; False where no run on record has such errors."""
     rows = [row for row in rows if "novel" in (row.get("by_azimuth") or {})]
-    groups = {model: runs for model in ("qcn", "cnn-small", "cnn") if (runs := chosen(rows, POLAR, model))}
-    if not groups:
+    ours = chosen(rows, POLAR, "qcn")
+    if not ours:
         return False
+    rivals = {model: chosen(rows, POLAR, model) for model in ("cnn-small", "cnn")}
+    groups = {"qcn": ours} | {model: runs for model, runs in rivals.items() if runs and varied_alike(ours, runs)}
     canvas = Figure(figsize=(6.4, 5.6), layout="constrained")
     ax = canvas.subplots(subplot_kw={"projection": "polar"})
     for colour, (model, runs) in zip(COLOURS, groups.items(), strict=False):

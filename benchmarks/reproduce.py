@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from evidence import MORE
 from machine import facts
 
 from qcn.distributed import first_process
@@ -33,7 +34,6 @@ LARGE = {"loss": "ce", "lr": 1e-3}
 TEACHER = {"model": "cnn-wide", "lr": 3e-3, "weight_decay": 2e-2, "augment": "cutout", "precision": "bf16"}
 TAUGHT = {"lr": 1e-2, "weight_decay": 5e-3, "augment": "cutout"}
 SMALL_MODELS = ("qcn", "cnn-small")
-NOTED = ("weight_decay", "iterations", "mode", "teachers")  # settings that a result has where they are not the default
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
@@ -46,10 +46,10 @@ def _recipes() -> dict[str, dict[str, Any]]:
     for name, epochs in sets.items():
         dataset = f"viewpoints-{name}"
         for model, settings in {"qcn": AUTHORS, "cnn-small": SMALL, "cnn": LARGE}.items():
-            rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, **settings}
-            strong = {"model": model, "epochs": epochs, **settings, "augment": "strong"}
-            rows[f"{dataset}/{model}-strong"] = strong
-        rows[f"{dataset}/qcn-unbranched"] = {"model": "qcn-unbranched", "epochs": epochs, **AUTHORS}
+            rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, "augment": "light", **settings}
+            for augment in ("turned", "strong"):
+                rows[f"{dataset}/{model}-{augment}"] = rows[f"{dataset}/{model}"] | {"augment": augment}
+        rows[f"{dataset}/qcn-unbranched-turned"] = rows[f"{dataset}/qcn-turned"] | {"model": "qcn-unbranched"}
     for model in SMALL_MODELS:
         rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 100, "batch_size": 32, "lr": 1e-2}
     for dataset, epochs in {"mnist": 40, "fashion-mnist": 60, "cifar10": 100}.items():
@@ -96,21 +96,26 @@ def folder_of(runs: Path, row: str, seed: int) -> Path:
     return runs / f"{row.replace('/', '--')}-seed{seed}"
 
 
+def told(settings: dict[str, Any]) -> dict[str, Any]:
+    """What a result says of a run's settings, as run.json has them; some only where they are not the preset's."""
+    usual = asdict(settings_from("best", dataset="", model=""))
+    names = ("dataset", "model", "loss", "lr", "epochs", "batch_size", "augment", "label_smoothing", "seed")
+    found = {name: settings[name] for name in names}
+    found |= {name: settings[name] for name in MORE if settings.get(name) not in (usual[name], None, [])}
+    if teachers := found.get("teachers"):
+        found["teachers"] = [row_of(Path(teacher)) for teacher in teachers]
+    return found
+
+
 def result(folder: Path, row: str) -> dict[str, Any]:
     """A finished run: its settings, its validation error, and the error of each test split with its 95 % interval."""
     run = json.loads((folder / RUN).read_text(encoding="utf-8"))
     evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text(encoding="utf-8"))
     best = run[evaluation["checkpoint"]]
     epoch = next(one for one in run["history"] if one["epoch"] == best["epoch"])
-    names = ("dataset", "model", "loss", "lr", "epochs", "batch_size", "augment", "label_smoothing", "seed")
-    usual = asdict(settings_from("best", dataset="", model=""))
-    noted = {name: run["settings"][name] for name in NOTED if run["settings"][name] not in (usual[name], [])}
-    if teachers := noted.get("teachers"):
-        noted["teachers"] = [row_of(Path(teacher)) for teacher in teachers]
     return {
         "row": row,
-        **{name: run["settings"][name] for name in names},
-        **noted,
+        **told(run["settings"]),
         "checkpoint": evaluation["checkpoint"],
         "epoch": best["epoch"],
         "weights_sha256": best["sha256"],

@@ -16,8 +16,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import evidence
 import torch
 from machine import facts
+from reproduce import told
 from typer.main import get_command
 
 from qcn import data
@@ -62,7 +64,8 @@ def recipe(settings: Settings) -> str:
             continue
         if name not in known:
             raise UsageError(f"the run has {name} = {value!r}, for which `qcn train` has no option")
-        words.append(known[name] if value is True else f"{known[name]} {value}")
+        values = value if isinstance(value, tuple) else (value,)
+        words += [known[name] if one is True else f"{known[name]} {one}" for one in values]
     return " ".join(words)
 
 
@@ -76,11 +79,8 @@ def on_record(**wanted: Any) -> list[dict[str, Any]]:
 
 def seeds(run: Run) -> Seeds | None:
     """The spread over the runs on record that differ from this one in nothing but the seed."""
-    fixed = {name: getattr(run.settings, name) for name in ("dataset", "model", "loss", "lr", "epochs", "batch_size")}
-    varied = run.settings.augment, run.settings.label_smoothing
-    rows = [
-        row for row in on_record(**fixed) if (row.get("augment", "light"), row.get("label_smoothing", 0.0)) == varied
-    ]
+    ours = evidence.recipe(told(json.loads(json.dumps(asdict(run.settings)))))
+    rows = [row for row in on_record(batch_size=run.settings.batch_size) if evidence.recipe(row) == ours]
     if len(rows) < 2:
         return None
     split = "novel" if "novel" in rows[0]["splits"] else "test"

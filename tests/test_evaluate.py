@@ -128,7 +128,7 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
     for bad, says in (
         (text[: len(text) // 2], "run.json is not valid JSON"),
         ("[]", "run.json must be an object, not a list"),
-        (text.replace('"schema": 2', '"schema": 99'), "schema 99; this version of qcn reads 2"),
+        (text.replace('"schema": 3', '"schema": 99'), "schema 99; this version of qcn reads 3"),
         (text.replace('"history"', '"histroy"'), "run.json has an unknown entry 'histroy'"),
         (text.replace('"last": {', '"last": {"extra": 1,'), "run.json: last has an unknown entry 'extra'"),
         (text.replace('"last": {', '"last": {"epoch": 1,'), "the key 'epoch' appears twice"),

@@ -46,6 +46,17 @@ def test_a_recipe_is_chosen_by_validation_and_not_by_the_test(made: SimpleNamesp
     assert made.evidence.chosen(plain + strong, "viewpoints-azimuth-pooled", "qcn") == strong
 
 
+def test_a_recipe_for_novel_viewpoints_is_chosen_by_other_toys(made: SimpleNamespace) -> None:
+    light = [run("qcn", seed, 0.10) for seed in range(3)]
+    turned = [run("qcn", seed, 0.20, validation=0.01, augment="turned") for seed in range(3)]
+    untried = [run("qcn", seed, 0.01, augment="turned", iterations=1) for seed in range(5)]
+    tried = [
+        run("qcn", 0, 0.3, dataset="viewpoints-dev"),
+        run("qcn", 0, 0.2, dataset="viewpoints-dev", augment="turned"),
+    ]
+    assert made.evidence.chosen(light + turned + untried + tried, "viewpoints-azimuth-pooled", "qcn") == turned
+
+
 def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: SimpleNamespace) -> None:
     published = {"paper": {"svhn": 4.63}, "capsules": {}}
     rows = [run("qcn", 0, 0.2), run("cnn", 0, 0.1)]

@@ -36,6 +36,9 @@ def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, t
 
 def test_the_rows_are_listed_and_others_refused() -> None:
     listed = reproduce("--list")
-    assert "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 loss=spread lr=0.01" in listed.stdout.splitlines()
+    assert (
+        "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 augment=light loss=spread lr=0.01"
+        in listed.stdout.splitlines()
+    )
     wrong = reproduce("mnist/qnc")
     assert wrong.returncode == 2 and "there is no row mnist/qnc: see --list" in wrong.stderr

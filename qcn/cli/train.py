@@ -54,7 +54,9 @@ def train(
     kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} auto if not given.")] = None,
     augment: Annotated[
         str | None,
-        typer.Option(help="Variations of training images: none, light (if not given), turned, cutout or strong."),
+        typer.Option(
+            help="Variations of training images: none, light, turned, cutout or strong; the data set's if not given."
+        ),
     ] = None,
     label_smoothing: Annotated[
         float | None, typer.Option(help="Share of a label that is spread over all classes; 0 if not given.")
@@ -65,9 +67,10 @@ def train(
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of routing; those of the network if not given, qcn: 2.")
     ] = None,
-    teacher: Annotated[
+    teachers: Annotated[
         list[str] | None,
         typer.Option(
+            "--teacher",
             autocompletion=complete.or_folder(complete.shipped),
             help="Learn the answers of this run too (distillation); of several by their mean. None if not given.",
         ),
@@ -103,7 +106,7 @@ def train(
         "label_smoothing": label_smoothing,
         "weight_decay": weight_decay,
         "iterations": iterations,
-        "teachers": tuple(teacher) if teacher else None,
+        "teachers": tuple(teachers) if teachers else None,
         "init": init,
         "seed": seed,
         "size": size,

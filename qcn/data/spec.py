@@ -17,6 +17,7 @@ from qcn.data.fit import Fit
 from qcn.data.imageset import ImageSet, Splits
 from qcn.errors import UsageError, unknown_name
 
+Augment = Literal["none", "light", "turned", "cutout", "strong"]
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
 
@@ -136,17 +137,16 @@ class Augmentation:
         """How many random numbers vary an image: row, column and mirroring, and seven more where more is varied."""
         return 10 if self.turns or self.light or self.cutout or self.mixup else 3
 
-    def turned(self) -> "Augmentation":
-        """Also turned and scaled."""
-        return replace(self, rotation=30.0, scale=0.15)
-
-    def cut(self) -> "Augmentation":
-        """Also with a part left out."""
-        return replace(self, cutout=0.3)
-
-    def stronger(self) -> "Augmentation":
-        """With everything that there is, on top of what this one has."""
-        return replace(self, shift=max(self.shift, 4), rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2)
+    def varied(self, how: Augment) -> "Augmentation":
+        """No variations, these (light), or these and more: turned and scaled, with a part cut out, or everything."""
+        shift = max(self.shift, 4)
+        return {
+            "none": Augmentation(),
+            "light": self,
+            "turned": replace(self, rotation=30.0, scale=0.15),
+            "cutout": replace(self, cutout=0.3),
+            "strong": replace(self, shift=shift, rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2),
+        }[how]
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class Dataset:
 
     load          reads the folder `data_dir / folder` and returns the splits
     augmentation  by training preset, "paper" or "best"
+    augment       how much more than that the preset "best" varies images: see `varied`
     files         what `qcn datasets fetch` downloads; empty for a set that is rendered here, or brought by hand
     contents      the md5 of each file that `load` reads, by its name, unpacked
     stored        of a folder of pictures: how they are kept
@@ -190,6 +191,7 @@ class Dataset:
     load: Callable[[Path], Splits]
     preprocessing: Preprocessing = Preprocessing()
     augmentation: dict[str, Augmentation] = field(default_factory=dict)
+    augment: Augment = "light"
     files: tuple[RemoteFile, ...] = ()
     contents: Mapping[str, str] = field(default_factory=dict)
     stored: Stored | None = None

@@ -124,15 +124,7 @@ def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
 
 def augmentation_of(settings: Settings, dataset: Dataset) -> Augmentation:
     """How the run varies its training images."""
-    own = dataset.augmentation[settings.preset]
-    levels = {
-        "none": Augmentation(),
-        "light": own,
-        "turned": own.turned(),
-        "cutout": own.cut(),
-        "strong": own.stronger(),
-    }
-    return levels[settings.augment]
+    return dataset.augmentation[settings.preset].varied(settings.augment or "light")
 
 
 def floating(network: nn.Module) -> list[Tensor]:
@@ -155,6 +147,9 @@ class Training:
     def __init__(
         self, settings: Settings, splits: Splits, out: Path, device: torch.device, dataset: Dataset | None = None
     ) -> None:
+        dataset = dataset or find(settings.dataset, settings.stored)
+        if settings.augment is None:
+            settings = replace(settings, augment=dataset.augment if settings.preset == "best" else "light")
         self.settings, self.splits, self.out, self.device = settings, splits, out, device
         if settings.batch_size % world_size():
             raise UsageError(f"a batch of {settings.batch_size} cannot be shared evenly by {world_size()} processes")
@@ -163,7 +158,6 @@ class Training:
             raise UsageError(f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images")
         self.total_steps = self.steps_per_epoch * settings.epochs
 
-        dataset = dataset or find(settings.dataset, settings.stored)
         self.augmentation = augmentation_of(settings, dataset)
         self.preprocessing = dataset.preprocessing.fitted(splits.train)
         self.record = new_run(settings, dataset.name, splits, self.preprocessing)

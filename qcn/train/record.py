@@ -19,7 +19,7 @@ from qcn.names import RUN, Mode
 from qcn.train.settings import Settings
 from qcn.zoo import MODELS, create
 
-SCHEMA = 2
+SCHEMA = 3
 OPTIONS = ("mode", "size", "iterations")
 
 

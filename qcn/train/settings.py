@@ -1,10 +1,10 @@
 """The settings of a training run, and the two presets they start from."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from qcn.data.fit import Fit
-from qcn.data.spec import Stored
+from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
 from qcn.names import Mode, Precision
@@ -12,7 +12,6 @@ from qcn.routing import Kernels
 from qcn.train.losses import Loss
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
-Augment = Literal["none", "light", "turned", "cutout", "strong"]
 CHOICES = {
     "augment": get_args(Augment),
     "loss": get_args(Loss),
@@ -34,7 +33,7 @@ class Settings:
     clip          largest gradient norm; None: not clipped
     ema           decay of the averaged weights that evaluation uses; None: the raw weights
     kernels       of routing: fused where there are any (auto), always (fused) or never (reference)
-    augment       variations of training images: none, light (what the data set has), or more (`qcn.data.spec`)
+    augment       variations of training images (`qcn.data.spec`); None: those that the data set asks for
     label_smoothing   share of a label that is spread over all classes; of cross-entropy only
     iterations    of routing; None: the network's own
     init          the run whose weights this one starts from
@@ -58,7 +57,7 @@ class Settings:
     precision: Precision = "fp32"
     compile: bool = False
     kernels: Kernels = "auto"
-    augment: Augment = "light"
+    augment: Augment | None = None
     label_smoothing: float = 0.0
     iterations: int | None = None
     init: str | None = None
@@ -70,8 +69,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, choices in {**CHOICES, "preset": tuple(PRESETS)}.items():
-            if getattr(self, name) not in choices:
-                raise unknown_name(name, str(getattr(self, name)), choices)
+            if (value := getattr(self, name)) is not None and value not in choices:
+                raise unknown_name(name, str(value), choices)
         for name in ("epochs", "batch_size", "lr"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be positive, not {getattr(self, name)}")

@@ -81,6 +81,7 @@ def test_entries_of_the_registry(folder: Path):
         "viewpoints-azimuth-pooled",
         "viewpoints-elevation",
         "viewpoints-elevation-pooled",
+        "viewpoints-dev",
         "viewpoints-demo",
     ]
     for entry in DATASETS:
@@ -95,7 +96,7 @@ def test_entries_of_the_registry(folder: Path):
 def test_importing_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; import qcn.data.viewpoints as v; print(len(v.DATASETS))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "6"
+    assert done.stdout.strip() == "7"
 
 
 # ---- geometry --------------------------------------------------------------------------------------------------------

@@ -134,6 +134,7 @@ def _dataset(
         load=partial(_load, name=name, variant=variant, axis=axis, pooled=pooled),
         preprocessing=Preprocessing(resize=48 if variant.size == FULL.size else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
+        augment="light" if variant == DEMO else "turned",
         terms="rendered by this product, whose licence applies",
     )
 
