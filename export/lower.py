@@ -25,6 +25,7 @@ from qcn.export.program import (
     Operation,
     Output,
     Pool,
+    Product,
     Program,
     Route,
     Shape,
@@ -40,17 +41,39 @@ CLASSES = "classes"  # the name of the last layer; a QCN's capsule layers before
 
 def lower(network: nn.Module, height: int, width: int) -> Program:
     """The program of a trained network, for images of this size."""
+    return _lowered(network, height, width)[0]
+
+
+def layer_scales(network: nn.Module, plan: Program) -> dict[str, float]:
+    """By name of a network's layer the scale of its input, for those that its calibrated program has in int8."""
+    program, modules = _lowered(network, *plan.input.shape[1:])
+    if [op.name for op in program.operations] != [op.name for op in plan.operations]:
+        raise UsageError("the plan is of another network: its operations have other names")
+    names = {id(module): name for name, module in network.named_modules()}
+    return {
+        names[id(module)]: scale
+        for op in plan.operations
+        if isinstance(op, Product) and op.precision == "int8"
+        for module, scale in zip(modules[op.name], op.input_scales, strict=True)
+    }
+
+
+def _lowered(network: nn.Module, height: int, width: int) -> tuple[Program, dict[str, list[nn.Module]]]:
+    """The program, and the layers of each convolution and linear in it, in the order of its inputs."""
     if not isinstance(network, QCN | CNN | ResidualCNN):
         raise UsageError(
             f"{type(network).__name__} is for training only: EM and VB routing with matrix capsules have no deployment "
             "form. Export carries the Quaternion Capsule Networks (qcn, qcn-unbranched, qcn-tiny), cnn and cnn-small"
         )
+    build = ProgramBuilder(network.in_channels, height, width)
     if isinstance(network, CNN):
-        return _lower_cnn(network, height, width)
-    if isinstance(network, ResidualCNN):
-        return _lower_residual_cnn(network, height, width)
-    check_sides(height, width, network.smallest_input)
-    return _lower_qcn(network, height, width)
+        program = _lower_cnn(network, build)
+    elif isinstance(network, ResidualCNN):
+        program = _lower_residual_cnn(network, build)
+    else:
+        check_sides(height, width, network.smallest_input)
+        program = _lower_qcn(network, build)
+    return program, build.layers
 
 
 class ProgramBuilder:
@@ -61,6 +84,7 @@ class ProgramBuilder:
         self.operations: list[Operation] = []
         self.arrays: dict[str, Array] = {}
         self.shapes: dict[str, Shape] = {IMAGE: self.input.shape}
+        self.layers: dict[str, list[nn.Module]] = {}  # of convolutions and linears, by operation
 
     def program(self, **outputs: tuple[str, Shape]) -> Program:
         """The whole; outputs by name, each a value and the shape to give it out in."""
@@ -102,6 +126,7 @@ class ProgramBuilder:
         weights = tuple(
             self._array(name, role, double(conv.weight) * scale[:, None, None, None]) for _, role, conv in sources
         )
+        self.layers[name] = [conv for _, _, conv in sources]
         stride, padding = int(main.stride[0]), int(main.padding[0])
         places = slide(self.shapes[value][1:], main.kernel_size, stride, padding)
         return self._add(
@@ -143,6 +168,7 @@ class ProgramBuilder:
 
     def linear(self, name: str, value: str, linear: nn.Linear, ending: Ending) -> str:
         """A fully connected layer, of all numbers of the value in order."""
+        self.layers[name] = [linear]
         return self._add(
             Linear(
                 name=name,
@@ -195,8 +221,7 @@ class ProgramBuilder:
         return operation.name
 
 
-def _lower_qcn(network: QCN, height: int, width: int) -> Program:
-    build = ProgramBuilder(network.in_channels, height, width)
+def _lower_qcn(network: QCN, build: ProgramBuilder) -> Program:
     pose, activation = lower_extractor(network.extractor, build)
     names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
     layers = [*network.layers, network.class_capsules]
@@ -205,11 +230,11 @@ def _lower_qcn(network: QCN, height: int, width: int) -> Program:
     return build.program(activation=(activation, (network.classes,)), pose=(pose, (network.classes, 3)))
 
 
-def _lower_cnn(network: CNN, height: int, width: int) -> Program:
+def _lower_cnn(network: CNN, build: ProgramBuilder) -> Program:
+    _, height, width = build.input.shape
     if (height, width) != (network.size, network.size):
         size = f"{network.size}×{network.size}"
         raise UsageError(f"this CNN was built for images of {size}, not {height}×{width}")
-    build = ProgramBuilder(network.in_channels, height, width)
     value = build.convolution("conv1", IMAGE, network.conv1, ending="relu")
     value = build.pool("pool1", value, "max", 2, 2)
     value = build.convolution("conv2", value, network.conv2, ending="relu")
@@ -219,10 +244,10 @@ def _lower_cnn(network: CNN, height: int, width: int) -> Program:
     return build.program(activation=(value, (network.classes,)))
 
 
-def _lower_residual_cnn(network: ResidualCNN, height: int, width: int) -> Program:
+def _lower_residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
+    _, height, width = build.input.shape
     if height != width:
         raise UsageError(f"export carries cnn-small for square images, not for {height}×{width}")
-    build = ProgramBuilder(network.in_channels, height, width)
     value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
     side = build.shapes[value][1]
     value = build.pool("mean", value, "average", side, side)

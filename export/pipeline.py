@@ -15,10 +15,11 @@ import qcn
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export import precision, targets
 from qcn.export.bundle import MANIFEST, WEIGHTS, Artefact, Batch, Bundle
-from qcn.export.bundle.manifest import BUNDLE, Format, file_of, manifest_of, tools
+from qcn.export.bundle.manifest import BUNDLE, CARRY_CODE, Format, file_of, manifest_of, tools
+from qcn.export.program import Program
 from qcn.export.tensorrt.config import BuildRequest
 from qcn.export.tensorrt.find import FLAVOURS
-from qcn.names import PRECISIONS, RUN, Precision
+from qcn.names import PRECISIONS, RUN, OperationPrecision, Precision
 from qcn.packages import installed
 from qcn.progress import doing, part
 
@@ -42,7 +43,8 @@ OTHER_FORMATS = {
     **dict.fromkeys(("safetensors", "libqcn", "c", "cpp"), "the weights for libqcn, in C and C++, are --format native"),
 }
 OTHER_PRECISIONS = {
-    **dict.fromkeys(("int8", "int4", "fp8", "uint8"), "the smallest is half precision: --precision fp16"),
+    "int8": "int8 needs images to choose its scales by: `qcn calibrate` makes such a bundle",
+    **dict.fromkeys(("int4", "fp8", "uint8"), "the smallest are --precision fp16, and int8 by `qcn calibrate`"),
     **dict.fromkeys(("half", "float16", "16"), "half precision is --precision fp16"),
     **dict.fromkeys(("single", "float32", "float", "32"), "single precision is --precision fp32"),
     "bfloat16": "it is --precision bf16 here",
@@ -85,10 +87,12 @@ class Request:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
         self.engine()
 
-    def engine(self, timing_cache: Path | None = None, sm: int | None = None) -> BuildRequest:
-        """The engine that this asks for."""
+    def engine(
+        self, timing_cache: Path | None = None, sm: int | None = None, precision: OperationPrecision | None = None
+    ) -> BuildRequest:
+        """The engine that this asks for, in this precision or another."""
         return BuildRequest(
-            self.precision,
+            precision or self.precision,
             self.batch,
             tf32=self.tf32,
             optimization=self.optimization,
@@ -97,9 +101,10 @@ class Request:
             sm=sm,
         )
 
-    def command(self, format: str, source: str = BUNDLE) -> str:
-        """The command that asks for the same of a bundle."""
-        valued: dict[str, object] = {"--format": format, "--precision": self.precision}
+    def command(self, format: str, source: str = BUNDLE, calibrated: bool = False) -> str:
+        """The command that asks for the same of a bundle; a `calibrated` one has its own precision."""
+        valued: dict[str, object] = {"--format": format}
+        valued |= {"--precision": self.precision} if not calibrated else {}
         switches = {"--every-layer": self.every_layer}
         if format in ("onnx", "trt"):
             valued |= {"--batch": self.batch, "--opset": self.opset}
@@ -129,6 +134,20 @@ class Job:
     bundle: Bundle
     request: Request
 
+    @property
+    def program(self) -> Program:
+        """The bundle's program in the precision asked for; a calibrated one says itself what it computes in."""
+        program, asked = self.bundle.program(), self.request.precision
+        if not program.calibrated:
+            return program.at(asked, rest=asked)
+        if asked not in ("fp32", program.precision):
+            raise UsageError(f"{self.bundle.folder} is calibrated, each operation in its own: leave out --precision")
+        return program
+
+    def precision_of(self, program: Program) -> OperationPrecision:
+        """What a file of this program is named for."""
+        return program.precision if program.calibrated else self.request.precision
+
 
 def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> tuple[Bundle, list[Made]]:
     """Make what is asked for, from the run or bundle in `source`; the bundle takes in each artefact when it is done."""
@@ -141,7 +160,8 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
         unrolled, fused = replace(request, routing="unrolled"), replace(request, routing="fused")
         of_engine = request if capsules else unrolled
         wanted = [("onnx", fused)] if capsules else []
-        wanted += [(name, of_engine if name == "trt" else unrolled) for name in FORMATS]
+        formats = [name for name in FORMATS if name not in CARRY_CODE or not bundle.program().calibrated]
+        wanted += [(name, of_engine if name == "trt" else unrolled) for name in formats]
     elif not capsules:
         raise UsageError(f"{bundle.manifest.name} has no capsule layers to fuse: leave out --routing fused")
     made = []
@@ -221,6 +241,10 @@ def _need_torch(what: str) -> None:
 
 def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> Made:
     request = job.request
+    if job.bundle.program().calibrated:
+        raise UsageError(
+            f"{format} is not made of a calibrated network, whose integers torch has no kernels for: --format onnx"
+        )
     file = file_of(format, request.precision)
     with job.bundle.adding(file, format, request.precision, request.command(format)) as draft:
         draft.facts = write(
@@ -258,14 +282,16 @@ def onnx_graph(job: Job, routing: "Routing") -> Artefact:
 
     from qcn.export.onnx.build import build
 
-    request, bundle = job.request, job.bundle
-    opset = request.opset or (BF16_OPSET if request.precision == "bf16" else OLDEST_OPSET)
+    request, bundle, program = job.request, job.bundle, job.program
+    kind = job.precision_of(program)
+    opset = request.opset or (BF16_OPSET if kind == "bf16" else OLDEST_OPSET)
     format, batch = GRAPHS[routing], request.batch
-    file = file_of(format, request.precision)
-    command = request.command("trt" if routing == "tensorrt" else "onnx")  # an engine's graph is made with the engine
-    with bundle.adding(file, format, request.precision, command, batch=batch) as draft:
+    file = file_of(format, kind)
+    # An engine's graph is made with the engine.
+    command = request.command("trt" if routing == "tensorrt" else "onnx", calibrated=program.calibrated)
+    with bundle.adding(file, format, kind, command, batch=batch) as draft:
         model = build(
-            bundle.program().at(request.precision, rest=request.precision),
+            program,
             routing=routing,
             batch=batch.min if batch.min == batch.max else None,
             opset=opset,
@@ -287,7 +313,8 @@ def _trt(job: Job) -> Made:
     from qcn.export.tensorrt import plugin
     from qcn.export.tensorrt.build import build, find, told
 
-    request, bundle = job.request, job.bundle
+    request, bundle, program = job.request, job.bundle, job.program
+    kind, command = job.precision_of(program), request.command("trt", calibrated=program.calibrated)
     target = targets.target(request.target)
     loaded: plugin.Plugin | None = None
     try:
@@ -301,15 +328,14 @@ def _trt(job: Job) -> Made:
         raise MissingError(obstacle)
     graph = bundle.path(graph_for_engine(job))
     if obstacle:
-        commands = targets.device_commands(bundle.folder, request.command("trt"))
+        commands = targets.device_commands(bundle.folder, command)
         return Made("trt", reason=obstacle, commands=tuple(commands))
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
-    engine = build(graph, request.engine(timings, sm), found, told(f"building an engine by {found}"), loaded)
+    engine = build(graph, request.engine(timings, sm, kind), found, told(f"building an engine by {found}"), loaded)
     file = f"engines/{engine.file_name}"
     fused = bool(engine.facts["plugin"])
-    command = request.command("trt")
-    with bundle.adding(file, "trt", request.precision, command, batch=request.batch, plugin=fused) as draft:
+    with bundle.adding(file, "trt", kind, command, batch=request.batch, plugin=fused) as draft:
         draft.path.write_bytes(engine.plan)
         draft.found, draft.facts = engine.facts["precision_found"], engine.facts
     return Made("trt", bundle.find(file), receipt=engine.receipt)
@@ -319,7 +345,7 @@ def graph_for_engine(job: Job) -> Artefact:
     """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
     request, routing = job.request, ENGINE_ROUTINGS[job.request.routing]
     for artefact in job.bundle.manifest.files:
-        if artefact.file == file_of(GRAPHS[routing], request.precision) and artefact.batch is not None:
+        if artefact.file == file_of(GRAPHS[routing], job.precision_of(job.program)) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
             layers_shown = len(artefact.facts.get("outputs", ())) > len(job.bundle.manifest.outputs)
             opset_fits = request.opset in (None, artefact.facts.get("opset"))

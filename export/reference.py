@@ -1,12 +1,14 @@
 """The trained network's own answers, for golden.safetensors: by the reference routing, in float64 and float32.
 
-Nothing here has gone through `qcn.export.lower`: a fault of folding must show when an artefact is compared with these.
+They have not gone through `qcn.export.lower`: a fault of folding must show when an artefact is compared with them.
+What a program answers (`evaluated`) is for images that the trained network is not there for, and for calibrated
+networks, whose plan is their program.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.bundle.golden import Answers, Golden, Step, step_names
+from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step, step_names
 from qcn.export.lower import CLASSES
+from qcn.export.program import Array, Program
+from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN, choose_kernels
 from qcn.train.record import Run
 
@@ -30,6 +34,10 @@ REAL = 16  # images of the data set among the golden ones, beside the edge cases
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB an image in float64
 STEPPED = 2  # rows whose routing is kept step by step: they show where a fault is, all rows show that there is one
 DENORMAL = "denormal"
+# By what share of itself float32 may move a number before it is rounded to int8: two units in the last place. What lies
+# nearer to the middle between two steps may become either.
+NUDGE = 2.0**-22
+LAYERED = 8  # rows of a calibrated network whose layers are kept: its bundle is to be small
 
 
 @dataclass(frozen=True)
@@ -119,14 +127,80 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
             kept = seen.setdefault(f"capsules{i + 1}", [])
             layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
         names = step_names([*seen, CLASSES], network.config.iterations)
+    whole, steps = _run(network, image)
+    layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
+    return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
+
+
+def planned(golden: Golden, program: Program) -> Golden:
+    """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
+    exact, single = evaluated(program, golden.input)
+    layers, layers_float32 = (
+        {name: Answers(of.activation[:LAYERED], of.pose[:LAYERED]) for name, of in one.layers.items()}
+        for one in (exact, single)
+    )
+    return replace(
+        golden,
+        reference=exact.answers,
+        float32=single.answers,
+        layers=layers,
+        layers_float32=layers_float32,
+        steps=exact.steps,
+        steps_float32=single.steps,
+        plan=True,
+        trained=golden.reference,
+    )
+
+
+def evaluated(program: Program, inputs: NDArray[np.float32]) -> tuple[Evaluation, Evaluation]:
+    """What a program answers in float64, and again with all the rounding that a body of it may do."""
+    image = torch.from_numpy(inputs)
+    exact = program_answers(program, image.double())
+    nudges = (NUDGE, -NUDGE) if program.calibrated else (0.0,)
+    return exact, _furthest(exact, [program_answers(program, image, nudge) for nudge in nudges])
+
+
+def program_answers(program: Program, image: Tensor, nudge: float = 0.0) -> Evaluation:
+    """What a program makes of `image` [N, C, h, w], in its precision; `nudge` as in `Interpreter`."""
+    network = Interpreter(program, every_layer=True, kernels="reference", nudge=nudge).eval()
+    network = network.double() if image.dtype == torch.float64 else network
+    layers = [route.name for route in program.routes]
+    whole, steps = _run(network, image)
+    named = {output.name: _joined(whole, place) for place, output in enumerate(network.outputs)}
+    poses = named.get("pose", np.empty((*named["activation"].shape, 0), named["activation"].dtype))
+    inner = {layer: Answers(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers[:-1]}
+    names = step_names(layers, len(steps) // max(1, len(layers)))
+    return Evaluation(Answers(named["activation"], poses), inner, dict(zip(names, steps, strict=True)))
+
+
+def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
+    """What a network gives for each batch of `image`, and the steps of its routing for the first."""
     steps: list[Step] = []
     whole = []
     with torch.inference_mode():
         for number, batch in enumerate(image.split(BATCH)):
             with routing.watched(lambda *step: steps.append(_kept(*step))) if number == 0 else nullcontext():
                 whole.append(network(batch))
-    layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
-    return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
+    return whole, steps
+
+
+def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:
+    """Of each array the one that is furthest from the exact one."""
+
+    def of(pick: Callable[[Evaluation], Array]) -> Array:
+        return max((pick(one) for one in others), key=lambda x: np.abs(x - pick(exact)).max(initial=0.0))
+
+    def answers_of(pick: Callable[[Evaluation], Answers]) -> Answers:
+        return Answers(of(lambda one: pick(one).activation), of(lambda one: pick(one).pose))
+
+    def step_of(name: str) -> Step:
+        return Step(*(of(lambda one, q=q: getattr(one.steps[name], q)) for q in QUANTITIES))  # type: ignore[misc]
+
+    return Evaluation(
+        answers_of(lambda one: one.answers),
+        {name: answers_of(lambda one, name=name: one.layers[name]) for name in exact.layers},  # type: ignore[misc]
+        {name: step_of(name) for name in exact.steps},
+    )
 
 
 def _kept(*step: Tensor) -> Step:

@@ -4,7 +4,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,18 @@ class ModelInfo(ctypes.Structure):
         ("poses", ctypes.c_int),
         ("image_height", ctypes.c_int),
         ("image_width", ctypes.c_int),
+        ("operations", ctypes.c_int),
+    )
+
+
+class Operation(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("op", ctypes.c_char_p),
+        ("asked", ctypes.c_char_p),
+        ("ran", ctypes.c_char_p),
+        ("kernel", ctypes.c_char_p),
     )
 
 
@@ -92,6 +104,16 @@ class SessionParams(ctypes.Structure):
     )
 
 
+class OperationRun(NamedTuple):
+    """An operation of a program: the precision asked for, the one it is computed in, and by which kernels."""
+
+    name: str
+    op: str
+    asked: str
+    ran: str
+    kernel: str
+
+
 def image_of(pixels: NDArray[np.uint8]) -> Image:
     """A picture [H, W] or [H, W, C] where it is, without a copy: it must live for as long as it is used."""
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
@@ -115,7 +137,9 @@ class Model:
         self_test: int = 1,
         public_key: bytes | None = None,
     ) -> None:
-        self._library: Any = load_library("qcn_model_load", "qcn_session_create", "qcn_infer", "qcn_preprocess")
+        self._library: Any = load_library(
+            "qcn_model_load", "qcn_session_create", "qcn_infer", "qcn_preprocess", "qcn_model_operation"
+        )
         self._library.qcn_last_error.restype = ctypes.c_char_p
         self._library.qcn_model_class.restype = ctypes.c_char_p
         for free in (self._library.qcn_model_free, self._library.qcn_session_free):
@@ -145,6 +169,16 @@ class Model:
     def input(self) -> tuple[int, int, int]:
         """[C, H, W] of what the network sees."""
         return self.info.channels, self.info.height, self.info.width
+
+    @property
+    def operations(self) -> list[OperationRun]:
+        """What runs, operation by operation; empty where the backend does not say."""
+        found = []
+        for index in range(self.info.operations):
+            operation = Operation(ctypes.sizeof(Operation))
+            self.check(self._library.qcn_model_operation(self._handle, index, ctypes.byref(operation)))
+            found.append(OperationRun(*(getattr(operation, name).decode() for name in OperationRun._fields)))
+        return found
 
     def preprocess(self, image: Image) -> NDArray[np.float32]:
         """A picture as the network sees it, [C, H, W]."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from qcn.binding import Model
 from qcn.errors import MissingError, UsageError
 from qcn.export import precision
 from qcn.export.bundle import Bundle
@@ -112,12 +113,14 @@ def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Support:
 
 
 def _native(artefact: Artefact, bundle: Bundle) -> Support:
-    bundle.program()
+    program = bundle.program()
     try:
         load_library("qcn_model_load")
     except MissingError as error:
         return Support("cannot", str(error), BUILD)
-    return Support("runs", f"by libqcn, {find_library()}")
+    found = Model(bundle.folder, backend="native", self_test=0).operations if program.calibrated else []
+    lower = sorted({f"{run.asked} as {run.ran} by {run.kernel}" for run in found if run.asked != "fp32"})
+    return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 
 def _golden(artefact: Artefact, bundle: Bundle) -> Support:

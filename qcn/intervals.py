@@ -1,10 +1,11 @@
-"""The uncertainty of a counted share. Without scipy, which a device does not have."""
+"""The uncertainty of a counted share, and of a difference of two. Without scipy, which a device does not have."""
 
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
 NORMAL = NormalDist().inv_cdf(0.975)  # a normal deviate is within this many standard deviations 95 times out of 100
+ONE_SIDED = NormalDist().inv_cdf(0.95)  # and below this many above the mean
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
@@ -29,3 +30,29 @@ class ErrorRate:
     @staticmethod
     def of(wrong: int, total: int) -> "ErrorRate":
         return ErrorRate(wrong, total, wrong / total, *wilson(wrong, total))
+
+
+def paired_drop(lost: int, won: int, total: int) -> tuple[float, float]:
+    """The 90 % interval of (lost - won) / total, of answers to the same images before and after a change.
+
+    `lost` were right before and are wrong now, `won` the other way round. The true drop is above the upper end in 5 of
+    100 cases. It is the score interval of Tango (1998), which stays honest where next to no answer changes: with none
+    of 1,000 it ends at 0.27 points.
+    """
+    return -_drop_above(won, lost, total), _drop_above(lost, won, total)
+
+
+def _drop_above(lost: int, won: int, total: int) -> float:
+    """The upper end, by bisection: the drop so large that what was seen is ONE_SIDED standard errors below it."""
+
+    def seen_below(drop: float) -> float:
+        b = (2 * total - lost + won) * drop - lost - won
+        likely_won = (math.sqrt(b * b + 8 * total * won * drop * (1 - drop)) - b) / (4 * total)
+        error = math.sqrt(total * (2 * likely_won + drop * (1 - drop)))
+        return (total * drop - (lost - won)) / error if error else 0.0
+
+    low, high = max((lost - won) / total, -1.0), 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if seen_below(middle) < ONE_SIDED else (low, middle)
+    return high

@@ -3,10 +3,12 @@
 from typing import Literal, get_args
 
 RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
+CALIBRATION = "calibration.json"  # what a calibrated bundle has too, for people
 
 Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its votes, see qcn/routing.py
-Precision = Literal["fp32", "fp16", "bf16"]  # what an operation computes in
+Precision = Literal["fp32", "fp16", "bf16"]  # what `qcn export` makes of a whole network
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-AnyPrecision = Literal["fp64", "fp32", "fp16", "bf16"]  # the same, and that of the reference
+OperationPrecision = Literal[Precision, "int8"]  # what an operation computes in; int8 comes of `qcn calibrate`
+AnyPrecision = Literal[OperationPrecision, "fp64"]  # the same, and that of the reference
 # What routes a program in torch: plain operators arranged for speed, a fused kernel, or the readable reference.
 ProgramKernels = Literal["unrolled", "fused", "reference"]

@@ -12,16 +12,19 @@ import torch
 from torch import nn
 
 from qcn import create
+from qcn.binding import Model
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
+from qcn.export import integers
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.golden import Answers, Golden
 from qcn.export.bundle.manifest import Manifest, Source, ports
 from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.lower import lower
-from qcn.export.program import Array, Program
+from qcn.export.program import Array, Convolution, Linear, Output, Product, Program, Value
+from qcn.export.quantise import halved, quantised
 from qcn.export.reference import answers
-from qcn.kernels.native import set_threads
+from qcn.kernels.native import instruction_set, set_threads
 from qcn.verify.runners import Options
 from qcn.verify.runners.native import NativeRunner
 
@@ -158,5 +161,104 @@ def test_an_operation_in_another_precision_is_refused(network: nn.Module, tmp_pa
     narrow = replace(program, operations=(replace(first, precision="fp16"), *others))
     truth = golden_of(network, torch.randn(1, CHANNELS, 28, 28))
     path = bundle_of(narrow, truth, tmp_path / "bundle")
-    with pytest.raises(UsageError, match="in fp32 only"), NativeRunner(path, Options()):
+    with (
+        pytest.raises(UsageError, match="in fp32, a convolution or linear also in int8"),
+        NativeRunner(path, Options()),
+    ):
         pass
+
+
+def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
+    """A program without golden answers of its own, which the runner does not look at."""
+    shape = (len(images), program.classes)
+    exact = Answers(np.zeros(shape), np.zeros((*shape, 3 if program.poses else 0)))
+    single = Answers(exact.activation.astype(np.float32), exact.pose.astype(np.float32))
+    raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
+    rows, classes = tuple(map(str, range(len(images)))), tuple(map(str, range(program.classes)))
+    spec, trained = Preprocessing(standardise="image"), exact if program.calibrated else None
+    truth = Golden(
+        *(rows, classes, spec, raw, labels, images, exact, single, {}, {}), plan=program.calibrated, trained=trained
+    )
+    return NativeRunner(bundle_of(program, truth, folder), Options())
+
+
+@pytest.mark.parametrize("outputs", [20, 37, 3])
+def test_integers_are_those_of_numpy_to_the_last_bit(outputs: int, tmp_path: Path) -> None:
+    """Channels that fill no vector, two inputs and strides, a map that stays bytes, one that is also read as floats."""
+    rng, (channels, height, width) = np.random.default_rng(outputs), (3, 11, 9)
+
+    def normal(*shape: int) -> Array:
+        return rng.normal(size=shape).astype(np.float32)
+
+    def convolution(name: str, inputs: dict[str, int], stride: int, shape: tuple[int, int, int]) -> Convolution:
+        pads = tuple(kernel // 2 for kernel in inputs.values())
+        weights, strides = tuple(f"{name}.{i}" for i in range(len(inputs))), (stride,) * len(inputs)
+        return Convolution(
+            name=name, inputs=tuple(inputs), weights=weights, bias=f"{name}.bias", strides=strides, paddings=pads,
+            ending="none", shape=shape,
+        )  # fmt: skip
+
+    operations = (
+        convolution("bytes", {"image": 3}, 1, (outputs, height, width)),
+        convolution("both", {"bytes": 3, "image": 1}, 2, (outputs, 6, 5)),
+        convolution("last", {"both": 1}, 1, (7, 6, 5)),
+        Linear(name="units", input="both", weight="units.0", bias="units.bias", ending="none", shape=(outputs,)),
+    )
+    arrays = {
+        "bytes.0": normal(outputs, channels, 3, 3),
+        "both.0": normal(outputs, outputs, 3, 3),
+        "both.1": normal(outputs, channels, 1, 1),
+        "last.0": normal(7, outputs, 1, 1),
+        "units.0": normal(outputs, outputs * 30),
+        **{f"{op.name}.bias": normal(op.shape[0]) for op in operations},
+    }
+    scales = {"bytes": [0.031], "both": [0.11, 0.029], "last": [0.7], "units": [0.9]}
+    images = normal(5, channels, height, width) * 2
+    for last in range(1, 5):
+        kept, answer = operations[:last], operations[last - 1]
+        if answer.name == "units":
+            kept = (*operations[:2], answer)
+        used = {name: arrays[name] for op in kept for name in op.arrays}
+        value = Value("image", images.shape[1:])
+        output = Output("activation", answer.name, (int(np.prod(answer.shape)),))
+        program = Program(value, kept, (output,), used)
+        for op in kept:
+            program = quantised(program, op.name, scales[op.name])
+        expected = {"image": images}
+        for op in program.operations:
+            assert isinstance(op, Convolution | Linear)
+            expected[op.name] = integers.before_ending(program, op, [expected[name] for name in op.reads])
+        with loaded(program, images, tmp_path / answer.name) as runner:
+            found = runner.infer(images)["activation"]
+        np.testing.assert_array_equal(found, expected[answer.name].reshape(5, -1))
+
+
+def test_a_calibrated_network_answers_as_its_float32_one_and_says_what_runs(network: nn.Module, tmp_path: Path) -> None:
+    program, images = lower(network, 28, 28), np.random.default_rng(0).normal(size=(3, 2, 28, 28)).astype(np.float32)
+    for op in program.operations:
+        if isinstance(op, Product):
+            program = quantised(program, op.name, [0.03] * len(op.factors))
+    for route in program.routes:
+        program = halved(program, route.name)
+    with loaded(lower(network, 28, 28), images, tmp_path / "float32") as exact:
+        expected = exact.infer(images)
+    with loaded(program, images, tmp_path / "calibrated") as runner:
+        found = runner.infer(images)
+    for name, numbers in expected.items():
+        assert 0 < np.abs(found[name] - numbers).max() < 0.1 * np.abs(numbers).max()
+    model = Model(tmp_path / "calibrated", backend="native", self_test=0)
+    assert model.info.precision == b"int8"
+    runs = model.operations
+    assert [(run.name, run.op, run.asked) for run in runs] == [(o.name, o.op, o.precision) for o in program.operations]
+    assert {run.ran for run in runs if run.asked == "int8"} == {"int8"}
+    half = kernels_of_half_precision()
+    assert {(run.ran, run.kernel) for run in runs if run.asked == "fp16"} == {half}
+
+
+def kernels_of_half_precision() -> tuple[str, str]:
+    """What libqcn runs for fp16, and by which kernels: float32 where the CPU has no such arithmetic."""
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    for flag, kernel in (("asimdhp", "neonfp16"), ("avx512_fp16", "avx512fp16")):
+        if flag in flags:
+            return "fp16", kernel
+    return "fp32", instruction_set()

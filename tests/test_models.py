@@ -55,9 +55,8 @@ def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
     words = shlex.split(load_card(folder).recipe)
     assert words[:2] == ["qcn", "train"]
     given = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
-    chosen = {
-        name: value for name, value in given.items() if name not in ("preset", "out", "resume", "data_dir", "device")
-    }
+    others = ("preset", "out", "resume", "data_dir", "device", "quantise")
+    chosen = {name: value for name, value in given.items() if name not in others}
     settings = settings_from(given["preset"] or "best", **{**chosen, "model": given["model"] or "qcn"})
     assert settings == load_run(folder).settings, "write the cards again: python benchmarks/ship_model.py --cards"
 

@@ -3,6 +3,7 @@
 // A tile of pixels times the vectors of a block are as many sums as the registers hold: a vector of weights, once
 // loaded, serves all pixels of the tile, and a number of the map, once loaded, all vectors of the block.
 #include "convolution.h"
+#include "convolution_place.h"
 #include "vector.h"
 
 namespace qcn::QCN_INSTRUCTION_SET {
@@ -31,34 +32,6 @@ typedef const float* Four;
 inline Four four(const float* from) { return from; }
 #endif
 
-// Where the pixels of a tile lie: in each source, and in what is written. Pixels beyond the last repeat it, and are
-// never written.
-struct Place {
-  size_t image, y, x;
-
-  Place(const Map& map, size_t pixel)
-      : image(pixel / (map.height * map.width)), y(pixel / map.width % map.height), x(pixel % map.width) {}
-
-  void advance(const Map& map) {
-    if (++x < map.width) return;
-    x = 0;
-    if (++y < map.height) return;
-    y = 0;
-    ++image;
-  }
-};
-
-size_t offset_in(const Convolution::Source& s, const Place& place) {
-  return place.image * image_floats(s.map) + place.y * s.stride * row_floats(s.map) +
-         place.x * s.stride * s.map.channels + inside(s.map, s.map.border - s.padding);
-}
-
-size_t offset_out(const Convolution& c, const Place& place) {
-  if (c.planar) return (place.image * c.out.channels * c.out.height + place.y) * c.out.width + place.x;
-  return place.image * image_floats(c.out) + place.y * row_floats(c.out) + place.x * c.out.channels +
-         inside(c.out, c.out.border);
-}
-
 // Adds `length` products to each sum. `weight` is at the run's first, and moves on to the next run's.
 template <size_t pixels, size_t vectors>
 inline void add_run(const float* const (&from)[pixels], size_t length, const float*& weight,
@@ -80,11 +53,6 @@ inline void add_run(const float* const (&from)[pixels], size_t length, const flo
       for (size_t p = 0; p < pixels; ++p) sum[p][v] += from[p][k] * w;
     }
   }
-}
-
-inline Vec ended(Ending ending, Vec x) {
-  if (ending == Ending::kRelu) return max(Vec{}, x);
-  return ending == Ending::kSigmoid ? sigmoid(x) : x;
 }
 
 // `to`: the first of `channels` channels of a pixel, which are `step` apart.

@@ -7,6 +7,7 @@
 
 #include "em_routing_cpu.h"
 #include "for_this_cpu.h"
+#include "half.h"
 #include "threads.h"
 
 namespace qcn {
@@ -15,6 +16,16 @@ namespace {
 const RoutingKernels& kernels() {
   static const RoutingKernels& chosen = QCN_FOR_THIS_CPU(kernels);
   return chosen;
+}
+
+// Null: this CPU, or the compiler, has no arithmetic of float16.
+const HalfRoutingKernels* half_kernels() {
+#if defined(QCN_HAS_HALF)
+  static const HalfRoutingKernels* chosen = QCN_CPU_HAS_HALF ? &QCN_HALF_BODY : nullptr;
+  return chosen;
+#else
+  return nullptr;
+#endif
 }
 
 // No array, nor any product of sizes here, may have more elements than this: so none overflows.
@@ -78,12 +89,47 @@ bool any_null(std::initializer_list<const void*> arrays) {
   return false;
 }
 
+// Rotations that are prepared for half precision: float32 numbers, rounded to float16, and behind them the same as the
+// kernels have them.
+std::size_t rotation_count(const Routing& r) { return (r.shared ? r.channels : r.children) * r.parents * 9; }
+
+std::size_t half_rotation_count(const Routing& r) {
+  if (!half_kernels()) return 0;
+  const std::size_t together = half_kernels()->together;
+  return rotation_count(r) / r.parents * ((r.parents + together - 1) / together * together);
+}
+
+void prepare_half(const Routing& r, const float* rotation, void* prepared) {
+  const std::size_t count = rotation_count(r);
+  auto* rounded = static_cast<float*>(prepared);
+  for (std::size_t i = 0; i < count; ++i) rounded[i] = float_of_half(half_of_float(rotation[i]));
+  if (!half_kernels()) return;
+  auto* halves = reinterpret_cast<std::uint16_t*>(rounded + count);
+  const std::size_t together = half_kernels()->together;
+  for (std::size_t i = 0; i < count; i += 9 * r.parents) {
+    for (std::size_t first = 0; first < r.parents; first += together) {
+      for (std::size_t entry = 0; entry < 9; ++entry) {
+        for (std::size_t j = first; j < first + together; ++j) {
+          *halves++ = j < r.parents ? half_of_float(rotation[i + 9 * j + entry]) : std::uint16_t{0};
+        }
+      }
+    }
+  }
+}
+
 std::size_t tiles_of(const Routing& r) { return (r.windows + kernels().lanes - 1) / kernels().lanes; }
 
 bool forward(const Routing& r) {
   const RoutingKernels& k = kernels();
   return parallel_for(tiles_of(r), k.forward_scratch_floats(r),
                       [&](std::size_t tile, float* scratch) { k.forward_tile(r, tile, scratch); });
+}
+
+bool half_forward(const Routing& r) {
+  const HalfRoutingKernels* k = half_kernels();
+  if (!k) return forward(r);
+  return parallel_for((r.windows + k->windows - 1) / k->windows, k->scratch_floats(r),
+                      [&](std::size_t tile, float* scratch) { k->forward_tile(r, tile, scratch); });
 }
 
 bool backward(Routing& r, float* grad_beta_u, float* grad_beta_a) {
@@ -139,9 +185,10 @@ const char* qcn_routing_status(int status) {
   }
 }
 
-int qcn_routing_forward(const qcn_routing_shape* shape, const float* pose, const float* activation,
-                        const float* rotation, const float* beta_u, const float* beta_a, float* out_pose,
-                        float* out_activation, float* statistics) {
+namespace {
+
+int route(const qcn_routing_shape* shape, const float* pose, const float* activation, const float* rotation, bool half,
+          const float* beta_u, const float* beta_a, float* out_pose, float* out_activation, float* statistics) {
   qcn::Routing r;
   int status = qcn::prepare(shape, &r);
   if (status != QCN_ROUTING_OK) return status;
@@ -156,7 +203,38 @@ int qcn_routing_forward(const qcn_routing_shape* shape, const float* pose, const
   r.out_pose = out_pose;
   r.out_activation = out_activation;
   r.statistics = statistics;
-  return qcn::forward(r) ? QCN_ROUTING_OK : QCN_ROUTING_NO_MEMORY;
+  if (half) r.half_rotation = reinterpret_cast<const std::uint16_t*>(rotation + qcn::rotation_count(r));
+  return (half ? qcn::half_forward(r) : qcn::forward(r)) ? QCN_ROUTING_OK : QCN_ROUTING_NO_MEMORY;
+}
+
+}  // namespace
+
+int qcn_routing_forward(const qcn_routing_shape* shape, const float* pose, const float* activation,
+                        const float* rotation, const float* beta_u, const float* beta_a, float* out_pose,
+                        float* out_activation, float* statistics) {
+  return route(shape, pose, activation, rotation, false, beta_u, beta_a, out_pose, out_activation, statistics);
+}
+
+size_t qcn_routing_half_bytes(const qcn_routing_shape* shape) {
+  qcn::Routing r;
+  if (qcn::prepare(shape, &r) != QCN_ROUTING_OK) return 0;
+  return qcn::rotation_count(r) * sizeof(float) + qcn::half_rotation_count(r) * sizeof(std::uint16_t);
+}
+
+int qcn_routing_half_prepare(const qcn_routing_shape* shape, const float* rotation, void* prepared) {
+  qcn::Routing r;
+  int status = qcn::prepare(shape, &r);
+  if (status != QCN_ROUTING_OK) return status;
+  if (qcn::any_null({rotation, prepared})) return QCN_ROUTING_NULL_ARRAY;
+  qcn::prepare_half(r, rotation, prepared);
+  return QCN_ROUTING_OK;
+}
+
+int qcn_routing_half_forward(const qcn_routing_shape* shape, const float* pose, const float* activation,
+                             const void* prepared, const float* beta_u, const float* beta_a, float* out_pose,
+                             float* out_activation, float* statistics) {
+  return route(shape, pose, activation, static_cast<const float*>(prepared), true, beta_u, beta_a, out_pose,
+               out_activation, statistics);
 }
 
 int qcn_routing_backward(const qcn_routing_shape* shape, const float* pose, const float* activation,
@@ -187,3 +265,9 @@ int qcn_routing_backward(const qcn_routing_shape* shape, const float* pose, cons
 void qcn_set_threads(int threads) { qcn::set_threads(threads); }
 
 const char* qcn_instruction_set(void) { return qcn::kernels().instruction_set; }
+
+const char* qcn_half_instruction_set(void) {
+  return qcn::half_kernels() ? qcn::half_kernels()->instruction_set : qcn_instruction_set();
+}
+
+int qcn_half_arithmetic(void) { return qcn::half_kernels() != nullptr; }

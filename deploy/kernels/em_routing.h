@@ -59,6 +59,15 @@ QCN_API int qcn_routing_forward(const qcn_routing_shape* shape, const float* pos
                                 const float* rotation, const float* beta_u, const float* beta_a, float* out_pose,
                                 float* out_activation, float* statistics);
 
+// In half precision: votes and responsibilities in float16 arithmetic, statistics in float32 (docs/kernels.md). Where
+// the CPU has no such arithmetic it is that of qcn_routing_forward, of the same rounded rotations. They are prepared
+// once, in memory of the caller's that is aligned as malloc's: so many bytes, 0 for a shape that is refused.
+QCN_API size_t qcn_routing_half_bytes(const qcn_routing_shape* shape);
+QCN_API int qcn_routing_half_prepare(const qcn_routing_shape* shape, const float* rotation, void* prepared);
+QCN_API int qcn_routing_half_forward(const qcn_routing_shape* shape, const float* pose, const float* activation,
+                                     const void* prepared, const float* beta_u, const float* beta_a, float* out_pose,
+                                     float* out_activation, float* statistics);
+
 // Gradients of the five inputs, from those of the two outputs. They are set, not added to.
 QCN_API int qcn_routing_backward(const qcn_routing_shape* shape, const float* pose, const float* activation,
                                  const float* rotation, const float* beta_u, const float* beta_a,
@@ -68,7 +77,9 @@ QCN_API int qcn_routing_backward(const qcn_routing_shape* shape, const float* po
 
 // Of the next calls. Less than 1 means one per core, as at the start; more than 1024 means 1024.
 QCN_API void qcn_set_threads(int threads);
-QCN_API const char* qcn_instruction_set(void);  // the one chosen for this CPU: "neon", "sse2", "avx2" or "avx512"
+QCN_API const char* qcn_instruction_set(void);       // the one chosen for this CPU: "neon", "sse2", "avx2" or "avx512"
+QCN_API int qcn_half_arithmetic(void);               // whether this CPU has arithmetic of float16
+QCN_API const char* qcn_half_instruction_set(void);  // the one of half precision: "neonfp16", "avx512fp16", or as above
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #define QCN_KERNELS_EM_ROUTING_CPU_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 namespace qcn {
 
@@ -16,6 +17,7 @@ struct Routing {
   size_t columns, positions, windows, places, children;  // positions and windows: of one image, of the batch
 
   const float *pose, *activation, *rotation, *beta_u, *beta_a;
+  const uint16_t* half_rotation;                  // of half precision: float16, as HalfRoutingKernels::together says
   float *out_pose, *out_activation, *statistics;  // of the forward pass; statistics may be null
 
   const float *saved_statistics, *grad_out_pose, *grad_out_activation;  // of the backward pass, as all that follows
@@ -38,9 +40,21 @@ struct RoutingKernels {
   void (*backward_channel)(const Routing&, size_t channel, float* scratch);
 };
 
+// In half precision, forward only. half_rotation is [rotation][vector of parents][9][together].
+struct HalfRoutingKernels {
+  const char* instruction_set;
+  size_t windows;   // of a tile
+  size_t together;  // parents in a vector; those that fill up the last have zeros
+  size_t (*scratch_floats)(const Routing&);
+  void (*forward_tile)(const Routing&, size_t tile, float* scratch);
+};
+
 #if defined(__aarch64__)
 namespace neon {
 extern const RoutingKernels kernels;
+}
+namespace neonfp16 {
+extern const HalfRoutingKernels half_kernels;
 }
 #else
 namespace sse2 {
@@ -51,6 +65,9 @@ extern const RoutingKernels kernels;
 }
 namespace avx512 {
 extern const RoutingKernels kernels;
+}
+namespace avx512fp16 {
+extern const HalfRoutingKernels half_kernels;
 }
 #endif
 

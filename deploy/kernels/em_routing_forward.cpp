@@ -9,10 +9,6 @@
 namespace qcn::QCN_INSTRUCTION_SET {
 namespace {
 
-// Moments about m lose digits when the mean is many spreads away from m: past this ratio of squares the sweep is done
-// once more, about the mean it found.
-constexpr float kCancellation = 8.0f;
-
 // r = activation / parents. The root of the activation is put into the pose: root * d = R (root * u) - root * m.
 template <bool kShifted>
 void uniform_sweep(const Routing& r, const Child* children, const Vec (*minus_shift)[3], Sums* block, Sums* sums) {
@@ -104,42 +100,6 @@ void weighted_sweep(const Routing& r, const Child* children, const Gaussian* gau
   end_block(r.parents, block, sums);
 }
 
-// Moments from sums about a shift; true if they lost digits that a sweep about the new mean would keep.
-bool m_step(const Routing& r, const Sums* sums, const Vec (*minus_shift)[3], Moments* moments) {
-  VecInt lost{};
-  for (size_t j = 0; j < r.parents; ++j) {
-    Vec mass = sums[j].zeroth, inverse = 1.0f / (mass + kMassFloor);
-    moments[j].mass = mass;
-    for (size_t h = 0; h < 3; ++h) {
-      Vec first = sums[j].first[h], second = sums[j].second[h];
-      Vec moved = (first + kMassFloor * minus_shift[j][h]) * inverse;
-      Vec square = max(Vec{}, second - moved * (2.0f * first - moved * mass));
-      moments[j].mean[h] = moved - minus_shift[j][h];
-      moments[j].variance[h] = square * inverse + kVarianceFloor;
-      lost |= moved * moved * mass * inverse > kCancellation * moments[j].variance[h];
-    }
-  }
-  return any(lost);
-}
-
-void set_minus_shift(const Routing& r, const Moments* moments, Vec (*minus_shift)[3]) {
-  for (size_t j = 0; j < r.parents; ++j) {
-    for (size_t h = 0; h < 3; ++h) minus_shift[j][h] = -moments[j].mean[h];
-  }
-}
-
-// statistics: [iterations][QCN_ROUTING_STATISTICS][parents][windows]
-void save_moments(const Routing& r, const Tile& tile, size_t iteration, const Moments* moments) {
-  for (size_t j = 0; j < r.parents; ++j) {
-    float values[QCN_ROUTING_STATISTICS][kLanes];
-    memcpy(values, &moments[j], sizeof values);
-    for (size_t s = 0; s < QCN_ROUTING_STATISTICS; ++s) {
-      float* to = r.statistics + ((iteration * QCN_ROUTING_STATISTICS + s) * r.parents + j) * r.windows + tile.first;
-      memcpy(to, values[s], tile.valid * sizeof(float));
-    }
-  }
-}
-
 struct Arrays {
   Child* children;
   Vec (*minus_shift)[3];
@@ -197,12 +157,7 @@ void forward_tile(const Routing& r, size_t index, float* memory) {
       m_step(r, sums, minus_shift, moments);
     }
   }
-  for (size_t j = 0; j < r.parents; ++j) {
-    for (size_t h = 0; h < 3; ++h) {
-      tile.set_parents(r.out_pose + (j * 3 + h) * r.positions, r.parents * 3 * r.positions, moments[j].mean[h]);
-    }
-    tile.set_parents(r.out_activation + j * r.positions, r.parents * r.positions, sigmoid(z[j]));
-  }
+  set_outputs(r, tile, moments, z);
 }
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

@@ -3,9 +3,6 @@
 
 namespace qcn::QCN_INSTRUCTION_SET {
 
-#define QCN_TEXT_OF(name) #name
-#define QCN_TEXT(name) QCN_TEXT_OF(name)
-
 const RoutingKernels kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
                                 kLanes,
                                 sizeof(Step) / sizeof(float),

@@ -73,29 +73,54 @@ class Scratch {
   size_t floats_ = 0;
 };
 
-// Where the windows of a tile lie. Lanes beyond the last window repeat it, and are never written.
+// Where the windows of a tile lie. Lanes beyond the last window repeat it, and are never written. A tile may have none.
 struct Tile {
   size_t first, valid;
   size_t image[kLanes], position[kLanes];  // position: of the window in its image
   size_t corner[kLanes];                   // of the window's first child in a height x width map
   bool consecutive;                        // all in one image, each beside the one before
 
+#if QCN_LANES == 16
+  struct Run {  // windows that are beside each other
+    size_t first;
+    __mmask16 lanes;
+  };
+  Run runs[kLanes];
+  size_t run_count = 0;
+#endif
+
   Tile() = default;
   Tile(const Routing& r, size_t index) : first(index * kLanes) {
-    valid = r.windows - first < kLanes ? r.windows - first : kLanes;
+    size_t left = first < r.windows ? r.windows - first : 0;
+    valid = left < kLanes ? left : kLanes;
     consecutive = valid == kLanes;
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      size_t window = first + (lane < valid ? lane : valid - 1);
+      size_t window = lane < valid ? first + lane : r.windows - 1;
       image[lane] = window / r.positions;
       position[lane] = window % r.positions;
       corner[lane] = (position[lane] / r.columns * r.width + position[lane] % r.columns) * r.stride;
       consecutive = consecutive && image[lane] == image[0] && corner[lane] == corner[0] + lane;
+#if QCN_LANES == 16
+      bool beside = lane > 0 && image[lane] == image[lane - 1] && corner[lane] == corner[lane - 1] + 1;
+      if (!beside) runs[run_count++] = {lane, 0};
+      runs[run_count - 1].lanes |= static_cast<__mmask16>(1u << lane);
+#endif
     }
   }
 
   // `map` is the child's place in the map of its channel in the first image.
   Vec children(const float* map, size_t image_size) const {
     if (consecutive) return load(map + image[0] * image_size + corner[0]);
+#if QCN_LANES == 16
+    if (run_count <= kLanes / 4) {
+      __m512 x = _mm512_setzero_ps();
+      for (size_t i = 0; i < run_count; ++i) {
+        const Run& run = runs[i];
+        x = _mm512_mask_loadu_ps(x, run.lanes, map + image[run.first] * image_size + corner[run.first] - run.first);
+      }
+      return x;
+    }
+#endif
     Vec x;
     for (size_t lane = 0; lane < kLanes; ++lane) x[lane] = map[image[lane] * image_size + corner[lane]];
     return x;
@@ -238,6 +263,55 @@ inline Gaussian gaussian_of(const Moments& m, Vec z, Vec log_spread) {
   }
   g.prior = kLog2E * (log_sigmoid(z) - log_spread);
   return g;
+}
+
+// Moments about m lose digits when the mean is many spreads away from m: past this ratio of squares the sweep is done
+// once more, about the mean it found.
+constexpr float kCancellation = 8.0f;
+
+// Moments from sums about a shift; true if they lost digits that a sweep about the new mean would keep.
+inline bool m_step(const Routing& r, const Sums* sums, const Vec (*minus_shift)[3], Moments* moments) {
+  VecInt lost{};
+  for (size_t j = 0; j < r.parents; ++j) {
+    Vec mass = sums[j].zeroth, inverse = 1.0f / (mass + kMassFloor);
+    moments[j].mass = mass;
+    for (size_t h = 0; h < 3; ++h) {
+      Vec first = sums[j].first[h], second = sums[j].second[h];
+      Vec moved = (first + kMassFloor * minus_shift[j][h]) * inverse;
+      Vec square = max(Vec{}, second - moved * (2.0f * first - moved * mass));
+      moments[j].mean[h] = moved - minus_shift[j][h];
+      moments[j].variance[h] = square * inverse + kVarianceFloor;
+      lost |= moved * moved * mass * inverse > kCancellation * moments[j].variance[h];
+    }
+  }
+  return any(lost);
+}
+
+inline void set_minus_shift(const Routing& r, const Moments* moments, Vec (*minus_shift)[3]) {
+  for (size_t j = 0; j < r.parents; ++j) {
+    for (size_t h = 0; h < 3; ++h) minus_shift[j][h] = -moments[j].mean[h];
+  }
+}
+
+// statistics: [iterations][QCN_ROUTING_STATISTICS][parents][windows]
+inline void save_moments(const Routing& r, const Tile& tile, size_t iteration, const Moments* moments) {
+  for (size_t j = 0; j < r.parents; ++j) {
+    float values[QCN_ROUTING_STATISTICS][kLanes];
+    memcpy(values, &moments[j], sizeof values);
+    for (size_t s = 0; s < QCN_ROUTING_STATISTICS; ++s) {
+      float* to = r.statistics + ((iteration * QCN_ROUTING_STATISTICS + s) * r.parents + j) * r.windows + tile.first;
+      memcpy(to, values[s], tile.valid * sizeof(float));
+    }
+  }
+}
+
+inline void set_outputs(const Routing& r, const Tile& tile, const Moments* moments, const Vec* z) {
+  for (size_t j = 0; j < r.parents; ++j) {
+    for (size_t h = 0; h < 3; ++h) {
+      tile.set_parents(r.out_pose + (j * 3 + h) * r.positions, r.parents * 3 * r.positions, moments[j].mean[h]);
+    }
+    tile.set_parents(r.out_activation + j * r.positions, r.parents * r.positions, sigmoid(z[j]));
+  }
 }
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

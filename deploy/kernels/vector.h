@@ -10,25 +10,24 @@
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
-#define QCN_INSTRUCTION_SET neon
 #define QCN_LANES 4
 #elif defined(__AVX512F__)
 #include <immintrin.h>
-#define QCN_INSTRUCTION_SET avx512
 #define QCN_LANES 16
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
-#define QCN_INSTRUCTION_SET avx2
 #define QCN_LANES 8
 #elif defined(__SSE2__)
 #include <immintrin.h>
-#define QCN_INSTRUCTION_SET sse2
 #define QCN_LANES 4
 #else
 #error "libqcn's CPU kernels are written for aarch64 (NEON) and x86_64 (SSE2, AVX2, AVX-512)"
 #endif
 
-namespace qcn::QCN_INSTRUCTION_SET {
+#define QCN_TEXT_OF(name) #name
+#define QCN_TEXT(name) QCN_TEXT_OF(name)
+
+namespace qcn::QCN_INSTRUCTION_SET {  // the name comes from CMakeLists.txt
 
 constexpr size_t kLanes = QCN_LANES;
 typedef float Vec __attribute__((vector_size(4 * QCN_LANES)));

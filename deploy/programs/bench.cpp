@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <random>
 #include <thread>
@@ -143,7 +144,13 @@ void report(const qcn::Model& model, const Options& options, double load_ms, con
     for (const auto& figure : figures) {
       std::printf("%s\"%s\": %s", &figure == figures ? "" : ", ", figure.name, json_number(figure.value).c_str());
     }
-    std::printf("}}\n");
+    std::printf("}, \"operations\": [");
+    for (int i = 0; i < model.info().operations; ++i) {
+      const qcn_operation o = model.operation(i);
+      std::printf("%s{\"name\": %s, \"op\": \"%s\", \"asked\": \"%s\", \"ran\": \"%s\", \"kernel\": \"%s\"}",
+                  i == 0 ? "" : ", ", quoted(o.name).c_str(), o.op, o.asked, o.ran, o.kernel);
+    }
+    std::printf("]}\n");
     return;
   }
   std::printf("%s: %s, %s; loaded in %.1f ms\n", model.info().name, model.info().backend_name, model.info().precision,
@@ -151,6 +158,11 @@ void report(const qcn::Model& model, const Options& options, double load_ms, con
   std::printf("batch %d, %d session%s, images of %d×%d%s, %zu runs in %.2f s, at most %.0f MB of memory\n",
               options.batch, options.sessions, options.sessions == 1 ? "" : "s", options.width, options.height,
               options.infer_only ? " (without pre-processing)" : "", sorted.size(), seconds, memory_mb);
+  for (int i = 0; i < model.info().operations; ++i) {
+    const qcn_operation o = model.operation(i);
+    if (std::strcmp(o.asked, "fp32") == 0) continue;
+    std::printf("%s: asked %s, runs %s (%s)\n", o.name, o.asked, o.ran, o.kernel);
+  }
   std::printf("latency in ms:");
   for (const auto& figure : figures) std::printf("  %s %.3f", figure.name, figure.value);
   std::printf("\nthroughput: %.1f images/s\n", rate);

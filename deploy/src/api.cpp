@@ -80,9 +80,9 @@ LoadRequest load_request(const char* path, const qcn_model_params* given) {
   if (backend < QCN_BACKEND_AUTO || backend > QCN_BACKEND_TENSORRT) refuse("backend", backend, "a qcn_backend");
   request.backend = static_cast<qcn_backend>(backend);
   if (params.precision) request.precision = params.precision;
-  const auto known = {"", "fp32", "fp16", "bf16"};
+  const auto known = {"", "fp32", "fp16", "bf16", "int8"};
   if (std::find(known.begin(), known.end(), request.precision) == known.end()) {
-    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: precision must be fp32, fp16, bf16 or NULL");
+    throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: precision must be fp32, fp16, bf16, int8 or NULL");
   }
   request.self_test = params.self_test;
   request.threads = params.threads;
@@ -125,6 +125,18 @@ qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_
 
 void qcn_model_free(qcn_model* model) { delete model; }
 
+namespace {
+
+// Into a structure of the caller's, from a header that may be older or newer: its `size` is set.
+template <typename T>
+void give(const T& ours, T* theirs) {
+  const std::size_t known = std::min(theirs->size, sizeof ours), size = theirs->size;
+  std::memset(reinterpret_cast<char*>(theirs) + known, 0, size - known);  // facts that only a newer library has
+  std::memcpy(theirs, &ours, known);
+}
+
+}  // namespace
+
 qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
   return guarded([&] {
     require(model, "model");
@@ -147,9 +159,26 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     ours.poses = signature.poses ? 1 : 0;
     ours.image_height = model->model->manifest.preprocessing.stored.height;
     ours.image_width = model->model->manifest.preprocessing.stored.width;
-    const std::size_t known = std::min(info->size, sizeof ours);
-    std::memset(reinterpret_cast<char*>(info) + known, 0, info->size - known);  // facts that only a newer library has
-    std::memcpy(info, &ours, known);
+    ours.operations = static_cast<int>(model->model->operations.size());
+    give(ours, info);
+  });
+}
+
+qcn_status qcn_model_operation(const qcn_model* model, int index, qcn_operation* operation) {
+  return guarded([&] {
+    require(model, "model");
+    require(operation, "operation");
+    qcn::check_size<qcn_operation>(operation->size, 2 * sizeof(std::size_t), "qcn_operation",
+                                   "set operation.size = sizeof operation before the call");
+    const auto& all = model->model->operations;
+    if (index < 0 || static_cast<std::size_t>(index) >= all.size()) {
+      throw qcn::Error(QCN_BAD_ARGUMENT, "there is no operation " + std::to_string(index) + ": this backend tells of " +
+                                             std::to_string(all.size()));
+    }
+    const qcn::OperationRun& run = all[static_cast<std::size_t>(index)];
+    const qcn_operation ours = {operation->size,   run.name.c_str(), run.op.c_str(),
+                                run.asked.c_str(), run.ran.c_str(),  run.kernel.c_str()};
+    give(ours, operation);
   });
 }
 

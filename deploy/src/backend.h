@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "manifest.h"
 #include "qcn/qcn.h"
@@ -50,14 +51,20 @@ class DeviceRunner : public Runner {
   virtual void run_put(int count, float* activation, float* pose) = 0;
 };
 
+// What a program asks of an operation, and what the backend runs.
+struct OperationRun {
+  std::string name, op, asked, ran, kernel;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual std::unique_ptr<Runner> runner(void* stream) const = 0;
-  virtual std::string name() const = 0;       // "native, neon, 2 threads"
-  virtual std::string precision() const = 0;  // "fp32"
-  virtual int max_batch() const = 0;          // 0: any
+  virtual std::string name() const = 0;                                // "native, neon, 2 threads"
+  virtual std::string precision() const = 0;                           // "fp32"
+  virtual int max_batch() const = 0;                                   // 0: any
+  virtual std::vector<OperationRun> operations() const { return {}; }  // empty: it does not say
 };
 
 // A backend, and the file of the manifest that it runs.

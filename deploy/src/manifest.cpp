@@ -237,9 +237,10 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   artefact.format =
       one_of(entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"},
              artefact.file + ": format");
-  artefact.precision = one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16"}, artefact.file + ": precision");
+  artefact.precision = one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16", "int8"},
+                              artefact.file + ": precision");
   if ((artefact.format == "golden") != (artefact.precision == "fp64") ||
-      (artefact.format == "native" && artefact.precision != "fp32")) {
+      (artefact.format == "native" && artefact.precision == "bf16")) {
     refuse(artefact.file + ": a file of the format " + artefact.format + " is not in " + artefact.precision);
   }
   check_file(artefact);
@@ -261,8 +262,9 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
     }
   }
   artefact.rebuild = plain_text(entry("rebuild"), artefact.file + ": rebuild");
-  if (artefact.rebuild.rfind("qcn export ", 0) != 0) {
-    refuse(artefact.file + ": rebuild must be a command of `qcn export`, not " + quoted(artefact.rebuild));
+  if (artefact.rebuild.rfind("qcn export ", 0) != 0 && artefact.rebuild.rfind("qcn calibrate ", 0) != 0) {
+    refuse(artefact.file + ": rebuild must be a command of `qcn export` or `qcn calibrate`, not " +
+           quoted(artefact.rebuild));
   }
   artefact.plugin = entry("plugin").boolean(artefact.file + ": plugin");
   if (artefact.plugin && artefact.format != "trt") refuse(artefact.file + ": only engines need the TensorRT plugin");

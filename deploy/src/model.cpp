@@ -31,13 +31,14 @@ const Artefact& wanted(const Manifest& manifest, const LoadRequest& request, con
 }
 
 LoadedBackend load_native(const Manifest& manifest, const LoadRequest& request) {
-  if (!request.precision.empty() && request.precision != "fp32") {
-    throw Error(QCN_NO_BACKEND, "the native backend computes in fp32, not in " + request.precision);
-  }
   const Artefact& artefact = wanted(manifest, request, "native", "weights");
   const std::shared_ptr<const TensorFile> weights = read_tensors(request.folder, artefact, kWeightsSchema);
   try {
     program::Program program(weights);
+    const std::string precision = program::name(program.precision());
+    if (!request.precision.empty() && request.precision != precision) {
+      throw Error(QCN_NO_BACKEND, "the native backend computes in " + precision + ", not in " + request.precision);
+    }
     if (!(program.signature == manifest.signature)) {
       throw Error(QCN_BAD_BUNDLE, "its program takes " + program.signature.text() + ", but manifest.json describes " +
                                       manifest.signature.text());
@@ -92,6 +93,7 @@ std::shared_ptr<const Model> load_once(const LoadRequest& request, const Manifes
   model->backend = std::move(loaded.backend), model->artefact = loaded.artefact, model->kind = kind;
   model->backend_name = model->backend->name();
   model->precision = model->backend->precision();
+  model->operations = model->backend->operations();
   if (request.log) {
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
     char text[64];

@@ -30,6 +30,7 @@ struct Model {
   std::unique_ptr<Backend> backend;
   qcn_backend kind = QCN_BACKEND_NATIVE;
   std::string backend_name, precision;  // as the backend says, kept for qcn_model_describe
+  std::vector<OperationRun> operations;
 };
 
 std::shared_ptr<const Model> load_model(const LoadRequest& request);  // throws Error

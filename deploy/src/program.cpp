@@ -1,13 +1,15 @@
 #include "program.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "em_routing.h"
 #include "error.h"
+#include "half.h"
 #include "json.h"
 #include "text.h"
 
@@ -136,7 +138,8 @@ class Reader {
     what_ = "the operation " + quoted(name_);
     if (!operations_.insert(name_).second) wrong("another operation has the same name");
     const string& op = entry("op").text(what("op"));
-    Operation operation{name_, {}};
+    precision_ = precision(op);
+    Operation operation{name_, precision_, {}};
     if (op == "affine") {
       operation.body = affine();
     } else if (op == "convolution") {
@@ -153,12 +156,68 @@ class Reader {
     program_.operations.push_back(std::move(operation));
   }
 
-  void check_entries(std::initializer_list<std::string_view> own) const {
-    std::vector<std::string_view> all = {"op", "name", "precision"};
-    all.insert(all.end(), own.begin(), own.end());
-    now_->check_entries(all, what_);
-    const string& precision = entry("precision").text(what("precision"));
-    if (precision != "fp32") wrong("it computes in " + quoted(precision) + ", but libqcn's CPU kernels in fp32 only");
+  void check_entries(std::vector<std::string_view> own, const std::vector<std::string_view>& more = {}) const {
+    own.insert(own.end(), {"op", "name", "precision"});
+    own.insert(own.end(), more.begin(), more.end());
+    now_->check_entries(own, what_);
+  }
+
+  // int8 is for products, fp16 for routing.
+  Precision precision(const string& op) const {
+    const string& found = entry("precision").text(what("precision"));
+    if (found == "fp32") return Precision::kFp32;
+    if (found == "int8" && (op == "convolution" || op == "linear")) return Precision::kInt8;
+    if (found == "fp16" && op == "route") return Precision::kFp16;
+    wrong("it computes in " + quoted(found) +
+          ", but libqcn's CPU kernels in fp32, a convolution or linear also in int8, a route also in fp16");
+  }
+
+  // ---- operations in int8 ----
+
+  std::vector<std::string_view> scales() const {
+    if (precision_ != Precision::kInt8) return {};
+    return {"weight_scales", "input_scales"};
+  }
+
+  float scale(double found, const string& of) const {
+    const auto single = static_cast<float>(found);
+    if (!(single > 0) || !std::isfinite(single) || static_cast<double>(single) != found) {
+      wrong(of + " must be a positive float32 number, not " + to_string(found));
+    }
+    return single;
+  }
+
+  // The weight of one input, of the shape `of`, and its scales.
+  Integers integers(const string& weight, const Shape& of, size_t input, size_t inputs) {
+    const JsonList &named = entry("weight_scales").list(what("weight_scales")),
+                   &given = entry("input_scales").list(what("input_scales"));
+    if (named.size() != inputs || given.size() != inputs) wrong("there must be two scales for each input");
+    Integers made{};
+    used_.insert(weight);
+    made.weight = program_.weights->small_integers(weight, std::vector<std::int64_t>(of.begin(), of.end()));
+    made.weight_scale = array(named[input].text(what("weight_scales")), {of[0]});
+    for (size_t i = 0; i < of[0]; ++i) scale(static_cast<double>(made.weight_scale[i]), "a scale of its weights");
+    made.input_scale = scale(given[input].real(what("input_scales")), "input_scales");
+    return made;
+  }
+
+  const std::int32_t* integer_bias(size_t channels) {
+    const string& found = entry("bias").text(what("bias"));
+    used_.insert(found);
+    return program_.weights->short_integers(found, {static_cast<std::int64_t>(channels)});
+  }
+
+  // No weight is -128, and no sum leaves int32. `taps`: of a channel that is made.
+  void check_sums(const Integers& of, size_t channels, size_t taps, const std::int32_t* bias) const {
+    for (size_t i = 0; i < channels; ++i) {
+      std::int64_t most = bias ? std::abs(static_cast<std::int64_t>(bias[i])) : 0;
+      for (size_t t = 0; t < taps; ++t) {
+        const int weight = of.weight[i * taps + t];
+        if (weight < -127) wrong("a weight is -128: they go from -127 to 127");
+        most += 128 * std::abs(weight);
+      }
+      if (most > std::numeric_limits<std::int32_t>::max()) wrong("its sums may be too large for int32");
+    }
   }
 
   Affine affine() {
@@ -173,7 +232,8 @@ class Reader {
   }
 
   Convolution convolution() {
-    check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"});
+    const bool int8 = precision_ == Precision::kInt8;
+    check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"}, scales());
     const JsonList &inputs = entry("inputs").list(what("inputs")), &weights = entry("weights").list(what("weights"));
     const std::vector<size_t> strides = sizes("strides"), paddings = sizes("paddings", 0);
     if (inputs.empty() || inputs.size() > 2) wrong("it has " + to_string(inputs.size()) + " inputs, not 1 or 2");
@@ -191,13 +251,24 @@ class Reader {
         wrong("the array " + quoted(name) + " must be [channels out, channels in, kernel, kernel]");
       }
       const auto out = static_cast<size_t>(tensor.shape[0]), kernel = static_cast<size_t>(tensor.shape[2]);
-      c.sources.push_back({in, array(name, {out, of[0], kernel, kernel}), kernel, strides[s], paddings[s]});
+      const Shape expected = {out, of[0], kernel, kernel};
+      c.sources.push_back({in, int8 ? nullptr : array(name, expected), kernel, strides[s], paddings[s], {}});
+      if (int8) c.sources[s].integers = integers(name, expected, s, inputs.size());
       const Shape made = {out, steps(of[1] + 2 * paddings[s], kernel, strides[s]),
                           steps(of[2] + 2 * paddings[s], kernel, strides[s])};
       if (s == 1 && made != follows) wrong("its two parts are " + text(follows) + " and " + text(made));
       follows = made;
     }
-    c.bias = array("bias", {follows[0]});
+    if (int8) {
+      c.integer_bias = integer_bias(follows[0]);
+      for (size_t s = 0; s < inputs.size(); ++s) {
+        const auto& source = c.sources[s];
+        check_sums(source.integers, follows[0], shape(source.in)[0] * source.kernel * source.kernel,
+                   s == 0 ? c.integer_bias : nullptr);
+      }
+    } else {
+      c.bias = array("bias", {follows[0]});
+    }
     c.ending = ending(false);
     c.out = made(follows);
     return c;
@@ -215,22 +286,35 @@ class Reader {
   }
 
   Linear linear() {
-    check_entries({"input", "weight", "bias", "ending", "shape"});
+    const bool int8 = precision_ == Precision::kInt8;
+    check_entries({"input", "weight", "bias", "ending", "shape"}, scales());
     Linear l{};
     l.in = value("input");
     const Shape units = sizes("shape");
     if (units.size() != 1) wrong("its shape must be [units], not " + text(units));
-    l.weight = array("weight", {units[0], count(shape(l.in))});
-    l.bias = array("bias", units);
+    const size_t inputs = count(shape(l.in));
+    if (int8) {
+      l.integers = integers(entry("weight").text(what("weight")), {units[0], inputs}, 0, 1);
+      l.integer_bias = integer_bias(units[0]);
+      check_sums(l.integers, units[0], inputs, l.integer_bias);
+    } else {
+      l.weight = array("weight", {units[0], inputs});
+      l.bias = array("bias", units);
+    }
     l.ending = ending(true);
     l.out = made(units);
     return l;
   }
 
   Route route() {
+    const string& rotation = entry("rotation").text(what("rotation"));
+    const Tensor& found = program_.weights->at(rotation);
+    const bool rotors = precision_ == Precision::kFp16 && found.type == "F16";
     check_entries(
-        {"pose", "activation", "rotation", "beta_u", "beta_a", "window", "stride", "iterations", "mode", "shape"});
+        {"pose", "activation", "rotation", "beta_u", "beta_a", "window", "stride", "iterations", "mode", "shape"},
+        rotors ? std::vector<std::string_view>{"scale"} : std::vector<std::string_view>{});
     Route r{};
+    r.half = precision_ == Precision::kFp16;
     r.pose = value("pose"), r.activation = value("activation");
     const Shape of = map(r.activation, "activation"), window = sizes("window"), given = sizes("shape");
     const Shape together = {3 * of[0], of[1], of[2]}, apart = {of[0], 3, of[1], of[2]};
@@ -247,16 +331,40 @@ class Reader {
     r.window_height = window[0], r.window_width = window[1], r.stride = size("stride");
     r.iterations = size("iterations", 1, QCN_ROUTING_MAX_ITERATIONS);
     r.unit = choice("mode", "logistic", "unit");
-    const string& rotation = entry("rotation").text(what("rotation"));
-    const std::vector<std::int64_t>& found = program_.weights->at(rotation).shape;
-    r.shared = found.size() == 6 && found[0] == 1 && found[1] == 1;
-    r.rotation = array(rotation, {r.shared ? 1 : window[0], r.shared ? 1 : window[1], of[0], parents, 3, 3});
+    r.shared = found.shape.size() == (rotors ? 5 : 6) && found.shape[0] == 1 && found.shape[1] == 1;
+    const size_t rows = r.shared ? 1 : window[0], columns = r.shared ? 1 : window[1];
+    r.rotation = rotors ? turned(rotation, {rows, columns, of[0], parents, 4})
+                        : array(rotation, {rows, columns, of[0], parents, 3, 3});
     r.beta_u = array("beta_u", {parents}), r.beta_a = array("beta_a", {parents});
     const size_t height = steps(of[1], window[0], r.stride), width = steps(of[2], window[1], r.stride);
     check_shape({parents, height, width});
     r.out_pose = add_value(name_ + ".pose", {parents, 3, height, width});
     r.out_activation = add_value(name_ + ".activation", {parents, height, width});
     return r;
+  }
+
+  // Rotors (w, x, y, z) in float16 as matrices: those of the rotors, normalised, times `scale`. qcn/quaternion.py.
+  const float* turned(const string& name, const Shape& of) {
+    used_.insert(name);
+    const std::uint16_t* halves = program_.weights->halves(name, std::vector<std::int64_t>(of.begin(), of.end()));
+    const float scaled = scale(entry("scale").real(what("scale")), "scale");
+    auto made = std::make_shared<std::vector<float>>();
+    made->reserve(count(of) / 4 * 9);
+    for (size_t i = 0; i < count(of); i += 4) {
+      float q[4], square = 0;
+      for (size_t k = 0; k < 4; ++k) q[k] = float_of_half(halves[i + k]);
+      for (const float part : q) square += part * part;
+      if (!(square > 0) || !std::isfinite(square)) wrong("the array " + quoted(name) + " has a rotor of no length");
+      const float length = std::sqrt(square), w = q[0] / length, x = q[1] / length, y = q[2] / length,
+                  z = q[3] / length;
+      for (const float one : {1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),  //
+                              2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),  //
+                              2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)}) {
+        made->push_back(one * scaled);
+      }
+    }
+    program_.rotations.push_back(made);
+    return made->data();
   }
 
   Value read_output(const Json& json, const char* name, const Shape& expected) {
@@ -288,6 +396,7 @@ class Reader {
   const Json* now_ = nullptr;  // what is being read,
   string what_, name_;         // what to call it in a message, and its name
   std::map<string, Value> values_;
+  Precision precision_ = Precision::kFp32;
   std::set<string> operations_, used_;
 };
 
@@ -300,6 +409,16 @@ size_t count(const Shape& shape) {
     if (all > kMostFloats) return kMostFloats + 1;
   }
   return all;
+}
+
+const char* name(Precision precision) {
+  return precision == Precision::kFp32 ? "fp32" : precision == Precision::kFp16 ? "fp16" : "int8";
+}
+
+Precision Program::precision() const {
+  Precision lowest = Precision::kFp32;
+  for (const Operation& operation : operations) lowest = std::max(lowest, operation.precision);
+  return lowest;
 }
 
 Program::Program(std::shared_ptr<const TensorFile> file) : weights(std::move(file)) {

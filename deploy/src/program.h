@@ -4,6 +4,7 @@
 #define QCN_SRC_PROGRAM_H
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,16 +27,28 @@ struct Affine {
   Ending ending;
 };
 
-// out = ending(the sum of one or two convolutions + bias)
+enum class Precision { kFp32, kFp16, kInt8 };
+const char* name(Precision precision);  // "fp32"
+
+// Of one input of an operation in int8.
+struct Integers {
+  const std::int8_t* weight;
+  const float* weight_scale;  // [channels out]
+  float input_scale;
+};
+
+// out = ending(the sum of one or two convolutions + bias). In int8: see export/program.py.
 struct Convolution {
   struct Source {
     Value in;
-    const float* weight;  // [channels out, channels in, kernel, kernel]
+    const float* weight;  // [channels out, channels in, kernel, kernel]; null in int8
     std::size_t kernel, stride, padding;
+    Integers integers;
   };
   std::vector<Source> sources;
   Value out;
-  const float* bias;  // [channels out]
+  const float* bias;  // [channels out]; null in int8
+  const std::int32_t* integer_bias;
   Ending ending;
 };
 
@@ -49,7 +62,9 @@ struct Pool {
 // out = ending(weight * in + bias), where `in` is taken as one row of numbers
 struct Linear {
   Value in, out;
-  const float *weight, *bias;  // [units, inputs], [units]
+  const float *weight, *bias;  // [units, inputs], [units]; null in int8
+  Integers integers;
+  const std::int32_t* integer_bias;
   Ending ending;
 };
 
@@ -60,10 +75,12 @@ struct Route {
   bool shared;  // one rotation for all places of a window
   std::size_t window_height, window_width, stride, iterations;
   bool unit;  // mode "unit", else "logistic"
+  bool half;  // in fp16
 };
 
 struct Operation {
   std::string name;
+  Precision precision;
   std::variant<Affine, Convolution, Pool, Linear, Route> body;
 };
 
@@ -78,6 +95,9 @@ struct Program {
   Value activation = 0;
   std::optional<Value> pose;
   std::shared_ptr<const TensorFile> weights;
+  std::vector<std::shared_ptr<const std::vector<float>>> rotations;  // that were made from rotors
+
+  Precision precision() const;  // the lowest that an operation computes in
 };
 
 // The numbers of one value. No more than kMostFloats, so that sizes do not overflow.

@@ -159,6 +159,18 @@ const std::int64_t* TensorFile::integers(const std::string& name, const std::vec
   return reinterpret_cast<const std::int64_t*>(checked(*this, name, "I64", shape).data);
 }
 
+const std::int8_t* TensorFile::small_integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  return reinterpret_cast<const std::int8_t*>(checked(*this, name, "I8", shape).data);
+}
+
+const std::int32_t* TensorFile::short_integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  return reinterpret_cast<const std::int32_t*>(checked(*this, name, "I32", shape).data);
+}
+
+const std::uint16_t* TensorFile::halves(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  return reinterpret_cast<const std::uint16_t*>(checked(*this, name, "F16", shape).data);
+}
+
 const std::string& TensorFile::text(const std::string& name) const {
   const auto found = texts_.find(name);
   if (found == texts_.end()) refuse("its metadata has no text " + quoted(name));

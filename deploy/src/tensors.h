@@ -11,7 +11,7 @@
 namespace qcn {
 
 struct Tensor {
-  std::string type;  // "F32", "F64", "U8", "I64", as safetensors names them
+  std::string type;  // "F32", "F64", "F16", "U8", "I8", "I32", "I64", as safetensors names them
   std::vector<std::int64_t> shape;
   const std::byte* data = nullptr;  // aligned for its type
 
@@ -34,6 +34,9 @@ class TensorFile {
   const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const unsigned char* bytes(const std::string& name, const std::vector<std::int64_t>& shape) const;
   const std::int64_t* integers(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const std::int8_t* small_integers(const std::string& name, const std::vector<std::int64_t>& shape) const;   // I8
+  const std::int32_t* short_integers(const std::string& name, const std::vector<std::int64_t>& shape) const;  // I32
+  const std::uint16_t* halves(const std::string& name, const std::vector<std::int64_t>& shape) const;         // F16
   const std::map<std::string, Tensor>& all() const { return tensors_; }
   // One of the texts that export/bundle/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;

@@ -52,7 +52,7 @@ std::vector<std::byte> bytes(const string& text) {
 string safetensors(const Arrays& arrays, const string& texts) {
   string header = "{\"__metadata__\": {\"qcn\": " + quoted(texts) + "}", data;
   // The largest elements first, as the safetensors library does, so that all are aligned.
-  for (const char* type : {"F64", "I64", "F32", "U8"}) {
+  for (const char* type : {"F64", "I64", "F32", "I32", "U8", "I8"}) {
     for (const auto& [name, array] : arrays) {
       if (array.type != type) continue;
       header += ", " + quoted(name) + ": {\"dtype\": \"" + array.type + "\", \"shape\": " + list(array.shape) +

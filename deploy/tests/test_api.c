@@ -132,6 +132,15 @@ static void structure_sizes(const char* bundle) {
   CHECK(info.backend == QCN_BACKEND_NATIVE && strncmp(info.backend_name, "native", 6) == 0);
   CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0 && info.poses == 1);
   CHECK(info.image_height == 10 && info.image_width == 12);
+  qcn_operation operation;
+  memset(&operation, 0, sizeof operation);
+  CHECK(qcn_model_operation(model, 0, &operation) == QCN_BAD_ARGUMENT); /* its size is not set */
+  operation.size = sizeof operation;
+  CHECK(info.operations > 0 && qcn_model_operation(model, info.operations - 1, &operation) == QCN_OK);
+  CHECK(strcmp(operation.op, "route") == 0 && strcmp(operation.asked, "fp32") == 0);
+  CHECK(strcmp(operation.ran, "fp32") == 0 && strstr(info.backend_name, operation.kernel) != NULL);
+  CHECK(qcn_model_operation(model, info.operations, &operation) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_model_operation(model, -1, &operation) == QCN_BAD_ARGUMENT);
   memset(&info, 0x55, sizeof info);
   info.size = offsetof(qcn_model_info, backend_name);
   CHECK(qcn_model_describe(model, &info) == QCN_OK && info.width == 8 && info.max_batch == 0x55555555);

@@ -156,6 +156,64 @@ void test_against_reference() {
   }
 }
 
+struct Half {
+  int status;
+  Floats pose, activation, statistics;
+};
+
+Half run_half(const Problem& p) {
+  std::vector<std::max_align_t> prepared(qcn_routing_half_bytes(&p.shape) / sizeof(std::max_align_t) + 1);
+  Half r{qcn_routing_half_prepare(&p.shape, p.rotation.data(), prepared.data()),
+         p.grad_out_pose,
+         p.grad_out_activation,
+         {}};
+  r.statistics.resize(static_cast<size_t>(p.shape.iterations) * QCN_ROUTING_STATISTICS * r.activation.size());
+  r.status |= qcn_routing_half_forward(&p.shape, p.pose.data(), p.activation.data(), prepared.data(), p.beta_u.data(),
+                                       p.beta_a.data(), r.pose.data(), r.activation.data(), r.statistics.data());
+  return r;
+}
+
+// Windows that are full, in part or hardly; parents that leave a vector's lane empty; children that fill up a group.
+void test_half_precision() {
+  const qcn_routing_shape shapes[] = {
+      {1, 8, 8, 6, 3, 3, 1, 16, 2, 0, 0}, {2, 6, 7, 5, 3, 2, 2, 5, 3, 0, 1},  {3, 10, 4, 4, 4, 4, 1, 3, 2, 1, 0},
+      {1, 4, 5, 9, 3, 3, 1, 33, 2, 0, 0}, {1, 9, 9, 8, 5, 5, 1, 16, 1, 0, 0},
+  };
+  for (const qcn_routing_shape& shape : shapes) {
+    Problem p = make_problem(shape);
+    Half r = run_half(p);
+    reference::Outputs want = reference::route(shape, widen(p));
+    std::string name = "half precision, parents " + std::to_string(shape.parents);
+    check(r.status == QCN_ROUTING_OK, name + ": returns 0");
+    // Poses are around 1: so much is eight roundings.
+    constexpr double kMost = 8.0 / 2048;
+    check(worst(r.pose, want.pose) < kMost, name + ": pose, off by " + std::to_string(worst(r.pose, want.pose)));
+    check(worst(r.activation, want.activation) < kMost,
+          name + ": activation, off by " + std::to_string(worst(r.activation, want.activation)));
+    Floats last(r.statistics.end() - static_cast<std::ptrdiff_t>(QCN_ROUTING_STATISTICS * r.activation.size()),
+                r.statistics.end());
+    bool same = shape.batch > 1;  // statistics are [parents][windows]: as the poses of one image
+    for (size_t i = 0; i < r.activation.size() && shape.batch == 1; ++i) {
+      size_t positions = r.activation.size() / static_cast<size_t>(shape.parents);
+      same = last[r.activation.size() + i] == r.pose[i / positions * 3 * positions + i % positions];
+      if (!same) break;
+    }
+    check(same, name + ": the last means are the poses");
+  }
+}
+
+// Where float16 overflows, a tile is routed in float32, to the precision of that; a NaN stays one.
+void test_half_overflow() {
+  Problem p = make_problem({1, 6, 9, 8, 3, 3, 1, 7, 2, 0, 0});
+  for (float& x : p.pose) x *= 1e4f;
+  Half r = run_half(p);
+  reference::Outputs want = reference::route(p.shape, widen(p));
+  check(worst(r.pose, want.pose) < 1e4 / 1024, "poses of 1e4, off by " + std::to_string(worst(r.pose, want.pose)));
+  p.pose[0] = NAN;
+  r = run_half(p);
+  check(std::isnan(r.pose[0]) && !std::isnan(r.pose.back()), "a NaN stays in its window");
+}
+
 void test_refusals() {
   const qcn_routing_shape good = {2, 3, 7, 6, 3, 3, 1, 4, 2, 0, 0};
   Problem p = make_problem(good);
@@ -167,6 +225,9 @@ void test_refusals() {
   check(status(&good, p.pose.data()) == QCN_ROUTING_OK, "statistics may be null");
   check(status(nullptr, p.pose.data()) == QCN_ROUTING_NULL_ARRAY, "a null shape");
   check(status(&good, nullptr) == QCN_ROUTING_NULL_ARRAY, "a null array");
+  check(qcn_routing_half_bytes(nullptr) == 0 &&
+            qcn_routing_half_prepare(&good, nullptr, pose.data()) == QCN_ROUTING_NULL_ARRAY,
+        "half precision: a null shape, a null array");
   struct Case {
     int qcn_routing_shape::*field;
     int value, status;
@@ -211,6 +272,11 @@ void test_threads() {
   for (Result& result : results) hosts.emplace_back([&p, &result] { result = run(p); });
   for (std::thread& host : hosts) host.join();
   for (const Result& result : results) check(result == want, "several host threads at once");
+  const Half half = run_half(p);
+  for (int threads : {1, 3}) {
+    qcn_set_threads(threads);
+    check(run_half(p).pose == half.pose, "half precision, " + std::to_string(threads) + " threads");
+  }
 
   pid_t child = fork();
   if (child == 0) _exit(run(p) == want ? 0 : 1);
@@ -222,8 +288,10 @@ void test_threads() {
 }  // namespace
 
 int main() {
-  std::printf("instruction set: %s\n", qcn_instruction_set());
+  std::printf("instruction set: %s, half precision: %s\n", qcn_instruction_set(), qcn_half_instruction_set());
   test_against_reference();
+  test_half_precision();
+  test_half_overflow();
   test_refusals();
   test_threads();
   std::printf(failures ? "%d checks failed\n" : "all passed\n", failures);

@@ -53,7 +53,7 @@ from qcn.export.bundle.transaction import (
 )
 from qcn.export.program import Program
 from qcn.files import file_sha256, refuse_dead_link, stream_sha256
-from qcn.names import MANIFEST, AnyPrecision
+from qcn.names import CALIBRATION, MANIFEST, AnyPrecision
 from qcn.text import readable
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class Bundle:
                 made.append((Draft(aside / GOLDEN), _planned(GOLDEN, "golden", "fp64", rebuild)))
                 golden.write(aside / GOLDEN, answers())
             if WEIGHTS in wanted:
-                made.append((Draft(aside / WEIGHTS), _planned(WEIGHTS, "native", "fp32", rebuild)))
+                made.append((Draft(aside / WEIGHTS), _planned(WEIGHTS, "native", program.precision, rebuild)))
                 weights.write(aside / WEIGHTS, program)
             bundle._take_in(aside, made)
         return bundle
@@ -266,7 +266,7 @@ class Bundle:
     def _foreign(self) -> Iterator[Finding]:
         """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
         named = {artefact.file for artefact in self.manifest.files}
-        known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, *named}
+        known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, *named}
         known |= {facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
         at_work = held(self.folder, LOCK)
         for file in _lying(self.folder):

@@ -7,10 +7,17 @@
     activation.float32, pose.float32                        by the same in float32: the noise floor
     LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
                                                             float64, before poses are divided by their running RMS;
-                                                            and LAYER.activation.float32, LAYER.pose.float32
+                                                            and LAYER.activation.float32, LAYER.pose.float32; of a
+                                                            calibrated bundle only the first rows
     LAYER.iterationT.mean, .variance, .activation           float64 [n, J, 3, p], [n, J, 3, p], [n, J, p] after the T-th
                                                             iteration of routing at p places, of all capsule layers but
                                                             only the first n rows; and the same with .float32
+    trained.activation, trained.pose   float64              of a calibrated bundle: see below
+
+The answers are those that files of the bundle must give: the trained network's. But those of a calibrated network
+(`qcn.export.quantise`) are of its plan: its own program in float64, with the rounding to int8 and of its arrays; the
+ones ending in .float32 are of the same program in float32, with all of its rounding, and so say how far apart two
+bodies of it may be. What the trained network itself answered is there too, to show what the plan costs.
 
 With them (`qcn.export.bundle.arrays`) go four texts in JSON. Three are lists: `rows`, what each row is; `inputs_only`,
 the rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the
@@ -37,6 +44,7 @@ from qcn.text import readable
 
 SCHEMA = "2"
 QUANTITIES = ("mean", "variance", "activation")
+TRAINED = "trained"
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Golden:
     `layers` are the capsule layers before the last, by name, first to last, in float64; `steps` are the iterations of
     routing of all of them, by names such as capsules1/iteration2, first to last, of the first rows. A CNN has neither,
     and its poses are [N, K, 0].
+
+    `plan` says that the answers are those of a calibrated network's plan, and `trained` what the trained network gave.
     """
 
     rows: tuple[str, ...]
@@ -78,6 +88,8 @@ class Golden:
     steps: dict[str, Step] = field(default_factory=dict)
     steps_float32: dict[str, Step] = field(default_factory=dict)
     inputs_only: tuple[str, ...] = ()
+    plan: bool = False
+    trained: Answers | None = None
 
     def __post_init__(self) -> None:
         """Refuse names and arrays that are not of their kind: they may come from a file."""
@@ -87,13 +99,16 @@ class Golden:
         for name, answers, dtype, axes in (
             ("float64", self.reference, "float64", 2),
             ("float32", self.float32, "float32", 2),
+            *([("trained", self.trained, "float64", 2)] if self.trained else []),
             *((layer, answers, "float64", 4) for layer, answers in self.layers.items()),
             *((f"{layer} float32", answers, "float32", 4) for layer, answers in self.layers_float32.items()),
         ):
             arrays += [(f"{name} activation", answers.activation, dtype, axes)]
             arrays += [(f"{name} pose", answers.pose, dtype, axes + 1)]
         for name, array, dtype, axes in arrays:
-            if array.dtype != dtype or array.ndim != axes or len(array) != len(self.rows):
+            few = self.plan and axes >= 4 and dtype.startswith("float") and 0 < len(array) < len(self.rows)
+            rows = len(array) if few and name != "input" else len(self.rows)
+            if array.dtype != dtype or array.ndim != axes or len(array) != rows:
                 found = f"{array.dtype} {list(array.shape)}"
                 raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
         for row, label in zip(self.rows, self.label, strict=True):
@@ -103,18 +118,17 @@ class Golden:
         if not np.isfinite(self.input).all():
             raise UsageError("the inputs must be finite")
         singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}
-        answered = {"float64": self.reference, "float32": self.float32, **self.layers, **singles}
-        for name, answers in answered.items():
-            sides = answers.pose.shape[2] if name in ("float64", "float32") and answers.pose.shape[2] == 0 else 3
+        whole = {"float64": self.reference, "float32": self.float32}
+        whole |= {"trained": self.trained} if self.trained else {}
+        for name, answers in {**whole, **self.layers, **singles}.items():
+            sides = answers.pose.shape[2] if name in whole and answers.pose.shape[2] == 0 else 3
             expected = (*answers.activation.shape[:2], sides, *answers.activation.shape[2:])
             if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
                 raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
             if not np.isfinite(answers.activation).all():
                 raise UsageError(f"the activations of '{name}' must be finite")
-        if [x.shape for x in (self.float32.activation, self.float32.pose)] != [
-            x.shape for x in (self.reference.activation, self.reference.pose)
-        ]:
-            raise UsageError("float32 and float64 have different numbers of classes, or poses in one alone")
+        if len({(answers.activation.shape, answers.pose.shape) for answers in whole.values()}) > 1:
+            raise UsageError(f"{' and '.join(whole)} have different numbers of classes, or poses in one alone")
         for name, answers in self.layers.items():
             if self.layers_float32[name].activation.shape != answers.activation.shape:
                 raise UsageError(f"'{name}' has other shapes in float32 than in float64")
@@ -126,6 +140,10 @@ class Golden:
     def outputs(self) -> tuple[str, ...]:
         """What the network answers with: its activations, and its poses if it has any."""
         return ("activation", "pose") if self.reference.pose.size else ("activation",)
+
+    def judged_by(self, precision: str) -> str:
+        """Which tolerance counts for a file in this precision (`qcn.export.bundle.tolerance`)."""
+        return "plan" if self.plan else precision
 
     @property
     def with_image(self) -> list[int]:
@@ -164,6 +182,8 @@ def step_names(layers: Sequence[str], iterations: int) -> list[str]:
 def write(path: Path, golden: Golden) -> None:
     """Write the file `path`."""
     arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
+    if golden.trained:
+        arrays |= {f"{TRAINED}.{of}": getattr(golden.trained, of) for of in golden.outputs}
     for answers, layers, steps, ending in (
         (golden.reference, golden.layers, golden.steps, ""),
         (golden.float32, golden.layers_float32, golden.steps_float32, ".float32"),
@@ -207,7 +227,9 @@ def _golden(
     preprocessing: Preprocessing,
     arrays: Mapping[str, Array],
 ) -> Golden:
+    plan = f"{TRAINED}.activation" in arrays
     layers = sorted(name.removesuffix(".pose") for name in arrays if name.endswith(".pose"))
+    layers = [name for name in layers if name != TRAINED]
     found = (re.fullmatch(r"(.+)\.iteration([0-9]+)\.mean", name) for name in arrays)
     # The layers as the network has them: capsules1, capsules2, …, and the classes, which sort behind them.
     steps = [f"{layer}/iteration{t}" for layer, t in sorted((match[1], int(match[2])) for match in found if match)]
@@ -227,13 +249,15 @@ def _golden(
         steps={name: _step(arrays, name, "") for name in steps},
         steps_float32={name: _step(arrays, name, ".float32") for name in steps},
         inputs_only=inputs_only,
+        plan=plan,
+        trained=_answers(arrays, "", f"{TRAINED}.") if plan else None,
     )
 
 
-def _answers(arrays: Mapping[str, Array], ending: str) -> Answers:
-    activation = arrays[f"activation{ending}"]
+def _answers(arrays: Mapping[str, Array], ending: str, of: str = "") -> Answers:
+    activation = arrays[f"{of}activation{ending}"]
     without = np.empty((*activation.shape, 0), activation.dtype)  # the poses of a CNN
-    return Answers(activation, arrays.get(f"pose{ending}", without))
+    return Answers(activation, arrays.get(f"{of}pose{ending}", without))
 
 
 def _step(arrays: Mapping[str, Array], name: str, ending: str) -> Step:

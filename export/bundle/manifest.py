@@ -33,7 +33,7 @@ SIGNATURE = "manifest.sig"
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
 
 Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"]
-# The file of each format; * is the precision: nothing for fp32, .fp16, .bf16. Engines have names of their own.
+# The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
 FILES: dict[Format, str] = {
     "native": WEIGHTS,
     "golden": GOLDEN,
@@ -45,8 +45,9 @@ FILES: dict[Format, str] = {
 }
 CARRY_CODE: tuple[Format, ...] = ("torchscript", "pt2")  # whose files can do anything when they are loaded or run
 ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
-# Those of one precision: the deployment weights, and the reference's answers.
-FIXED: dict[Format, AnyPrecision] = {"native": "fp32", "golden": "fp64"}
+# Those that are not made in any precision: the weights, where only `qcn calibrate` chooses, and the expected answers.
+MADE_IN: dict[Format, tuple[AnyPrecision, ...]] = {"native": ("fp32", "fp16", "int8"), "golden": ("fp64",)}
+COMMANDS = ("qcn export ", "qcn calibrate ")  # that make files of a bundle
 # Facts of engines that are read again, and their kinds; each may be left out or null.
 FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
 MOST_IMAGES = 65536  # at once; libqcn reads no more
@@ -56,7 +57,7 @@ MOST_NUMBERS = 1 << 26  # of the network's input, likewise
 
 def file_of(format: Format, precision: AnyPrecision) -> str:
     """The name of a format's file in a bundle: model.onnx, model.fused.fp16.onnx, …"""
-    return FILES[format].replace("*", f".{precision}" if precision in ("fp16", "bf16") else "")
+    return FILES[format].replace("*", "" if precision in ("fp32", "fp64") else f".{precision}")
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,8 @@ class Artefact:
         )
         if not named:
             raise UsageError(f"{self.file!r} is not where a bundle keeps {self.format} in {self.precision}")
-        if self.precision != FIXED.get(self.format, self.precision) or (self.precision == "fp64") != (
-            self.format == "golden"
-        ):
+        made_in = MADE_IN.get(self.format, (self.precision,))
+        if self.precision not in made_in or (self.precision == "fp64") != (self.format == "golden"):
             raise UsageError(f"{self.file}: {self.format} is not made in {self.precision}")
         if self.found not in (None, self.precision):
             raise UsageError(f"{self.file}: asked for in {self.precision}, and found to compute in {self.found}")
@@ -136,8 +136,8 @@ class Artefact:
             raise UsageError(f"{self.file}: {self.sha256!r} is not a sha256")
         if self.bytes < 0:
             raise UsageError(f"{self.file}: {self.bytes} is not a size in bytes")
-        if not self.rebuild.startswith("qcn export ") or not self.rebuild.isprintable():
-            raise UsageError(f"{self.file}: {self.rebuild!r} is not a command of `qcn export`")
+        if not self.rebuild.startswith(COMMANDS) or not self.rebuild.isprintable():
+            raise UsageError(f"{self.file}: {self.rebuild!r} is not a command of `qcn export` or `qcn calibrate`")
         if self.plugin and self.format != "trt":
             raise UsageError(f"{self.file}: only engines need the plugin, not {self.format}")
         if (self.tolerance is None) != (self.format == "golden"):

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import onnx
 from onnx import TensorProto, helper
 
-from qcn.export.onnx import fused, tensorrt, unrolled
+from qcn.export.onnx import fused, integers, tensorrt, unrolled
 from qcn.export.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
@@ -15,6 +16,8 @@ from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, P
 # as one custom node per capsule layer.
 Routing = Literal["unrolled", "tensorrt", "fused"]
 ROUTE = {"unrolled": unrolled.route, "tensorrt": tensorrt.route, "fused": fused.route}
+# How int8 is written: ONNX Runtime's integer operators, or Q/DQ pairs around a float convolution, as TensorRT wants it.
+INT8 = {"unrolled": integers.exact, "tensorrt": integers.pairs, "fused": integers.pairs}
 
 
 def build(
@@ -59,7 +62,7 @@ class _Writer:
     """Adds operations to a graph; `values` are those that are there, by their names in the program."""
 
     def __init__(self, program: Program, opset: int, routing: Routing) -> None:
-        self.program, self.route, self.shapes = program, ROUTE[routing], program.shapes
+        self.program, self.routing, self.shapes = program, routing, program.shapes
         self.g = Graph(opset)
         self.values = {program.input.name: GraphValue(program.input.name, TensorProto.FLOAT)}
         self._write: dict[type[Operation], Callable[[Any, list[GraphValue], int], tuple[GraphValue, ...]]] = {
@@ -72,7 +75,7 @@ class _Writer:
 
     def write(self, operation: Operation) -> None:
         """Add an operation. Its nodes are named below its own name, with a slash for every dot."""
-        type_ = TYPES[operation.precision]
+        type_ = TYPES.get(operation.precision, TensorProto.FLOAT)  # int8: floats go in and come out
         inputs = [self.values[name] for name in operation.reads]
         with self.g.scope(operation.name.replace(".", "/")):
             made = self._write[type(operation)](operation, inputs, type_)
@@ -87,6 +90,8 @@ class _Writer:
         return (self._end(g.node("Add", "shifted", g.node("Mul", "scaled", x, scale), shift), op.ending),)
 
     def _convolution(self, op: Convolution, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
+        if op.precision == "int8":
+            return (self._end(INT8[self.routing](self.g, self.program, op, inputs), op.ending),)
         g = self.g
         parts: list[GraphValue] = []
         bias = g.weight("bias", self.program.arrays[op.bias], type_)
@@ -106,6 +111,8 @@ class _Writer:
     def _linear(self, op: Linear, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         g, count = self.g, math.prod(self.shapes[op.input])
         x = g.reshape("flat", g.cast("cast", inputs[0], type_), 0, count)
+        if op.precision == "int8":
+            return (self._end(INT8[self.routing](g, self.program, op, [x]), op.ending),)
         weight, bias = (
             g.weight(role, self.program.arrays[name], type_)
             for role, name in (("weight", op.weight), ("bias", op.bias))
@@ -117,7 +124,11 @@ class _Writer:
         pose, activation = inputs
         if len(self.shapes[op.pose]) == 3:  # as a convolution gives them
             pose = self.g.reshape("capsules", pose, 0, children, 3, height, width)
-        return self.route(self.g, op, (children, height, width), self.program.arrays, pose, activation)
+        arrays = self.program.arrays
+        if self.routing != "unrolled":  # TensorRT takes constants for a kernel, not what is computed from rotors
+            arrays = {**arrays, op.rotation: self.program.rotation(op)}
+            op = replace(op, scale=None)
+        return ROUTE[self.routing](self.g, op, (children, height, width), arrays, pose, activation)
 
     def _end(self, x: GraphValue, ending: Ending) -> GraphValue:
         """The ending of an operation. Sigmoid and softmax need the digits of float32."""

@@ -30,7 +30,7 @@ class _PointwiseLayer(UnrolledLayer):
         g = self.g
         child = self.children("child", pose)  # [B, I, 3, n]
         components = [self._axis(f"child.{k}", child, k, 2) for k in range(3)]  # [B, I, 1, n]
-        rotation = self.rotations()
+        rotation = self.turns.rotations()
         votes = []
         for h in range(3):
             terms = [

@@ -67,6 +67,99 @@ def write(layer: "UnrolledLayer", pose: GraphValue, activation: GraphValue) -> t
     return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
 
 
+BY_CHILD, AS_KERNEL = (2, 0, 1, 4, 3, 5), (4, 3, 2, 5, 0, 1)  # R [h, w, C, J, 3, 3], axes of the vote before the pose
+
+
+class Matrices:
+    """A layer's rotations [h, w, C, J, 3, 3] in the file, as often as they are needed."""
+
+    def __init__(self, g: Graph, op: Route, rotation: Array) -> None:
+        self.g, self.J = g, op.parents
+        self.rotation = np.broadcast_to(rotation, (*op.window, *rotation.shape[2:]))
+        self.window, self.C = op.window, rotation.shape[2]
+
+    def rotations(self) -> Array:
+        """[I, 3, J, 3]: R by child, axis of the vote, parent, axis of the pose."""
+        return self.rotation.transpose(BY_CHILD).reshape(-1, 3, self.J, 3)
+
+    def by_child(self, name: str, type: int) -> GraphValue:
+        """[I, 3·J, 3], for products with poses."""
+        return self.g.weight(name, self.rotations().reshape(-1, 3 * self.J, 3), type)
+
+    def means(self, name: str) -> GraphValue:
+        """[3·J, C·3, h, w]: the kernel of Σ r·v where each child is shared out evenly."""
+        return self._kernel(name, self.rotation.transpose(AS_KERNEL))
+
+    def squares(self, name: str) -> GraphValue:
+        """[3·J, C·6, h, w]: the kernel of Σ r·v² of the products of poses."""
+        elements = self.rotation.transpose(AS_KERNEL)  # [3, J, C, 3, h, w]
+        products = [elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS]
+        return self._kernel(name, np.stack(products, 3))
+
+    def _kernel(self, name: str, weight: Array) -> GraphValue:
+        kernel = (weight / self.J).reshape(3 * self.J, -1, *self.window)
+        return self.g.weight(name, kernel.astype(np.float32))
+
+
+class Rotors(Matrices):
+    """A layer's rotations as rotors [h, w, C, J, 4] in the file, from which the rest is computed.
+
+    All of it is constant: ONNX Runtime does so once, when it loads the graph, and the file is a tenth as large.
+    """
+
+    def __init__(self, g: Graph, op: Route, rotors: Array) -> None:
+        self.g, self.J, self.window, self.C = g, op.parents, op.window, rotors.shape[2]
+        with g.scope("rotors"):
+            rotor = g.cast("float", g.weight("half", rotors), TensorProto.FLOAT)
+            length = g.node(
+                "Sqrt", "length", g.reduce("ReduceSum", "square", g.node("Mul", "squares", rotor, rotor), 4)
+            )
+            w, x, y, z = (self._component(g.node("Div", "unit", rotor, length), i) for i in range(4))
+            one, two = g.number("one", 1.0), g.number("two", 2.0)
+
+            def twice(sign: str, a: GraphValue, b: GraphValue, c: GraphValue, d: GraphValue) -> GraphValue:
+                product = g.node(sign, "sum", g.node("Mul", "first", a, b), g.node("Mul", "second", c, d))
+                return g.node("Mul", "twice", two, product)
+
+            def rest(a: GraphValue, b: GraphValue) -> GraphValue:
+                return g.node("Sub", "rest", one, twice("Add", a, a, b, b))
+
+            elements = [rest(y, z), twice("Sub", x, y, w, z), twice("Add", x, z, w, y)]
+            elements += [twice("Add", x, y, w, z), rest(x, z), twice("Sub", y, z, w, x)]
+            elements += [twice("Sub", x, z, w, y), twice("Add", y, z, w, x), rest(x, y)]
+            matrix = g.node("Concat", "elements", *elements, axis=4)
+            scaled = g.node("Mul", "scaled", matrix, g.number("scale", op.scale or 1.0))
+            whole = g.integers("window", *op.window, self.C, self.J, 9)
+            self.matrices = g.reshape("matrices", g.node("Expand", "whole", scaled, whole), 0, 0, 0, 0, 3, 3)
+
+    def by_child(self, name: str, type: int) -> GraphValue:
+        turned = self.g.node("Transpose", f"{name}.children", self.matrices, perm=BY_CHILD)
+        return self.g.cast(f"{name}.cast", self.g.reshape(name, turned, -1, 3 * self.J, 3), type)
+
+    def means(self, name: str) -> GraphValue:
+        return self._shared(name, self._elements(name), 3)
+
+    def squares(self, name: str) -> GraphValue:
+        g, elements = self.g, self._elements(name)
+        left, right = (
+            g.node("Gather", f"{name}.{side}", elements, g.integers(f"{name}.{side}.axes", *axes), axis=3)
+            for side, axes in zip(("left", "right"), list(zip(*POSE_PRODUCTS, strict=True))[:2], strict=True)
+        )
+        times = np.array([times for _, _, times in POSE_PRODUCTS], np.float32)[:, None, None]
+        products = g.node("Mul", f"{name}.products", left, right)
+        return self._shared(name, g.node("Mul", f"{name}.times", products, g.weight("times", times)), len(times))
+
+    def _component(self, rotor: GraphValue, index: int) -> GraphValue:
+        return self.g.node("Gather", "component", rotor, self.g.integers("index", index), axis=4)
+
+    def _elements(self, name: str) -> GraphValue:
+        return self.g.node("Transpose", f"{name}.elements", self.matrices, perm=AS_KERNEL)
+
+    def _shared(self, name: str, weight: GraphValue, sides: int) -> GraphValue:
+        kernel = self.g.reshape(f"{name}.kernel", weight, 3 * self.J, sides * self.C, *self.window)
+        return self.g.node("Div", name, kernel, self.g.number("parents", self.J))
+
+
 class UnrolledLayer:
     """The steps of one capsule layer. C, I, J and n as at the top of this file."""
 
@@ -75,8 +168,7 @@ class UnrolledLayer:
     def __init__(self, g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
         self.g, self.op = g, op
         self.C, self.height, self.width = map
-        rotation = arrays[op.rotation]
-        self.rotation = np.broadcast_to(rotation, (*op.window, *rotation.shape[2:]))  # [h, w, C, J, 3, 3]
+        self.turns = Rotors(g, op, arrays[op.rotation]) if op.scale else Matrices(g, op, arrays[op.rotation])
         self.beta_u, self.beta_a = arrays[op.beta_u], arrays[op.beta_a]
         self.J, rows, columns = op.shape
         self.I, self.n = math.prod(op.window) * self.C, rows * columns
@@ -86,28 +178,26 @@ class UnrolledLayer:
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, 0, C, 3, area)
         weighted = g.node("Mul", "weighted", axes, g.reshape("weights", activation, 0, C, 1, area))
-        elements = self.rotation.transpose(4, 3, 2, 5, 0, 1)  # [3, J, C, 3, k, k]
         # Over the children of a place, then over places: fewer terms one behind the other, and so less rounding.
         active = g.reduce("ReduceSum", "active", activation, 1)
-        mass = self._convolution("mass", active, np.ones((1, 1, 1, 1, *self.op.window)))  # [B, 1, 1, n]
-        sums = self._convolution("sums", weighted, elements)
+        ones = g.weight("mass.weight", np.full((1, 1, *self.op.window), np.float32(1 / self.J)))
+        mass = self._convolution("mass", active, ones, 1)  # [B, 1, 1, n]
+        sums = self._convolution("sums", weighted, self.turns.means("sums.weight"), 3 * C)
         safe = g.node("Add", "mass.safe", mass, g.number("floor", MASS_FLOOR))
         mean = g.node("Div", "mean", sums, safe)
         if self.n == 1 and self.CLASS_VOTES:
             votes, active = self.votes(pose), self.children("active.children", activation)
             even = g.node("Mul", "even", active, g.number("share", 1 / self.J))
             return self._parents(mass, safe, mean, self.spread_of_votes(votes, even, mean))
-        return self._parents(mass, safe, mean, self.spread_of_maps(axes, weighted, elements, safe, mean))
+        return self._parents(mass, safe, mean, self.spread_of_maps(axes, weighted, safe, mean))
 
-    def spread_of_maps(
-        self, axes: GraphValue, weighted: GraphValue, elements: Array, safe: GraphValue, mean: GraphValue
-    ) -> GraphValue:
+    def spread_of_maps(self, axes: GraphValue, weighted: GraphValue, safe: GraphValue, mean: GraphValue) -> GraphValue:
         """Σ r·(v − μ)² = Σ r·v² − μ²·(S + 2·floor), since μ is Σ r·v over S + floor: without a vote."""
         g = self.g
         left = g.node("Gather", "left", axes, g.integers("p", *(p for p, _, _ in POSE_PRODUCTS)), axis=2)
         right = g.node("Gather", "right", weighted, g.integers("q", *(q for _, q, _ in POSE_PRODUCTS)), axis=2)
-        products = np.stack([elements[:, :, :, p] * elements[:, :, :, q] * times for p, q, times in POSE_PRODUCTS], 3)
-        squares = self._convolution("squares", g.node("Mul", "products", left, right), products)
+        products, kernel = g.node("Mul", "products", left, right), self.turns.squares("squares.weight")
+        squares = self._convolution("squares", products, kernel, len(POSE_PRODUCTS) * self.C)
         safer = g.node("Add", "mass.safer", safe, g.number("floor", MASS_FLOOR))
         mean_mass = g.node("Mul", "mean_mass", mean, safer)
         return g.node("Sub", "spread", squares, g.node("Mul", "mean_square", mean_mass, mean))
@@ -119,14 +209,11 @@ class UnrolledLayer:
         squared = g.node("Mul", "squared", apart, apart)
         return self._over_children("spread", g.node("Mul", "r_squared", squared, r))
 
-    def _convolution(self, name: str, maps: GraphValue, weight: Array) -> GraphValue:
-        """Of maps [B, C, x, H·W] with weights [3, J, C, x, k, k] (or [1, 1, …]), shared out evenly -> [B, 3, J, n]."""
-        axes, parents, planes = *weight.shape[:2], weight.shape[2] * weight.shape[3]
+    def _convolution(self, name: str, maps: GraphValue, kernel: GraphValue, planes: int) -> GraphValue:
+        """Of maps [B, C, x, H·W] of C·x planes with a kernel [3·J or 1, planes, h, w] -> [B, 3 or 1, J or 1, n]."""
         maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.height, self.width)
-        kernel = (weight / self.J).reshape(axes * parents, planes, *self.op.window).astype(np.float32)
-        weights = self.g.weight(f"{name}.weight", kernel)
-        out = self.g.node("Conv", f"{name}.conv", maps, weights, strides=[self.op.stride] * 2)
-        return self.g.reshape(name, out, 0, axes, parents, self.n)
+        out = self.g.node("Conv", f"{name}.conv", maps, kernel, strides=[self.op.stride] * 2)
+        return self.g.reshape(name, out, 0, *((1, 1) if planes == 1 else (3, self.J)), self.n)
 
     def children(self, name: str, maps: GraphValue) -> GraphValue:
         """Maps [B, C, (x,) H, W] -> the windows' children [B, I, x, n]."""
@@ -141,15 +228,10 @@ class UnrolledLayer:
         found = g.node("Transpose", f"{name}.first", found, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
         return g.reshape(name, found, 0, self.I, -1, self.n)
 
-    def rotations(self) -> Array:
-        """[I, 3, J, 3]: R by child, axis of the vote, parent, axis of the pose."""
-        return self.rotation.transpose(2, 0, 1, 4, 3, 5).reshape(self.I, 3, self.J, 3)
-
     def votes(self, pose: GraphValue) -> Any:
         """[B, I, 3, J·n], made in the poses' type."""
         g = self.g
-        rotation = g.weight("rotation", self.rotations().reshape(self.I, 3 * self.J, 3), pose.type)
-        turned = g.node("MatMul", "turned", rotation, self.children("child", pose))
+        turned = g.node("MatMul", "turned", self.turns.by_child("rotation", pose.type), self.children("child", pose))
         return g.cast("votes.float", g.reshape("votes", turned, 0, self.I, 3, self.J * self.n), TensorProto.FLOAT)
 
     def iteration(self, old: Parents, votes: Any, active: GraphValue) -> Parents:

@@ -4,8 +4,9 @@
 
 A half precision is what the network's convolutions and linear layers compute in: the type of their weights. Statistics
 of routing are float32 in every precision. So a file computes in fp16 if every convolution and linear layer of the
-program is found in float16, and in fp32 if there is no half-precision number in it. What a file does not say, or says
-in a way that is not ours, is not guessed: `Seen(None, why)`.
+program is found in float16, and in fp32 if there is no half-precision number in it. A calibrated program says of each
+operation what it computes in, and a file of it must have each of them so; its precision is then the lowest of them.
+What a file does not say, or says in a way that is not ours, is not guessed: `Seen(None, why)`.
 
     onnx_file    ONNX graphs, from the protobuf
     torch_file   TorchScript and pt2, from the zip
@@ -22,8 +23,8 @@ from qcn.errors import UsageError
 from qcn.export.bundle.manifest import Format
 from qcn.export.precision import onnx_file, torch_file
 from qcn.export.precision.products import Products
-from qcn.export.program import Convolution, Linear, Program, Shape
-from qcn.export.tensorrt.receipt import ELEMENT_TYPES
+from qcn.export.program import Product, Program, Shape
+from qcn.export.tensorrt.receipt import ELEMENT_TYPES, FLOATS
 from qcn.names import PRECISIONS, AnyPrecision
 
 READERS = {
@@ -63,12 +64,12 @@ def read(path: Path, format: Format, program: Program) -> Seen:
         products = READERS[format](path)
     except UsageError as error:
         return Seen(None, str(error), readable=False)
-    return judge(products, program)
+    return as_planned(products, program) if program.calibrated else judge(products, program)
 
 
 def judge(products: Products, program: Program) -> Seen:
     """The precision that these products of a file are in, as those of this program."""
-    if strange := sorted(products.types - set(ELEMENT_TYPES.values())):
+    if strange := sorted(products.types - FLOATS):
         return Seen(None, f"it computes in {', '.join(strange)} too")
     halves = products.types - {"float32"}
     if not halves:
@@ -76,7 +77,7 @@ def judge(products: Products, program: Program) -> Seen:
     if len(halves) > 1:
         return Seen(None, "it computes in float16 and in bfloat16")
     precision = next(name for name in PRECISIONS if ELEMENT_TYPES[name] in halves)
-    expected = Counter(_weights(program))
+    expected = Counter(shape for _, shape in _weights(program))
     inside = Counter(shape for type_, shape in products.weights if type_ == ELEMENT_TYPES[precision])
     if lacking := sum((expected - inside).values()):
         return Seen(None, f"{lacking} of its {expected.total()} convolutions and linear layers are not in {precision}")
@@ -86,15 +87,31 @@ def judge(products: Products, program: Program) -> Seen:
     return Seen(precision)
 
 
+def as_planned(products: Products, program: Program) -> Seen:
+    """The precision of a calibrated program, if these products of a file are in what it says of each."""
+    expected, inside = Counter(_weights(program)), Counter(products.weights)
+    if lacking := sum((expected - inside).values()):
+        total = expected.total()
+        return Seen(None, f"{lacking} of its {total} convolutions and linear layers are not in what the program says")
+    others = inside - expected
+    if any(type_ != "float32" for type_, _ in others) or others.total() > ROUTING * len(program.routes):
+        return Seen(None, f"it has {others.total()} convolutions and linear layers more than the program")
+    planned = {ELEMENT_TYPES[operation.precision] for operation in program.operations}
+    if strange := sorted(products.types - planned - {"float32"}):
+        return Seen(None, f"it computes in {', '.join(strange)} too")
+    return Seen(program.precision)
+
+
 def _native(program: Program) -> Seen:
+    if program.calibrated:
+        return Seen(program.precision)
     found = {operation.precision for operation in program.operations}
     return Seen(found.pop()) if len(found) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(found))}")
 
 
-def _weights(program: Program) -> Iterable[Shape]:
-    """The shapes of the weights of all convolutions and linear layers."""
+def _weights(program: Program) -> Iterable[tuple[str, Shape]]:
+    """The types and shapes of the weights of all convolutions and linear layers."""
     for operation in program.operations:
-        if isinstance(operation, Convolution):
-            yield from (program.arrays[name].shape for name in operation.weights)
-        elif isinstance(operation, Linear):
-            yield program.arrays[operation.weight].shape
+        if isinstance(operation, Product):
+            type_ = ELEMENT_TYPES[operation.precision]
+            yield from ((type_, program.arrays[name].shape) for name in operation.factors)

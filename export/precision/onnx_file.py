@@ -1,7 +1,8 @@
 """The types of an ONNX graph, by its protobuf alone: the onnx package is not needed where graphs are only run.
 
 Types go from node to node, as ONNX Runtime infers them: a cast gives its own, a comparison truth values, most nodes
-what they are given. Nodes that no output depends on are left out, since they compute nothing.
+what they are given. A convolution behind Q/DQ pairs is one of integers. Nodes that no output depends on are left out,
+since they compute nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ from qcn.export.precision.products import MOST_BYTES, Products
 TYPES = {1: "float32", 10: "float16", 11: "float64", 16: "bfloat16", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16"}
 TYPES |= {17: "float8", 18: "float8", 19: "float8", 20: "float8", 21: "uint4", 22: "int4", 23: "float4"}
 FLOAT, INT64, BOOL, UNKNOWN = 1, 7, 9, 0
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm")
+UINT8 = 2
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "ConvInteger", "MatMulInteger")
 INDICES = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero")
 TRUTHS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf")
 BY_SECOND = ("Where", "CastLike")  # whose answer has the type of their second input
@@ -81,6 +83,7 @@ class _Types:
         self.left -= len(graph.nodes)
         if self.left < 0:
             raise UsageError(f"it has more than {MOST_NODES:,} nodes")
+        makers: dict[str, _Node] = {}
         for node in _live(graph):
             if node.nested:
                 raise UsageError(f"it has a {node.operator}, a node with graphs inside")
@@ -91,9 +94,10 @@ class _Types:
             else:
                 made = [_type(node, given)] * len(node.outputs)
                 if node.operator in PRODUCTS and len(node.inputs) > 1:
-                    kind = TYPES.get(given[1], "unknown")
-                    self.weights.append((kind, graph.shapes.get(node.inputs[1], ())))
+                    kind, shape = _factor(node, graph, types, makers)
+                    self.weights.append((kind, shape))
                     self.by_name[node.name] = kind
+            makers |= dict.fromkeys(node.outputs, node)
             types |= dict(zip(node.outputs, made, strict=False))
             self.seen |= set(made)
 
@@ -108,7 +112,27 @@ class _Types:
         return [inner.get(name, UNKNOWN) for name in body.outputs]
 
 
+def _factor(
+    node: _Node, graph: _Graph, types: Mapping[str, int], makers: Mapping[str, _Node]
+) -> tuple[str, tuple[int, ...]]:
+    """The type that a product is of, and the shape of its weight: behind Q/DQ pairs on both sides, that of the Q."""
+    pairs = [makers.get(name) for name in node.inputs[:2]]
+    weight, kind = node.inputs[1], types.get(node.inputs[1], UNKNOWN)
+    if all(pair is not None and pair.operator == "DequantizeLinear" for pair in pairs):
+        kinds = {types.get(pair.inputs[0], UNKNOWN) for pair in pairs if pair is not None}
+        kind = kinds.pop() if len(kinds) == 1 else UNKNOWN
+        weight = pairs[1].inputs[0] if pairs[1] is not None else weight
+        quantised = makers.get(weight)
+        weight = quantised.inputs[0] if quantised is not None and quantised.operator == "QuantizeLinear" else weight
+    shape = graph.shapes.get(weight, ())
+    return TYPES.get(kind, "unknown"), shape[::-1] if node.operator == "MatMulInteger" else shape
+
+
 def _type(node: _Node, given: Sequence[int]) -> int:
+    if node.operator == "QuantizeLinear":
+        return given[2] if len(given) > 2 else UINT8
+    if node.operator == "DequantizeLinear":
+        return given[1] if len(given) > 1 else UNKNOWN
     if node.operator in ("Cast", "Constant", "ConstantOfShape"):
         return node.to or FLOAT
     if node.operator in INDICES or node.operator in TRUTHS:

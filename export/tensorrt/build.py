@@ -16,6 +16,7 @@ from typing import Any
 from qcn.errors import BuildError
 from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
+from qcn.export.precision import onnx_file
 from qcn.export.tensorrt.config import BuildRequest, check_support, configure, load_timings
 from qcn.export.tensorrt.find import TensorRT, find
 from qcn.export.tensorrt.network import check_types, convolutions, network_layers, parse
@@ -103,7 +104,8 @@ def build(
             aside.write_bytes(bytes(timings.serialize()))
 
     warnings = list(log.warnings)  # before reading the plan back, which complains where there is no GPU
-    found = read_receipt(plan, request.precision, layers, log, trt, trt_logger)
+    graph = onnx_file.convolutions(onnx_path) if request.precision == "int8" else convolutions(layers)
+    found = read_receipt(plan, request.precision, layers, graph, log, trt, trt_logger)
     if gpu and tensorrt.flavour == "tensorrt" and found.source != "engine inspector":
         raise BuildError(f"{tensorrt} built an engine from {onnx_path} that it cannot read back:{log.summary()}")
     if found.met is False:
@@ -134,10 +136,18 @@ def build(
 
 
 def read_receipt(
-    plan: bytes, asked: str, network: list[EngineLayer], log: BuildLog, trt: Any, trt_logger: Any
+    plan: bytes,
+    asked: str,
+    network: list[EngineLayer],
+    graph: dict[str, str],
+    log: BuildLog,
+    trt: Any,
+    trt_logger: Any,
 ) -> Receipt:
-    """The receipt from the best source there is: the engine read back, the builder's log, the network it was given."""
-    graph = convolutions(network)
+    """The receipt from the best source there is: the engine read back, the builder's log, the network it was given.
+
+    `graph` are the convolutions of the ONNX graph by node name, and the type of each.
+    """
     engine = trt.Runtime(trt_logger).deserialize_cuda_engine(plan)
     if engine is not None:
         text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)

@@ -9,7 +9,7 @@ from qcn.errors import BuildError, MissingError, UsageError, unknown_name
 from qcn.export.bundle.manifest import Batch
 from qcn.export.tensorrt.find import TensorRT
 from qcn.export.tensorrt.progress import BuildLog
-from qcn.names import PRECISIONS, Precision
+from qcn.names import PRECISIONS, OperationPrecision
 
 # Kernels that TensorRT takes from other libraries: the library's name and a function of it.
 _BORROWED = {
@@ -23,7 +23,8 @@ _BORROWED = {
 class BuildRequest:
     """What engine to build.
 
-    precision       fp32, fp16 or bf16: that of the graph given, which the engine must then show
+    precision       fp32, fp16, bf16, or int8 of a calibrated network: that of the graph given, which the engine must
+                    then show
     batch           the batches it takes, and the one it is to be fastest at
     tf32            let float32 convolutions round their inputs to 10 bits of mantissa
     optimization    TensorRT's builder optimisation level, 0 (fastest build) to 5; None: its own, 3
@@ -32,7 +33,7 @@ class BuildRequest:
     sm              the compute capability to build for, where it is not this machine's (TensorRT-RTX only)
     """
 
-    precision: Precision
+    precision: OperationPrecision
     batch: Batch
     tf32: bool = False
     optimization: int | None = None
@@ -41,8 +42,8 @@ class BuildRequest:
     sm: int | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        if self.precision not in (known := (*PRECISIONS, "int8")):
+            raise unknown_name("precision", self.precision, known)
         if self.optimization is not None and not 0 <= self.optimization <= 5:
             raise UsageError(f"optimisation level {self.optimization} is not one of 0 to 5")
         if self.workspace is not None and self.workspace < 1:
@@ -62,9 +63,11 @@ def configure(builder: Any, network: Any, request: BuildRequest, tensorrt: Tenso
     trt, config = tensorrt.module, builder.create_builder_config()
     if not request.tf32:
         config.clear_flag(trt.BuilderFlag.TF32)  # on by default
-    if not tensorrt.strongly_typed and request.precision == "fp16":
+    if not tensorrt.strongly_typed and request.precision in ("fp16", "int8"):
         config.set_flag(trt.BuilderFlag.FP16)
         config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
+    if not tensorrt.strongly_typed and request.precision == "int8":
+        config.set_flag(trt.BuilderFlag.INT8)  # what Q/DQ pairs need; without them it would be calibrated
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED  # the receipt is read from it
     if not tensorrt.strongly_typed:  # 8.6: else an engine has one context, and libqcn one per session and batch size
         config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)

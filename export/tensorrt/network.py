@@ -16,7 +16,8 @@ from qcn.export.tensorrt.receipt import ELEMENT_TYPES, HALVES, EngineLayer, type
 # Layers that have their type from elsewhere: a cast from its target, a constant from its weights, what only moves
 # values about from its input, and a plugin from itself. Told it once more, TensorRT 8.6 finds no kernel for the region
 # that they are fused into.
-_TYPED_ALREADY = ("CAST", "CONSTANT", "SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY", "PLUGIN_V2")
+_MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
+_TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
 def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: str) -> tuple[Any, Any]:
@@ -76,6 +77,10 @@ def convolutions(layers: list[EngineLayer]) -> dict[str, str]:
 def check_types(layers: list[EngineLayer], precision: str, path: Path) -> None:
     """Refuse a graph whose types are not of the precision asked: nothing built from it could be."""
     again = f"export it again with --precision {precision}"
+    if precision == "int8":
+        if not any(layer.type == "QUANTIZE" for layer in layers):
+            raise BuildError(f"int8 was asked, and {path} quantises nothing; export it again from its bundle")
+        return
     halves = [layer.name for layer in layers if HALVES & set(layer.outputs)]
     if precision == "fp32" and halves:
         raise BuildError(f"fp32 was asked, and {path} holds half precision at {', '.join(halves[:5])}; {again}")
@@ -88,9 +93,11 @@ def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
     """Give every layer that computes in floating point the precision and output type that the ONNX graph has."""
     tensors, nodes = _graph_types(path, tensorrt)
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
-        if layer.type.name in _TYPED_ALREADY:
-            continue
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
+        # Behind Q/DQ pairs a layer computes in integers, which a precision that it is told would forbid.
+        paired = any(t is not None and t.name.endswith(".pair") for t in inputs)
+        if layer.type.name in _TYPED_ALREADY or paired:
+            continue
         fed = next((tensors[t.name] for t in inputs if t is not None and t.name in tensors), None)
         inner = nodes.get(layer.name, fed)
         chosen = None

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from qcn.text import readable
 
-ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 HALVES = {"float16", "bfloat16"}
 FLOATS = HALVES | {"float32"}
+PRODUCTS = FLOATS | {"int8"}  # what a convolution computes in
 _SCALAR: tuple[list[int], ...] = ([], [1])  # the shape of constants that are no weights
 _COMPUTING = ("float32", "bfloat16", "float16", "float8", "int8")  # widest first
 
@@ -64,7 +65,7 @@ class EngineLayer:
     @property
     def computes_in(self) -> set[str]:
         """The types a convolution in it may compute in: that of its kernel if that is known, else any it touches."""
-        return FLOATS & set(self.weights) or self.floats
+        return PRODUCTS & set(self.weights) or PRODUCTS & {*self.inputs, *self.outputs}
 
     @property
     def precision(self) -> str:
@@ -86,7 +87,7 @@ class Receipt:
     """What an engine holds, against what was asked.
 
     source   where the layers were read (see above)
-    asked    fp32, fp16 or bf16
+    asked    fp32, fp16, bf16 or int8
     met      True or False; None where it could not be seen
     layers   how many layers of each type and precision: [type, precision, count]
     unmet    one sentence for each layer in a precision that was not asked for
@@ -129,7 +130,7 @@ def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: di
         unmet += [f"{layer.name} ({layer.type}) is {layer.precision}" for layer in layers if layer.floats & HALVES]
     for node, wanted in convolutions.items():
         layer = by_node.get(node)
-        if layer and layer.floats and wanted not in layer.computes_in:
+        if layer and layer.computes_in and wanted not in layer.computes_in:
             unmet.append(f"{node} is {layer.precision} in {layer.name} ({layer.type}), not {wanted}")
     unseen = [node for node in convolutions if node not in by_node]
     proven = bool(layers) and source != "network definition"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qcn import routing
 from qcn.errors import BuildError
-from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
+from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Product, Program, Route
 from qcn.export.torch.unrolled import UnrolledRoute
 from qcn.model import at_least_single
 from qcn.names import Precision, ProgramKernels
@@ -21,26 +21,36 @@ class Interpreter(nn.Module):
     """Runs the operations of a program, one after the other: image [B, C, H, W] -> a tuple of the outputs.
 
     The outputs are the program's, and with `every_layer` also the pose and activation of each capsule layer before the
-    last. Images and outputs are float32 in every precision.
+    last. Images and outputs are float32 in every precision; after `.double()` they are float64, and of all rounding
+    there is only that of the arrays and to int8. `nudge` moves what is rounded to int8 by such a share of itself and of
+    a step: what lies closer to the middle between two steps may go either way in another body.
     """
 
-    def __init__(self, program: Program, every_layer: bool = False, kernels: ProgramKernels = "unrolled") -> None:
+    def __init__(
+        self, program: Program, every_layer: bool = False, kernels: ProgramKernels = "unrolled", nudge: float = 0.0
+    ) -> None:
         super().__init__()
-        self.program, self.kernels = program, kernels
+        self.program, self.kernels, self.nudge = program, kernels, nudge
         self.outputs = program.outputs_with(every_layer)
         self._places: dict[tuple[str, str], str] = {}  # by operation and array, the name of its buffer
         self._layers: dict[str, UnrolledRoute] = {}
         for i, operation in enumerate(program.operations):
             if isinstance(operation, Route) and kernels == "unrolled":
-                rotation, beta_u, beta_a = (torch.tensor(program.arrays[name]) for name in operation.arrays)
+                rotation = torch.tensor(program.rotation(operation))
+                beta_u, beta_a = (torch.tensor(program.arrays[name]) for name in operation.arrays[1:])
                 votes = None if operation.precision == "fp32" else DTYPES[operation.precision]
                 self._layers[operation.name] = UnrolledRoute(operation, rotation, beta_u, beta_a, votes)
                 self.add_module(f"layer{i}", self._layers[operation.name])
                 continue
-            # The statistics of routing are float32 in every precision, and so are their arrays.
-            dtype = torch.float32 if isinstance(operation, Route) else DTYPES[operation.precision]
+            # The statistics of routing are float32 in every precision, and so are their arrays; integers become floats.
+            whole = isinstance(operation, Route) or operation.precision == "int8"
+            dtype = torch.float32 if whole else DTYPES[operation.precision]
             for k, name in enumerate(operation.arrays):
-                tensor = torch.tensor(program.arrays[name], dtype=dtype)
+                array = program.arrays[name]
+                if isinstance(operation, Route) and name == operation.rotation:
+                    array = program.rotation(operation)
+                exact = torch.float64 if array.dtype == "int32" else dtype
+                tensor = torch.tensor(array, dtype=exact)
                 if not tensor.isfinite().all():
                     largest = f"{abs(program.arrays[name]).max():g}"
                     raise BuildError(f"the array '{name}' does not fit {operation.precision}: its largest is {largest}")
@@ -60,17 +70,28 @@ class Interpreter(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """[B, C, H, W] -> `outputs`, in their order, each [B, …]."""
+        values = self.values(image)
+        return tuple(at_least_single(values[out.value]).reshape(-1, *out.shape) for out in self.outputs)
+
+    def values(self, image: Tensor) -> dict[str, Tensor]:
+        """[B, C, H, W] -> every value of the program by its name, the image among them."""
         values = {self.program.input.name: image}
         for operation in self.program.operations:
-            made = self._run[type(operation)](operation, [values[name] for name in operation.reads])
+            made = self.operation(operation, [values[name] for name in operation.reads])
             values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
-        return tuple(at_least_single(values[out.value]).reshape(-1, *out.shape) for out in self.outputs)
+        return values
+
+    def operation(self, operation: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        """One operation of the program: what it makes of the values that it reads, in the order of its outputs."""
+        return self._run[type(operation)](operation, inputs)
 
     def _affine(self, op: Affine, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         scale, shift = self._array(op, op.scale)[:, None, None], self._array(op, op.shift)[:, None, None]
         return (_end(inputs[0].to(scale.dtype) * scale + shift, op.ending),)
 
     def _convolution(self, op: Convolution, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        if op.precision == "int8":
+            return (_end(self._integers(op, inputs), op.ending),)
         out: Tensor | None = None
         bias: Tensor | None = self._array(op, op.bias)
         for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
@@ -85,8 +106,30 @@ class Interpreter(nn.Module):
         return (pool(inputs[0], op.kernel, op.stride),)
 
     def _linear(self, op: Linear, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        if op.precision == "int8":
+            return (_end(self._integers(op, inputs), op.ending),)
         weight = self._array(op, op.weight)
         return (_end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
+
+    def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
+        """An operation in int8 before its ending, as `qcn.export.integers` has it; sums are exact in float64."""
+        whole: Tensor | None = None
+        broad = (-1, *[1] * (len(op.shape) - 1))
+        for i, x in enumerate(inputs):
+            scale = torch.tensor(op.input_scales[i], dtype=x.dtype, device=x.device)
+            steps = x / scale
+            q = torch.round(steps + self.nudge * (1 + steps.abs())).clamp(-128, 127).double()
+            weight = self._array(op, op.factors[i]).double()
+            if isinstance(op, Convolution):
+                acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i])
+            else:
+                acc = F.linear(q.flatten(1), weight)
+            if i == 0:
+                acc = acc + self._array(op, op.bias).view(broad)
+            part = acc.to(x.dtype) * (scale * self._array(op, op.weight_scales[i])).view(broad)
+            whole = part if whole is None else whole + part
+        assert whole is not None  # an operation has an input
+        return whole
 
     def _route(self, op: Route, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         pose, activation = map(at_least_single, inputs)
@@ -104,6 +147,7 @@ class Interpreter(nn.Module):
             iterations=op.iterations,
             mode=op.mode,
             kernels=self.kernels,
+            half=op.precision == "fp16" and self.kernels == "reference" and pose.dtype == torch.float32,
         )
 
     def _array(self, operation: Operation, name: str) -> Tensor:

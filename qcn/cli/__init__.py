@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import datasets, evaluate, explain, export, install, models, predict, ship, sign, train, verify
+from qcn.cli import calibrate, datasets, evaluate, explain, export, install, models, predict, ship, sign, train, verify
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -23,6 +23,7 @@ app.command()(models.models)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(calibrate.calibrate)
 app.command()(export.doctor)
 app.command()(sign.sign)
 app.command()(install.install)

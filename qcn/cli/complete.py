@@ -79,6 +79,18 @@ def targets() -> Iterable[str]:
     return (*TARGETS, *ALIASES)
 
 
+def calibration_targets() -> Iterable[str]:
+    from qcn.calibrate.request import TARGETS
+
+    return TARGETS
+
+
+def methods() -> Iterable[str]:
+    from qcn.calibrate.request import METHODS
+
+    return METHODS
+
+
 def backends() -> Iterable[str]:
     from qcn.verify.runners import BACKENDS
 

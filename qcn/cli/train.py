@@ -82,6 +82,12 @@ def train(
             help="Start from the weights of this run, or of a network that ships; at random if not given.",
         ),
     ] = None,
+    quantise: Annotated[
+        Path | None,
+        typer.Option(
+            help="Round as the int8 layers of this calibrated bundle do, to learn to bear it; not if not given."
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run; 0 if not given.")] = None,
     resume: Annotated[
         Path | None,
@@ -113,11 +119,14 @@ def train(
         "fit": fit,
         "channels": channels,
     }
-    given = [name for name, value in {**chosen, "preset": preset, "out": out}.items() if value is not None]
+    others = {"preset": preset, "out": out, "quantise": quantise}
+    given = [name for name, value in {**chosen, **others}.items() if value is not None]
     if resume and (given := [name for name in given if name != "epochs"]):
         raise UsageError(f"--resume continues a run with its own settings: leave out --{given[0].replace('_', '-')}")
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
+    if quantise and not init:
+        raise UsageError("--quantise goes on from the network that was calibrated: name it with --init")
 
     with shown():
         doing("loading torch")
@@ -132,9 +141,10 @@ def train(
             run = training.resume(folder, data_dir, device, epochs)
         else:
             settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
+            scales = _scales(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-                run = training.train(settings, data_dir, folder, device)
+                run = training.train(settings, data_dir, folder, device, scales)
     if not first_process():
         return
     last = run.history[-1]
@@ -149,3 +159,16 @@ def train(
         say(folder / name)
     say_next("qcn", "evaluate", folder)
     say_next("qcn", "export", folder)
+
+
+def _scales(plan: Path, init: str) -> dict[str, float]:
+    """By layer of the network that training starts from, the scales of the calibrated bundle `plan`."""
+    from qcn.export.bundle import Bundle
+    from qcn.export.lower import layer_scales
+    from qcn.shipped import place
+    from qcn.train.checkpoint import load_network
+
+    program = Bundle.open(plan).program()
+    if program.precision != "int8":
+        raise UsageError(f"{plan} has nothing in int8: `qcn calibrate {init} --out {plan}` makes such a bundle")
+    return layer_scales(load_network(place(init))[0], program)

@@ -111,10 +111,10 @@ def verify_parity(
             written = write(report, record, images)
         for path in written:
             say(path)
-    parity.conclude(found, asked)
+    parity.conclude(found, asked, chosen.golden.plan)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
-    say(results.verdict(found))
+    say(results.verdict(found, chosen.golden.plan))
     say_next("qcn", "benchmark", bundle)
 
 

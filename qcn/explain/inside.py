@@ -109,7 +109,7 @@ def look(program: Program, image: NDArray[np.float32]) -> Inside:
         pose = found[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
         parents = Capsules(route.name, activation, pose, seen[f"{route.name}.activation"])
         own, steps = steps[: route.iterations], steps[route.iterations :]
-        routings.append(_routing(route, program.arrays[route.rotation], children, parents, own))
+        routings.append(_routing(route, program.rotation(route), children, parents, own))
         children = parents
     return Inside(tuple(routings))
 

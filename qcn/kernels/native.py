@@ -74,6 +74,35 @@ def forward(
     return out_pose, out_activation, statistics
 
 
+def has_half() -> bool:
+    """Whether the library routes in float16 arithmetic on this CPU (`half_forward`)."""
+    return available() and str(_library().qcn_half_instruction_set().decode()) != instruction_set()
+
+
+def half_forward(
+    pose: Tensor,
+    activation: Tensor,
+    rotation: Tensor,
+    beta_u: Tensor,
+    beta_a: Tensor,
+    *,
+    window: tuple[int, int],
+    stride: int,
+    iterations: int,
+    unit: bool,
+) -> tuple[Tensor, Tensor]:
+    """The outputs of `forward` by a layer in fp16; all tensors are float32 all the same."""
+    grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
+    given = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
+    shape = _shape(pose, rotation, window, stride, iterations, unit)
+    prepared = torch.empty(_library().qcn_routing_half_bytes(shape), dtype=torch.uint8)
+    _call("qcn_routing_half_prepare", shape, given[2], prepared)
+    out_pose = pose.new_empty((shape.batch, shape.parents, 3, *grid))
+    out_activation = pose.new_empty((shape.batch, shape.parents, *grid))
+    _call("qcn_routing_half_forward", shape, *given[:2], prepared, *given[3:], out_pose, out_activation, None)
+    return out_pose, out_activation
+
+
 def backward(
     pose: Tensor,
     activation: Tensor,
@@ -132,11 +161,14 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
     size: dict[str, tuple[Any, int]] = {
         "qcn_routing_forward": (ctypes.POINTER(_Shape), 8),
         "qcn_routing_backward": (ctypes.POINTER(_Shape), 13),
+        "qcn_routing_half_prepare": (ctypes.POINTER(_Shape), 2),
+        "qcn_routing_half_forward": (ctypes.POINTER(_Shape), 8),
         "qcn_rotation_forward": (ctypes.c_size_t, 3),
         "qcn_rotation_backward": (ctypes.c_size_t, 5),
     }
     try:
-        library = load_library(*size, "qcn_routing_status", "qcn_instruction_set", "qcn_set_threads")
+        others = ("qcn_routing_status", "qcn_instruction_set", "qcn_half_instruction_set", "qcn_routing_half_bytes")
+        library = load_library(*size, *others, "qcn_set_threads")
     except MissingError as error:
         return None, str(error)
     for name, (first, arrays) in size.items():
@@ -145,7 +177,9 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         function.restype = ctypes.c_int
     library.qcn_routing_status.argtypes = [ctypes.c_int]
     library.qcn_routing_status.restype = ctypes.c_char_p
-    library.qcn_instruction_set.restype = ctypes.c_char_p
+    library.qcn_instruction_set.restype = library.qcn_half_instruction_set.restype = ctypes.c_char_p
+    library.qcn_routing_half_bytes.argtypes = [ctypes.POINTER(_Shape)]
+    library.qcn_routing_half_bytes.restype = ctypes.c_size_t
     library.qcn_set_threads.argtypes = [ctypes.c_int]
     library.qcn_set_threads.restype = None
     return library, ""

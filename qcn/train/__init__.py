@@ -5,7 +5,7 @@ checkpoint    a run on disk                             record       what run.js
 losses        what is minimised                         schedules    the learning rate and the margin
 logbook       progress bar, metrics                     curves       the learning curves
 validation    a network's answers to a set of images    faults       where a NaN came from
-signals       Ctrl-C and SIGTERM
+signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does
 """
 
 from qcn.train.loop import resume, train

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from qcn.files import alone_in
 from qcn.model import Prediction, choose_kernels
 from qcn.names import RUN
 from qcn.progress import doing
-from qcn.train import checkpoint
+from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
@@ -52,8 +52,17 @@ SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 REPORT_EVERY, REPORT_AFTER_S = 10, 1.0
 
 
-def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -> Run:
-    """Train a network from scratch into the folder `out`; returns the finished run's record."""
+def train(
+    settings: Settings,
+    data_dir: Path,
+    out: Path,
+    device: str = "auto",
+    scales: Mapping[str, float] | None = None,
+) -> Run:
+    """Train a network from scratch into the folder `out`; returns the finished run's record.
+
+    With `scales`, by layer, these layers round as in int8 while it trains (`qcn.train.quantise`).
+    """
     with _alone_in(out):
         if (out / RUN).exists():
             raise UsageError(
@@ -61,6 +70,8 @@ def train(settings: Settings, data_dir: Path, out: Path, device: str = "auto") -
             )
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)
+        if scales and first_process():
+            quantise.write(out, scales)
         chosen = pick_device(device)
         dataset = find(settings.dataset, settings.stored)
         if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
@@ -166,6 +177,7 @@ class Training:
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
         self.teachers = [teacher.to(device) for teacher in teachers_of(settings, self.record)]
+        quantise.apply(self.network, quantise.read(out))
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)

@@ -18,7 +18,12 @@ Record = TypeVar("Record")
 
 def write(path: Path, record: Any) -> None:
     """Write a dataclass as JSON."""
-    write_text(path, json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(path, text(record))
+
+
+def text(record: Any) -> str:
+    """What `write` writes."""
+    return json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read(cls: type[Record], path: Path, command: str) -> Record:

@@ -18,7 +18,7 @@ def test_the_noise_floor_is_what_float32_did_or_a_unit_in_the_last_place() -> No
 def test_each_precision_is_allowed_its_share(precision: str, floors: float) -> None:
     single = EXACT + 1e-7
     assert tolerance(EXACT, single, precision) == pytest.approx(min(floors * noise_floor(EXACT, single), 1.5 / 4))
-    assert set(FLOORS) == {"fp64", "fp32", "fp16", "bf16"}
+    assert set(FLOORS) == {"fp64", "fp32", "fp16", "bf16", "plan"}
 
 
 def test_no_more_than_a_quarter_of_the_largest_answer_is_allowed() -> None:

@@ -75,8 +75,8 @@ def tf32(bundle: Bundle) -> None:
     put_graph(bundle, model)
 
 
-def half_variance(bundle: Bundle) -> None:
-    """The variances of an fp16 graph held in float16, and given on as float32."""
+def half_variance(bundle: Bundle, precision: Any = "fp16") -> None:
+    """The variances of a graph held in float16, and given on as float32."""
     model = graph(bundle)
     nodes = []
     for node in model.graph.node:
@@ -87,11 +87,11 @@ def half_variance(bundle: Bundle) -> None:
             nodes += rounding(model, f"{name}.wide", name)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    put_graph(bundle, model, "fp16")
+    put_graph(bundle, model, precision)
 
 
-def half_sums(bundle: Bundle) -> None:
-    """The sums behind the variances of an fp16 graph made in float16; all that follows is float32."""
+def half_sums(bundle: Bundle, precision: Any = "fp16") -> None:
+    """The sums behind the variances of a graph made in float16; all that follows is float32."""
     model = graph(bundle)
     nodes = []
     for node in model.graph.node:
@@ -102,7 +102,7 @@ def half_sums(bundle: Bundle) -> None:
         nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    put_graph(bundle, model, "fp16")
+    put_graph(bundle, model, precision)
 
 
 def transposed_pose(bundle: Bundle) -> None:

@@ -42,11 +42,14 @@ from qcn.data.spec import Preprocessing
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
+from qcn.export.calibrated import write_calibrated
 from qcn.export.lower import lower
 from qcn.export.onnx.build import build
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program, Route
+from qcn.export.program import Product, Program, Route
+from qcn.export.quantise import halved, quantised
 from qcn.export.reference import golden_of, with_edge_cases
+from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN
 from qcn.names import MANIFEST
 from qcn.verify.runners.native import NativeRunner
@@ -86,6 +89,29 @@ def honest(
     bundle = Bundle.create(folder, manifest, program, lambda: answers, FROM_RUN)
     put_graph(bundle, build(program.at(precision, rest=precision), routing=routing), precision)
     return bundle
+
+
+def calibrated_program(program: Program, inputs: Any) -> Program:
+    """All convolutions in int8, with scales from the largest values on these inputs, and all capsule layers in fp16."""
+    network, values = Interpreter(program, kernels="reference"), {program.input.name: torch.from_numpy(inputs)}
+    made = program
+    with torch.inference_mode():
+        for op in program.operations:
+            if isinstance(op, Product):
+                scales = [float(values[name].abs().max()) / 127 for name in op.reads]
+                made = quantised(made, op.name, [max(scale, 1e-3) for scale in scales])
+            found = network.operation(op, [values[name] for name in op.reads])
+            values |= {value.name: tensor for value, tensor in zip(op.outputs, found, strict=True)}
+    for route in program.routes:
+        made = halved(made, route.name)
+    return made
+
+
+def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6) -> Bundle:
+    """A bundle of a calibrated network, with its plan's answers and model.int8.onnx."""
+    base = honest(folder / "float32", seed=seed, size=size, images=images)
+    program = calibrated_program(base.program(), base.golden().input)
+    return write_calibrated(base, program, folder / "int8", {"sha256": "0" * 64}, "qcn calibrate RUN --out {bundle}")
 
 
 def altered_program(change: Callable[[Program], Program], routing: Any = "unrolled") -> Callable[[Bundle], None]:

@@ -101,7 +101,7 @@ typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
 typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
-  const char* precision;  // of an engine: "fp32", "fp16" or "bf16"; NULL: the fastest one in the bundle
+  const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest one in the bundle
   int self_test;          // how many golden images to check at loading. 0: none, 1: three (the default), 2: all
   int threads;            // of the native backend, for all models together; at most QCN_MAX_THREADS.
                           // 0: leave as is; at the start one per core
@@ -151,9 +151,24 @@ typedef struct {
   int max_batch;                  // images per run of the backend, larger batches are split; 0: any number
   int poses;                      // whether its answers have poses: 0 for a CNN
   int image_height, image_width;  // of the images of its data set, which pictures of any size are brought to
+  int operations;                 // that qcn_model_operation tells of; 0: this backend does not say (TensorRT)
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
+
+// What the network asks of an operation, and what this machine runs: a receipt. They differ where the CPU has no
+// arithmetic of float16, and a wider one takes its place. The texts belong to the model.
+typedef struct {
+  size_t size;         // of this structure: set it before the call
+  const char* name;    // "capsules1"
+  const char* op;      // "convolution", "route", …
+  const char* asked;   // the precision in the bundle: "fp32", "fp16" or "int8"
+  const char* ran;     // the precision that it is computed in
+  const char* kernel;  // by which kernels: "avx512fp16", "neondot", …, or "plain loops"
+} qcn_operation;
+
+QCN_API qcn_status qcn_model_operation(const qcn_model* model, int index, qcn_operation* operation);
+
 QCN_API const char* qcn_model_class(const qcn_model* model, int index);  // NULL if out of range
 
 // ---- sessions -------------------------------------------------------------------------------------------------------

@@ -88,6 +88,14 @@ class Model {
     return name;
   }
 
+  // The index-th of info().operations: what the network asks of it, and what runs.
+  qcn_operation operation(int index) const {
+    qcn_operation found{};
+    found.size = sizeof found;
+    check(qcn_model_operation(get(), index, &found));
+    return found;
+  }
+
   // The image as the network sees it: [channels, height, width] of info().
   std::vector<float> preprocess(const qcn_image& image) const {
     std::vector<float> input(input_size());

@@ -49,6 +49,9 @@ class NativeRunner final : public Runner {
     memory_ = static_cast<float*>(owner_.get(bytes));
     if (!memory_) throw Error(QCN_NO_MEMORY, "no memory for a batch of " + std::to_string(batch) + " images");
     std::memset(memory_, 0, bytes);
+    for (const ByteMap& map : plan_->byte_maps) {
+      std::memset(memory_ + map.place * batch, integer_zero(), map.floats * batch * sizeof(float));
+    }
     capacity_ = batch;
   }
 
@@ -77,6 +80,17 @@ class NativeRunner final : public Runner {
     convolve(s.convolution, batch, from, out(s.out));
   }
 
+  std::uint8_t* bytes(Place place) const { return reinterpret_cast<std::uint8_t*>(out(place)); }
+
+  void run_step(const QuantiseStep& s, size_t batch) const {
+    quantise_map(s.map, batch, s.scale, in(s.in), bytes(s.out));
+  }
+
+  void run_step(const IntegerStep& s, size_t batch) const {
+    const std::uint8_t* from[2] = {bytes(s.in[0]), bytes(s.in[1])};
+    convolve_integers(s.convolution, batch, from, out(s.out));
+  }
+
   void run_step(const PoolStep& s, size_t batch) const {
     parallel_for(batch, 0, [&](size_t i, float*) {
       pool(s.map, s.kernel, s.stride, s.average, in(s.in) + i * s.in_strides.image, s.in_strides,
@@ -91,9 +105,11 @@ class NativeRunner final : public Runner {
   void run_step(const RouteStep& s, size_t batch) {
     qcn_routing_shape shape = s.shape;
     shape.batch = static_cast<int>(batch);
-    const int status =
-        qcn_routing_forward(&shape, in(s.pose), in(s.activation), s.rotation, s.beta_u, s.beta_a, out(s.out_pose),
-                            out(s.out_activation), show_ ? statistics(shape, s) : nullptr);
+    float* kept = show_ ? statistics(shape, s) : nullptr;
+    const int status = s.prepared ? qcn_routing_half_forward(&shape, in(s.pose), in(s.activation), s.prepared, s.beta_u,
+                                                             s.beta_a, out(s.out_pose), out(s.out_activation), kept)
+                                  : qcn_routing_forward(&shape, in(s.pose), in(s.activation), s.rotation, s.beta_u,
+                                                        s.beta_a, out(s.out_pose), out(s.out_activation), kept);
     if (status != QCN_ROUTING_OK) {
       throw Error(status == QCN_ROUTING_NO_MEMORY ? QCN_NO_MEMORY : QCN_INTERNAL_ERROR, qcn_routing_status(status));
     }
@@ -140,7 +156,8 @@ class NativeBackend final : public Backend {
            (threads == 1 ? " thread" : " threads");
   }
 
-  std::string precision() const override { return "fp32"; }
+  std::string precision() const override { return program::name(plan_->program.precision()); }
+  std::vector<OperationRun> operations() const override { return plan_->runs; }
   int max_batch() const override { return 0; }
 
  private:

@@ -1,6 +1,9 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "error.h"
@@ -21,15 +24,23 @@ Map map_of(const program::Shape& shape) {
 
 // A value may lie in memory in two layouts: planar, as routing and linear operations read it, and with the channels of
 // a pixel together, as convolutions do. It is made in one that is read, and copied where the other is read too.
+//
+// Operations in int8 read bytes, which are made once per scale. A value that nothing else reads, and all with the same
+// scale, is never made in float32.
 struct Stored {
   Map map{};  // its border: the largest padding that a convolution of it asks for
-  bool convolved = false, read_planar = false;
+  bool convolved = false, read_planar = false, read_anyhow = false;
+  std::set<float> scales;  // of its readers in int8
   std::optional<Place> planar, features;
+  std::map<float, Place> bytes;  // by scale
+
+  bool read_features() const { return convolved || !scales.empty(); }
+  bool only_bytes() const { return scales.size() == 1 && !convolved && !read_planar && !read_anyhow; }
 };
 
 class Builder {
  public:
-  explicit Builder(Plan& plan) : plan_(plan), program_(plan.program) {
+  Builder(Plan& plan, std::deque<Memory>& rotations) : plan_(plan), program_(plan.program), rotations_(rotations) {
     for (const program::Shape& shape : program_.shapes) {
       stored_.emplace_back();
       stored_.back().map = map_of(shape);
@@ -46,6 +57,7 @@ class Builder {
     stored_[0].planar = kImages;
     copy_where_read(0);
     for (const program::Operation& operation : program_.operations) {
+      plan_.runs.push_back({operation.name, "", program::name(operation.precision), "fp32", "plain loops"});
       std::visit([&](const auto& body) { add(operation.name, body); }, operation.body);
     }
     plan_.activation = *stored_[program_.activation].planar;
@@ -54,15 +66,29 @@ class Builder {
 
   // Lays the weights of all convolutions out in `packed`.
   void pack(Memory& packed) {
-    size_t floats = 0;
-    for (const Given& given : given_) floats += whole_lines(packed_floats(convolution(given)));
-    auto to = static_cast<float*>(packed.get(floats * sizeof(float)));
-    if (!to && floats > 0) throw Error(QCN_NO_MEMORY, "no memory for the weights");
+    size_t bytes = 0;
+    for (const Given& given : given_) bytes += given_bytes(given);
+    auto to = static_cast<std::byte*>(packed.get(bytes));
+    if (!to && bytes > 0) throw Error(QCN_NO_MEMORY, "no memory for the weights");
     for (const Given& given : given_) {
-      Convolution& c = convolution(given);
-      pack_weights(c, given.weights, given.bias, to);
-      c.weight = to;
-      to += whole_lines(packed_floats(c));
+      if (auto* step = std::get_if<ConvolutionStep>(&plan_.steps[given.step])) {
+        auto floats = reinterpret_cast<float*>(to);
+        pack_weights(step->convolution, given.weights, given.bias, floats);
+        step->convolution.weight = floats;
+      } else {
+        auto& integers = std::get<IntegerStep>(plan_.steps[given.step]).convolution;
+        const std::int8_t* weights[2] = {given.integers[0].weight, given.integers[1].weight};
+        std::vector<float> factors[2];
+        for (size_t s = 0; s < integers.shape.source_count; ++s) {
+          for (size_t i = 0; i < integers.shape.out.channels; ++i) {
+            factors[s].push_back(given.integers[s].input_scale * given.integers[s].weight_scale[i]);
+          }
+        }
+        const float* scales[2] = {factors[0].data(), factors[1].data()};
+        pack_integers(integers, weights, scales, given.integer_bias, to);
+        integers.packed = to;
+      }
+      to += given_bytes(given);
     }
   }
 
@@ -71,23 +97,37 @@ class Builder {
     size_t step;
     const float* weights[2];
     const float* bias;
+    program::Integers integers[2];
+    const std::int32_t* integer_bias;
   };
 
-  Convolution& convolution(const Given& given) const {
-    return std::get<ConvolutionStep>(plan_.steps[given.step]).convolution;
+  size_t given_bytes(const Given& given) const {
+    if (const auto* step = std::get_if<ConvolutionStep>(&plan_.steps[given.step])) {
+      return whole_lines(packed_floats(step->convolution)) * sizeof(float);
+    }
+    const auto& integers = std::get<IntegerStep>(plan_.steps[given.step]).convolution;
+    return whole_lines((packed_integer_bytes(integers) + 3) / 4) * sizeof(float);
+  }
+
+  void runs(const char* op, const char* ran, const char* kernel) {
+    plan_.runs.back().op = op, plan_.runs.back().ran = ran, plan_.runs.back().kernel = kernel;
   }
 
   // ---- who reads what, and how ----
 
   void read_planar(Value value) { stored_[value].read_planar = true; }
-  void find_readers(const program::Affine&) {}  // reads either layout, as pooling does
-  void find_readers(const program::Pool&) {}
+  void find_readers(const program::Affine& affine) { stored_[affine.in].read_anyhow = true; }  // reads either layout
+  void find_readers(const program::Pool& pool) { stored_[pool.in].read_anyhow = true; }
   void find_readers(const program::Linear& linear) { read_planar(linear.in); }
   void find_readers(const program::Route& route) { read_planar(route.pose), read_planar(route.activation); }
   void find_readers(const program::Convolution& c) {
     for (const auto& source : c.sources) {
       Stored& stored = stored_[source.in];
-      stored.convolved = true;
+      if (source.weight) {
+        stored.convolved = true;
+      } else {
+        stored.scales.insert(source.integers.input_scale);
+      }
       stored.map.border = std::max(stored.map.border, source.padding);
     }
   }
@@ -111,9 +151,14 @@ class Builder {
     s.features = take(image_floats(s.map));
     return *s.features;
   }
+  Place take_bytes(const Map& map) {
+    const size_t floats = (image_floats(byte_map(map)) + 3) / 4;
+    plan_.byte_maps.push_back({take(floats), floats});
+    return plan_.byte_maps.back().place;
+  }
   // For what can write either layout; true: planar.
   std::pair<Place, bool> take_either(Stored& s) {
-    if (s.read_planar && !s.convolved) return {take_planar(s), true};
+    if (s.read_planar && !s.read_features()) return {take_planar(s), true};
     return {take_features(s), false};
   }
 
@@ -125,12 +170,16 @@ class Builder {
   void copy_where_read(Value value) {
     Stored& s = stored_[value];
     const Strides planar = planar_strides(s.map), features = feature_strides(s.map);
-    if (s.planar && !s.features && s.convolved) {
+    if (s.planar && !s.features && s.read_features()) {
       const Place from = *s.planar, to = take_features(s);
       plan_.steps.push_back(TransformStep{s.map, nullptr, nullptr, Ending::kNone, from, to, planar, features});
     } else if (s.features && !s.planar && s.read_planar) {
       const Place from = *s.features, to = take_planar(s);
       plan_.steps.push_back(TransformStep{s.map, nullptr, nullptr, Ending::kNone, from, to, features, planar});
+    }
+    for (const float scale : s.scales) {
+      s.bytes[scale] = take_bytes(s.map);
+      plan_.steps.push_back(QuantiseStep{s.map, scale, *s.features, s.bytes[scale]});
     }
   }
 
@@ -143,6 +192,7 @@ class Builder {
     const Strides out_strides = planar ? planar_strides(out.map) : feature_strides(out.map);
     plan_.steps.push_back(
         TransformStep{out.map, affine.scale, affine.shift, affine.ending, from, to, in_strides, out_strides});
+    runs("affine", "fp32", "plain loops");
     copy_where_read(affine.out);
   }
 
@@ -152,14 +202,17 @@ class Builder {
     const auto [to, planar] = take_either(out);
     const Strides out_strides = planar ? planar_strides(out.map) : feature_strides(out.map);
     plan_.steps.push_back(PoolStep{out.map, pool.kernel, pool.stride, pool.average, from, to, in_strides, out_strides});
+    runs("pool", "fp32", "plain loops");
     copy_where_read(pool.out);
   }
 
   void add(const std::string&, const program::Convolution& operation) {
+    if (operation.integer_bias) return add_integers(operation);
+    runs("convolution", "fp32", qcn_instruction_set());
     Stored& out = stored_[operation.out];
     const auto [to, planar] = take_either(out);
     ConvolutionStep step{{{}, operation.sources.size(), out.map, planar, operation.ending, nullptr}, {}, to};
-    Given given{plan_.steps.size(), {}, operation.bias};
+    Given given{plan_.steps.size(), {}, operation.bias, {}, nullptr};
     for (size_t s = 0; s < operation.sources.size(); ++s) {
       const auto& source = operation.sources[s];
       step.convolution.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
@@ -171,14 +224,50 @@ class Builder {
     copy_where_read(operation.out);
   }
 
+  void add_integers(const program::Convolution& operation) {
+    runs("convolution", "int8", integer_instruction_set());
+    Stored& out = stored_[operation.out];
+    IntegerStep step{{{{}, operation.sources.size(), out.map, false, operation.ending, nullptr}, nullptr, 0}, {}, 0};
+    if (out.only_bytes()) {
+      step.convolution.out_scale = *out.scales.begin();
+      step.out = out.bytes[step.convolution.out_scale] = take_bytes(out.map);
+    } else {
+      std::tie(step.out, step.convolution.shape.planar) = take_either(out);
+    }
+    Given given{plan_.steps.size(), {}, nullptr, {}, operation.integer_bias};
+    for (size_t s = 0; s < operation.sources.size(); ++s) {
+      const auto& source = operation.sources[s];
+      step.convolution.shape.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
+      step.in[s] = stored_[source.in].bytes.at(source.integers.input_scale);
+      given.integers[s] = source.integers;
+    }
+    plan_.steps.push_back(step);
+    given_.push_back(given);
+    if (!out.only_bytes()) copy_where_read(operation.out);
+  }
+
+  void add_integers(const program::Linear& linear, const Map& in, const Stored& out, Place to) {
+    runs("linear", "int8", integer_instruction_set());
+    const Place bytes = take_bytes(in);
+    plan_.steps.push_back(QuantiseStep{in, linear.integers.input_scale, *stored_[linear.in].planar, bytes});
+    given_.push_back({plan_.steps.size(), {}, nullptr, {linear.integers, {}}, linear.integer_bias});
+    plan_.steps.push_back(
+        IntegerStep{{{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, nullptr, 0}, {bytes, 0}, to});
+  }
+
   // A convolution of one pixel, whose channels are all numbers of the input.
   void add(const std::string&, const program::Linear& linear) {
     Stored& out = stored_[linear.out];
     const Map in{1, 1, program::count(program_.shapes[linear.in]), 0};
     const Place to = take_planar(out);
-    given_.push_back({plan_.steps.size(), {linear.weight, nullptr}, linear.bias});
-    plan_.steps.push_back(ConvolutionStep{
-        {{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, {*stored_[linear.in].planar, 0}, to});
+    if (linear.integer_bias) {
+      add_integers(linear, in, out, to);
+    } else {
+      runs("linear", "fp32", qcn_instruction_set());
+      given_.push_back({plan_.steps.size(), {linear.weight, nullptr}, linear.bias, {}, nullptr});
+      plan_.steps.push_back(ConvolutionStep{
+          {{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, {*stored_[linear.in].planar, 0}, to});
+    }
     if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, to});
   }
 
@@ -200,6 +289,15 @@ class Builder {
                   small(route.iterations),
                   route.shared ? 1 : 0,
                   route.unit ? 1 : 0};
+    if (route.half) {
+      Memory& memory = rotations_.emplace_back();
+      void* prepared = memory.get(qcn_routing_half_bytes(&step.shape));
+      if (!prepared) throw Error(QCN_NO_MEMORY, "no memory for the rotations");
+      qcn_routing_half_prepare(&step.shape, route.rotation, prepared);
+      step.prepared = prepared;
+    }
+    runs("route", route.half && qcn_half_arithmetic() ? "fp16" : "fp32",
+         route.half ? qcn_half_instruction_set() : qcn_instruction_set());
     step.rotation = route.rotation, step.beta_u = route.beta_u, step.beta_a = route.beta_a;
     step.pose = *stored_[route.pose].planar, step.activation = *stored_[route.activation].planar;
     step.out_pose = take_planar(pose), step.out_activation = take_planar(activation);
@@ -209,14 +307,15 @@ class Builder {
 
   Plan& plan_;
   const program::Program& program_;
-  std::vector<Stored> stored_;  // by value
+  std::deque<Memory>& rotations_;  // where prepared ones are kept
+  std::vector<Stored> stored_;     // by value
   std::vector<Given> given_;
 };
 
 }  // namespace
 
 Plan::Plan(program::Program read) : program(std::move(read)) {
-  Builder builder(*this);
+  Builder builder(*this, rotations_);
   builder.build();
   builder.pack(packed_);
 }

@@ -3,13 +3,16 @@
 #define QCN_SRC_NATIVE_PLAN_H
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "backend.h"
 #include "convolution.h"
+#include "convolution_int8.h"
 #include "em_routing.h"
 #include "maps.h"
 #include "program.h"
@@ -35,6 +38,17 @@ struct ConvolutionStep {  // or a linear operation
   Place in[2], out;
 };
 
+struct QuantiseStep {  // a map of bytes for operations in int8
+  Map map;             // that is read
+  float scale;
+  Place in, out;
+};
+
+struct IntegerStep {  // a convolution or linear operation in int8
+  IntegerConvolution convolution;
+  Place in[2], out;
+};
+
 struct PoolStep {
   Map map;  // that it makes
   std::size_t kernel, stride;
@@ -53,22 +67,31 @@ struct RouteStep {
   std::size_t height, width;  // of the map of its parents
   qcn_routing_shape shape;    // for a batch of 1
   const float *rotation, *beta_u, *beta_a;
+  const void *prepared;  // in half precision: the rotations for it; else null
   Place pose, activation, out_pose, out_activation;
 };
 
-using Step = std::variant<TransformStep, ConvolutionStep, PoolStep, SoftmaxStep, RouteStep>;
+using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, PoolStep, SoftmaxStep, RouteStep>;
+
+struct ByteMap {  // whose border has integer_zero()
+  Place place;
+  std::size_t floats;
+};
 
 struct Plan {
   explicit Plan(program::Program program);  // throws Error(QCN_BAD_BUNDLE) for a network that is too large
 
   const program::Program program;  // keeps the weights
   std::vector<Step> steps;
+  std::vector<ByteMap> byte_maps;
+  std::vector<OperationRun> runs;  // what is asked and what runs, operation by operation
   Place activation = 0;
   std::optional<Place> pose;
   std::size_t image_floats = 0;  // that an image takes, all values together
 
  private:
-  Memory packed_;  // the weights of all convolutions
+  Memory packed_;                 // the weights of all convolutions
+  std::deque<Memory> rotations_;  // of all routing in half precision
 };
 
 }  // namespace qcn::native

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.golden import Answers, Golden
 from qcn.export.bundle.tolerance import last_place, noise_floor, tie_band, tolerance
 from qcn.intervals import wilson
 from qcn.verify.words import Histogram, share_of_allowed
@@ -79,12 +79,13 @@ def compare(
     found: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
 ) -> dict[str, Errors]:
     """Each of the network's outputs; those that `allowed` names by that tolerance."""
+    held = golden.judged_by(precision)
     return {
         name: errors(
             found[name],
             getattr(golden.reference, name),
             getattr(golden.float32, name),
-            precision,
+            held,
             allowed.get(name),
         )
         for name in golden.outputs
@@ -142,7 +143,7 @@ def flips(
     An image that was asked for several times is named once, by the answer that the reference likes least.
     """
     exact = golden.reference.activation
-    band = tie_band(exact, golden.float32.activation, precision)
+    band = tie_band(exact, golden.float32.activation, golden.judged_by(precision))
     differ: dict[int, Flip] = {}
     for row, answer in zip(rows, activation, strict=True):
         expected, decided = int(exact[row].argmax()), int(answer.argmax())
@@ -177,6 +178,19 @@ def accuracy(activation: Array, golden: Golden) -> Share | None:
         return None
     right = activation[labelled].argmax(1) == golden.label[labelled]
     return Share.count(int(right.sum()), len(right))
+
+
+def costs(golden: Golden) -> list[str]:
+    """What the plan of a calibrated network costs against the trained network, in words; nothing of any other."""
+    if golden.trained is None:
+        return []
+    apart = [f"{of} within {_largest(golden.reference, golden.trained, of):.2g}" for of in golden.outputs]
+    same = np.sum(golden.reference.activation.argmax(1) == golden.trained.activation.argmax(1))
+    return [f"the plan against the trained network: {', '.join(apart)}; same class for {same} of {len(golden.rows)}"]
+
+
+def _largest(one: Answers, other: Answers, of: str) -> float:
+    return float(np.abs(getattr(one, of) - getattr(other, of)).max())
 
 
 def pose_degrees(found: Array, golden: Golden) -> float | None:

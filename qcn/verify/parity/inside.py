@@ -108,6 +108,7 @@ def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: 
         for output in golden.outputs if layer in golden.layers else ():
             exact, single = (getattr(of[layer], output) for of in (golden.layers, golden.layers_float32))
             if (given := found.get(f"{layer}.{output}")) is not None:
+                given = given[: len(exact)]
                 yield Stage(
                     layer, None, output, _compared(given, exact, single, precision), _range(given, exact, precision)
                 )
@@ -130,7 +131,8 @@ def _step(
         statistic = given is not None and compared is not None and quantity != "activation"
         own = None
         if statistic and route and iteration == "1":
-            own = check(route, quantity, found, golden.steps[name], golden.steps_float32[name])
+            steps = golden.steps[name], golden.steps_float32[name]
+            own = check(route, quantity, found, *steps, golden.plan)
         yield Stage(
             layer,
             int(iteration),

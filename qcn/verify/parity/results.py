@@ -87,12 +87,13 @@ def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status,
     return [line for status in order for line in by_status[status]]
 
 
-def verdict(verdicts: Sequence[Verdict]) -> str:
-    """The whole in one line, where nothing failed."""
+def verdict(verdicts: Sequence[Verdict], plan: bool = False) -> str:
+    """The whole in one line, where nothing failed; `plan` says that a calibrated network's plan was the judge."""
     counts = {status: sum(one.status == status for one in verdicts) for status in COLOURS}
     others: dict[Status, str] = {"missing": "cannot run here", "untrusted": "can carry code and were not run"}
     rest = "".join(f"; {counts[status]} {words}" for status, words in others.items() if counts[status])
-    return f"passed: all {counts['passed']} that ran answer as the trained network does{rest}"
+    whose = "the calibrated network's plan" if plan else "the trained network"
+    return f"passed: all {counts['passed']} that ran answer as {whose} does{rest}"
 
 
 def make_report(

@@ -51,27 +51,41 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     golden = bundle.golden()
     reasons = list(_inputs(golden, run))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
-    outputs: dict[str, Errors] = {}
-    for name, found in _named(golden).items():
-        truth = exact.get(name)
-        if truth is None or truth.shape != found.shape:
-            reasons.append(f"'{name}' is not what the run's network gives")
-            continue
-        compared = errors(found, truth, single[name], "fp64", Allowed(FLOORS * noise_floor(truth, single[name])))
-        if name in golden.outputs:
-            outputs[name] = compared
-        if not compared.passed:
-            reasons.append(f"the golden {name} is not the run's: {compared.words()}")
+    trained = _flat(golden.trained, {}, {}) if golden.trained else _named(golden)
+    compared, wrong = _compared(trained, exact, single, "the run's")
+    reasons += wrong
+    if golden.plan:  # then the rest is not the run's, but the plan's
+        from qcn.export.reference import evaluated
+
+        exact, single = (_flat(of.answers, of.layers, of.steps) for of in evaluated(bundle.program(), golden.input))
+        kept = {name: len(array) for name, array in _named(golden).items()}  # of layers not all rows
+        exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
+        reasons += _compared(_named(golden), exact, single, "the plan's")[1]
     reasons += _noise(golden, exact, single)
     return Verdict(
         *about,
         "failed" if reasons else "passed",
         tuple(reasons),
         by,
-        outputs=outputs,
+        outputs={name: compared[name] for name in golden.outputs if name in compared},
         images=len(golden.rows),
         notes=("golden answers computed again from the run's own weights",),
     )
+
+
+def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
+    """Each array against what it is computed to be now, and what is wrong with them, in words."""
+    compared, reasons = {}, []
+    for name, array in found.items():
+        truth = exact.get(name)
+        if truth is None or truth.shape != array.shape:
+            reasons.append(f"'{name}' is not what {whose} network gives")
+            continue
+        allowed = Allowed(FLOORS * noise_floor(truth, single[name]))
+        compared[name] = errors(array, truth, single[name], "fp64", allowed)
+        if not compared[name].passed:
+            reasons.append(f"the golden {name} is not {whose}: {compared[name].words()}")
+    return compared, reasons
 
 
 def _checkpoint(manifest: Manifest) -> str:

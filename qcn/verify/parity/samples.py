@@ -6,8 +6,8 @@ answer the golden images as the trained network did, so that faulty weights cann
 images are, they come as a `Golden`, edge cases at the end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,18 +19,15 @@ from qcn.data.fit import PICTURES, fit, read_picture
 from qcn.data.folder import is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
-from qcn.names import AnyPrecision
+from qcn.export.bundle.golden import Answers, Golden
 from qcn.text import readable
 from qcn.verify.parity.compare import compare
-from qcn.verify.runners import Runner, capsule_layers, create
 
 if TYPE_CHECKING:
     from qcn.export.reference import Inputs
 
 GOLDEN = "golden"
 COUNT = 64
-BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
 
 
 @dataclass(frozen=True)
@@ -155,52 +152,22 @@ def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
 
 
 def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
-    from qcn.export.reference import Evaluation, assembled
+    from qcn.export.reference import assembled, evaluated
 
-    weights = bundle.path(bundle.find(WEIGHTS))
-    layers = capsule_layers(bundle)
-    given = _inputs(bundle, found)
-    answered = []
-    precisions: tuple[AnyPrecision, ...] = ("fp64", "fp32")
-    for precision in precisions:
-        with create("torch", weights, precision=precision, layers=layers) as runner:
-            _hold_against(bundle, runner)
-            named = _run(runner, given.input)
-        answered.append(
-            Evaluation(
-                _answers(named, ""),
-                {layer: _answers(named, f"{layer}.") for layer in layers[:-1]},
-                _steps(named),
-            )
-        )
-    return assembled(given, bundle.manifest.classes, *answered)
+    program, given = bundle.program(), _inputs(bundle, found)
+    for evaluation in evaluated(program, bundle.golden().input):
+        _hold_against(bundle, evaluation.answers)
+    answered = assembled(given, bundle.manifest.classes, *evaluated(program, given.input))
+    return replace(answered, plan=program.calibrated)
 
 
-def _answers(named: Mapping[str, NDArray[Any]], prefix: str) -> Answers:
-    """Of the network or a layer; poses [N, K, 0] where it has none."""
-    activation = named[f"{prefix}activation"]
-    none = np.empty((*activation.shape[:2], 0), activation.dtype)
-    return Answers(activation, named.get(f"{prefix}pose", none))
-
-
-def _hold_against(bundle: Bundle, runner: Runner) -> None:
+def _hold_against(bundle: Bundle, found: Answers) -> None:
     """Refuse a reference that does not answer the golden images as the trained network did."""
     golden = bundle.golden()
-    for name, errors in compare(_run(runner, golden.input), golden, "fp32", {}).items():
+    named = {name: getattr(found, name) for name in golden.outputs}
+    for name, errors in compare(named, golden, "fp32", {}).items():
         if not errors.passed:
             raise CheckFailed(
                 f"{bundle.folder / WEIGHTS} does not answer the golden images as the trained network did, and cannot "
                 f"be the reference for others: {name} is {errors.words()}"
             )
-
-
-def _run(runner: Runner, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-    """The outputs of all images, and the iterations of routing of the first batch."""
-    parts = [runner.infer(images[start : start + BATCH]) for start in range(0, len(images), BATCH)]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0] if "/iteration" not in name}
-    return {**parts[0], **whole}
-
-
-def _steps(named: Mapping[str, NDArray[Any]]) -> dict[str, Step]:
-    names = dict.fromkeys(name.rpartition("/")[0] for name in named if "/iteration" in name)
-    return {name: Step(*(named[f"{name}/{of}"] for of in QUANTITIES)) for name in names}

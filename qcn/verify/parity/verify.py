@@ -23,12 +23,13 @@ from qcn.verify.parity.compare import (
     Share,
     accuracy,
     compare,
+    costs,
     flips,
     pose_degrees,
 )
 from qcn.verify.parity.inside import Stage, first_wrong, stages
 from qcn.verify.parity.precision import Held, held_to
-from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, key
+from qcn.verify.runners import ONNX, TIME_LIMIT, Candidate, Runner, candidates, key
 from qcn.verify.words import share_of_allowed
 
 Status = Literal["passed", "failed", "missing", "untrusted"]
@@ -134,11 +135,14 @@ def verify(
 
 
 def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
-    """Refuse a reference that leaves float32 no more digits than float16 has: all that is wrong would be noise."""
+    """Refuse a reference that leaves float32 no more digits than float16 has: all that is wrong would be noise.
+
+    Of a calibrated network's plan, whose noise is that of half precision and of int8, one of a 64th is refused.
+    """
     for name in (name for name in golden.outputs if name not in allowed):
         exact, single = (getattr(of, name) for of in (golden.reference, golden.float32))
         noise, scale = float(np.abs(single - exact).max()), float(np.abs(exact).max())
-        if noise > scale * np.finfo(np.float16).eps / 2:
+        if noise > scale * (1 / 64 if golden.plan else np.finfo(np.float16).eps / 2):
             raise CheckFailed(
                 f"the reference is too noisy to judge by: its own {name} in float32 is off by {noise:.2g}, of values "
                 f"up to {scale:.2g}; export the bundle again, or say what is allowed with --atol"
@@ -199,7 +203,7 @@ def _judged(
     looked: tuple[Stage, ...] = ()
     inside = ""
     # Statistics of routing that are made in half precision do not show in half-precision answers.
-    if reasons or bisect or candidate.precision in ("fp16", "bf16"):
+    if reasons or bisect or golden.plan or candidate.precision in ("fp16", "bf16"):
         size = asked.first_wrong_size(exact, limits) or min(_batch(bundle, candidate).max, AT_ONCE, len(golden.rows))
         size = max(size, candidate.least)
         doing(f"looking inside {candidate.key}", 1)
@@ -227,7 +231,7 @@ def _judged(
         stages=looked,
         first_wrong=wrong,
         inside=inside,
-        notes=(asked.words(), *([held.note] if held.note else [])),
+        notes=(asked.words(), *([held.note] if held.note else []), *costs(golden)),
     )
 
 
@@ -237,7 +241,7 @@ def _decisions(changed: Sequence[Flip], golden: Golden, precision: AnyPrecision)
     if not flipped:
         return []
     worst = max(flipped, key=lambda flip: flip.margin)
-    band = tie_band(golden.reference.activation, golden.float32.activation, precision)
+    band = tie_band(golden.reference.activation, golden.float32.activation, golden.judged_by(precision))
     return [
         f"{len(flipped)} of {len(golden.rows)} images get another class, such as {worst.row}: {worst.found}, where the "
         f"trained network prefers {worst.expected} by {worst.margin:.2g} ({band:.2g} is a tie in {precision})"
@@ -310,7 +314,7 @@ def _look(
             found = {**found, **_all(runner, golden.input, size)}
     except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
         return (), f"no look inside: {error}"
-    looked = stages(found, golden, precision, _layers(bundle))
+    looked = stages(found, golden, golden.judged_by(precision), _layers(bundle, candidate))
     if not looked:
         return (
             (),
@@ -321,10 +325,10 @@ def _look(
     return looked, ""
 
 
-def _layers(bundle: Bundle) -> Sequence[Layer]:
+def _layers(bundle: Bundle, candidate: Candidate) -> Sequence[Layer]:
     """What the statistics of routing can be computed again from; nothing where there are no whole weights."""
     try:
-        return layers(bundle)
+        return layers(bundle, graph=candidate.artefact.format in ONNX)
     except QcnError:  # which the weights' own verdict says
         return ()
 
@@ -374,13 +378,14 @@ def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
     return "missing" if "missing" in given and (asked or "passed" not in given) else "passed"
 
 
-def conclude(verdicts: Sequence[Verdict], asked: bool) -> None:
-    """Raise what the command must end with, unless all is well."""
+def conclude(verdicts: Sequence[Verdict], asked: bool, plan: bool = False) -> None:
+    """Raise what the command must end with, unless all is well; `plan` as in `qcn.verify.parity.results.verdict`."""
     status = overall(verdicts, asked)
     if status == "failed":
         failed = [verdict for verdict in verdicts if verdict.status == status]
         named = ", ".join(verdict.key for verdict in failed)
-        raise CheckFailed(f"not as the trained network answers: {named}: {failed[0].reasons[0]}")
+        whose = "calibrated network's plan" if plan else "trained network"
+        raise CheckFailed(f"not as the {whose} answers: {named}: {failed[0].reasons[0]}")
     if status == "untrusted":
         raise UsageError(f"nothing was run: {verdicts[0].key}: {verdicts[0].reasons[0]}")
     if status == "missing":

@@ -126,7 +126,8 @@ class WeightsRunner(_TorchRunner):
 
         program, options = weights.read(self.path), self.options
         exact = options.precision == "fp64"
-        program = program if options.precision == "fp64" else program.at(options.precision)
+        if options.precision != "fp64" and not program.calibrated:
+            program = program.at(options.precision)
         model = Interpreter(program, bool(options.layers), options.kernels).to(self.device).eval()
         dtype = torch.float64 if exact else torch.float32
         for route in program.routes if options.kernels == "fused" else ():  # says so now if there is no kernel for it

@@ -28,7 +28,7 @@ from qcn.verify.speed import latency, results
 from qcn.verify.speed.latency import Plan, Speed
 
 AUTO = ("tensorrt", "native", "onnxruntime")  # as `qcn.load` chooses
-FASTEST = ("fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines
+FASTEST = ("int8", "fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines
 PLAN = Plan(iterations=100)  # of fewer runs the 99th percentile is the slowest one
 TOP = 1  # nothing here shows a top-k error
 

@@ -64,7 +64,7 @@ class Timing:
     candidate: Candidate
     runner: Runner
     images: NDArray[np.float32]
-    cold: Cold
+    cold: Cold | None = None
     graph: bool | None = None
     turns: list[list[float]] = field(default_factory=list)
     compute: list[list[float]] = field(default_factory=list)

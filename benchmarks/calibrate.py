@@ -1,0 +1,303 @@
+"""What calibration costs and saves, on the networks that ship: errors on their test splits, sizes, times.
+
+    python benchmarks/calibrate.py --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
+    python benchmarks/calibrate.py --time --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
+    python benchmarks/calibrate.py --page docs/calibrate.md --json benchmarks/results/calibrate-x86_64.json
+
+Every network is calibrated as `qcn calibrate MODEL --max-drop 0.2` does it, on its validation split. Then the test
+splits are answered once by each of: float32, the chosen int8 operations alone, the chosen fp16 capsule layers alone,
+and both, which is the calibrated bundle. Of a split of more than 10,000 images, 10,000 are taken, evenly spread. What
+the file has already of other networks stays. With --time, what was chosen is timed again and nothing else: do so when
+the machine has nothing else to do.
+"""
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import facts
+from pages import hundredths, source, table
+
+from qcn.calibrate import pipeline
+from qcn.calibrate.assignments import apply, array_bytes, in_words, lowest
+from qcn.calibrate.bodies import find_body
+from qcn.calibrate.images import OBSERVED, spread
+from qcn.calibrate.observers import batches
+from qcn.calibrate.record import Key, calibrate
+from qcn.calibrate.request import METHODS, Method, Request
+from qcn.calibrate.simulation import answers
+from qcn.data import load
+from qcn.data.imageset import ImageSet
+from qcn.data.spec import Preprocessing
+from qcn.export import pipeline as export
+from qcn.export.lower import lower
+from qcn.export.program import Convolution, Program
+from qcn.export.quantise import find, quantised
+from qcn.export.torch.interpreter import Interpreter
+from qcn.intervals import ErrorRate, paired_drop
+from qcn.names import OperationPrecision
+from qcn.progress import shown
+from qcn.shipped import place
+from qcn.train.checkpoint import load_network
+
+MODELS = ("mnist", "fashion-mnist", "cifar10", "viewpoints-azimuth-pooled", "cifar10-cnn-small")
+COMPARED = 512  # images of `methods`
+MOST = 10_000  # of a test split
+MARK = "<!-- What follows is written by benchmarks/calibrate.py. -->"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--time", action="store_true", help="time what was chosen, and measure nothing else")
+    parser.add_argument("--page", type=Path, help="measure nothing: write the figures of --json into this page")
+    arguments = parser.parse_args()
+    if arguments.page:
+        before, mark, _ = arguments.page.read_text(encoding="utf-8").partition(MARK)
+        record = json.loads(arguments.json.read_text(encoding="utf-8"))
+        arguments.page.write_text(f"{before}{mark}\n\n{figures(record)}", encoding="utf-8")
+        return
+    if arguments.time:
+        record = json.loads(arguments.json.read_text(encoding="utf-8"))
+        for model in arguments.models:
+            record["models"][model] |= timed(model, arguments.data_dir, record["models"][model]["assignment"])
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return
+    for model in arguments.models:
+        with tempfile.TemporaryDirectory() as folder, shown():
+            found = measured(model, arguments.data_dir, Path(folder))
+        there = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
+        there |= facts() | {"models": there.get("models", {}) | {model: found}}
+        there.setdefault("methods", methods("cifar10", arguments.data_dir))
+        arguments.json.write_text(json.dumps(there, indent=1) + "\n", encoding="utf-8")
+        for row in found["rows"]:
+            drop = "" if row["drop"] is None else f"  {row['drop']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+            print(
+                f"{model:26} {row['split']:9} {row['what']:18} {100 * row['error']['error']:6.2f} %{drop}", flush=True
+            )
+
+
+def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
+    """Everything of one network."""
+    request = Request(data_dir=data_dir, command=f"qcn calibrate {model}")
+    found = pipeline.calibrate(place(model), folder / "report", request, lambda audit, digits: None)
+    chosen = found.search.chosen
+    assert chosen is not None
+    out, _ = pipeline.write(found, folder / "calibrated", request)
+    export.FORMATS["onnx"](export.Job(found.base, export.Request()))
+    programs = {
+        "float32": found.program,
+        **{
+            f"{precision} alone": apply(
+                found.program, {k: v for k, v in chosen.assignment.items() if v == precision}, found.calibration
+            )
+            for precision in dict.fromkeys(chosen.assignment.values())
+        },
+        "calibrated": out.program(),
+    }
+    spec = found.base.manifest.preprocessing
+    body = find_body(found.base, request.target, spec, programs["calibrated"])
+    rows = []
+    for split, whole in load(found.calibration.data, data_dir).tests.items():
+        images = spread(whole, MOST)
+        before = None
+        for what, program in programs.items():
+            right = body.predicted(program, images.images, f"{model}, {split}: {what}") == images.labels
+            before = right if before is None else before
+            lost, won = int((before & ~right).sum()), int((right & ~before).sum())
+            low, high = paired_drop(lost, won, len(right))
+            drop = (
+                {}
+                if what == "float32"
+                else {"drop": 100 * (lost - won) / len(right), "low": 100 * low, "high": 100 * high}
+            )
+            rows.append(
+                {
+                    "split": split,
+                    "what": what,
+                    "error": asdict(ErrorRate.of(int(np.sum(~right)), len(right))),
+                    "lost": lost,
+                    "won": won,
+                    **{"drop": None, "low": None, "high": None, **drop},
+                }
+            )
+    return {
+        "validation_images": found.audit.images,
+        "body": found.search.body,
+        "assignment": chosen.assignment,
+        "words": in_words(found.program, chosen.assignment),
+        "validation": {"drop": chosen.drop, "bound": chosen.bound},
+        "timed": {
+            in_words(found.program, one.assignment): asdict(one.timed) for one in found.search.trials if one.timed
+        },
+        "weights": {what: array_bytes(program) for what, program in programs.items()},
+        "bundle": {name: _bytes(one) for name, one in (("float32", found.base), ("calibrated", out))},
+        "refused": found.search.refused,
+        "rows": rows,
+        "digits": [asdict(one) | {"kept_in_fp16": one.in_fp16} for one in found.digits],
+        "sensitivities": [asdict(one) for one in found.sensitivities],
+    }
+
+
+def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision]) -> dict[str, Any]:
+    """The times of what was chosen, and of its parts, on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        request = Request(data_dir=data_dir)
+        base = pipeline.open_base(place(model), Path(folder) / "report", request)
+        program, spec = base.program(), base.manifest.preprocessing
+        images = spread(load(base.manifest.source.data, data_dir).validation, OBSERVED)
+        path = Path(folder) / "ranges.json"
+        ranges = calibrate(path, program, spec, images, "", request.method, Key("", "", ""), "")
+        body = find_body(base, request.target, spec, apply(program, assignment, ranges))
+        parts = [{k: v for k, v in assignment.items() if v == p} for p in dict.fromkeys(assignment.values())]
+        found = {in_words(program, one): body.timed(program, one, ranges) for one in (*parts, assignment)}
+    for what, one in found.items():
+        print(f"{model:26} {what}: {one.words()}", flush=True)
+    return {"body": body.name, "timed": {what: asdict(one) for what, one in found.items()}}
+
+
+def methods(model: str, data_dir: Path) -> dict[str, float]:
+    """The mean change of an activation with all convolutions in int8, by what could be done to them."""
+    network, run = load_network(place(model))
+    program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
+    images = spread(load(run.data.name, data_dir).validation, COMPARED)
+    exact = answers(program, images.images, run.preprocessing).activation
+    names = [name for name, precision in lowest(program).items() if precision == "int8"]
+
+    def change(given: Program, method: Method, correct: bool = True) -> float:
+        """Of a program that computes the same as `program`."""
+        with tempfile.TemporaryDirectory() as folder:
+            ranges = calibrate(
+                Path(folder) / "ranges.json", given, run.preprocessing, images, "", method, Key("", "", ""), ""
+            )
+        if correct:
+            lowered = apply(given, dict.fromkeys(names, "int8"), ranges)
+        else:
+            lowered = given
+            for name in names:
+                lowered = quantised(lowered, name, [ranges.scales[value] for value in find(given, name).reads])
+        return float(np.abs(answers(lowered, images.images, run.preprocessing).activation - exact).mean())
+
+    return {
+        **{method: change(program, method) for method in METHODS},
+        "mse, biases not corrected": change(program, "mse", correct=False),
+        "mse, channels equalised": change(equalised(program, images, run.preprocessing), "mse"),
+        "images": COMPARED,
+    }
+
+
+def equalised(program: Program, images: ImageSet, spec: Preprocessing) -> Program:
+    """The same network with channels of maps scaled, and weights that read them scaled back (Nagel et al. 2019).
+
+    So that a channel's range is to that of the weights that read it as for all others.
+    """
+    peaks: dict[str, Any] = {}
+    interpreter = Interpreter(program, kernels="fused")
+    with torch.inference_mode():
+        for _, batch in batches(images.images, spec):
+            for name, numbers in interpreter.values(batch).items():
+                peaks[name] = np.maximum(peaks.get(name, 0), numbers.abs().transpose(0, 1).flatten(1).amax(1).numpy())
+    arrays = dict(program.arrays)
+    for made in program.operations:
+        readers = [one for one in program.operations if made.name in one.reads]
+        if not isinstance(made, Convolution) or not all(isinstance(one, Convolution) for one in readers):
+            continue
+        read = [
+            weight
+            for one in readers
+            if isinstance(one, Convolution)
+            for weight, value in zip(one.weights, one.inputs, strict=True)
+            if value == made.name
+        ]
+        largest = np.max([np.abs(arrays[weight]).max((0, 2, 3)) for weight in read], axis=0)
+        scale = np.sqrt(np.maximum(peaks[made.name], 1e-6) / np.maximum(largest, 1e-6)).astype(np.float32)
+        for weight in made.weights:
+            arrays[weight] = arrays[weight] / scale[:, None, None, None]
+        arrays[made.bias] = arrays[made.bias] / scale
+        for weight in read:
+            arrays[weight] = arrays[weight] * scale[None, :, None, None]
+    return replace(program, arrays=arrays)
+
+
+def figures(record: dict[str, Any]) -> str:
+    """The tables of docs/calibrate.md."""
+    models = record["models"].items()
+    errors = [
+        [f"`{model}`", row["split"], row["what"], hundredths(row["error"]), _drop(row)]
+        for model, found in models
+        for row in found["rows"]
+    ]
+    sizes = [
+        [
+            f"`{model}`",
+            found["words"],
+            f"{found['validation']['drop']:+.2f}, up to {found['validation']['bound']:+.2f}",
+            f"{found['weights']['calibrated'] / found['weights']['float32']:.0%}",
+            f"{_total(found, 'calibrated') / _total(found, 'float32'):.0%}",
+        ]
+        for model, found in models
+    ]
+    times = [
+        [f"`{model}`", what, f"{time['milliseconds']:.2f} ms" if time["milliseconds"] else "", f"{time['share']:.0%}"]
+        for model, found in models
+        for what, time in found["timed"].items()
+    ]
+    worst = {
+        name: max((one for _, found in models for one in found["digits"] if one["name"] == name), key=_below)
+        for name in dict.fromkeys(one["name"] for _, found in models for one in found["digits"])
+    }
+    lost = [
+        [name, f"{one['smallest']:.1e}", f"{one['largest']:.3g}", f"{100 * _below(one):.2g} %", _kept(one)]
+        for name, one in worst.items()
+    ]
+    compared_on = record["methods"]["images"]
+    compared = [[name, f"{value:.4f}"] for name, value in record["methods"].items() if name != "images"]
+    parts = (
+        "## Measured",
+        f"{source(record)}. The networks that ship, calibrated on their validation splits with `--max-drop 0.2`.",
+        "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
+        table(["network", "split", "", "error", "drop"], errors),
+        "What was chosen, its drop on the validation split, and its size. A bundle is weights, ONNX graph and golden "
+        "answers:",
+        table(["network", "chosen", "validation drop", "weights", "bundle"], sizes),
+        f"Time per image at batch 1: {next(iter(record['models'].values()))['body']}:",
+        table(["network", "assignment", "time", "of float32"], times),
+        "The largest share of numbers below fp16's smallest normal number, in any capsule layer of these networks:",
+        table(["intermediate", "from", "to", "below 6.1e-5", "kept in"], lost),
+        f"The mean change of an activation of `cifar10` with all convolutions in int8, on {compared_on} validation "
+        "images; biases are corrected but where it says otherwise:",
+        table(["ranges", "change"], compared),
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _drop(row: dict[str, Any]) -> str:
+    return "" if row["drop"] is None else f"{row['drop']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+
+
+def _total(found: dict[str, Any], bundle: str) -> int:
+    return sum(found["bundle"][bundle].values())
+
+
+def _below(one: dict[str, Any]) -> float:
+    return float(one["below"] / max(one["numbers"], 1))
+
+
+def _kept(one: dict[str, Any]) -> str:
+    return "fp16" if one["kept_in_fp16"] else "float32"
+
+
+def _bytes(bundle: Any) -> dict[str, int]:
+    """By file."""
+    return {artefact.file: artefact.bytes for artefact in bundle.manifest.files}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""What runs an assignment and times it: the target itself where it runs here, else torch and a cost model."""
+
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.calibrate.assignments import Assignment, apply, estimated
+from qcn.calibrate.record import Calibration
+from qcn.calibrate.request import Target
+from qcn.calibrate.simulation import answers
+from qcn.data.spec import Preprocessing
+from qcn.errors import MissingError, UsageError
+from qcn.export import pipeline, targets
+from qcn.export.bundle import Bundle
+from qcn.export.program import Program
+from qcn.progress import doing, undisturbed
+from qcn.runtime.preprocess import preprocess
+from qcn.verify.parity.calls import in_order
+from qcn.verify.runners import Candidate, candidates
+from qcn.verify.speed.cold import first_images
+from qcn.verify.speed.latency import Plan, Timing, take_turns
+from qcn.verify.words import milliseconds
+
+FORMATS: dict[Target, str] = {"onnxruntime": "onnx", "tensorrt": "trt"}  # what a target runs beside the weights
+AT_ONCE = 16
+TIMING = Plan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An image's time over that of float32; and both in milliseconds where they were measured, at batch 1."""
+
+    share: float
+    milliseconds: float | None = None
+    float32: float | None = None
+
+    def words(self) -> str:
+        if self.milliseconds is None or self.float32 is None:
+            return f"an estimated {self.share:.0%} of the time of float32"
+        return f"{milliseconds(self.milliseconds)}, and {milliseconds(self.float32)} in float32"
+
+
+class Body(ABC):
+    """`name` says what answers and what the times are, in words."""
+
+    name: str
+
+    @abstractmethod
+    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
+        """The class of each image [N, C, H, W]; `said` is what to show meanwhile."""
+
+    @abstractmethod
+    def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
+        """How long an image takes with this assignment."""
+
+
+class TorchBody(Body):
+    """Answers of torch, which rounds as the target does, and times of a cost model."""
+
+    def __init__(self, spec: Preprocessing, target: Target, why: str) -> None:
+        self._spec = spec
+        self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
+
+    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
+        return answers(program, images, self._spec, said).predicted
+
+    def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
+        return Timed(estimated(program, assignment))
+
+
+class TargetBody(Body):
+    """A backend of this machine, with bundles of its own in a temporary folder."""
+
+    def __init__(self, base: Bundle, target: Target) -> None:
+        self._base, self._target = base, target
+        self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
+
+    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
+        found = []
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+            bundle, candidate = self._candidate(Path(folder), program)
+            runner = opened.enter_context(candidate.runner_to_time(bundle))
+            for call in in_order(len(images), AT_ONCE):
+                outputs = runner.infer(preprocess(images[list(call.rows)], bundle.manifest.preprocessing))
+                found.append(outputs["activation"].argmax(1))
+                doing(said, AT_ONCE * len(found), of=len(images))
+        return np.concatenate(found)[: len(images)]
+
+    def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
+        with tempfile.TemporaryDirectory() as folder:
+            lowered = [apply(program, assignment, calibration)] if assignment else []
+            times = self._milliseconds(Path(folder), [program, *lowered])
+        return Timed(times[-1] / times[0], times[-1], times[0])
+
+    def _milliseconds(self, folder: Path, programs: Sequence[Program]) -> list[float]:
+        """The least of each one's runs, in turns: whatever else the machine does only adds to a time."""
+        with ExitStack() as opened:
+            timings = []
+            for place, program in enumerate(programs):
+                bundle, candidate = self._candidate(folder / str(place), program)
+                runner = opened.enter_context(candidate.runner_to_time(bundle))
+                timings.append(Timing(candidate, runner, first_images(bundle.golden(), 1)))
+            with undisturbed():
+                take_turns(timings, TIMING)
+            return [min(time for turn in one.turns for time in turn) for one in timings]
+
+    def _candidate(self, folder: Path, program: Program) -> tuple[Bundle, Candidate]:
+        bundle = write_bundle(self._base, folder, program, self._target)
+        return bundle, candidates(bundle, [self._target])[0]
+
+
+def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -> Bundle:
+    """A bundle to try a program with: what the target runs is in it, and the images of `base`.
+
+    Its expected answers are still those of the trained network. `qcn.export.calibrated` writes the ones that are kept.
+    """
+    golden = base.golden()
+    if program.calibrated:
+        golden = replace(golden, plan=True, trained=golden.reference)
+    bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, pipeline.FROM_RUN)
+    if target in FORMATS:
+        pipeline.FORMATS[FORMATS[target]](pipeline.Job(bundle, pipeline.Request()))
+    return bundle
+
+
+def find_body(base: Bundle, target: Target, spec: Preprocessing, lowered: Program) -> Body:
+    """The target where it runs this program here, else torch."""
+    body = TargetBody(base, target)
+    try:
+        if target == "tensorrt" and targets.this_gpu() is None:
+            raise MissingError("there is no GPU")
+        body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
+    except MissingError as error:
+        return TorchBody(spec, target, str(error))
+    except UsageError:  # an older library refuses a bundle in int8
+        return TorchBody(spec, target, "what is installed refuses calibrated bundles")
+    return body

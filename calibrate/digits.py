@@ -1,0 +1,163 @@
+"""Which numbers of routing half precision can hold: the range of every intermediate, and the digits that fp16 loses.
+
+fp16 has 11 binary digits for magnitudes from 6.1e-5 to 65504. Below, it has fewer and at last none; above, it has
+infinity. Which intermediates may be fp16, and which must not, is `WHY`; the tables show that it is so for a network.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from rich.table import Table
+from torch import Tensor
+
+from qcn.calibrate.observers import fastest_kernels
+from qcn.data.preprocess import preprocess
+from qcn.data.spec import Preprocessing
+from qcn.export.program import Program, Route
+from qcn.export.torch.interpreter import Interpreter
+from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
+from qcn.progress import doing
+from qcn.verify.words import share
+
+IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image
+SMALLEST, LARGEST = float(np.finfo(np.float16).smallest_normal), float(np.finfo(np.float16).max)
+HALF_DIGIT = 2.0**-11  # the largest relative error of rounding to fp16 where it has all its digits
+SAMPLED = 1 << 18  # numbers of an intermediate per image that shares and errors are taken from; extremes are of all
+LOST = 1e-3  # share of numbers that fp16 cannot hold with all its digits: more is told
+# An intermediate, whether the fp16 form of routing keeps it in fp16, and why.
+WHY: dict[str, tuple[bool, str]] = {
+    "vote v": (True, ""),
+    "difference d = v - μ": (True, ""),
+    "1/σ": (True, "at most 100, since σ² has a floor of 1e-4"),
+    "whitened d/σ": (True, "d is whitened before it is squared"),
+    "d²": (False, "small differences vanish when squared: d/σ is squared instead"),
+    "1/σ²": (False, "up to 10,000, and its product with d² overflows: 1/σ is taken instead"),
+    "exponent ½Σ(d/σ)²": (False, "summed in float32 from fp16 d/σ"),
+    "share r": (False, "a child's share among its parents can be next to nothing"),
+    "r·d": (False, "summed in float32"),
+    "r·d²": (False, "summed in float32"),
+    "mass Σr": (False, "a sum of many small shares"),
+    "variance σ²": (False, "its floor of 1e-4 is next to fp16's smallest, and its logarithm is taken"),
+}
+
+
+@dataclass
+class Digits:
+    """One intermediate of a capsule layer: magnitudes that are not 0, and what fp16 would make of them."""
+
+    layer: str
+    name: str
+    smallest: float = float("inf")
+    largest: float = 0.0
+    numbers: int = 0
+    below: int = 0  # of fp16's smallest normal number
+    above: int = 0  # of its largest
+    error: float = 0.0  # sum of relative errors of rounding to fp16, of those that are not above
+
+    @property
+    def in_fp16(self) -> bool:
+        return WHY[self.name][0]
+
+    @property
+    def share_below(self) -> float:
+        return self.below / max(self.numbers, 1)
+
+    @property
+    def share_above(self) -> float:
+        return self.above / max(self.numbers, 1)
+
+    @property
+    def mean_error(self) -> float:
+        return self.error / max(self.numbers - self.above, 1)
+
+    @property
+    def loses(self) -> bool:
+        """Whether fp16 would lose digits of more than next to none of them."""
+        return self.share_below > LOST or self.above > 0
+
+    def see(self, numbers: Tensor) -> None:
+        size = numbers.abs().flatten()
+        self.largest = max(self.largest, float(size.max()))
+        self.smallest = min(self.smallest, float(torch.where(size > 0, size, torch.inf).min()))
+        size = size[:: max(1, len(size) // SAMPLED)]
+        size = size[size > 0]
+        above = size > LARGEST
+        self.numbers += len(size)
+        self.below += int((size < SMALLEST).sum())
+        self.above += int(above.sum())
+        self.error += float(((size.half().float() - size).abs() / size)[~above].double().sum())
+
+    def words(self) -> str:
+        """What is lost and what is done about it; empty where nothing is."""
+        if not self.loses:
+            return ""
+        lost = [f"{share(self.share_below)} below {SMALLEST:.1e}"] if self.share_below > LOST else []
+        lost += [f"{share(self.share_above)} above {LARGEST:.0f}"] if self.above else []
+        kept = "it is fp16 all the same" if self.in_fp16 else "it stays float32"
+        why = WHY[self.name][1]
+        return f"{self.name} of {self.layer}: {' and '.join(lost)}; {kept}" + (f": {why}" if why else "")
+
+
+def analyse(program: Program, images: NDArray[np.uint8], spec: Preprocessing) -> list[Digits]:
+    """The intermediates of every capsule layer on images [N, C, H, W]; none for a CNN."""
+    interpreter = Interpreter(program, kernels=fastest_kernels(program)).eval()
+    found = {(route.name, name): Digits(route.name, name) for route in program.routes for name in WHY}
+    with torch.inference_mode():
+        for row, image in enumerate(images):
+            doing("digits of routing", row, of=len(images))
+            values = interpreter.values(preprocess(torch.from_numpy(image[None]), spec))
+            for route in program.routes:
+                for name, numbers in intermediates(program, route, values[route.pose], values[route.activation]):
+                    found[route.name, name].see(numbers)
+    return list(found.values())
+
+
+def intermediates(program: Program, route: Route, pose: Tensor, activation: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Every number that routing makes of one map of capsules, by name, in float32; see `qcn.routing.em_routing`."""
+    rotation, beta_u, beta_a = (torch.from_numpy(program.arrays[name]) for name in route.arrays)
+    (kh, kw), stride = route.window, route.stride
+    pose = pose.reshape(len(pose), -1, 3, *pose.shape[-2:])
+    u = pose.unfold(3, kh, stride).unfold(4, kw, stride).permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)
+    a = activation.unfold(2, kh, stride).unfold(3, kw, stride).permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)
+    matrices = rotation.expand(kh, kw, -1, -1, -1, -1).flatten(0, 2)
+    children, parents = matrices.shape[:2]
+    votes = torch.einsum("ijhk,nik->hnji", matrices, u)  # [3, N, J, I]
+    yield "vote v", votes
+    r = (a[:, None] / parents).expand(-1, parents, -1)
+    for _ in range(route.iterations):
+        mass = r.sum(-1)
+        mean = (r * votes).sum(-1) / (mass + MASS_FLOOR)
+        d = votes - mean[..., None]
+        variance = (r * d.square()).sum(-1) / (mass + MASS_FLOOR) + VARIANCE_FLOOR
+        whitened = d * variance.rsqrt()[..., None]
+        yield from (("share r", r), ("mass Σr", mass), ("difference d = v - μ", d), ("d²", d.square()))
+        yield from (("r·d", r * d), ("r·d²", r * d.square()), ("variance σ²", variance))
+        yield from (("1/σ", variance.rsqrt()), ("1/σ²", 1 / variance), ("whitened d/σ", whitened))
+        exponent = 0.5 * whitened.square().sum(0)
+        yield "exponent ½Σ(d/σ)²", exponent
+        log_spread = 0.5 * variance.log().sum(0)
+        z = beta_a - (3 * beta_u + log_spread) * mass * (2 * parents / children)
+        z = F.normalize(z, dim=-1) if route.mode == "unit" else z
+        r = a[:, None] * torch.softmax((F.logsigmoid(z) - log_spread)[..., None] - exponent, dim=1)
+
+
+def worst(found: list[Digits]) -> list[Digits]:
+    """Of each intermediate, that of the layer where fp16 would err most."""
+    return [max((one for one in found if one.name == name), key=lambda one: one.mean_error) for name in WHY if found]
+
+
+def table(found: list[Digits]) -> Table:
+    """One row each."""
+    made = Table(box=None, title="numbers of routing, and what fp16 makes of them", title_justify="left")
+    for heading in ("layer", "intermediate", "from", "to", "below 6.1e-5", "above 65504", "fp16 error", "kept in"):
+        left = heading in ("layer", "intermediate", "kept in")
+        made.add_column(heading, justify="left" if left else "right", no_wrap=heading != "intermediate")
+    for one in found:
+        shares = (f"{share(one.share_below)}", f"{share(one.share_above)}", f"{share(one.mean_error)}")
+        ends = (f"{one.smallest:.2g}", f"{one.largest:.3g}")
+        made.add_row(one.layer, one.name, *ends, *shares, "fp16" if one.in_fp16 else "float32")
+    return made

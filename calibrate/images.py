@@ -1,0 +1,144 @@
+"""The images that ranges and accuracy are measured on: a validation split, never a test split; and what is amiss.
+
+What `audit` finds is refused where a calibration with these images would say nothing (`Audit.refusals`), and told where
+it would say less than it seems to (`Audit.warnings`), always with the numbers seen.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.imageset import ImageSet
+from qcn.errors import UsageError
+from qcn.intervals import ONE_SIDED, paired_drop
+
+LEAST = 16  # images: fewer are refused
+FEW = 256  # fewer are told
+OBSERVED = (
+    512  # images at most that ranges are taken from: more were seen to change no scale by more than a few per cent
+)
+HALF, SOME = 0.5, 0.01  # shares of odd images that are refused, and that are told
+NOISE = 0.25  # neighbouring pixels of noise are correlated less than this
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was seen of the images, in numbers; `known_tests` names what they were compared with."""
+
+    images: int
+    different: int
+    classes_seen: int
+    classes: int
+    constant: int
+    noise: int
+    in_tests: int
+    known_tests: tuple[str, ...]
+    max_drop: float
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def require(self) -> None:
+        """Refuse images that a calibration cannot be trusted with."""
+        if self.refusals:
+            raise UsageError(f"these images cannot calibrate: {'; '.join(self.refusals)}")
+
+
+def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: float) -> Audit:
+    """Look at calibration images, and at `tests`, by name, which they must not be among. `max_drop` is in points."""
+    contents = [content(image) for image in images.images]
+    forbidden = {content(image) for others in tests.values() for image in others}
+    seen = Audit(
+        images=len(images),
+        different=len(set(contents)),
+        classes_seen=len(np.unique(images.labels)),
+        classes=len(images.classes),
+        constant=sum(int(image.min() == image.max()) for image in images.images),
+        noise=sum(map(is_noise, images.images)),
+        in_tests=sum(one in forbidden for one in contents),
+        known_tests=tuple(tests),
+        max_drop=max_drop,
+    )
+    return Audit(**{**asdict(seen), "refusals": tuple(_refusals(seen)), "warnings": tuple(_warnings(seen))})
+
+
+def _refusals(seen: Audit) -> Iterable[str]:
+    if seen.images < LEAST:
+        yield f"there are {seen.images} images, and at least {LEAST} are needed"
+        return
+    if seen.classes_seen < 2 <= seen.classes:
+        yield f"all {seen.images:,} are of one class; the network knows {seen.classes}"
+    for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise: neighbouring pixels have no relation")):
+        if count > HALF * seen.images:
+            yield f"{count:,} of {seen.images:,} are {what}"
+    if seen.different < HALF * seen.images:
+        yield f"{seen.images:,} images are {seen.different:,} different ones"
+    if seen.in_tests > SOME * seen.images:
+        yield (
+            f"{seen.in_tests:,} of {seen.images:,} are also in {' and '.join(seen.known_tests)}: what is chosen on "
+            "test images cannot be tested on them; take images of the validation split (leave out --data)"
+        )
+    least_drop = 100 * paired_drop(0, 0, seen.images)[1]
+    if least_drop > seen.max_drop:
+        yield (
+            f"{seen.images:,} images cannot show a drop of less than {least_drop:.2g} points, even if no answer "
+            f"changes: for --max-drop {seen.max_drop:g} take at least {images_for(seen.max_drop):,} images, or allow "
+            f"--max-drop {tenths(least_drop)}"
+        )
+
+
+def _warnings(seen: Audit) -> Iterable[str]:
+    if LEAST <= seen.images < FEW:
+        yield f"{seen.images} images are few: ranges may be too narrow, {FEW} or more are better"
+    if 1 < seen.classes_seen < seen.classes:
+        yield f"{seen.classes - seen.classes_seen} of {seen.classes} classes have no image"
+    for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise")):
+        if SOME * seen.images < count <= HALF * seen.images:
+            yield f"{count:,} of {seen.images:,} images are {what}"
+    if HALF * seen.images <= seen.different < (1 - SOME) * seen.images:
+        yield f"{seen.images:,} images are {seen.different:,} different ones"
+    if 0 < seen.in_tests <= SOME * seen.images:
+        yield f"{seen.in_tests:,} of {seen.images:,} images are also in {' and '.join(seen.known_tests)}"
+
+
+def images_for(max_drop: float) -> int:
+    """How many images it takes to show a drop of less than `max_drop` points, if no answer changes."""
+    return math.ceil(ONE_SIDED**2 * (100 / max_drop - 1))  # what `paired_drop` says of no change, solved for the images
+
+
+def tenths(points: float) -> str:
+    """Rounded up: what --max-drop must be to allow so many points."""
+    return f"{math.ceil(10 * points) / 10:.1f}"
+
+
+def content(image: NDArray[np.uint8]) -> bytes:
+    """What tells one image from another: its pixels and their arrangement."""
+    return hashlib.sha256(str(image.shape).encode() + image.tobytes()).digest()
+
+
+def is_noise(image: NDArray[np.uint8]) -> bool:
+    """Whether the pixels of an image [C, H, W] say nothing of their neighbours, across and down."""
+    grey = image.mean(0, dtype=np.float64)
+    grey -= grey.mean()
+    power = float((grey**2).mean())
+    if not power:
+        return False
+    along = [float((grey[:, 1:] * grey[:, :-1]).mean()), float((grey[1:] * grey[:-1]).mean())]
+    return sum(along) / 2 < NOISE * power
+
+
+def data_sha256(images: ImageSet) -> str:
+    """Of the images and their labels, in order."""
+    digest = hashlib.sha256(str(images.images.shape).encode())
+    digest.update(np.ascontiguousarray(images.images).data)
+    digest.update(np.ascontiguousarray(images.labels).data)
+    return digest.hexdigest()
+
+
+def spread(images: ImageSet, count: int) -> ImageSet:
+    """At most `count` of them, evenly spread over their order."""
+    rows = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).round().astype(int))
+    return images[rows]

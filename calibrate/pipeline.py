@@ -1,0 +1,207 @@
+"""`qcn calibrate`, step by step: images and their audit, ranges, digits of routing, sensitivity, search, bundle.
+
+Every step leaves its record in the `report` folder, where an interrupted calibration goes on.
+"""
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.calibrate import digits, record, sensitivity
+from qcn.calibrate.assignments import apply, lowest, require_float32
+from qcn.calibrate.bodies import find_body
+from qcn.calibrate.images import OBSERVED, Audit, audit, spread
+from qcn.calibrate.record import Calibration, Key
+from qcn.calibrate.request import Method, Request
+from qcn.calibrate.search import Search, Searcher
+from qcn.calibrate.sensitivity import Sensitivity
+from qcn.data import read
+from qcn.data.imageset import ImageSet
+from qcn.data.spec import Dataset
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.evaluate.networks import open_network
+from qcn.export import pipeline
+from qcn.export.bundle import Bundle
+from qcn.export.calibrated import write_calibrated
+from qcn.export.program import Program
+from qcn.files import alone_in, write_text
+from qcn.names import CALIBRATION, MANIFEST
+from qcn.packages import installed
+from qcn.progress import doing, part
+from qcn.verify import json_files
+from qcn.verify.receipts import Receipt, receipts, require_met
+
+SENSITIVITY, SEARCH, AUDIT = "sensitivity.json", "search.json", "audit.json"
+FLOAT32 = "float32"  # the bundle of a run, in the report's folder
+STEPS = 5
+
+
+@dataclass(frozen=True)
+class SensitivityRecord:
+    """sensitivity.json."""
+
+    key: Key
+    method: Method
+    found: tuple[Sensitivity, ...]
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """All that was found, and the bundle."""
+
+    base: Bundle
+    program: Program
+    audit: Audit
+    calibration: Calibration
+    digits: list[digits.Digits]
+    sensitivities: list[Sensitivity]
+    search: Search
+
+
+def calibrate(
+    source: Path, report: Path, request: Request, told: Callable[[Audit, list[digits.Digits]], None]
+) -> Calibrated:
+    """Calibrate the run or bundle in `source`. `told` is given the audit and the digits before anything is built."""
+    require_packages()
+    with alone_in(report):
+        with part(0, STEPS):
+            doing(f"loading {source}")
+            base = open_base(source, report, request)
+            program = base.program()
+            require_float32(program, str(source))
+            images, tests, name = calibration_images(source, base, request)
+            doing(f"looking at {len(images):,} images")
+            seen = audit(images, tests, request.max_drop)
+            json_files.write(report / AUDIT, seen)
+            seen.require()
+        spec = base.manifest.preprocessing
+        key, observed = Key.of(program, spec, images), spread(images, OBSERVED)
+        again = f"rm {report / CALIBRATION} && {request.command}"
+        with part(1, STEPS):
+            calibration = record.calibrate(
+                report / CALIBRATION, program, spec, observed, name, request.method, key, again
+            )
+        with part(2, STEPS):
+            found = digits.analyse(program, spread(images, digits.IMAGES).images, spec)
+        told(seen, found)
+        with part(3, STEPS):
+            sensitivities = sensitive(
+                report / SENSITIVITY, program, calibration, spread(images, sensitivity.IMAGES), base
+            )
+        with part(4, STEPS):
+            search = search_in(report / SEARCH, program, calibration, images, sensitivities, base, request)
+    return Calibrated(base, program, seen, calibration, found, sensitivities, search)
+
+
+def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
+    """The bundle of what was chosen, and what its operations are seen to run in."""
+    chosen = found.search.chosen
+    if chosen is None:
+        raise ValueError("the search has not ended")
+    program = apply(found.program, chosen.assignment, found.calibration)
+    text = json_files.text(found.calibration.shown())
+    facts = {
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "key": asdict(found.calibration.key),
+        "method": found.calibration.method,
+        "target": found.search.target,
+        "judged_by": found.search.body,
+        "images": chosen.images,
+        "drop": chosen.drop,
+        "bound": chosen.bound,
+    }
+    bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
+    write_text(bundle.folder / CALIBRATION, text)
+    try:
+        ran = receipts(bundle, "native" if request.target == "native" else "onnxruntime")
+        require_met(ran)
+    except MissingError:  # it does not run here, as the search has said
+        ran = []
+    except CheckFailed:
+        shutil.rmtree(out)  # what runs in another precision than was judged is not kept
+        raise
+    return bundle, ran
+
+
+def require_packages() -> None:
+    """Before anything takes long."""
+    for package, extra in (("torch", "train"), ("onnx", "onnx")):
+        if not installed(package):
+            raise MissingError(f"calibrating needs {package}: pip install 'qcn-toolkit[{extra}]'")
+
+
+def open_base(source: Path, report: Path, request: Request) -> Bundle:
+    """The float32 bundle: the source, or one made of a run."""
+    if (source / MANIFEST).is_file():
+        return Bundle.open(source, request.public_key)
+    wanted = pipeline.Request(formats=("native",), public_key=request.public_key)
+    return pipeline.open_source(source, report / FLOAT32, wanted, request.data_dir)
+
+
+def calibration_images(
+    source: Path, base: Bundle, request: Request
+) -> tuple[ImageSet, dict[str, NDArray[np.uint8]], str]:
+    """The validation split of the data; what it must not be among, by name; and the data's name."""
+    network = open_network(source, public_key=request.public_key)
+    network.data_option = "--data"
+    dataset = network.dataset(request.data)
+    splits = read(dataset, request.data_dir)
+    tests = {f"the {split} split of {dataset.name}": part.images for split, part in splits.tests.items()}
+    tests |= _own_tests(network.own_dataset, dataset, request.data_dir)
+    real = base.golden().label >= 0  # edge cases are not of any split
+    tests["the bundle's golden images"] = base.golden().image[real]
+    images = spread(splits.validation, request.images or len(splits.validation))
+    return images, tests, dataset.name
+
+
+def _own_tests(own: Callable[[], Dataset], given: Dataset, data_dir: Path) -> dict[str, NDArray[np.uint8]]:
+    """The test splits of the data that the network was trained on, where they can be read here and are others."""
+    try:
+        found = own()
+        if found.name == given.name:
+            return {}
+        return {f"the {name} split of {found.name}": part.images for name, part in read(found, data_dir).tests.items()}
+    except (UsageError, MissingError):  # then the golden images, which are of them, must do
+        return {}
+
+
+def sensitive(
+    path: Path, program: Program, calibration: Calibration, images: ImageSet, base: Bundle
+) -> list[Sensitivity]:
+    """From the record at `path`, as far as it is of the same calibration, and measured."""
+    known: tuple[Sensitivity, ...] = ()
+    if path.exists():
+        before = json_files.read(SensitivityRecord, path, "qcn calibrate")
+        same = (before.key, before.method) == (calibration.key, calibration.method)
+        known = before.found if same else ()
+    found = list(known)
+    for found in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, known):
+        json_files.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(found)))
+    return found
+
+
+def search_in(
+    path: Path,
+    program: Program,
+    calibration: Calibration,
+    images: ImageSet,
+    sensitivities: list[Sensitivity],
+    base: Bundle,
+    request: Request,
+) -> Search:
+    """The search, from the trials at `path` on, as far as they are of the same calibration and target."""
+    lowered = apply(program, lowest(program), calibration)
+    body = find_body(base, request.target, base.manifest.preprocessing, lowered)
+    new = Search(calibration.key, calibration.method, request.target, body.name, request.goal, request.max_drop)
+    if path.exists():
+        before = json_files.read(Search, path, "qcn calibrate")
+        if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):
+            new = Search(**{**new.__dict__, "trials": before.trials})
+    return Searcher(
+        program, calibration, images, body, sensitivities, new, lambda record: json_files.write(path, record)
+    ).run()

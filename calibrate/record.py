@@ -1,0 +1,131 @@
+"""calibration.json: the ranges and scales of a network's values, and what they were taken from.
+
+They hold for these weights, this pre-processing and these images alone (`Key`): a record of any other is refused. While
+ranges are being observed the record has the whole histograms and how many images are `done`, so that whoever was
+interrupted goes on from there; what comes with a bundle has them in few bins, to be looked at.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from qcn.calibrate.images import data_sha256
+from qcn.calibrate.observers import Observer, observe
+from qcn.calibrate.ranges import scale_of
+from qcn.calibrate.request import Method
+from qcn.data.imageset import ImageSet
+from qcn.data.spec import Preprocessing
+from qcn.errors import UsageError
+from qcn.export.program import Program
+from qcn.verify import json_files
+
+SHOWN_BINS = 32
+SAVE_EVERY = 8  # batches
+
+
+@dataclass(frozen=True)
+class Key:
+    """The sha256 of all that ranges depend on."""
+
+    weights: str
+    preprocessing: str
+    data: str
+
+    @staticmethod
+    def of(program: Program, spec: Preprocessing, images: ImageSet) -> "Key":
+        weights = hashlib.sha256(program.to_json().encode())
+        for name in sorted(program.arrays):
+            weights.update(name.encode() + np.ascontiguousarray(program.arrays[name]).tobytes())
+        written = json.dumps(asdict(spec), sort_keys=True).encode()
+        return Key(weights.hexdigest(), hashlib.sha256(written).hexdigest(), data_sha256(images))
+
+    def changed(self, other: "Key") -> list[str]:
+        return [one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name)]
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """A value: its range, its int8 scale, the share of numbers that the scale cuts off, and its histogram.
+
+    `counts` are of magnitudes from 0 to `top`, in bins of one width; `means` are by channel.
+    """
+
+    low: float
+    high: float
+    scale: float
+    saturated: float
+    top: float
+    counts: tuple[int, ...]
+    means: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The file. `images` are those that the ranges are from, of which `done` have been seen."""
+
+    key: Key
+    data: str
+    images: int
+    done: int
+    method: Method
+    values: dict[str, ValueRange]
+
+    @property
+    def scales(self) -> dict[str, float]:
+        return {name: value.scale for name, value in self.values.items()}
+
+    def shown(self) -> "Calibration":
+        """The same with histograms in few bins, for a bundle."""
+        few = {
+            name: replace(value, counts=tuple(_observer(value, self.done).coarse(SHOWN_BINS).tolist()))
+            for name, value in self.values.items()
+        }
+        return replace(self, values=few)
+
+    def write(self, path: Path) -> None:
+        json_files.write(path, self)
+
+
+def read(path: Path, expected: Key, command: str) -> Calibration:
+    """The record at `path`, of this key; another is refused. `command` is what makes a new one."""
+    found = json_files.read(Calibration, path, "qcn calibrate")
+    if changed := found.key.changed(expected):
+        seen = "; ".join(
+            f"{what} were {getattr(found.key, what)[:12]}…, and are {getattr(expected, what)[:12]}…" for what in changed
+        )
+        raise UsageError(f"{path} is of other {' and '.join(changed)}: {seen}; make a new one: {command}")
+    return found
+
+
+def calibrate(
+    path: Path, program: Program, spec: Preprocessing, images: ImageSet, data: str, method: Method, key: Key, again: str
+) -> Calibration:
+    """The ranges of every value of a program on these images: those at `path`, which is gone on with, or new ones."""
+    done, observers = 0, dict[str, Observer]()
+    if path.exists():
+        before = read(path, key, again)
+        done, observers = before.done, {name: _observer(value, before.done) for name, value in before.values.items()}
+    for batch, ready in enumerate(observe(program, images.images, spec, observers, done), 1):
+        done = ready
+        if batch % SAVE_EVERY == 0:
+            _record(key, data, len(images), done, method, observers).write(path)
+    made = _record(key, data, len(images), done, method, observers)
+    made.write(path)
+    return made
+
+
+def _record(key: Key, data: str, images: int, done: int, method: Method, observers: dict[str, Observer]) -> Calibration:
+    values = {}
+    for name, seen in observers.items():
+        scale = scale_of(seen, method)
+        saturated = seen.saturated(127.5 * scale)
+        whole = (tuple(seen.counts), tuple(seen.means))
+        values[name] = ValueRange(seen.low, seen.high, scale, saturated, seen.top, *whole)
+    return Calibration(key, data, images, done, method, values)
+
+
+def _observer(value: ValueRange, images: int) -> Observer:
+    return Observer(value.low, value.high, value.top, list(value.counts), images, list(value.means))

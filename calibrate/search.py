@@ -1,0 +1,207 @@
+"""The fastest assignment whose accuracy holds: by the bound of its drop on validation images, and by the clock.
+
+1. Convolutions all in int8, and capsule layers all in fp16, are timed against float32. What is not faster is refused,
+   and stays float32 (unless size is what is asked for).
+2. What is left is judged together. While the upper bound of its drop is above what is allowed, the operation whose
+   change of activations is largest for the time that it saves goes back to float32.
+3. What remains is timed again: it must be faster than float32.
+
+Every trial is kept, for the Pareto front, and so that an interrupted search goes on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.calibrate.assignments import COST, Assignment, apply, array_bytes, in_words, lowest, multiplications
+from qcn.calibrate.bodies import Body, Timed
+from qcn.calibrate.images import tenths
+from qcn.calibrate.record import Calibration, Key
+from qcn.calibrate.request import Goal, Method
+from qcn.calibrate.sensitivity import Sensitivity
+from qcn.data.imageset import ImageSet
+from qcn.errors import CheckFailed
+from qcn.export.program import Program
+from qcn.intervals import ErrorRate, paired_drop
+from qcn.names import OperationPrecision
+from qcn.progress import part
+
+FASTER = 0.97  # of the time of float32: less of a gain is within what timings vary by
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An assignment: its errors and those of float32 on the same images, its size, and its time where it was taken."""
+
+    assignment: dict[str, OperationPrecision]
+    images: int
+    wrong: int
+    lost: int
+    won: int
+    bytes: int
+    timed: Timed | None = None
+
+    @property
+    def drop(self) -> float:
+        """Of accuracy, in points."""
+        return 100 * (self.lost - self.won) / self.images
+
+    @property
+    def bound(self) -> float:
+        """What the drop is below in 95 of 100 cases, in points."""
+        return 100 * paired_drop(self.lost, self.won, self.images)[1]
+
+    @property
+    def rate(self) -> ErrorRate:
+        return ErrorRate.of(self.wrong, self.images)
+
+
+@dataclass(frozen=True)
+class Search:
+    """search.json: what was tried, for whom, on what; `chosen` is None until it is known."""
+
+    key: Key
+    method: Method
+    target: str
+    body: str
+    goal: Goal
+    max_drop: float
+    trials: tuple[Trial, ...] = ()
+    refused: tuple[str, ...] = ()
+    chosen: Trial | None = None
+
+    def known(self, assignment: Assignment) -> Trial | None:
+        return next((one for one in self.trials if one.assignment == assignment), None)
+
+    def with_trial(self, trial: Trial) -> "Search":
+        others = tuple(one for one in self.trials if one.assignment != trial.assignment)
+        return replace(self, trials=(*others, trial))
+
+
+class Searcher:
+    """One search. `keep` is called with the record after every step."""
+
+    def __init__(
+        self,
+        program: Program,
+        calibration: Calibration,
+        images: ImageSet,
+        body: Body,
+        sensitivities: Sequence[Sensitivity],
+        record: Search,
+        keep: Callable[[Search], None],
+    ) -> None:
+        self.program, self.calibration, self.images, self.body = program, calibration, images, body
+        self.record, self.keep = record, keep
+        self._harm = {(one.operation, one.precision): one.activation for one in sensitivities}
+        self._exact: NDArray[np.int64] | None = None
+
+    def run(self) -> Search:
+        """Find it, or raise CheckFailed with what came nearest."""
+        whole = lowest(self.program)
+        groups = {
+            f"convolutions and linears in {precision}" if precision == "int8" else f"capsule layers in {precision}": {
+                name: one for name, one in whole.items() if one == precision
+            }
+            for precision in dict.fromkeys(whole.values())
+        }
+        points: list[Assignment] = [{}, *groups.values(), *([whole] if len(groups) > 1 else [])]
+        for place, assignment in enumerate(points):
+            with part(place, len(points) + 1):
+                self.judged(assignment)
+                self.timed(assignment)
+        with part(len(points), len(points) + 1):
+            kept = whole if self.record.goal == "size" else self._faster(groups)
+            chosen = self._accurate(kept)
+        timed = self.timed(chosen.assignment).timed
+        if self.record.goal == "latency" and timed and timed.share > FASTER:
+            raise CheckFailed(
+                f"what keeps the accuracy is not faster on {self.record.target}: {timed.words()}; "
+                "--for size takes it all the same"
+            )
+        self._keep(replace(self.record, chosen=self.record.known(chosen.assignment)))
+        return self.record
+
+    def judged(self, assignment: Assignment) -> Trial:
+        """The trial of an assignment, from the record or by answering all images."""
+        if known := self.record.known(assignment):
+            return known
+        said = in_words(self.program, assignment)
+        program = apply(self.program, assignment, self.calibration)
+        if self._exact is None:
+            self._exact = self.body.predicted(self.program, self.images.images, "accuracy: all fp32")
+        found = self._exact if not assignment else self.body.predicted(program, self.images.images, f"accuracy: {said}")
+        right, still = self._exact == self.images.labels, found == self.images.labels
+        trial = Trial(
+            dict(assignment),
+            len(found),
+            int((~still).sum()),
+            int((right & ~still).sum()),
+            int((still & ~right).sum()),
+            array_bytes(program),
+        )
+        self._keep(self.record.with_trial(trial))
+        return trial
+
+    def timed(self, assignment: Assignment) -> Trial:
+        """The same with its time."""
+        trial = self.judged(assignment)
+        if trial.timed is None:
+            trial = replace(trial, timed=self.body.timed(self.program, assignment, self.calibration))
+            self._keep(self.record.with_trial(trial))
+        return trial
+
+    def _faster(self, groups: Mapping[str, Assignment]) -> dict[str, OperationPrecision]:
+        kept: dict[str, OperationPrecision] = {}
+        refused = []
+        for said, group in groups.items():
+            timed = self.timed(group).timed
+            if timed and timed.share > FASTER:
+                refused.append(f"{said} are not faster on {self.record.target}: {timed.words()}")
+            else:
+                kept |= group
+        self._keep(replace(self.record, refused=tuple(refused)))
+        if not kept:
+            raise CheckFailed(f"{'; '.join(refused)}: nothing to calibrate for; --for size makes a smaller bundle")
+        return kept
+
+    def _accurate(self, kept: Assignment) -> Trial:
+        """Raise operations to float32, one at a time, until the bound of the drop is within what is allowed."""
+        left, first = dict(kept), self.judged(kept)
+        trial = first
+        while trial.bound > self.record.max_drop:
+            del left[max(left, key=lambda name: self._harm_per_gain(name, left[name]))]
+            if not left:
+                raise CheckFailed(
+                    f"no assignment keeps the drop within {self.record.max_drop:g} points: "
+                    f"{in_words(self.program, first.assignment)} drops {first.drop:.2f}, and up to {first.bound:.2f} "
+                    f"cannot be excluded; allow more with --max-drop {tenths(first.bound)}, or give more images"
+                )
+            trial = self.judged(left)
+        return trial
+
+    def _harm_per_gain(self, name: str, precision: OperationPrecision) -> float:
+        operation = next(one for one in self.program.operations if one.name == name)
+        saved = multiplications(self.program, operation) * (1 - COST[precision])
+        return self._harm.get((name, precision), 0.0) / saved
+
+    def _keep(self, record: Search) -> None:
+        self.record = record
+        self.keep(record)
+
+
+def pareto(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that no other beats in error, time and size at once, or equals in all and beats in one."""
+
+    def figures(one: Trial) -> tuple[float, float, float]:
+        return one.wrong, one.timed.share if one.timed else 1.0, one.bytes
+
+    def beaten(one: Trial) -> bool:
+        return any(
+            all(a <= b for a, b in zip(figures(other), figures(one), strict=True)) and figures(other) != figures(one)
+            for other in trials
+        )
+
+    return [one for one in trials if one.timed and not beaten(one)]

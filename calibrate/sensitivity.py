@@ -1,0 +1,131 @@
+"""What it costs to lower one operation alone: in activations, in answers, in the angle of poses. By torch."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from qcn import plots
+from qcn.calibrate.assignments import apply, lowest
+from qcn.calibrate.record import Calibration
+from qcn.calibrate.simulation import Outputs, answers
+from qcn.data.imageset import ImageSet
+from qcn.data.spec import Preprocessing
+from qcn.export.program import Program
+from qcn.names import OperationPrecision
+from qcn.progress import doing
+
+IMAGES = 128  # at most
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """One operation in one precision, all others float32, on so many images.
+
+    activation   by how much an activation changes, on the average
+    changed      images that get another class; `lost` of them were right before, `won` are right now
+    degrees      by which the pose of the answer turns, on the average; None for a CNN
+    """
+
+    operation: str
+    precision: OperationPrecision
+    images: int
+    activation: float
+    changed: int
+    lost: int
+    won: int
+    degrees: float | None
+
+
+def lowered_alone(program: Program) -> list[tuple[str, OperationPrecision]]:
+    """Every operation and precision that is tried: int8, and for capsule layers fp16 and bf16."""
+    routes = {route.name for route in program.routes}
+    found = []
+    for name, precision in lowest(program).items():
+        found += [(name, precision), *([(name, "bf16")] if name in routes else [])]
+    return found  # type: ignore[return-value]  # of literals
+
+
+def measure(
+    program: Program,
+    calibration: Calibration,
+    images: ImageSet,
+    spec: Preprocessing,
+    known: Iterable[Sensitivity] = (),
+) -> Iterable[list[Sensitivity]]:
+    """All that is found so far, after each operation; `known` is what an earlier, interrupted measurement found."""
+    found = {(one.operation, one.precision): one for one in known}
+    tried = lowered_alone(program)
+    exact = answers(program, images.images, spec) if len(found) < len(tried) else None
+    for place, (name, precision) in enumerate(tried):
+        if (name, precision) not in found and exact is not None:
+            doing(f"sensitivity: {name} in {precision}", place, of=len(tried))
+            lowered = answers(apply(program, {name: precision}, calibration), images.images, spec)
+            found[name, precision] = compare(name, precision, exact, lowered, images.labels)
+        yield list(found.values())
+
+
+def compare(
+    name: str, precision: OperationPrecision, exact: Outputs, lowered: Outputs, labels: NDArray[np.int64]
+) -> Sensitivity:
+    """What became of the answers."""
+    right, still = exact.predicted == labels, lowered.predicted == labels
+    return Sensitivity(
+        name,
+        precision,
+        len(labels),
+        float(np.abs(lowered.activation - exact.activation).mean()),
+        int((lowered.predicted != exact.predicted).sum()),
+        int((right & ~still).sum()),
+        int((still & ~right).sum()),
+        _degrees(exact, lowered),
+    )
+
+
+def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
+    """The mean angle between the two poses of the class that float32 answers."""
+    if exact.pose is None or lowered.pose is None:
+        return None
+    rows = np.arange(len(exact.pose))
+    one, other = exact.pose[rows, exact.predicted], lowered.pose[rows, exact.predicted]
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    across = np.linalg.norm(np.cross(one, other), axis=1)  # arccos would lose the digits of small angles
+    return float(np.degrees(np.arctan2(across, (one * other).sum(1)))[lengths > 0].mean())
+
+
+def table(found: list[Sensitivity]) -> Table:
+    """One row per operation and precision, the most sensitive first."""
+    made = Table(box=None, title=f"each operation lowered alone, {found[0].images:,} images", title_justify="left")
+    for heading in ("operation", "in", "activation changes by", "pose turns by", "other answers", "lost", "won"):
+        made.add_column(heading, justify="left" if heading in ("operation", "in") else "right")
+    for one in ordered(found):
+        turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
+        counts = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")
+        made.add_row(one.operation, one.precision, f"{one.activation:.2g}", turned, *counts)
+    return made
+
+
+def ordered(found: Iterable[Sensitivity]) -> list[Sensitivity]:
+    """The most sensitive first."""
+    return sorted(found, key=lambda one: -one.activation)
+
+
+def chart(path: Path, found: list[Sensitivity]) -> None:
+    """A bar per operation and precision, by how much an activation changes."""
+    rows = ordered(found)[::-1]
+    colours = dict(zip(("int8", "fp16", "bf16"), plots.COLOURS, strict=False))
+    with plots.figure(path, 1, 7.5, 1.0 + 0.24 * len(rows)) as (ax,):
+        for precision in dict.fromkeys(one.precision for one in reversed(rows)):
+            places = [i for i, one in enumerate(rows) if one.precision == precision]
+            sizes = [rows[i].activation for i in places]
+            ax.barh(places, sizes, color=colours[precision], label=precision)
+        for place, one in enumerate(rows):
+            note = f" {one.changed} of {one.images} answers change" if one.changed else ""
+            ax.text(max(one.activation, 1e-12), place, note, va="center", fontsize=7)
+        ax.set_yticks(range(len(rows)), [one.operation for one in rows], fontsize=8)
+        ax.set(xscale="log", xlabel="mean change of an activation", title="Each operation lowered alone")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.legend(frameon=False)

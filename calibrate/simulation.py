@@ -1,0 +1,82 @@
+"""A program in any precision, by torch: fast where it is float32, rounded as a device rounds where it is not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qcn import routing
+from qcn.calibrate.observers import batches
+from qcn.data.spec import Preprocessing
+from qcn.export.program import Program, Route
+from qcn.export.torch.interpreter import DTYPES, Interpreter
+from qcn.export.torch.unrolled import UnrolledRoute
+from qcn.kernels import native
+from qcn.progress import doing
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Answers to images: activation [N, classes], pose [N, classes, 3] (None for a CNN)."""
+
+    activation: NDArray[np.float32]
+    pose: NDArray[np.float32] | None
+
+    @property
+    def predicted(self) -> NDArray[np.int64]:
+        return self.activation.argmax(1)
+
+
+class Simulation(Interpreter):
+    """Routes float32 layers by the fastest kernels, bf16 layers unrolled, and fp16 layers by libqcn.
+
+    Where this CPU has no float16 arithmetic, fp16 layers are routed by the reference, which rounds, and slowly.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, kernels="reference")
+
+    def _route(self, op: Route, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        pose, activation = inputs
+        pose = pose.reshape(len(pose), -1, 3, *pose.shape[-2:])
+        rotation, beta_u, beta_a = (self._array(op, name) for name in op.arrays)
+        if op.precision == "bf16":
+            made: tuple[Tensor, ...] = UnrolledRoute(op, rotation, beta_u, beta_a, DTYPES["bf16"])(pose, activation)
+            return made
+        arrays = (rotation, beta_u, beta_a)
+        if op.precision == "fp16" and native.has_half():
+            return native.half_forward(
+                pose,
+                activation,
+                *arrays,
+                window=op.window,
+                stride=op.stride,
+                iterations=op.iterations,
+                unit=op.mode == "unit",
+            )
+
+        def route(pose: Tensor, activation: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+            how |= {"window": op.window, "stride": op.stride, "iterations": op.iterations, "mode": op.mode}
+            return routing.route(pose, activation, *arrays, **how)
+
+        if op.precision == "fp32":
+            return route(pose, activation)
+        # One image at a time: the votes, written out, are 50 MB of a full-size QCN.
+        maps = zip(pose.split(1), activation.split(1), strict=True)
+        parts = [route(*one, kernels="reference", half=True) for one in maps]
+        return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
+
+
+def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, said: str = "") -> Outputs:
+    """What a program makes of images [N, C, H, W]; `said` is what to show meanwhile."""
+    simulation, parts = Simulation(program).eval(), []
+    with torch.inference_mode():
+        for done, batch in batches(images, spec):
+            parts.append(simulation(batch))
+            if said:
+                doing(said, done, of=len(images))
+    outputs = [torch.cat([part[i] for part in parts]).numpy() for i in range(len(program.outputs))]
+    return Outputs(outputs[0], outputs[1] if program.poses else None)

@@ -1,0 +1,236 @@
+// Convolution of integers: some pixels to a block of channels. See convolution_int8.h. Compiled without the fusing of
+// multiply-adds, which would change bits.
+#include "convolution_int8.h"
+#include "convolution_place.h"
+#include "vector.h"
+
+namespace qcn::QCN_INSTRUCTION_SET {
+namespace {
+
+// Quads: four bytes of a map, for all lanes. Sum: int32 lanes. add(): four products per lane.
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr size_t kVectors = 2, kPixels = 8, kWeightBytes = 1;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 0;
+typedef int8x16_t Quad;
+typedef int32x4_t Sum;
+inline Quad quad(const uint8_t* from) {
+  return vreinterpretq_s8_s32(vld1q_dup_s32(reinterpret_cast<const int32_t*>(from)));
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  sum = vdotq_s32(sum, vld1q_s8(reinterpret_cast<const int8_t*>(weight)), x);
+}
+inline VecInt total(const Sum& sum) { return sum; }
+#elif defined(__aarch64__)
+constexpr size_t kVectors = 2, kPixels = 8, kWeightBytes = 2;
+constexpr bool kTapsFirst = true;
+constexpr uint8_t kZero = 0;
+typedef int16x4_t Quad;
+typedef int32x4_t Sum;
+inline Quad quad(const uint8_t* from) {
+  return vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vld1_dup_s32(reinterpret_cast<const int32_t*>(from)))));
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  const int16x8_t first = vld1q_s16(reinterpret_cast<const int16_t*>(weight));
+  const int16x8_t second = vld1q_s16(reinterpret_cast<const int16_t*>(weight) + 8);
+  sum = vmlal_lane_s16(sum, vget_low_s16(first), x, 0);
+  sum = vmlal_lane_s16(sum, vget_high_s16(first), x, 1);
+  sum = vmlal_lane_s16(sum, vget_low_s16(second), x, 2);
+  sum = vmlal_lane_s16(sum, vget_high_s16(second), x, 3);
+}
+inline VecInt total(const Sum& sum) { return sum; }
+#elif defined(__AVX512VNNI__)
+constexpr size_t kVectors = 2, kPixels = 12, kWeightBytes = 1;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 128;  // VNNI multiplies unsigned bytes by signed ones
+typedef __m512i Quad;
+typedef __m512i Sum;
+inline Quad quad(const uint8_t* from) {
+  int bits;
+  memcpy(&bits, from, sizeof bits);
+  return _mm512_set1_epi32(bits);
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  sum = _mm512_dpbusd_epi32(sum, x, _mm512_loadu_si512(weight));
+}
+inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
+#elif defined(__AVXVNNI__)
+constexpr size_t kVectors = 2, kPixels = 6, kWeightBytes = 1;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 128;
+typedef __m256i Quad;
+typedef __m256i Sum;
+inline Quad quad(const uint8_t* from) {
+  int bits;
+  memcpy(&bits, from, sizeof bits);
+  return _mm256_set1_epi32(bits);
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  sum = _mm256_dpbusd_avx_epi32(sum, x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight)));
+}
+inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
+#elif QCN_LANES == 8
+// Products of 16-bit integers, summed by twos: a channel has two sums beside each other. Not vpmaddubsw, whose 16-bit
+// sums saturate.
+constexpr size_t kVectors = 2, kPixels = 3, kWeightBytes = 2;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 0;
+typedef __m256i Quad;
+struct Sum {
+  __m256i low, high;
+};
+inline Quad quad(const uint8_t* from) {
+  int bits;
+  memcpy(&bits, from, sizeof bits);
+  return _mm256_cvtepi8_epi16(_mm_set1_epi32(bits));
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  const auto* w = reinterpret_cast<const __m256i*>(weight);
+  sum.low = _mm256_add_epi32(sum.low, _mm256_madd_epi16(_mm256_loadu_si256(w), x));
+  sum.high = _mm256_add_epi32(sum.high, _mm256_madd_epi16(_mm256_loadu_si256(w + 1), x));
+}
+inline VecInt total(const Sum& sum) {
+  return reinterpret_cast<VecInt>(_mm256_permute4x64_epi64(_mm256_hadd_epi32(sum.low, sum.high), 0xd8));
+}
+#else
+constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 0;
+typedef __m128i Quad;
+struct Sum {
+  __m128i low, high;
+};
+inline Quad quad(const uint8_t* from) {
+  int bits;
+  memcpy(&bits, from, sizeof bits);
+  const __m128i bytes = _mm_set1_epi32(bits);
+  return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+}
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  const auto* w = reinterpret_cast<const __m128i*>(weight);
+  sum.low = _mm_add_epi32(sum.low, _mm_madd_epi16(_mm_loadu_si128(w), x));
+  sum.high = _mm_add_epi32(sum.high, _mm_madd_epi16(_mm_loadu_si128(w + 1), x));
+}
+inline VecInt total(const Sum& sum) {
+  const __m128 low = _mm_castsi128_ps(sum.low), high = _mm_castsi128_ps(sum.high);
+  const __m128i even = _mm_castps_si128(_mm_shuffle_ps(low, high, 0x88));
+  const __m128i odd = _mm_castps_si128(_mm_shuffle_ps(low, high, 0xdd));
+  return reinterpret_cast<VecInt>(_mm_add_epi32(even, odd));
+}
+#endif
+
+constexpr size_t kQuadBytes = 4 * kLanes * kWeightBytes;  // of a vector's weights
+
+inline VecInt load_integers(const uint8_t* from) {
+  VecInt x;
+  memcpy(&x, from, sizeof x);
+  return x;
+}
+
+// The nearest integer, halves to even, from -128 to 127: an integer below 2^22 stands in the lowest bits of its sum
+// with 1.5 * 2^23.
+constexpr float kNearest = 12582912.0f;
+
+inline float nearest(float x) {
+  x = x < -128.0f ? -128.0f : x;
+  x = x > 127.0f ? 127.0f : x;
+  return x + kNearest;
+}
+
+void quantise(const float* in, size_t count, float scale, uint8_t* out) {
+  for (size_t i = 0; i < count; ++i) {
+    const float sum = nearest(in[i] / scale);
+    uint32_t bits;
+    memcpy(&bits, &sum, sizeof bits);
+    out[i] = static_cast<uint8_t>(bits ^ kZero);  // adding 128 is the same as turning the highest bit over
+  }
+}
+
+template <size_t vectors, size_t tile>
+void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_t* packed, size_t first_pixel,
+                     size_t pixels) {
+  const Convolution& c = call.convolution->shape;
+  const float out_scale = call.convolution->out_scale;
+  const Map out = out_scale != 0 ? byte_map(c.out) : c.out;
+  size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
+  size_t step = c.planar ? c.out.height * c.out.width : 1;
+  Place place(c.out, first_pixel);
+  for (size_t done = 0; done < pixels; done += tile) {
+    size_t valid = pixels - done < tile ? pixels - done : tile;
+    const uint8_t* from[2][tile];
+    size_t to[tile];
+    for (size_t p = 0; p < tile; ++p) {
+      for (size_t s = 0; s < c.source_count; ++s) {
+        Convolution::Source source = c.sources[s];
+        source.map = byte_map(source.map);
+        from[s][p] = call.in[s] + offset_in(source, place);
+      }
+      to[p] = (c.planar ? planar_offset(c.out, place) : map_offset(out, place)) + first_channel * step;
+      if (p + 1 < valid || valid == tile) place.advance(c.out);
+    }
+
+    Vec y[tile][vectors] = {};
+    const uint8_t* w = packed;
+    for (size_t s = 0; s < c.source_count; ++s) {
+      const Map map = byte_map(c.sources[s].map);
+      const uint8_t *bias = w, *scale = w + vectors * kLanes * 4;
+      w += vectors * kLanes * 8;
+      Sum sum[tile][vectors] = {};
+      for (size_t run = 0; run < c.sources[s].kernel; ++run) {
+        for (size_t k = 0; k < c.sources[s].kernel * map.channels; k += 4, w += vectors * kQuadBytes) {
+          for (size_t p = 0; p < tile; ++p) {
+            const Quad x = quad(from[s][p] + k);
+            for (size_t v = 0; v < vectors; ++v) add(sum[p][v], w + v * kQuadBytes, x);
+          }
+        }
+        for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(map);
+      }
+      for (size_t p = 0; p < tile; ++p) {
+        for (size_t v = 0; v < vectors; ++v) {
+          const VecInt whole = total(sum[p][v]) + load_integers(bias + v * kLanes * 4);
+          const Vec part = __builtin_convertvector(whole, Vec) * from_bits(load_integers(scale + v * kLanes * 4));
+          y[p][v] = s == 0 ? part : y[p][v] + part;
+        }
+      }
+    }
+    for (size_t p = 0; p < valid; ++p) {
+      float values[vectors * kLanes];
+      for (size_t v = 0; v < vectors; ++v) store(values + v * kLanes, ended(c.ending, y[p][v]));
+      if (out_scale != 0) {
+        quantise(values, channels, out_scale, static_cast<uint8_t*>(call.out) + to[p]);
+      } else {
+        for (size_t i = 0; i < channels; ++i) static_cast<float*>(call.out)[to[p] + i * step] = values[i];
+      }
+    }
+  }
+}
+
+template <size_t vectors>
+void convolve_tiles(const IntegerCall& call, size_t first_channel, const uint8_t* packed, size_t first_pixel,
+                    size_t pixels) {
+  if (pixels == 1) return convolve_pixels<vectors, 1>(call, first_channel, packed, first_pixel, pixels);
+  convolve_pixels<vectors, kPixels>(call, first_channel, packed, first_pixel, pixels);
+}
+
+void convolve_block(const IntegerCall& call, size_t block, const uint8_t* packed, size_t first_pixel, size_t pixels) {
+  size_t first_channel = block * kVectors * kLanes;
+  if (call.convolution->shape.out.channels - first_channel > kLanes) {
+    convolve_tiles<2>(call, first_channel, packed, first_pixel, pixels);
+  } else {
+    convolve_tiles<1>(call, first_channel, packed, first_pixel, pixels);
+  }
+}
+
+}  // namespace
+
+const IntegerKernels integer_kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
+                                        kLanes,
+                                        kVectors,
+                                        kPixels,
+                                        kWeightBytes,
+                                        kTapsFirst,
+                                        kZero,
+                                        convolve_block,
+                                        quantise};
+
+}  // namespace qcn::QCN_INSTRUCTION_SET

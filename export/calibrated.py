@@ -1,0 +1,48 @@
+"""The bundle of a calibrated network: what `qcn calibrate --out` writes.
+
+    weights.safetensors   the program, each operation in its own precision, and its arrays
+    model.int8.onnx       the same for ONNX Runtime; without int8 it is model.fp16.onnx
+    golden.safetensors    the images of the float32 bundle, what the plan answers, and what the trained network did
+    manifest.json         as of any bundle; the entry of the weights has, among its facts, the calibration
+
+Needs torch, for what the plan answers, and onnx.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qcn.errors import UsageError
+from qcn.export import pipeline
+from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, weights
+from qcn.export.program import Product, Program, Route
+
+
+def precisions(program: Program) -> dict[str, str]:
+    """What each convolution, linear and capsule layer is asked to compute in, by name."""
+    return {op.name: op.precision for op in program.operations if isinstance(op, Product | Route)}
+
+
+def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str, Any], rebuild: str) -> Bundle:
+    """The bundle of a calibrated program in `out`, from the float32 bundle `base` of the same network.
+
+    `record` says what it was calibrated by: its `sha256`, and whatever else a reader of the manifest should know.
+    `rebuild` is the command that makes it again, with {bundle} for its folder.
+    """
+    from qcn.export.reference import planned
+
+    if not program.calibrated:
+        raise UsageError("no operation was chosen for a lower precision: there is nothing to write")
+    if os.path.lexists(out / MANIFEST):
+        raise UsageError(f"{out} has a bundle already: choose another --out, or remove it")
+    if base.program().calibrated:
+        raise UsageError(f"{base.folder} is calibrated already: give the bundle or run that it was made from")
+    manifest = replace(base.manifest, files=())
+    bundle = Bundle.create(out, manifest, program, lambda: planned(base.golden(), program), rebuild)
+    with bundle.adding(WEIGHTS, "native", program.precision, rebuild) as draft:
+        weights.write(draft.path, program)
+        draft.found = program.precision
+        draft.facts = {"calibration": {**record, "precisions": precisions(program)}}
+    pipeline.onnx_graph(pipeline.Job(bundle, pipeline.Request()), "unrolled")
+    return bundle

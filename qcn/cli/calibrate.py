@@ -1,0 +1,121 @@
+"""`qcn calibrate`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qcn.cli import complete
+from qcn.cli.options import DATA, DataDir, PublicKey
+from qcn.cli.say import command, say, say_next, show
+from qcn.errors import UsageError
+from qcn.progress import doing, shown
+
+if TYPE_CHECKING:
+    from qcn.calibrate.digits import Digits
+    from qcn.calibrate.images import Audit
+
+
+def calibrate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=complete.or_folder(complete.shipped),
+            help="A bundle, a training run, or the name of a network that ships.",
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=complete.or_folder(complete.datasets),
+            help="Data set by name, or a folder of pictures, whose validation split is used; the one that it was "
+            "trained on if not given.",
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float, typer.Option(help="Points of accuracy that it may lose, by the upper end of the confidence interval.")
+    ] = 0.2,
+    target: Annotated[
+        str,
+        typer.Option(
+            autocompletion=complete.one_of(complete.calibration_targets),
+            help="What it is to be fast on: native, onnxruntime or tensorrt.",
+        ),
+    ] = "native",
+    method: Annotated[
+        str,
+        typer.Option(
+            autocompletion=complete.one_of(complete.methods),
+            help="How ranges are chosen: mse, minmax, entropy or percentile.",
+        ),
+    ] = "mse",
+    goal: Annotated[
+        str, typer.Option("--for", help="latency, or size: a smaller bundle even where it is not faster.")
+    ] = "latency",
+    images: Annotated[int | None, typer.Option(help="At most so many validation images; all if not given.")] = None,
+    data_dir: DataDir = DATA,
+    out: Annotated[Path | None, typer.Option(help="Bundle to write; runs/calibrate/MODEL/bundle if not given.")] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for records, charts and a page, where an interrupted calibration goes on; "
+            "runs/calibrate/MODEL if not given."
+        ),
+    ] = None,
+    public_key: PublicKey = None,
+) -> None:
+    """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write a bundle of it. Needs torch."""
+    from qcn.calibrate.request import Request
+    from qcn.shipped import place
+
+    request = Request(
+        data=data,
+        max_drop=max_drop,
+        target=target,  # type: ignore[arg-type]  # checked by Request
+        method=method,  # type: ignore[arg-type]
+        goal=goal,  # type: ignore[arg-type]
+        images=images,
+        data_dir=data_dir,
+        public_key=public_key,
+        command=command(),
+    )
+    source = place(model)
+    folder = report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
+    bundle = out or folder / "bundle"
+    if bundle.is_file() or (bundle.is_dir() and any(bundle.iterdir())):
+        raise UsageError(f"{bundle} exists: remove it, or name another bundle with --out")
+    with shown():
+        doing("loading torch")
+        import torch  # noqa: F401 (first, so that its absence is what is reported)
+
+        from qcn.calibrate import pipeline, results, sensitivity
+
+        found = pipeline.calibrate(source, folder, request, _tell)
+        doing(f"writing {bundle}")
+        written, receipts = pipeline.write(found, bundle, request)
+        paths = results.write(folder, found, receipts, request.command)
+    show(sensitivity.table(found.sensitivities))
+    show(results.trials_table(found))
+    if receipts:
+        show(results.receipts_table(receipts))
+    say(f"answers and times are by {found.search.body}")
+    for text in found.search.refused:
+        say(f"refused: {text}")
+    for path in (written.folder, *paths):
+        say(path)
+    say(results.verdict(found))
+    say_next("qcn", "verify-parity", written.folder)
+
+
+def _tell(audit: "Audit", digits: "list[Digits]") -> None:
+    """What is known of the images and of routing's numbers, before anything is built."""
+    from qcn.calibrate.digits import table, worst
+
+    for text in audit.warnings:
+        say(f"note: {text}")
+    if digits:
+        show(table(worst(digits)))
+        for one in worst(digits):
+            if text := one.words():
+                say(text)

@@ -1,0 +1,103 @@
+"""Receipts: what a backend really runs each operation of a bundle in, beside what its program asks for.
+
+    receipts(bundle, "onnxruntime")     ->  [Receipt("pose.0.conv1", "int8", "int8", "ConvInteger"), …]
+
+libqcn says it itself. ONNX Runtime is profiled on one image: the profile has the kernel of each node, and the types of
+what it was given. A convolution that was asked for in int8 and runs in anything else is a fall-back (`require_met`). A
+capsule layer in fp16 that runs in float32 is not: where kernels have no half precision, its numbers are still rounded.
+"""
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qcn.binding import Model
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import file_of
+from qcn.export.program import OPERATIONS, Operation, Product, Route
+
+ELEMENTS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}  # as ONNX Runtime names types
+ENDING = "_kernel_time"
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An operation, the precision that was asked for, the one that it was seen to run in, and by which kernels."""
+
+    operation: str
+    asked: str
+    ran: str
+    by: str
+
+    @property
+    def met(self) -> bool:
+        return self.ran == self.asked or (self.asked, self.ran) == ("fp16", "fp32")
+
+
+def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
+    """One for each convolution, linear and capsule layer, in their order."""
+    if backend == "native":
+        return _of_libqcn(bundle)
+    if backend != "onnxruntime":
+        raise UsageError(f"there are receipts of native and onnxruntime, and not of {backend}")
+    program = bundle.program()
+    events = _profile(bundle.path(bundle.find(file_of("onnx", program.precision))), program.input.shape)
+    return [_receipt(op, events) for op in program.operations if isinstance(op, Product | Route)]
+
+
+def require_met(found: Sequence[Receipt]) -> None:
+    """Refuse what fell back to another precision."""
+    if fallen := [one for one in found if not one.met]:
+        first = fallen[0]
+        raise CheckFailed(
+            f"{len(fallen)} of {len(found)} operations do not run in what was asked for: {first.operation} was asked "
+            f"for in {first.asked} and runs in {first.ran}, by {first.by}"
+        )
+
+
+def _of_libqcn(bundle: Bundle) -> list[Receipt]:
+    model = Model(bundle.folder, backend="native", self_test=0)
+    try:
+        return [
+            Receipt(one.name, one.asked, one.ran, one.kernel)
+            for one in model.operations
+            if issubclass(OPERATIONS[one.op], Product | Route)
+        ]
+    finally:
+        model.close()
+
+
+def _receipt(op: Operation, events: Sequence[dict[str, Any]]) -> Receipt:
+    """From the products of an operation: its convolutions, or the votes of a capsule layer."""
+    place = op.name.replace(".", "/")
+    names = ("turned",) if isinstance(op, Route) else ("conv", "skip", "gemm")
+    own = [
+        event
+        for event in events
+        if event["name"].startswith(f"{place}/")
+        and event["name"].removesuffix(ENDING).removesuffix("_nchwc").rpartition("/")[2] in names
+    ]
+    types = {ELEMENTS.get(kind, kind) for event in own for one in event["args"]["input_type_shape"][:2] for kind in one}
+    kernels = ", ".join(sorted({event["args"]["op_name"] for event in own}))
+    return Receipt(op.name, op.precision, " and ".join(sorted(types)) or "nothing seen", kernels or "no kernel")
+
+
+def _profile(path: Path, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """The kernels that ONNX Runtime calls for one image, with what they are given."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingError("ONNX Runtime is not installed: pip install onnxruntime") from error
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session.run(None, {session.get_inputs()[0].name: np.zeros((1, *shape), np.float32)})
+        written = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return [event for event in written if event.get("cat") == "Node" and event["name"].endswith(ENDING)]
