@@ -21,7 +21,7 @@ from rich.table import Table
 
 SOURCE = Path(__file__).parents[1] / "deploy" / "kernels" / "em_routing.cu"
 REPORT = re.compile(
-    r"Compiling entry function '\w*routeINS\w*4TileI([\w]+?)EEEv\w*' for 'sm_(\d+)'\n.*\n"
+    r"Compiling entry function '\w*\d(route|route_half)INS\w*TileI([\w]+?)EEEv\w*' for 'sm_(\d+)'\n.*\n"
     r"\s*(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers"
 )
 
@@ -30,10 +30,14 @@ REPORT = re.compile(
 ARCHITECTURES = ["72", "75", "80", "86", "87", "89", "90", "100", "110", "120"]
 
 
+ARITHMETIC = ("single", "half")  # qcn_cuda_arithmetic
+TILE = ("arithmetic", "parent_lanes", "windows", "splits", "stages", "cluster")
+
+
 class Tile(ctypes.Structure):
     """qcn_cuda_routing_tile of em_routing_cuda.h."""
 
-    _fields_ = [(name, ctypes.c_int) for name in ("windows", "splits", "threads", "stages", "shared_bytes")]
+    _fields_ = [(name, ctypes.c_int) for name in ("windows", "splits", "threads", "stages", "shared_bytes", "cluster")]
 
 
 def main() -> None:
@@ -46,7 +50,7 @@ def main() -> None:
         rows = registers(arguments.architectures or offered(), library)
         shared = shared_bytes(library)
     for row in rows:
-        row["shared_bytes"] = shared[row["parent_lanes"], row["windows"], row["splits"], row["stages"]]
+        row["shared_bytes"] = shared[tuple(row[name] for name in TILE)]
     table = Table(*(name.replace("_", " ") for name in rows[0]))
     for row in rows:
         table.add_row(*map(str, row.values()))
@@ -69,17 +73,24 @@ def registers(architectures: list[str], library: Path) -> list[dict[str, Any]]:
     command = ["nvcc", *flags, *targets, str(SOURCE), "-o", str(library)]
     output = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = []
-    for tile, architecture, stack, stores, loads, used in REPORT.findall(output.stdout + output.stderr):
-        numbers = map(int, re.findall(r"Li(\d+)E", tile + "E"))
-        parent_lanes, window_lanes, per_thread, window_warps, child_warps, stages = numbers
+    for kernel, tile, architecture, stack, stores, loads, used in REPORT.findall(output.stdout + output.stderr):
+        numbers = [int(n) for n in re.findall(r"Li(\d+)E", tile + "E")]
+        if kernel == "route_half":  # HalfTile of em_routing_half.cuh: a warp has 16 windows and 16 parents
+            (window_warps, child_warps, cluster, *_), stages = numbers, 2
+            parent_lanes, window_lanes, per_thread = 4, 8, 2
+        else:
+            parent_lanes, window_lanes, per_thread, window_warps, child_warps, stages = numbers
+            cluster = 1
         rows.append(
             {
                 "architecture": int(architecture),
+                "arithmetic": "half" if kernel == "route_half" else "single",
                 "parent_lanes": parent_lanes,
                 "windows": window_lanes * per_thread * window_warps,
                 "splits": 32 // (parent_lanes * window_lanes) * child_warps,
                 "threads": 32 * window_warps * child_warps,
                 "stages": stages,
+                "cluster": cluster,
                 "registers": int(used),
                 "spilled_bytes": int(stack) + int(stores) + int(loads),
             }
@@ -87,16 +98,18 @@ def registers(architectures: list[str], library: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: list(row.values()))
 
 
-def shared_bytes(library: Path) -> dict[tuple[int, int, int, int], int]:
-    """By parent lanes, windows, splits and stages, from the library: the kernels' shared memory is dynamic."""
+def shared_bytes(library: Path) -> dict[tuple[Any, ...], int]:
+    """By what TILE names, from the library: the kernels' shared memory is dynamic."""
     routing = ctypes.CDLL(str(library))
     routing.qcn_cuda_routing_describe.restype = Tile
     found = {}
-    for parents in (8, 16, 32, 64):
-        shape = (ctypes.c_int * 11)(1, 1, 1, 1, 1, 1, 1, parents, 1, 0, 0)  # qcn_routing_shape: ones but for parents
-        for tile in range(routing.qcn_cuda_routing_tiles()):
-            t = routing.qcn_cuda_routing_describe(ctypes.byref(shape), tile)
-            found[parents // 4, t.windows, t.splits, t.stages] = t.shared_bytes
+    for arithmetic, name in enumerate(ARITHMETIC):
+        for parents in (8, 16, 32, 64) if name == "single" else (16,):
+            # qcn_routing_shape: ones but for parents
+            shape = (ctypes.c_int * 11)(1, 1, 1, 1, 1, 1, 1, parents, 1, 0, 0)
+            for tile in range(routing.qcn_cuda_routing_tiles(arithmetic)):
+                t = routing.qcn_cuda_routing_describe(ctypes.byref(shape), arithmetic, tile)
+                found[name, parents // 4, t.windows, t.splits, t.stages, t.cluster] = t.shared_bytes
     return found
 
 

@@ -141,12 +141,17 @@ def layers(rows: list[dict[str, Any]], ceiling: float) -> str:
 
 
 def of_cpp(record: dict[str, Any], measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of deploy/tests/cuda_routing, with votes and rates as benchmarks/routing.py `measured` them."""
+    """What deploy/tests/cuda_routing timed, on the chosen tiles, with the votes that benchmarks/routing.py counted."""
     votes = {row["layer"]: row["votes"] for row in measured if row.get("batch") == 1}
+    votes["all four"] = sum(votes.values())
     rows = []
     for row in record["results"]:
+        if not row["chosen"]:
+            continue
         count = votes[row["layer"]] * row["batch"]
-        rows.append({**row, "votes": count, "ms": row["us"] / 1e3, "gfma_per_s": count * PER_VOTE / row["us"] / 1e3})
+        name = row["layer"] if row["arithmetic"] == "single" else f"{row['layer']}, half precision"
+        rate = count * PER_VOTE / row["us"] / 1e3
+        rows.append({**row, "layer": name, "votes": count, "ms": row["us"] / 1e3, "gfma_per_s": rate})
     return rows
 
 

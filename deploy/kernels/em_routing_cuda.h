@@ -4,12 +4,13 @@
 //
 //     qcn_routing_shape shape = {...};
 //     cudaMalloc(&rotors, qcn_cuda_routing_rotors_size(&shape));
-//     qcn_cuda_routing_prepare(&shape, rotation, rotors, stream);                 // once, when the weights are loaded
-//     qcn_cuda_routing_forward(&shape, QCN_CUDA_FLOAT32, pose, activation, rotors, beta_u, beta_a, 1.0f,
-//                              out_pose, out_activation, stream);                 // for every batch
+//     qcn_cuda_routing_prepare(&shape, QCN_CUDA_SINGLE, rotation, rotors, stream);  // once, when the weights are
+//     loaded qcn_cuda_routing_forward(&shape, QCN_CUDA_SINGLE, QCN_CUDA_FLOAT32, pose, activation, rotors, beta_u,
+//     beta_a,
+//                              out_pose, out_activation, stream);                   // for every batch
 //
 // A stream is a cudaStream_t. Functions that return int return a cudaError_t: cudaErrorInvalidValue for a shape that is
-// no shape, cudaErrorInvalidConfiguration for a tile that does not fit into the device's shared memory.
+// no shape, cudaErrorInvalidConfiguration for a tile that does not fit the device.
 // The same input gives the same bits on the same device; another tile adds in another order.
 #ifndef QCN_KERNELS_EM_ROUTING_CUDA_H
 #define QCN_KERNELS_EM_ROUTING_CUDA_H
@@ -20,7 +21,15 @@
 extern "C" {
 #endif
 
-// Of the poses and activations given. Those that come out, rotations and betas are float32, and so is all arithmetic.
+// Of votes and distances. Half: float16 on tensor cores, with sums, logits and softmax in float32; see
+// em_routing_half.cuh. For poses whose size is about 1.
+typedef enum { QCN_CUDA_SINGLE = 0, QCN_CUDA_HALF = 1 } qcn_cuda_arithmetic;
+
+// What runs if `asked` is asked for: half needs a device of compute capability 8.0 and 16 parents at most, else it is
+// single. All functions below that are told an arithmetic do the same.
+QCN_API qcn_cuda_arithmetic qcn_cuda_routing_runs(const qcn_routing_shape* shape, qcn_cuda_arithmetic asked);
+
+// Of the poses and activations given. Those that come out, rotations and betas are float32.
 typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1, QCN_CUDA_BFLOAT16 = 2 } qcn_cuda_type;
 
 // Bytes of the prepared rotors, or 0 for a shape that is not valid. Does not depend on the batch or the map's size,
@@ -28,11 +37,11 @@ typedef enum { QCN_CUDA_FLOAT32 = 0, QCN_CUDA_FLOAT16 = 1, QCN_CUDA_BFLOAT16 = 2
 QCN_API size_t qcn_cuda_routing_rotors_size(const qcn_routing_shape* shape);
 
 // Lays the rotations out as the kernel reads them. `rotors` must be aligned to 16 bytes, as cudaMalloc's memory is.
-QCN_API int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, const float* rotation, float* rotors,
-                                     void* stream);
+QCN_API int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic,
+                                     const float* rotation, float* rotors, void* stream);
 
-QCN_API int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
-                                     const void* activation, const float* rotors, const float* beta_u,
+QCN_API int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, qcn_cuda_type type,
+                                     const void* pose, const void* activation, const float* rotors, const float* beta_u,
                                      const float* beta_a, float* out_pose, float* out_activation, void* stream);
 
 // For tuning. A tile says how a thread block is laid over windows and children; tiles are numbered from 0.
@@ -42,18 +51,22 @@ typedef struct {
   int threads;       // per thread block
   int stages;        // steps of children in shared memory at a time
   int shared_bytes;  // per thread block
+  int cluster;       // thread blocks that share out the children of a window
 } qcn_cuda_routing_tile;
 
-QCN_API int qcn_cuda_routing_tiles(void);
-QCN_API qcn_cuda_routing_tile qcn_cuda_routing_describe(const qcn_routing_shape* shape, int tile);
+QCN_API int qcn_cuda_routing_tiles(qcn_cuda_arithmetic arithmetic);
+QCN_API qcn_cuda_routing_tile qcn_cuda_routing_describe(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic,
+                                                        int tile);
+// Whether the current device has the shared memory, and the clusters, that a tile needs.
+QCN_API int qcn_cuda_routing_fits(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int tile);
 
 // The tile that qcn_cuda_routing_forward takes on the current device.
-QCN_API int qcn_cuda_routing_choose(const qcn_routing_shape* shape, int* tile);
+QCN_API int qcn_cuda_routing_choose(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int* tile);
 
-QCN_API int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_type type, const void* pose,
-                                          const void* activation, const float* rotors, const float* beta_u,
-                                          const float* beta_a, float* out_pose, float* out_activation, int tile,
-                                          void* stream);
+QCN_API int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic,
+                                          qcn_cuda_type type, const void* pose, const void* activation,
+                                          const float* rotors, const float* beta_u, const float* beta_a,
+                                          float* out_pose, float* out_activation, int tile, void* stream);
 
 #ifdef __cplusplus
 }

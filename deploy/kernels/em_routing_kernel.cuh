@@ -21,11 +21,6 @@ namespace {
 template <class T>
 struct Block {
   static constexpr int kV = T::kV;
-  // The first bit of a lane's number that tells parents apart. Reading 16 bytes per lane is twice as fast when lanes n
-  // and n^1, or lanes n and n^2, read the same: so lanes n and n^1 have the same parents, hence rotors, in two windows
-  // where there are two, and lanes n and n^2 the same window, hence poses.
-  static constexpr int kParentBit = T::kWindowLanes > 1 ? 2 : 1;
-
   const Routing& r;
   float *buffer, *offsets, *betas;  // shared memory
   int parent_lane, split;           // which four parents, which share of the children
@@ -39,8 +34,8 @@ struct Block {
     offsets = buffer + T::kBufferFloats;
     betas = offsets + T::kOffsetFloats;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    parent_lane = lane / kParentBit % T::kParentLanes;
-    const int other = lane % kParentBit + lane / (kParentBit * T::kParentLanes) * kParentBit;
+    parent_lane = lane / T::kParentBit % T::kParentLanes;
+    const int other = lane % T::kParentBit + lane / (T::kParentBit * T::kParentLanes) * T::kParentBit;
     split = other / T::kWindowLanes + T::kChildLanes * (warp % (T::kSplits / T::kChildLanes));
     const int first = warp / (T::kSplits / T::kChildLanes) * T::kWindowsPerWarp + other % T::kWindowLanes;
 #pragma unroll
@@ -50,14 +45,17 @@ struct Block {
       betas[j] = j < r.parents ? r.beta_u[j] : 0.0f;
       betas[T::kAllParents + j] = j < r.parents ? r.beta_a[j] : 0.0f;
     }
-    const int n = min(static_cast<int>(blockIdx.x * T::kWindows + threadIdx.x % T::kWindows), r.windows - 1);
+    const int n = min(static_cast<int>(first_window() + threadIdx.x % T::kWindows), r.windows - 1);
     const int column = n % r.columns, row = n / r.columns % r.rows;
     const int64_t image = n / r.columns / r.rows * static_cast<int64_t>(r.channels) * r.plane;
-    const int corner = (row * r.width + column) * r.stride, size = r.half ? sizeof(__half) : sizeof(float);
+    const int corner = (row * r.width + column) * r.stride, size = r.half ? sizeof(uint16_t) : sizeof(float);
     staged_pose = static_cast<const char*>(r.pose) + (3 * image + corner) * size;
     staged_activation = static_cast<const char*>(r.activation) + (image + corner) * size;
   }
 
+  // Of the block. The blocks of a cluster have the same windows and share out the children.
+  __device__ static int first_window() { return blockIdx.x / T::kCluster * T::kWindows; }
+  __device__ static int rank() { return blockIdx.x % T::kCluster; }
   __device__ float* moments(int of_split) const { return buffer + of_split * T::kSumFloats; }
   __device__ int moment(int m, int v) const {
     return (m * T::kWindows + window[v]) * T::kAllParents + kParents * parent_lane;
@@ -83,7 +81,7 @@ struct Block {
       if (kGroups - n < kGroupStride && group >= kGroups) break;
       float* group_poses = poses + group * kGroup * 4 * T::kWindows;
       if (r.half) {
-        copy_group<__half>(step * kGroups + group, group_poses);
+        copy_group<uint16_t>(step * kGroups + group, group_poses);
       } else {
         copy_group<float>(step * kGroups + group, group_poses);
       }
@@ -216,12 +214,12 @@ struct Block {
 
   __device__ static float sum_over_parents(float x) {
 #pragma unroll
-    for (int bit = kParentBit; bit < kParentBit * T::kParentLanes; bit *= 2) x += __shfl_xor_sync(kWarp, x, bit);
+    for (int bit = T::kParentBit; bit < T::kParentBit * T::kParentLanes; bit *= 2) x += __shfl_xor_sync(kWarp, x, bit);
     return x;
   }
   __device__ static float max_over_parents(float x) {
 #pragma unroll
-    for (int bit = kParentBit; bit < kParentBit * T::kParentLanes; bit *= 2) {
+    for (int bit = T::kParentBit; bit < T::kParentBit * T::kParentLanes; bit *= 2) {
       x = fmaxf(x, __shfl_xor_sync(kWarp, x, bit));
     }
     return x;
@@ -258,16 +256,19 @@ struct Block {
       }
       computed = computed + 1 < T::kStages ? computed + 1 : 0;
     }
-    if (kFirst) {
-      const float share = 1.0f / r.parents;
+    if (kFirst) share_out();
+  }
+
+  // After a first sweep: the division by the parents. The mass is the first parent's, the same for all.
+  __device__ void share_out() {
+    const float share = 1.0f / r.parents;
 #pragma unroll
-      for (int v = 0; v < kV; ++v) {
-        const float mass = sums[v][0].mass * share;
+    for (int v = 0; v < kV; ++v) {
+      const float mass = sums[v][0].mass * share;
 #pragma unroll
-        for (int p = 0; p < kParents; ++p) {
-          sums[v][p].mass = mass;
-          for (int h = 0; h < 3; ++h) sums[v][p].first[h] *= share, sums[v][p].second[h] *= share;
-        }
+      for (int p = 0; p < kParents; ++p) {
+        sums[v][p].mass = mass;
+        for (int h = 0; h < 3; ++h) sums[v][p].first[h] *= share, sums[v][p].second[h] *= share;
       }
     }
   }
@@ -277,9 +278,10 @@ struct Block {
     return m == 0 ? s.mass : m < 4 ? s.first[m - 1] : s.second[m - 4];
   }
 
-  // Adds the sums of all splits, first to last, and gives every thread the whole.
+  // Adds the sums of all splits, first to last, and then of all blocks of the cluster; gives every thread the whole.
   __device__ void add_splits() {
     if (T::kSplits == 1) return;
+    constexpr int kWhole = T::kCluster > 1;  // in whose place of the buffer the whole is
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
@@ -295,13 +297,24 @@ struct Block {
       for (int s = 0; s < T::kSplits; ++s) total += moments(s)[n];
       moments(0)[n] = total;
     }
+    if (T::kCluster > 1) {
+      cluster_barrier();
+#pragma unroll 2
+      for (int n = threadIdx.x; n < T::kSumFloats; n += T::kThreads) {
+        float total = 0.0f;
+#pragma unroll
+        for (int of = 0; of < T::kCluster; ++of) total += load_from_block(moments(0) + n, of);
+        moments(kWhole)[n] = total;
+      }
+      cluster_barrier();
+    }
     __syncthreads();
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
 #pragma unroll
       for (int m = 0; m < kMoments; ++m) {
         float x[kParents];
-        load(x, moments(0) + moment(m, v));
+        load(x, moments(kWhole) + moment(m, v));
 #pragma unroll
         for (int p = 0; p < kParents; ++p) sum(m, v, p) = x[p];
       }
@@ -370,11 +383,11 @@ struct Block {
   }
 
   __device__ void write(const Gaussian (&parent)[kV][kParents]) const {
-    if (split != 0) return;
+    if (split != 0 || rank() != 0) return;
     const int positions = r.rows * r.columns;
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
-      const int n = blockIdx.x * T::kWindows + window[v];
+      const int n = first_window() + window[v];
       if (n >= r.windows) continue;
 #pragma unroll
       for (int p = 0; p < kParents; ++p) {
@@ -389,7 +402,9 @@ struct Block {
     }
   }
 
-  __device__ void run() {
+  // `sweep(first, shifted)` is this block's, or that of em_routing_half.cuh.
+  template <class Sweep>
+  __device__ void run(const Sweep& sweep) {
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
 #pragma unroll
@@ -397,11 +412,7 @@ struct Block {
     }
     bool shifted = false;
     for (int iteration = 0;;) {
-      if (iteration == 0) {
-        shifted ? sweep<true, true>() : sweep<true, false>();
-      } else {
-        shifted ? sweep<false, true>() : sweep<false, false>();
-      }
+      sweep(iteration == 0, shifted);
       add_splits();
       Gaussian next[kV][kParents];
       float log_spread[kV][kParents];
@@ -409,7 +420,7 @@ struct Block {
       // All threads are past reading what the next sweep writes.
       if (__syncthreads_or(lost && !shifted)) {
         shifted = true;
-        shift_to(next);
+        shift_to(next, iteration == 0);
         continue;
       }
       if (++iteration == r.iterations) {
@@ -426,8 +437,9 @@ struct Block {
     }
   }
 
-  // The sweep that follows is about the means just found; its responsibilities stay those of the Gaussians before.
-  __device__ void shift_to(const Gaussian (&next)[kV][kParents]) {
+  // The sweep that follows is about the means just found; its responsibilities stay those of the Gaussians before. The
+  // first sweep has none, and may scale by the weights just found.
+  __device__ void shift_to(const Gaussian (&next)[kV][kParents], bool first) {
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
 #pragma unroll
@@ -435,8 +447,10 @@ struct Block {
         float offset[kParents];
 #pragma unroll
         for (int p = 0; p < kParents; ++p) {
-          offset[p] = next[v][p].mean[h] - gaussians[v][p].mean[h];
-          gaussians[v][p].mean[h] = next[v][p].mean[h];
+          const float shift = T::as_shift(next[v][p].mean[h]);
+          offset[p] = shift - gaussians[v][p].mean[h];
+          gaussians[v][p].mean[h] = shift;
+          if (first) gaussians[v][p].weight[h] = next[v][p].weight[h];
         }
         if (split == 0) store(offsets + moment(h, v), offset[0], offset[1], offset[2], offset[3]);
       }
@@ -448,7 +462,13 @@ template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSM) route(const __grid_constant__ Routing routing) {
   extern __shared__ float4 shared[];
   Block<T> block(routing, reinterpret_cast<float*>(shared));
-  block.run();
+  block.run([&](bool first, bool shifted) {
+    if (first) {
+      shifted ? block.template sweep<true, true>() : block.template sweep<true, false>();
+    } else {
+      shifted ? block.template sweep<false, true>() : block.template sweep<false, false>();
+    }
+  });
 }
 
 // rotation [places, or 1 if shared][channels][parents][3][3] -> rotors [places][padded channels][3][3][padded parents],

@@ -2,11 +2,10 @@
 #ifndef QCN_KERNELS_EM_ROUTING_TILE_CUH
 #define QCN_KERNELS_EM_ROUTING_TILE_CUH
 
-#include <cuda_fp16.h>
-#include <cuda_pipeline.h>
-
 #include <algorithm>
 #include <cstdint>
+
+#include "em_routing_device.cuh"
 
 namespace {
 
@@ -27,7 +26,7 @@ constexpr unsigned kWarp = 0xffffffffu;
 
 struct Routing {
   const void *pose, *activation;
-  const float *rotors, *beta_u, *beta_a;
+  const float *rotors, *beta_u, *beta_a;  // rotors: as prepare_rotors() or prepare_half_rotors() writes them
   float *out_pose, *out_activation;
   bool half, brain, unit;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
   int parents, children, iterations;
@@ -49,6 +48,11 @@ struct Tile {
   static constexpr int kFullStep = kThreads / kWindows * kGroup;  // every thread has a group of children to copy
   static constexpr int kStep = std::max(kSplits, std::min(128 / kParentLanes, kFullStep));  // children
   static constexpr int kAllParents = kParents * kParentLanes;
+  // The first bit of a lane's number that tells parents apart. Reading 16 bytes per lane is twice as fast when lanes n
+  // and n^1, or lanes n and n^2, read the same: so lanes n and n^1 have the same parents, hence rotors, in two windows
+  // where there are two, and lanes n and n^2 the same window, hence poses.
+  static constexpr int kParentBit = kWindowLanes > 1 ? 2 : 1;
+  static constexpr int kCluster = 1;
   static constexpr int kRotorFloats = 9 * kAllParents;  // of a child
   static constexpr int kStageFloats = kStep * (kRotorFloats + 4 * kWindows);
   static constexpr int kSumFloats = kMoments * kWindows * kAllParents;  // of a split
@@ -61,6 +65,8 @@ struct Tile {
 
   static_assert(kPaddedChildren % kStep == 0 && kStep % kSplits == 0);
   static_assert(kThreads % kWindows == 0 && kStep % kGroup == 0);
+
+  __device__ static float as_shift(float x) { return x; }
 };
 
 struct Gaussian {
@@ -72,23 +78,6 @@ struct Gaussian {
 struct Sums {
   float mass, first[3], second[3];
 };
-
-// Relative errors of 2^-22 or so, and results below 2^-126 are zero: both are harmless where these are used.
-__device__ float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ float fast_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-__device__ float fast_sqrt(float x) {
-  float y;
-  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 // To the last digit or two.
 __device__ float reciprocal(float x) {
@@ -114,7 +103,7 @@ __device__ void copy(float* to, const char* from, [[maybe_unused]] bool brain) {
     __pipeline_memcpy_async(to, from, sizeof(float));
   } else {
     const uint16_t bits = *reinterpret_cast<const uint16_t*>(from);
-    *to = brain ? __uint_as_float(uint32_t{bits} << 16) : __half2float(__ushort_as_half(bits));
+    *to = brain ? __uint_as_float(uint32_t{bits} << 16) : widen(bits);
   }
 }
 

@@ -130,8 +130,8 @@ std::size_t Routing::workspace(const nvinfer1::Dims* inputs) const {
 // Rotations are constants, so they are converted to the kernel's layout once, into memory that the plugin owns. While a
 // CUDA graph is captured nothing can be allocated: then they are converted into the workspace, in every launch.
 // TensorRT makes its first run outside of the graph.
-const float* Routing::rotors(const qcn_routing_shape& s, const void* rotation, void* workspace, cudaStream_t stream,
-                             int* error) {
+const float* Routing::rotors(const qcn_routing_shape& s, bool half, const void* rotation, void* workspace,
+                             cudaStream_t stream, int* error) {
   if (rotors_ && rotation_ == rotation) return rotors_;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   *error = cudaStreamIsCapturing(stream, &capturing);
@@ -149,7 +149,8 @@ const float* Routing::rotors(const qcn_routing_shape& s, const void* rotation, v
     }
     cudaThreadExchangeStreamCaptureMode(&mode);
   }
-  *error = qcn_cuda_routing_prepare(&s, static_cast<const float*>(rotation), to, stream);
+  *error = qcn_cuda_routing_prepare(&s, half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE, static_cast<const float*>(rotation), to,
+                                    stream);
   if (*error != cudaSuccess) rotation_ = nullptr;
   return to;
 }
@@ -159,16 +160,15 @@ int Routing::enqueue(const nvinfer1::PluginTensorDesc* descriptions, const void*
   nvinfer1::Dims dims[kInputs];
   for (int i = 0; i < kInputs; ++i) dims[i] = descriptions[i].dims;
   const qcn_routing_shape s = shape(dims);
-  int error = cudaSuccess;
-  const float* prepared = rotors(s, inputs[2], workspace, stream, &error);
-  if (error != cudaSuccess) return error;
   const DataType given = descriptions[0].type;
-  const qcn_cuda_type type = given == DataType::kFLOAT  ? QCN_CUDA_FLOAT32
-                             : given == DataType::kHALF ? QCN_CUDA_FLOAT16
-                                                        : QCN_CUDA_BFLOAT16;
-  return qcn_cuda_routing_forward(&s, type, inputs[0], inputs[1], prepared, static_cast<const float*>(inputs[3]),
-                                  static_cast<const float*>(inputs[4]), static_cast<float*>(outputs[0]),
-                                  static_cast<float*>(outputs[1]), stream);
+  const bool half = given == DataType::kHALF;
+  int error = cudaSuccess;
+  const float* prepared = rotors(s, half, inputs[2], workspace, stream, &error);
+  if (error != cudaSuccess) return error;
+  const qcn_cuda_type type = given == DataType::kFLOAT ? QCN_CUDA_FLOAT32 : half ? QCN_CUDA_FLOAT16 : QCN_CUDA_BFLOAT16;
+  return qcn_cuda_routing_forward(&s, half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE, type, inputs[0], inputs[1], prepared,
+                                  static_cast<const float*>(inputs[3]), static_cast<const float*>(inputs[4]),
+                                  static_cast<float*>(outputs[0]), static_cast<float*>(outputs[1]), stream);
 }
 
 void Routing::release() {

@@ -1,5 +1,5 @@
-// The node EMRouting (export/onnx/fused.py) as a TensorRT plugin, without the interface that TensorRT asks for. That is in
-// plugin_v2.cpp for TensorRT 8.6, and in plugin_v3.cpp from TensorRT 10 on.
+// The node EMRouting (export/onnx/fused.py) as a TensorRT plugin, without the interface that TensorRT asks for. That is
+// in plugin_v2.cpp for TensorRT 8.6, and in plugin_v3.cpp from TensorRT 10 on.
 #ifndef QCN_PLUGINS_ROUTING_H
 #define QCN_PLUGINS_ROUTING_H
 
@@ -51,7 +51,7 @@ class Routing {
   nvinfer1::DimsExprs output(int index, const nvinfer1::DimsExprs* inputs, nvinfer1::IExprBuilder& build) const;
 
   // Poses and activations are float32, float16 or, where TensorRT has it, bfloat16, both of the same type. All other
-  // tensors are float32.
+  // tensors are float32. From float16 the kernel computes votes in half precision, else all in float32.
   static bool supports(int position, const nvinfer1::PluginTensorDesc& tensor, const nvinfer1::PluginTensorDesc& pose);
 
   // Whether the kernels support these sizes; if not, the reason goes to TensorRT's log.
@@ -67,8 +67,8 @@ class Routing {
 
  private:
   qcn_routing_shape shape(const nvinfer1::Dims* inputs) const;
-  const float* rotors(const qcn_routing_shape& shape, const void* rotation, void* workspace, cudaStream_t stream,
-                      int* error);
+  const float* rotors(const qcn_routing_shape& shape, bool half, const void* rotation, void* workspace,
+                      cudaStream_t stream, int* error);
 
   const Attributes attributes_;
   // The rotations in the layout of the kernel, made in the first call, and the tensor they were made from.

@@ -33,6 +33,7 @@ def test_it_compiles_and_no_kernel_spills(architecture: str, tmp_path: Path) -> 
 
 def test_header_is_c(tmp_path: Path) -> None:
     source = tmp_path / "header.c"
-    source.write_text('#include "em_routing_cuda.h"\nint tiles(void) { return qcn_cuda_routing_tiles(); }\n')
+    body = "int tiles(void) { return qcn_cuda_routing_tiles(QCN_CUDA_HALF); }"
+    source.write_text(f'#include "em_routing_cuda.h"\n{body}\n')
     command = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", str(KERNELS), "-c", str(source)]
     subprocess.run([*command, "-o", str(tmp_path / "header.o")], check=True)
