@@ -25,10 +25,8 @@ REPORT = re.compile(
     r"\s*(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n.*Used (\d+) registers"
 )
 
-
 # Xavier, Turing, A100, RTX 30, Orin, RTX 40, Hopper, Blackwell, Thor, RTX 50.
 ARCHITECTURES = ["72", "75", "80", "86", "87", "89", "90", "100", "110", "120"]
-
 
 ARITHMETIC = ("single", "half")  # qcn_cuda_arithmetic
 TILE = ("arithmetic", "parent_lanes", "windows", "splits", "stages", "cluster")
@@ -81,6 +79,8 @@ def registers(architectures: list[str], library: Path) -> list[dict[str, Any]]:
         else:
             parent_lanes, window_lanes, per_thread, window_warps, child_warps, stages = numbers
             cluster = 1
+        if int(architecture) < (90 if cluster > 1 else 80 if kernel == "route_half" else 0):
+            continue  # an empty kernel: never called there
         rows.append(
             {
                 "architecture": int(architecture),
@@ -107,7 +107,7 @@ def shared_bytes(library: Path) -> dict[tuple[Any, ...], int]:
         for parents in (8, 16, 32, 64) if name == "single" else (16,):
             # qcn_routing_shape: ones but for parents
             shape = (ctypes.c_int * 11)(1, 1, 1, 1, 1, 1, 1, parents, 1, 0, 0)
-            for tile in range(routing.qcn_cuda_routing_tiles(arithmetic)):
+            for tile in range(routing.qcn_cuda_routing_tiles()):
                 t = routing.qcn_cuda_routing_describe(ctypes.byref(shape), arithmetic, tile)
                 found[name, parents // 4, t.windows, t.splits, t.stages, t.cluster] = t.shared_bytes
     return found

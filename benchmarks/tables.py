@@ -140,19 +140,15 @@ def layers(rows: list[dict[str, Any]], ceiling: float) -> str:
     return table(["layer", "batch", "votes", "time", "arithmetic", "of a matrix product's"], cells)
 
 
-def of_cpp(record: dict[str, Any], measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What deploy/tests/cuda_routing timed, on the chosen tiles, with the votes that benchmarks/routing.py counted."""
-    votes = {row["layer"]: row["votes"] for row in measured if row.get("batch") == 1}
-    votes["all four"] = sum(votes.values())
+def arithmetics(record: dict[str, Any]) -> str:
+    """What deploy/tests/cuda_routing timed on the tiles that it chose: half precision beside single."""
+    us = {(row["layer"], row["batch"], row["arithmetic"]): row["us"] for row in record["results"] if row["chosen"]}
     rows = []
-    for row in record["results"]:
-        if not row["chosen"]:
-            continue
-        count = votes[row["layer"]] * row["batch"]
-        name = row["layer"] if row["arithmetic"] == "single" else f"{row['layer']}, half precision"
-        rate = count * PER_VOTE / row["us"] / 1e3
-        rows.append({**row, "layer": name, "votes": count, "ms": row["us"] / 1e3, "gfma_per_s": rate})
-    return rows
+    for layer, batch, arithmetic in us:
+        if arithmetic == "single":
+            single, half = us[layer, batch, "single"], us.get((layer, batch, "half"), us[layer, batch, "single"])
+            rows.append([layer, str(batch), f"{single:.1f} µs", f"{half:.1f} µs", f"{single / half:.2f}"])
+    return table(["layer", "batch", "single", "half", "times faster"], rows)
 
 
 def errors(rows: list[dict[str, Any]]) -> str:
@@ -556,17 +552,20 @@ reached: {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds per second.
 
 {layers(cuda["layers"][1:], cuda["layers"][0]["gfma_per_s"])}
 
-The same for the CUDA C++ kernel for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), by
-`deploy/tests/cuda_routing.cu`, which first compares it with a loop in double precision. {source(cpp)}:
+The CUDA C++ kernels for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), in single and in
+[half precision](kernels.md), by `deploy/tests/half_on_gpu.sh WORKDIR OUTDIR`, which first compares them with a loop in
+double precision. "All four" is one CUDA graph. The kernels now choose by these times
+(`python benchmarks/routing_cost.py`), in this run they did not yet. {source(cpp)}:
 
-{layers(of_cpp(cpp, cuda["layers"]), cuda["layers"][0]["gfma_per_s"])}
+{arithmetics(cpp)}
 
 Largest error against the float64 reference, the fused operator's / the float32 reference's own, on two random images.
 "Trained" is a QCN after {cuda["trained"]["epochs"]} epochs of `{cuda["trained"]["dataset"]}`:
 
 {errors(cuda["errors"])}
 
-What the compiler makes of the CUDA C++ kernels (`python benchmarks/ptxas.py`, nvcc {ptxas["versions"]["nvcc"]}):
+What the compiler makes of the CUDA C++ kernels for Orin and Hopper (`python benchmarks/ptxas.py`,
+nvcc {ptxas["versions"]["nvcc"]}):
 
 {registers(ptxas)}
 

@@ -3,8 +3,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
+#include "em_routing_cost.cuh"
 #include "em_routing_cuda.h"
 #include "em_routing_half.cuh"
 #include "em_routing_kernel.cuh"
@@ -17,16 +19,11 @@ struct Variant {
 };
 
 template <class T>
-Variant variant() {
-  return {route<T>, {T::kWindows, T::kSplits, T::kThreads, T::kStages, T::kSharedBytes, T::kCluster}};
+Variant variant(void (*kernel)(Routing) = route<T>) {
+  return {kernel, {T::kWindows, T::kSplits, T::kThreads, T::kStages, T::kSharedBytes, T::kCluster}};
 }
 
-template <class T>
-Variant half_variant() {
-  return {route_half<T>, {T::kWindows, T::kSplits, T::kThreads, T::kStages, T::kSharedBytes, T::kCluster}};
-}
-
-constexpr int kTiles = 5;
+constexpr int kTiles = 5;  // of either arithmetic
 
 // From many windows a block to few.
 template <int kParentLanes>
@@ -46,12 +43,12 @@ Variant variant(int tile) {
   }
 }
 
-// The same for half precision. QCN_HALF_SWEEP: with those that deploy/tests/half_on_gpu.sh tries as well.
-#ifdef QCN_HALF_SWEEP
-constexpr int kHalfTiles = 12;
-#else
-constexpr int kHalfTiles = 5;
-#endif
+template <class T>
+Variant half_variant() {
+  return variant<T>(route_half<T>);
+}
+
+// The same for half precision; the last is for devices with clusters.
 Variant half_variant(int tile) {
   switch (tile) {
     case 0:
@@ -62,28 +59,10 @@ Variant half_variant(int tile) {
       return half_variant<HalfTile<1, 4, 1, 2>>();
     case 3:
       return half_variant<HalfTile<1, 8, 1, 1>>();
-#ifdef QCN_HALF_SWEEP
-    case 5:
-      return half_variant<HalfTile<4, 2, 1, 1>>();
-    case 6:
-      return half_variant<HalfTile<2, 4, 1, 1>>();
-    case 7:
-      return half_variant<HalfTile<2, 2, 1, 3, 1>>();
-    case 8:
-      return half_variant<HalfTile<1, 4, 1, 3, 1>>();
-    case 9:
-      return half_variant<HalfTile<1, 8, 8, 1>>();
-    case 10:
-      return half_variant<HalfTile<1, 4, 4, 2>>();
-    case 11:
-      return half_variant<HalfTile<1, 2, 8, 4>>();
-#endif
     default:
-      return half_variant<HalfTile<1, 4, 8, 2>>();
+      return half_variant<HalfTile<1, 8, 8, 1>>();
   }
 }
-
-int parent_lanes(int parents) { return parents <= 8 ? 2 : parents <= 16 ? 4 : parents <= 32 ? 8 : 16; }
 
 Variant variant(int parents, qcn_cuda_arithmetic arithmetic, int tile) {
   if (arithmetic == QCN_CUDA_HALF) return half_variant(tile);
@@ -98,15 +77,6 @@ Variant variant(int parents, qcn_cuda_arithmetic arithmetic, int tile) {
       return variant<16>(tile);
   }
 }
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-int64_t ceil_divide(int64_t n, int64_t by) { return (n + by - 1) / by; }
-int rows(const qcn_routing_shape& s) { return (s.height - s.window_height) / s.stride + 1; }
-int columns(const qcn_routing_shape& s) { return (s.width - s.window_width) / s.stride + 1; }
-int64_t windows(const qcn_routing_shape& s) { return int64_t{s.batch} * rows(s) * columns(s); }
-int64_t places(const qcn_routing_shape& s) { return int64_t{s.window_height} * s.window_width; }
-// With channels padded.
-int64_t children(const qcn_routing_shape& s) { return places(s) * round_up(s.channels, kGroup); }
 
 bool valid(const qcn_routing_shape* s) {
   constexpr int64_t kMost = INT32_MAX - 1024;  // room for a tile
@@ -125,13 +95,11 @@ int64_t rotors_floats(const qcn_routing_shape& s) {
   return round_up(children(s), kPaddedChildren) * 9 * kParents * parent_lanes(s.parents);
 }
 
+// They come after those of single precision.
 int64_t half_rotors_floats(const qcn_routing_shape& s) {
+  if (s.parents > kHalfParents) return 0;
   return round_up(children(s), kPaddedChildren) / 2 * kPairFloats;
 }
-
-struct Device {
-  int multiprocessors, shared_per_block, shared_per_multiprocessor, capability;
-};
 
 cudaError_t current(Device* device) {
   int id;
@@ -146,98 +114,96 @@ cudaError_t current(Device* device) {
   return error;
 }
 
+bool has(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const Device& device) {
+  return arithmetic == QCN_CUDA_SINGLE || (s.parents <= kHalfParents && device.capability >= 8);
+}
+
 bool fits(const qcn_cuda_routing_tile& tile, const Device& device) {
   return tile.shared_bytes <= device.shared_per_block && (tile.cluster == 1 || device.capability >= 9);
 }
 
-// Cycles, roughly: of arithmetic, of reading the rotors, and of what is done once a sweep. Eight warps keep a
-// multiprocessor busy, and registers leave room for no more.
-double cost(const qcn_routing_shape& s, const qcn_cuda_routing_tile& tile, const Device& device) {
-  const int64_t blocks = ceil_divide(ceil_divide(windows(s), tile.windows), device.multiprocessors);
-  const int64_t room = std::min(256 / tile.threads, device.shared_per_multiprocessor / (tile.shared_bytes + 1024));
-  const double busy = std::min(blocks, room) * tile.threads >= 256 ? 0.9 : 0.6;
-  const double votes = double(children(s)) * kParents * parent_lanes(s.parents);  // of a window
-  const double sweep = blocks * votes * (tile.windows * 25.0 / (128 * busy) + 36.0 / 40);
-  return s.iterations * (sweep + 2000.0 * ceil_divide(blocks, room));
-}
+struct Choice {
+  int tile = -1;  // none
+  double cost = INFINITY;
+};
 
-// The same for half precision, with children by the 16 windows of a warp.
-double half_cost(const qcn_routing_shape& s, const qcn_cuda_routing_tile& tile, const Device& device) {
-  const int64_t blocks = ceil_divide(ceil_divide(windows(s), tile.windows) * tile.cluster, device.multiprocessors);
-  const int64_t room = std::min(256 / tile.threads, device.shared_per_multiprocessor / (tile.shared_bytes + 1024));
-  const double busy = 0.8 * std::min(1.0, std::min(blocks, room) * tile.threads / 256.0);
-  const double sweep = blocks * children(s) / tile.cluster * (tile.windows / 16 * 70.0 / (4 * busy) + 384.0 / 40);
-  return s.iterations * (sweep + (tile.cluster > 1 ? 3500.0 : 1500.0) * ceil_divide(blocks, room));
+Choice cheapest(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const Device& device) {
+  Choice best;
+  for (int t = 0; t < kTiles && has(s, arithmetic, device); ++t) {
+    const qcn_cuda_routing_tile tile = variant(s.parents, arithmetic, t).tile;
+    if (!fits(tile, device)) continue;
+    const Choice candidate = {t, cost(s, arithmetic, tile, device)};
+    if (candidate.cost < best.cost) best = candidate;
+  }
+  return best;
 }
 
 }  // namespace
 
 qcn_cuda_arithmetic qcn_cuda_routing_runs(const qcn_routing_shape* shape, qcn_cuda_arithmetic asked) {
   Device device;
-  const bool half = asked == QCN_CUDA_HALF && valid(shape) && shape->parents <= kHalfParents &&
-                    current(&device) == cudaSuccess && device.capability >= 8;
-  return half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE;
+  if (asked != QCN_CUDA_HALF || !valid(shape) || current(&device) != cudaSuccess) return QCN_CUDA_SINGLE;
+  const double half = cheapest(*shape, QCN_CUDA_HALF, device).cost;
+  return half < cheapest(*shape, QCN_CUDA_SINGLE, device).cost ? QCN_CUDA_HALF : QCN_CUDA_SINGLE;
 }
 
 size_t qcn_cuda_routing_rotors_size(const qcn_routing_shape* shape) {
-  return valid(shape) ? std::max(rotors_floats(*shape), half_rotors_floats(*shape)) * sizeof(float) : 0;
+  return valid(shape) ? (rotors_floats(*shape) + half_rotors_floats(*shape)) * sizeof(float) : 0;
 }
 
 int qcn_cuda_routing_prepare(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, const float* rotation,
                              float* rotors, void* stream) {
   if (!valid(shape) || !rotation || !rotors) return cudaErrorInvalidValue;
-  const bool half = qcn_cuda_routing_runs(shape, arithmetic) == QCN_CUDA_HALF;
-  int64_t floats = half ? half_rotors_floats(*shape) : rotors_floats(*shape);
+  Device device;
+  cudaError_t error = current(&device);
+  if (error != cudaSuccess) return error;
+  int64_t floats = rotors_floats(*shape), half_floats = half_rotors_floats(*shape);
+  float* half_rotors = rotors + floats;
   int place_count = places(*shape), channels = shape->channels, padded_channels = round_up(channels, kGroup);
   int parents = shape->parents, padded_parents = kParents * parent_lanes(parents);
   bool shared = shape->shared;
+  const auto launch = [&](auto kernel, int64_t size, void** arguments) {
+    return cudaLaunchKernel(kernel, dim3(ceil_divide(size, 256)), dim3(256), arguments, 0,
+                            static_cast<cudaStream_t>(stream));
+  };
   void* arguments[] = {&rotation,        &rotors,  &floats,         &place_count, &channels,
                        &padded_channels, &parents, &padded_parents, &shared};
-  void* half_arguments[] = {&rotation, &rotors, &floats, &place_count, &channels, &padded_channels, &parents, &shared};
-  const dim3 grid(ceil_divide(floats, 256)), block(256);
-  const auto to = static_cast<cudaStream_t>(stream);
-  return half ? cudaLaunchKernel(prepare_half_rotors, grid, block, half_arguments, 0, to)
-              : cudaLaunchKernel(prepare_rotors, grid, block, arguments, 0, to);
+  error = launch(prepare_rotors, floats, arguments);
+  if (error != cudaSuccess || arithmetic != QCN_CUDA_HALF || !has(*shape, arithmetic, device)) return error;
+  void* half_arguments[] = {&rotation, &half_rotors,     &half_floats, &place_count,
+                            &channels, &padded_channels, &parents,     &shared};
+  return launch(prepare_half_rotors, half_floats, half_arguments);
 }
 
-int qcn_cuda_routing_tiles(qcn_cuda_arithmetic arithmetic) { return arithmetic == QCN_CUDA_HALF ? kHalfTiles : kTiles; }
+int qcn_cuda_routing_tiles(void) { return kTiles; }
 
 qcn_cuda_routing_tile qcn_cuda_routing_describe(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic,
                                                 int tile) {
-  if (!valid(shape) || tile < 0 || tile >= qcn_cuda_routing_tiles(arithmetic)) return {};
+  if (!valid(shape) || tile < 0 || tile >= kTiles) return {};
   return variant(shape->parents, arithmetic, tile).tile;
 }
 
 int qcn_cuda_routing_fits(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int tile) {
   Device device;
   const qcn_cuda_routing_tile described = qcn_cuda_routing_describe(shape, arithmetic, tile);
-  return described.threads > 0 && current(&device) == cudaSuccess && fits(described, device);
+  return described.threads > 0 && current(&device) == cudaSuccess && has(*shape, arithmetic, device) &&
+         fits(described, device);
 }
 
 int qcn_cuda_routing_choose(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int* tile) {
   if (!valid(shape) || !tile) return cudaErrorInvalidValue;
-  arithmetic = qcn_cuda_routing_runs(shape, arithmetic);
   Device device;
   const cudaError_t error = current(&device);
   if (error != cudaSuccess) return error;
-  *tile = -1;
-  double least = 0.0;
-  for (int t = 0; t < qcn_cuda_routing_tiles(arithmetic); ++t) {
-    const qcn_cuda_routing_tile candidate = variant(shape->parents, arithmetic, t).tile;
-    if (!fits(candidate, device)) continue;
-    const double cycles = (arithmetic == QCN_CUDA_HALF ? half_cost : cost)(*shape, candidate, device);
-    if (*tile < 0 || cycles < least) *tile = t, least = cycles;
-  }
+  *tile = cheapest(*shape, arithmetic, device).tile;
   return *tile < 0 ? cudaErrorInvalidConfiguration : cudaSuccess;
 }
 
 int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, qcn_cuda_type type,
                                   const void* pose, const void* activation, const float* rotors, const float* beta_u,
                                   const float* beta_a, float* out_pose, float* out_activation, int tile, void* stream) {
-  arithmetic = qcn_cuda_routing_runs(shape, arithmetic);
-  if (!valid(shape) || type < QCN_CUDA_FLOAT32 || type > QCN_CUDA_BFLOAT16 || tile < 0 ||
-      tile >= qcn_cuda_routing_tiles(arithmetic) || !pose || !activation || !rotors || !beta_u || !beta_a ||
-      !out_pose || !out_activation) {
+  if (!valid(shape) || type < QCN_CUDA_FLOAT32 || type > QCN_CUDA_BFLOAT16 || tile < 0 || tile >= kTiles || !pose ||
+      !activation || !rotors || !beta_u || !beta_a || !out_pose || !out_activation) {
     return cudaErrorInvalidValue;
   }
   Device device;
@@ -245,12 +211,13 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arith
   if (error != cudaSuccess) return error;
   const Variant chosen = variant(shape->parents, arithmetic, tile);
   const int shared = chosen.tile.shared_bytes;
-  if (!fits(chosen.tile, device)) return cudaErrorInvalidConfiguration;
+  if (!has(*shape, arithmetic, device) || !fits(chosen.tile, device)) return cudaErrorInvalidConfiguration;
   error = cudaFuncSetAttribute(chosen.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error != cudaSuccess) return error;
 
   Routing r{};
-  r.pose = pose, r.activation = activation, r.rotors = rotors, r.beta_u = beta_u, r.beta_a = beta_a;
+  r.pose = pose, r.activation = activation, r.beta_u = beta_u, r.beta_a = beta_a;
+  r.rotors = arithmetic == QCN_CUDA_HALF ? rotors + rotors_floats(*shape) : rotors;
   r.out_pose = out_pose, r.out_activation = out_activation;
   r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
@@ -275,6 +242,7 @@ int qcn_cuda_routing_forward(const qcn_routing_shape* shape, qcn_cuda_arithmetic
                              const void* pose, const void* activation, const float* rotors, const float* beta_u,
                              const float* beta_a, float* out_pose, float* out_activation, void* stream) {
   int tile;
+  arithmetic = qcn_cuda_routing_runs(shape, arithmetic);
   const int error = qcn_cuda_routing_choose(shape, arithmetic, &tile);
   if (error != cudaSuccess) return error;
   return qcn_cuda_routing_forward_tile(shape, arithmetic, type, pose, activation, rotors, beta_u, beta_a, out_pose,

@@ -25,8 +25,7 @@ constexpr float kShareOffset = 15.0f;  // a power of 2
 constexpr float kMassScale = 4096.0f;
 constexpr float kVanishingHalf = 0.125f;
 
-// kItems: pairs of children in one window that a thread copies in a step.
-template <int kWindowWarps, int kChildWarps, int kCluster_, int kBlocksPerSM_, int kItems_ = 2>
+template <int kWindowWarps, int kChildWarps, int kCluster_, int kBlocksPerSM_>
 struct HalfTile {
   static constexpr int kParentLanes = 4, kWindowLanes = 8, kV = 2, kParentBit = 1, kChildLanes = 1, kStages = 2;
   static constexpr int kSplits = kChildWarps, kCluster = kCluster_, kBlocksPerSM = kBlocksPerSM_;
@@ -34,7 +33,7 @@ struct HalfTile {
   static constexpr int kWindows = kWindowsPerWarp * kWindowWarps;
   static constexpr int kThreads = 32 * kWindowWarps * kChildWarps;
   static constexpr int kAllParents = kParents * kParentLanes;
-  static constexpr int kItems = kItems_;
+  static constexpr int kItems = 2;  // pairs of children in one window that a thread copies in a step
   static constexpr int kPairs = kItems * kThreads / kWindows;
   static constexpr int kStageFloats = kPairs * (kPairFloats + 8 * kWindows);
   static constexpr int kSumFloats = kMoments * kWindows * kAllParents;
@@ -116,8 +115,7 @@ struct HalfSweep {
   }
 
   // The first sweep's A has poses times the root of the activation for Q, and times the activation, with the activation
-  // in the fourth place, for D and S. Later sweeps' has poses, and activations apart,
-  // times kMassScale.
+  // in the fourth place, for D and S. Later sweeps' has poses, and activations apart, times kMassScale.
   template <bool kFirst>
   __device__ void store_poses(float* stage) const {
     if (!r.half) {

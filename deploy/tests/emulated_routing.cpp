@@ -1,7 +1,8 @@
 // The half-precision routing kernels, run on a CPU by emulated_device.h, against a plain loop over votes in double
-// precision. An error may be four times that of the same loop with the roundings of a fp16 Route.
+// precision. An error may be four times that of the same loop with the roundings of a fp16 Route,
+// or Case::half_errors times.
 //
-//     g++ -std=c++17 -O2 -I deploy/kernels deploy/tests/emulated_routing.cpp -o emulated_routing
+//     g++ -std=c++17 -O1 -I deploy/kernels deploy/tests/emulated_routing.cpp -o emulated_routing
 //     ./emulated_routing [FILE...]
 //
 // FILE: a routing problem in the machine's own numbers, the shape's and then pose, activation, rotation, beta_u,
@@ -66,7 +67,7 @@ bool check(const Case& c, bool given_in_half = false) {
   const Result expected = reference<double>(c);
   const double planned = largest_error(half_reference(c), expected);
   const double error = largest_error(run<T>(c, given_in_half), expected);
-  const bool right = error <= 4 * planned + 1e-5;
+  const bool right = error <= c.half_errors * planned + 1e-5;
   std::printf("%s  %-32s error %.1e with %d windows and %d threads%s, by the plan %.1e\n", right ? "PASS" : "FAIL",
               c.name.c_str(), error, T::kWindows, T::kThreads * T::kCluster, given_in_half ? ", from float16" : "",
               planned);
@@ -105,17 +106,14 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s: not a whole routing problem\n", argv[i]);
       return 1;
     }
-    right &= check<HalfTile<1, 2, 1, 1>>(c);
+    right &= check<HalfTile<1, 4, 1, 2>>(c);
   }
   if (argc > 1) return right ? 0 : 1;
   const std::vector<Case> all = cases();
   for (const Case& c : all) {
-    if (c.shape.parents <= kHalfParents && !c.beyond_half) right &= check<HalfTile<1, 2, 1, 1>>(c);
+    if (c.shape.parents <= kHalfParents && !c.beyond_half) right &= check<HalfTile<1, 4, 1, 2>>(c);
   }
-  for (int i = 1; i < 4; ++i) {
-    right &= check<HalfTile<4, 1, 1, 1>>(all[i], true);
-    right &= check<HalfTile<2, 2, 1, 1>>(all[i]);
-    right &= check<HalfTile<1, 2, 4, 1>>(all[i]);
-  }
+  right &= check<HalfTile<4, 1, 1, 2>>(all[1], true);
+  right &= check<HalfTile<1, 8, 8, 1>>(all[1]);
   return right ? 0 : 1;
 }
