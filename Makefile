@@ -22,9 +22,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # each other must not spin (passive): they would take the time of the other process.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all test-wheels lint wheels clean
+.PHONY: demo test test-all test-wheels lint wheels web clean
 
-demo: $(BIN)/.installed build/libqcn.so
+# libqcn as WebAssembly, where Emscripten is installed: with it a bundle's page can be made.
+WASM := build/web/qcn-simd.wasm
+
+demo: $(BIN)/.installed build/libqcn.so $(if $(shell command -v emcmake),$(WASM))
 	rm -rf $(DEMO)
 	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --loss spread --lr 0.02 \
 		--batch-size 27 --epochs 18 --out $(DEMO)/train
@@ -105,6 +108,21 @@ build/libqcn.so: $(shell find deploy/kernels deploy/src deploy/include deploy/pr
 build/tests/.built: build/libqcn.so $(shell find deploy/tests deploy/onnxruntime -type f)
 	cmake -S deploy -B build -DQCN_TESTS=ON -DQCN_CUDA=OFF --log-level=WARNING
 	cmake --build build --parallel $(JOBS) -- --quiet
+	touch $@
+
+# For a release, after `make wheels`: a page of networks that ship, which runs them in any browser.
+PAGE := build/web/page
+web: $(BIN)/.installed build/libqcn.so $(WASM)
+	rm -rf $(PAGE) $(PAGE)-beside
+	$(BIN)/qcn export viewpoints-azimuth-pooled-cnn-small --format native --out $(PAGE)-beside
+	$(BIN)/qcn export viewpoints-azimuth-pooled-qcn --format web --beside $(PAGE)-beside --out $(PAGE)
+	$(BIN)/qcn verify-parity $(PAGE) --backends web
+	mkdir -p $(DIST) && cp $(PAGE)/page.html $(DIST)/qcn-viewpoints.html && ls -l $(DIST)/qcn-viewpoints.html
+
+$(WASM): $(shell find deploy/kernels deploy/src deploy/include deploy/web -type f)
+	@command -v emcmake >/dev/null || { echo 'libqcn as WebAssembly needs Emscripten: apt install emscripten' >&2; exit 1; }
+	emcmake cmake -S deploy/web -B build/web --log-level=WARNING
+	cmake --build build/web --parallel $(JOBS) -- --quiet
 	touch $@
 
 clean:

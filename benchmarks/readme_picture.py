@@ -10,6 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from qcn.data.viewpoints import raytrace
+from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, toy
 from qcn.plots import COLOURS
 
@@ -30,7 +31,7 @@ def main() -> None:
         draw.text((left, 4), heading, fill=colour, font=ImageFont.load_default(30))
         for row, (category, instance) in enumerate(TOYS):
             shown = toy(CATEGORIES.index(category), instance, 0)
-            angles, light = np.array(azimuths), raytrace.LIGHTS[:1]
+            angles, light = np.array(azimuths), LIGHTS[:1]
             views = raytrace.render(shown, np.array([35]), angles, light, size=TILE, device=torch.device("cpu"))
             for place, view in enumerate(views[0, :, 0, 0]):
                 x = left + place % across * (TILE + GAP)

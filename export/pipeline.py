@@ -6,6 +6,7 @@ from it on a device without torch.
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,8 @@ FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
 # What people ask for that there is not, and what there is instead.
 WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
 OTHER_FORMATS = {
-    **dict.fromkeys(("tflite", "litert", "coreml", "openvino", "ncnn", "tfjs"), WITHOUT_GPU),
+    **dict.fromkeys(("tflite", "litert", "coreml", "openvino", "ncnn"), WITHOUT_GPU),
+    **dict.fromkeys(("tfjs", "wasm", "webassembly", "html", "browser"), "a browser runs --format web"),
     **dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
     **dict.fromkeys(("onnxruntime", "ort"), "ONNX Runtime runs --format onnx"),
     **dict.fromkeys(("pytorch", "pt", "torch", "ts", "jit", "libtorch"), "torch runs --format torchscript and pt2"),
@@ -68,6 +70,7 @@ class Request:
     tf32: bool = False
     optimization: int | None = None
     workspace: int | None = None
+    beside: Path | None = None
     public_key: Path | None = None
 
     def __post_init__(self) -> None:
@@ -112,6 +115,8 @@ class Request:
         if format == "trt":
             valued |= {"--optimization": self.optimization, "--workspace": self.workspace}
             switches |= {"--tf32": self.tf32}
+        if format == "web":
+            valued |= {"--beside": self.beside and shlex.quote(str(self.beside))}
         given = [f"{option} {value}" for option, value in valued.items() if value is not None]
         return " ".join(("qcn export", source, *given, *(option for option, on in switches.items() if on)))
 
@@ -341,6 +346,19 @@ def _trt(job: Job) -> Made:
     return Made("trt", bundle.find(file), receipt=engine.receipt)
 
 
+def _web(job: Job) -> Made:
+    """One page with libqcn and the weights in it; it computes as they do, whatever else is asked for."""
+    from qcn.export.web.page import write_page
+
+    request = replace(job.request, precision="fp32", every_layer=False)
+    beside = Bundle.open(request.beside) if request.beside else None
+    precision = job.bundle.find(WEIGHTS).precision
+    file = file_of("web", precision)
+    with job.bundle.adding(file, "web", precision, request.command("web")) as draft:
+        draft.facts, draft.found = write_page(job.bundle, beside, draft.path), precision
+    return Made("web", job.bundle.find(file))
+
+
 def graph_for_engine(job: Job) -> Artefact:
     """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
     request, routing = job.request, ENGINE_ROUTINGS[job.request.routing]
@@ -366,4 +384,5 @@ FORMATS: dict[str, Callable[[Job], Made]] = {
     "pt2": _pt2,
     "onnx": _onnx,
     "trt": _trt,
+    "web": _web,
 }

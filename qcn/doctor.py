@@ -20,6 +20,7 @@ from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
 from qcn.verify.runners import Device, onnxruntime
+from qcn.verify.runners.web import find_node
 
 CODE = "can carry code: runs only with --trust"
 
@@ -123,6 +124,13 @@ def _native(artefact: Artefact, bundle: Bundle) -> Support:
     return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 
+def _web(artefact: Artefact, bundle: Bundle) -> Support:
+    try:
+        return Support("runs", f"in a browser, and by Node {find_node()[1]}")
+    except MissingError as error:
+        return Support("runs", f"in a browser; {error}")
+
+
 def _golden(artefact: Artefact, bundle: Bundle) -> Support:
     golden = bundle.golden()
     return Support("whole", f"{len(golden.rows)} images with the reference's answers")
@@ -169,4 +177,5 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "onnx-fused": _fused_onnx,
     "onnx-tensorrt": _onnx,
     "trt": _tensorrt,
+    "web": _web,
 }

@@ -104,8 +104,8 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
     heads = [line.split("  ")[0] for line in lines if not line.startswith(" ")]
     assert (
         heads[:3] == ["GPU", "torch", "triton"]
-        and heads[-2:] == ["libqcn", "next: qcn doctor BUNDLE"]
-        and len(heads) == 13
+        and heads[-4:] == ["libqcn", "WebAssembly", "Node", "next: qcn doctor BUNDLE"]
+        and len(heads) == 15
     )
     for line, after in itertools.pairwise([*lines, ""]):
         if line.endswith("missing"):

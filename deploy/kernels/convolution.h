@@ -70,6 +70,13 @@ struct ConvolutionKernels {
 namespace neon {
 extern const ConvolutionKernels convolution_kernels;
 }
+#elif defined(__wasm__)
+namespace simd128 {
+extern const ConvolutionKernels convolution_kernels;
+}
+namespace plain {
+extern const ConvolutionKernels convolution_kernels;
+}
 #else
 namespace sse2 {
 extern const ConvolutionKernels convolution_kernels;

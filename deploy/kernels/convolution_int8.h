@@ -66,6 +66,9 @@ struct IntegerKernels {
 #if defined(__aarch64__)
 QCN_INTEGER_KERNELS(neon)
 QCN_INTEGER_KERNELS(neondot)
+#elif defined(__wasm__)
+QCN_INTEGER_KERNELS(simd128)
+QCN_INTEGER_KERNELS(plain)
 #else
 QCN_INTEGER_KERNELS(sse2)
 QCN_INTEGER_KERNELS(avx2)

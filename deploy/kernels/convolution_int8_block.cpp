@@ -39,6 +39,27 @@ inline void add(Sum& sum, const uint8_t* weight, Quad x) {
   sum = vmlal_lane_s16(sum, vget_high_s16(second), x, 3);
 }
 inline VecInt total(const Sum& sum) { return sum; }
+#elif defined(__wasm__)  // plain C++, for any lanes
+constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr bool kTapsFirst = true;
+constexpr uint8_t kZero = 0;
+struct Quad {
+  int32_t tap[4];
+};
+typedef VecInt Sum;
+inline Quad quad(const uint8_t* from) {
+  Quad x;
+  for (size_t i = 0; i < 4; ++i) x.tap[i] = static_cast<int8_t>(from[i]);
+  return x;
+}
+inline void add(Sum& sum, const uint8_t* weight, const Quad& x) {
+  for (size_t i = 0; i < 4; ++i) {
+    int16_t taps[kLanes];
+    memcpy(taps, weight + i * sizeof taps, sizeof taps);
+    for (size_t lane = 0; lane < kLanes; ++lane) sum[lane] += taps[lane] * x.tap[i];
+  }
+}
+inline VecInt total(const Sum& sum) { return sum; }
 #elif defined(__AVX512VNNI__)
 constexpr size_t kVectors = 2, kPixels = 12, kWeightBytes = 1;
 constexpr bool kTapsFirst = false;

@@ -28,8 +28,8 @@ const HalfRoutingKernels* half_kernels() {
 #endif
 }
 
-// No array, nor any product of sizes here, may have more elements than this: so none overflows.
-constexpr std::size_t kMostElements = std::size_t{1} << 40;
+// No array, nor any product of sizes here, may have more elements than this: so none overflows, nor do its bytes.
+constexpr std::size_t kMostElements = std::size_t{1} << (sizeof(std::size_t) == 8 ? 40 : 26);
 
 bool too_large(std::initializer_list<std::size_t> sizes) {
   std::size_t product = 1;

@@ -56,6 +56,13 @@ extern const RoutingKernels kernels;
 namespace neonfp16 {
 extern const HalfRoutingKernels half_kernels;
 }
+#elif defined(__wasm__)
+namespace simd128 {
+extern const RoutingKernels kernels;
+}
+namespace plain {
+extern const RoutingKernels kernels;
+}
 #else
 namespace sse2 {
 extern const RoutingKernels kernels;

@@ -12,6 +12,8 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif !defined(__wasm__)
+#include <cpuid.h>
 #endif
 
 namespace qcn {
@@ -32,6 +34,19 @@ static inline bool may_use(const char* instruction_set) {
   return false;
 }
 
+#if !defined(__aarch64__) && !defined(__wasm__)
+// These two have no name in __builtin_cpu_supports of older compilers. That the system keeps the registers is what the
+// other flag says.
+static inline bool cpu_has_avxvnni() {
+  unsigned a, b, c, d;
+  return __builtin_cpu_supports("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+static inline bool cpu_has_avx512fp16() {
+  unsigned a, b, c, d;
+  return __builtin_cpu_supports("avx512f") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1);
+}
+#endif
+
 }  // namespace qcn
 
 #if defined(__aarch64__)
@@ -40,16 +55,22 @@ static inline bool may_use(const char* instruction_set) {
 #define QCN_INTEGERS_FOR_THIS_CPU(table) \
   (getauxval(AT_HWCAP) & HWCAP_ASIMDDP && ::qcn::may_use("neondot") ? ::qcn::neondot::table : ::qcn::neon::table)
 #define QCN_FOR_THIS_CPU(table) (::qcn::neon::table)
+#elif defined(__wasm_simd128__)
+#define QCN_FOR_THIS_CPU(table) (::qcn::simd128::table)
+#define QCN_INTEGERS_FOR_THIS_CPU(table) QCN_FOR_THIS_CPU(table)
+#elif defined(__wasm__)
+#define QCN_FOR_THIS_CPU(table) (::qcn::plain::table)
+#define QCN_INTEGERS_FOR_THIS_CPU(table) QCN_FOR_THIS_CPU(table)
 #else
 #define QCN_CPU_HAS(flag, set) (__builtin_cpu_supports(flag) && ::qcn::may_use(set))
 #define QCN_CPU_HAS_AVX2 (QCN_CPU_HAS("avx2", "avx2") && __builtin_cpu_supports("fma"))
-#define QCN_CPU_HAS_HALF QCN_CPU_HAS("avx512fp16", "avx512fp16")
+#define QCN_CPU_HAS_HALF (::qcn::cpu_has_avx512fp16() && ::qcn::may_use("avx512fp16"))
 #define QCN_HALF_BODY ::qcn::avx512fp16::half_kernels
-#define QCN_INTEGERS_FOR_THIS_CPU(table)                              \
-  (QCN_CPU_HAS("avx512vnni", "avx512vnni") ? ::qcn::avx512vnni::table \
-   : QCN_CPU_HAS("avxvnni", "avxvnni")     ? ::qcn::avxvnni::table    \
-   : QCN_CPU_HAS_AVX2                      ? ::qcn::avx2::table       \
-                                           : ::qcn::sse2::table)
+#define QCN_INTEGERS_FOR_THIS_CPU(table)                                              \
+  (QCN_CPU_HAS("avx512vnni", "avx512vnni")                 ? ::qcn::avx512vnni::table \
+   : ::qcn::cpu_has_avxvnni() && ::qcn::may_use("avxvnni") ? ::qcn::avxvnni::table    \
+   : QCN_CPU_HAS_AVX2                                      ? ::qcn::avx2::table       \
+                                                           : ::qcn::sse2::table)
 #define QCN_FOR_THIS_CPU(table) \
   (QCN_CPU_HAS("avx512f", "avx512") ? ::qcn::avx512::table : QCN_CPU_HAS_AVX2 ? ::qcn::avx2::table : ::qcn::sse2::table)
 #endif

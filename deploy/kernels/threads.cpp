@@ -13,16 +13,6 @@
 
 namespace qcn {
 
-void* Memory::get(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 64;
-  if (bytes > bytes_) {
-    std::free(data_);
-    data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    bytes_ = data_ ? bytes : 0;
-  }
-  return data_;
-}
-
 namespace {
 
 struct Job {

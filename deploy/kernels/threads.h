@@ -16,7 +16,15 @@ class Memory {
   ~Memory() { std::free(data_); }
 
   // At least `bytes`, aligned for any vector; null if there is no memory. What was there before is lost.
-  void* get(std::size_t bytes);
+  void* get(std::size_t bytes) {
+    constexpr std::size_t kAlignment = 64;
+    if (bytes > bytes_) {
+      std::free(data_);
+      data_ = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+      bytes_ = data_ ? bytes : 0;
+    }
+    return data_;
+  }
 
  private:
   void* data_ = nullptr;

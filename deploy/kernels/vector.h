@@ -20,8 +20,14 @@
 #elif defined(__SSE2__)
 #include <immintrin.h>
 #define QCN_LANES 4
+#elif defined(__wasm_simd128__)
+#define QCN_INSTRUCTION_SET simd128
+#define QCN_LANES 4
+#elif defined(__wasm__)
+#define QCN_INSTRUCTION_SET plain  // the compiler takes vectors apart
+#define QCN_LANES 4
 #else
-#error "libqcn's CPU kernels are written for aarch64 (NEON) and x86_64 (SSE2, AVX2, AVX-512)"
+#error "libqcn's CPU kernels are written for aarch64 (NEON), x86_64 (SSE2, AVX2, AVX-512) and WebAssembly"
 #endif
 
 #define QCN_TEXT_OF(name) #name
@@ -51,6 +57,8 @@ inline Vec reload(const Vec* from) { return *static_cast<const volatile Vec*>(fr
 inline Vec max(Vec a, Vec b) {
 #if defined(__aarch64__)
   return vmaxq_f32(a, b);
+#elif defined(__wasm__)
+  return a > b ? a : b;
 #elif QCN_LANES == 16
   return _mm512_max_ps(a, b);
 #elif QCN_LANES == 8
@@ -63,6 +71,8 @@ inline Vec max(Vec a, Vec b) {
 inline Vec sqrt(Vec x) {
 #if defined(__aarch64__)
   return vsqrtq_f32(x);
+#elif defined(__wasm__)
+  return Vec{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]), __builtin_sqrtf(x[3])};
 #elif QCN_LANES == 16
   return _mm512_sqrt_ps(x);
 #elif QCN_LANES == 8

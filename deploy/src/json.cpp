@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "error.h"
 #include "text.h"
@@ -184,9 +185,14 @@ class Reader {
     const char* const last = text_.data() + place_;
     std::int64_t integer = 0;
     if (whole && std::from_chars(first, last, integer).ec == std::errc()) return integer;
-    // Not strtod, which reads '.' as the program's locale has it.
     double real = 0;
+#if defined(__EMSCRIPTEN__)  // whose C++ library lacks the other, and whose programs have one locale
+    real = std::strtod(std::string(first, last).c_str(), nullptr);
+    if (!std::isfinite(real)) fail("a number out of range");
+#else
+    // Not strtod, which reads '.' as the program's locale has it.
     if (std::from_chars(first, last, real).ec != std::errc()) fail("a number out of range");
+#endif
     return real;
   }
 

@@ -184,6 +184,7 @@ void check_file(const Artefact& artefact) {
   const std::string part = artefact.precision == "fp32" ? "" : "." + artefact.precision;
   const std::string expected = format == "native"          ? "weights.safetensors"
                                : format == "golden"        ? "golden.safetensors"
+                               : format == "web"           ? "page.html"
                                : format == "onnx"          ? "model" + part + ".onnx"
                                : format == "onnx-fused"    ? "model.fused" + part + ".onnx"
                                : format == "onnx-tensorrt" ? "model.tensorrt" + part + ".onnx"
@@ -234,13 +235,14 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, what); };
   Artefact artefact;
   artefact.file = plain_text(entry("file"), "file");
-  artefact.format =
-      one_of(entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"},
-             artefact.file + ": format");
-  artefact.precision = one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16", "int8"},
-                              artefact.file + ": precision");
+  artefact.format = one_of(
+      entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web"},
+      artefact.file + ": format");
+  artefact.precision =
+      one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16", "int8"}, artefact.file + ": precision");
   if ((artefact.format == "golden") != (artefact.precision == "fp64") ||
-      (artefact.format == "native" && artefact.precision == "bf16")) {
+      (artefact.format == "native" && artefact.precision == "bf16") ||
+      (artefact.format == "web" && artefact.precision != "fp32")) {
     refuse(artefact.file + ": a file of the format " + artefact.format + " is not in " + artefact.precision);
   }
   check_file(artefact);

@@ -32,7 +32,7 @@ MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
 
-Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt"]
+Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web"]
 # The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
 FILES: dict[Format, str] = {
     "native": WEIGHTS,
@@ -42,11 +42,17 @@ FILES: dict[Format, str] = {
     "onnx": "model*.onnx",
     "onnx-fused": "model.fused*.onnx",
     "onnx-tensorrt": "model.tensorrt*.onnx",
+    "web": "page.html",
 }
 CARRY_CODE: tuple[Format, ...] = ("torchscript", "pt2")  # whose files can do anything when they are loaded or run
 ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
-# Those that are not made in any precision: the weights, where only `qcn calibrate` chooses, and the expected answers.
-MADE_IN: dict[Format, tuple[AnyPrecision, ...]] = {"native": ("fp32", "fp16", "int8"), "golden": ("fp64",)}
+# Those that are not made in any precision: the weights, where only `qcn calibrate` chooses; a page, which has
+# those of fp32; and the expected answers.
+MADE_IN: dict[Format, tuple[AnyPrecision, ...]] = {
+    "native": ("fp32", "fp16", "int8"),
+    "web": ("fp32",),
+    "golden": ("fp64",),
+}
 COMMANDS = ("qcn export ", "qcn calibrate ")  # that make files of a bundle
 # Facts of engines that are read again, and their kinds; each may be left out or null.
 FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}

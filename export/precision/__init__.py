@@ -56,7 +56,7 @@ def read(path: Path, format: Format, program: Program) -> Seen:
     """The precision of a file that was made from this program."""
     if format == "golden":
         return Seen("fp64")
-    if format == "native":
+    if format in ("native", "web"):  # a page has the same weights
         return _native(program)
     if format not in READERS:
         return Seen(None, "an engine's precision can be read by TensorRT alone", readable=False)

@@ -22,7 +22,8 @@ def export(
         typer.Option(
             callback=by_commas,
             autocompletion=complete.several(complete.formats),
-            help="onnx (if not given), trt, torchscript, pt2, native or all; several by commas or given several times.",
+            help="onnx (if not given), trt, torchscript, pt2, native, web or all; several by commas, or given several "
+            "times.",
         ),
     ] = None,
     precision: Annotated[
@@ -70,11 +71,14 @@ def export(
     workspace: Annotated[
         int | None, typer.Option(help="MiB of GPU memory that an engine may use; all if not given.")
     ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="Of web: a bundle whose network answers beside this one; none if not given.")
+    ] = None,
     data_dir: DataDir = DATA,
     out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, and libqcn's weights, with golden answers."""
+    """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, a page, libqcn's weights, golden answers."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
     from qcn.shipped import place
@@ -92,6 +96,7 @@ def export(
         tf32=tf32,
         optimization=optimization,
         workspace=workspace,
+        beside=beside,
         public_key=public_key,
     )
     with shown():
@@ -115,6 +120,8 @@ def export(
             say(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:
             say(f"  {command}")
+        if one.format == "web" and one.artefact:
+            say(f"\nopen {bundle.folder / one.artefact.file} in a browser: the network runs in it")
     if any(one.artefact for one in made):
         say_next("qcn", "verify-parity", bundle.folder)
 

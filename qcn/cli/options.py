@@ -22,7 +22,7 @@ Backends = Annotated[
         callback=by_commas,
         autocompletion=complete.several(complete.backends),
         help="native, torch, torch-fused, torch-cuda, torchscript, torchscript-cuda, pt2, "
-        "onnxruntime, onnxruntime-cuda, tensorrt; several by commas, or given several times; all that run here "
+        "onnxruntime, onnxruntime-cuda, tensorrt, web; several by commas, or given several times; all that run here "
         "if not given.",
     ),
 ]
@@ -49,7 +49,7 @@ Backend = Annotated[
     str,
     typer.Option(
         autocompletion=complete.one_of(complete.runtimes),
-        help="Of a bundle: auto (the fastest that runs here), native, tensorrt or onnxruntime.",
+        help="Of a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime or web (a page).",
     ),
 ]
 Trust = Annotated[

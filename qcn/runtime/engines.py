@@ -1,4 +1,4 @@
-"""What answers behind `qcn.load`: libqcn, or ONNX Runtime where there is none. No torch."""
+"""What answers behind `qcn.load`: libqcn, ONNX Runtime where there is none, or Node for a page. No torch."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -58,16 +58,20 @@ class LibqcnEngine(Engine):
         return session.classify([binding.image_of(pixels) for pixels in pictures])
 
 
-class OnnxRuntimeEngine(Engine):
-    """model.onnx by ONNX Runtime, behind pre-processing in numpy."""
+# By backend, the file that it runs.
+FILES = {"onnxruntime": "model.onnx", "web": "page.html"}
 
-    def __init__(self, bundle: Bundle, threads: int = 0) -> None:
-        artefact = bundle.find("model.onnx")
+
+class RunnerEngine(Engine):
+    """model.onnx by ONNX Runtime, or page.html by Node, behind pre-processing in numpy."""
+
+    def __init__(self, bundle: Bundle, backend: str, threads: int = 0) -> None:
+        artefact = self._artefact = bundle.find(FILES[backend])
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None
         if artefact.batch and artefact.batch.min > 1:
             raise UsageError(f"{artefact.file} takes {artefact.batch} images at once; export it with --batch 1:8:64")
-        self._runner = create("onnxruntime", bundle.path(artefact), threads=threads or None)
+        self._runner = create(backend, bundle.path(artefact), threads=threads or None)
         self._runner.open()
         self.name = self._runner.name
         self._check(bundle)
@@ -85,7 +89,7 @@ class OnnxRuntimeEngine(Engine):
 
     def _check(self, bundle: Bundle) -> None:
         """As libqcn's self-test: golden images must give what the network saw, and answers within the tolerance."""
-        golden, allowed = bundle.golden(), bundle.find("model.onnx").tolerance or {}
+        golden, allowed = bundle.golden(), self._artefact.tolerance or {}
         rows = golden.with_image
         if not np.array_equal(preprocess(golden.image[rows], bundle.manifest.preprocessing), golden.input[rows]):
             raise CheckFailed(f"{bundle.folder}: the golden images do not become what the network saw in training")

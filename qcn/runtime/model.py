@@ -16,10 +16,10 @@ from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
-from qcn.runtime.engines import Engine, LibqcnEngine, OnnxRuntimeEngine
+from qcn.runtime.engines import FILES, Engine, LibqcnEngine, RunnerEngine
 
-Backend = Literal["auto", "native", "tensorrt", "onnxruntime"]
-BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime")
+Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web"]
+BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web")
 Picture = str | os.PathLike[str] | NDArray[np.uint8]
 BATCH = 16  # pictures at once, where more are given
 
@@ -115,8 +115,9 @@ def load(
 ) -> Model:
     """The bundle in this folder, ready to answer; its self-test has passed.
 
-    backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime"; "auto" takes
-                TensorRT where the bundle has an engine for this machine, else native, else ONNX Runtime
+    backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
+                Node); "auto" takes TensorRT where the bundle has an engine for this machine, else native, else ONNX
+                Runtime
     precision   of the engine: "fp32", "fp16" or "bf16"; None: the fastest one
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
@@ -126,15 +127,15 @@ def load(
     key = Path(public_key) if public_key is not None else None
     opened = Bundle.open(Path(bundle), key)
     options: dict[str, Any] = {"precision": precision, "threads": threads, "device": device, "public_key": key}
-    if backend == "onnxruntime":
-        return Model.of_bundle(opened, OnnxRuntimeEngine(opened, threads))
+    if backend in FILES:
+        return Model.of_bundle(opened, RunnerEngine(opened, backend, threads))
     try:
         return Model.of_bundle(opened, LibqcnEngine(opened, backend, **options))
     except MissingError as error:
         if backend != "auto":
             raise
         try:
-            return Model.of_bundle(opened, OnnxRuntimeEngine(opened, threads))
+            return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", threads))
         except MissingError as other:
             raise MissingError(f"nothing here runs {bundle}: {error}; {other}") from other
 

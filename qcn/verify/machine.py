@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,11 @@ import qcn
 from qcn.errors import MissingError
 from qcn.export.targets import install_hint, on_jetson, this_gpu
 from qcn.export.tensorrt.find import FLAVOURS
+from qcn.export.web.page import BUILD as BUILD_WASM
+from qcn.export.web.page import wasm_file
 from qcn.libqcn import BUILD, find_library
 from qcn.packages import installed, version
+from qcn.verify.runners.web import INSTALL_NODE, find_node
 from qcn.verify.speed import nvml
 
 PACKAGES = (
@@ -126,6 +130,14 @@ def _tensorrt(flavour: str) -> str:
     return (version(module) or "installed, of unknown version") if module else ""
 
 
+def _found(look: Callable[[], str]) -> str:
+    """What `look` finds; empty where it is missing."""
+    try:
+        return look()
+    except MissingError:
+        return ""
+
+
 @dataclass(frozen=True)
 class Piece:
     """Something that a machine has or lacks: what was found, what it is for, and the command that brings it."""
@@ -143,10 +155,6 @@ def survey() -> list[Piece]:
     here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
     providers = _version("onnxruntime-gpu") and f"{_version('onnxruntime-gpu')}, CUDA"
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
-    try:
-        library = str(find_library())
-    except MissingError:
-        library = ""
     rtx = _tensorrt("rtx")
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
@@ -175,5 +183,9 @@ def survey() -> list[Piece]:
         ),
         Piece("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
         Piece("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),
-        Piece("libqcn", library, "routing on the CPU at full speed, the native backend", BUILD),
+        Piece(
+            "libqcn", _found(lambda: str(find_library())), "routing on the CPU at full speed, the native backend", BUILD
+        ),
+        Piece("WebAssembly", _found(lambda: str(wasm_file("simd"))), "pages (--format web)", BUILD_WASM),
+        Piece("Node", _found(lambda: find_node()[1]), "running a page without a browser", INSTALL_NODE),
     ]

@@ -13,7 +13,8 @@ import torch
 from qcn.data.viewpoints import dataset as viewpoints
 from qcn.data.viewpoints import raytrace
 from qcn.data.viewpoints.dataset import DATASETS, DEMO, FULL, Variant, load_viewpoints, render
-from qcn.data.viewpoints.raytrace import LIGHTS, NOTHING, Light, cast, decode
+from qcn.data.viewpoints.light import LIGHTS, STEREO, Light
+from qcn.data.viewpoints.raytrace import NOTHING, cast, decode
 from qcn.data.viewpoints.solids import box, ellipsoid, view_axes
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import UsageError
@@ -172,7 +173,7 @@ def test_every_picture_shows_something_on_plain_ground(folder: Path):
 def test_the_shadow_falls_away_from_the_lamp(category: int):
     left, right = Light(-60, 50, 0.8, 0.4), Light(60, 50, 0.8, 0.4)
     images = pictures(category, 3, lights=(left, right))[0, 0, :, 0].astype(int)  # [2, 48, 48]
-    ground = ~silhouettes(toy(category, 3, 0), azimuths=(40 - raytrace.STEREO / 2,), size=96)[0]
+    ground = ~silhouettes(toy(category, 3, 0), azimuths=(40 - STEREO / 2,), size=96)[0]
     ground = ground.reshape(48, 2, 48, 2).all((1, 3))
     columns = []
     for image in images:

@@ -33,6 +33,8 @@ from qcn.train.settings import Settings
 
 Result = subprocess.CompletedProcess[str]
 Command = Callable[..., Result]
+# A page is made where libqcn was built as WebAssembly.
+PAGE = ["page.html"] if (Path(__file__).parents[2] / "build" / "web" / "qcn-simd.wasm").exists() else []
 TENSORRT = ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings")
 # Packages that are as if not installed, from the start of the process on.
 WITHOUT = """
@@ -137,15 +139,16 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     out = tmp_path / "bundle"
     result = qcn("export", run, "--format", "all", "--data-dir", data_dir, "--out", out, without=TENSORRT)
     assert ended(result, 0)
-    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts"]
+    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE]
     assert sorted(formats(out)) == sorted([GOLDEN, WEIGHTS, *made])
+    assert PAGE or "web was not made: a page needs libqcn as WebAssembly" in result.stdout
     assert "trt was not made: TensorRT is not installed; install it with `pip install tensorrt`" in result.stdout
     assert all(finding.state == "whole" for finding in Bundle.open(out).check())
     result = qcn("doctor", out)
     assert ended(result, 0)
     running = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("runs")]
     assert [file for file in running if file != f"{WEIGHTS}:"] == [
-        f"{file}:" for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx")
+        f"{file}:" for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx", *PAGE)
     ]
 
 
@@ -192,7 +195,7 @@ def test_a_device_needs_no_torch(qcn: Command, bundle: Bundle) -> None:
     assert ended(qcn("export", bundle.folder, without=("onnx",)), 3, "pip install onnx")
     result = qcn("export", bundle.folder, "--format", "all", without=bare)
     assert ended(result, 0)
-    assert result.stdout.count("was not made") == 3
+    assert result.stdout.count("was not made") == 3 + (not PAGE)
     assert "model.onnx" in formats(bundle.folder)
 
 

@@ -18,6 +18,7 @@ from safetensors.numpy import save as serialised
 from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing
 from qcn.data.splits import Axis, by_instance, by_viewpoint
+from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
 from qcn.files import atomic_write
@@ -65,7 +66,7 @@ def render(variant: Variant) -> NDArray[np.uint8]:
         raise MissingError(f"rendering viewpoints needs {error.name}: pip install {error.name}") from None
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    lights = tuple(raytrace.LIGHTS[lighting] for lighting in variant.lightings)
+    lights = tuple(LIGHTS[lighting] for lighting in variant.lightings)
     elevations, azimuths = np.array(variant.elevations), np.array(variant.azimuths)
 
     def pictures(one: Toy) -> NDArray[np.uint8]:

@@ -152,6 +152,7 @@ BACKENDS = {
         Backend("onnxruntime", ONNX, "onnxruntime:OnnxRuntimeRunner", shows_layers=True, isolated=True),
         Backend("onnxruntime-cuda", ONNX, "onnxruntime:OnnxRuntimeRunner", "cuda", shows_layers=True, isolated=True),
         Backend("tensorrt", ("trt",), "tensorrt:TensorRTRunner", "cuda"),
+        Backend("web", ("web",), "web:WebRunner", shows_layers=True, isolated=True),
     )
 }
 

@@ -1,5 +1,6 @@
 """libqcn (`qcn.binding`): the code that a C++ program on a device runs. No torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +47,18 @@ class NativeRunner(Runner):
         return {"activation": activation, **({} if pose is None else {"pose": pose}), **inside}
 
     def _show(self, shown: Any, _: Any) -> None:
-        """Keep what libqcn shows of a layer, laid out as `qcn.export.bundle.golden` has it: its memory is libqcn's."""
+        """Keep what libqcn shows of a layer: its memory is libqcn's."""
         layer = shown.contents
-        name, images, places = layer.name.decode(), layer.images, (layer.height, layer.width)
-
-        def keep(name: str, numbers: NDArray[np.float32]) -> None:
-            self._shown.setdefault(name, []).append(numbers.copy())
-
-        if name in self.layers[:-1]:
-            keep(f"{name}.pose", as_array(layer.pose, (images, layer.parents, 3, *places)))
-            keep(f"{name}.activation", as_array(layer.activation, (images, layer.parents, *places)))
-        statistics = as_array(
-            layer.statistics, (layer.iterations, STATISTICS, layer.parents, images, layer.height * layer.width)
+        images, parents, places = layer.images, layer.parents, (layer.height, layer.width)
+        arrays = layer_arrays(
+            self.layers,
+            layer.name.decode(),
+            as_array(layer.pose, (images, parents, 3, *places)),
+            as_array(layer.activation, (images, parents, *places)),
+            as_array(layer.statistics, (layer.iterations, STATISTICS, parents, images, layer.height * layer.width)),
         )
-        steps = step_names([name], layer.iterations)
-        for step, of in zip(steps, statistics.transpose(0, 3, 2, 1, 4), strict=True):
-            keep(f"{step}/mean", of[:, :, 1:4])
-            keep(f"{step}/variance", of[:, :, 4:7])
-        keep(f"{steps[-1]}/activation", as_array(layer.activation, (images, layer.parents, statistics.shape[-1])))
+        for name, numbers in arrays.items():
+            self._shown.setdefault(name, []).append(numbers.copy())
 
     def preprocess(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Images [B, C, H, W] as the network sees them, by libqcn's own pre-processing."""
@@ -76,3 +71,22 @@ class NativeRunner(Runner):
             if opened is not None:
                 opened.close()
         self._session = self._model = None
+
+
+def layer_arrays(
+    layers: Sequence[str],
+    name: str,
+    pose: NDArray[np.float32],
+    activation: NDArray[np.float32],
+    statistics: NDArray[np.float32],
+) -> dict[str, NDArray[np.float32]]:
+    """What libqcn shows of a layer (`qcn_layer` of qcn.h), laid out as `qcn.export.bundle.golden` has it.
+
+    pose [images, parents, 3, h, w], activation [images, parents, h, w], statistics [iterations, 7, parents, images,
+    places]; `layers` are the names of all capsule layers, of which the last is the answer itself.
+    """
+    found = {f"{name}.pose": pose, f"{name}.activation": activation} if name in layers[:-1] else {}
+    steps = step_names([name], len(statistics))
+    for step, of in zip(steps, statistics.transpose(0, 3, 2, 1, 4), strict=True):
+        found |= {f"{step}/mean": of[:, :, 1:4], f"{step}/variance": of[:, :, 4:7]}
+    return found | {f"{steps[-1]}/activation": activation.reshape(*activation.shape[:2], -1)}

@@ -1,0 +1,73 @@
+// Runs the network of a page in Node, for `qcn.verify.runners.web`: requests on standard input, answers on standard
+// output, in frames (qcn/verify/runners/frames.py). It takes data from the page and runs none of its scripts.
+"use strict";
+
+const fs = require("fs"),
+  path = require("path"),
+  vm = require("vm");
+vm.runInThisContext(fs.readFileSync(path.join(__dirname, "libqcn.js"), "utf8"), "libqcn.js");
+
+const DATA = /<script type="application\/json" id="data">(.*?)<\/script>/s;
+let network;
+
+async function open({ page, variant }) {
+  const found = DATA.exec(fs.readFileSync(page, "utf8"));
+  if (!found) throw new Error(`${page} is not a page that \`qcn export --format web\` wrote: it has no network in it`);
+  const data = JSON.parse(found[1]),
+    library = await openLibrary(data.wasm, variant);
+  const { manifest, sums, weights } = data.networks[0];
+  network = library.network(manifest, sums, await unpack(weights));
+  return { texts: { backend: network.backend }, arrays: [] };
+}
+
+function infer({ layers }, body, [, , shape]) {
+  if (shape.slice(1).join() !== network.input.join())
+    throw new Error(`images are ${shape.join("×")}, the network takes ${network.input.join("×")}`);
+  const count = shape[0],
+    inputs = new Float32Array(body.buffer.slice(body.byteOffset, body.byteOffset + body.length));
+  const { activation, pose, layers: shown } = network.infer(inputs, count, layers);
+  const classes = activation.length / count,
+    arrays = [["activation", [count, classes], activation]];
+  if (pose) arrays.push(["pose", [count, classes, 3], pose]);
+  shown.forEach(({ images, parents, height, width, iterations, ...layer }, i) => {
+    arrays.push([`${i}.pose`, [images, parents, 3, height, width], layer.pose]);
+    arrays.push([`${i}.activation`, [images, parents, height, width], layer.activation]);
+    arrays.push([`${i}.statistics`, [iterations, 7, parents, images, height * width], layer.statistics]);
+  });
+  return { texts: { layers: shown.map(({ name }) => name) }, arrays };
+}
+
+function send({ texts, arrays }) {
+  const head = Buffer.from(
+    JSON.stringify({ ...texts, arrays: arrays.map(([name, shape]) => [name, "float32", shape]) }),
+  );
+  const bodies = arrays.map(([, , numbers]) => Buffer.from(numbers.buffer)),
+    lengths = Buffer.alloc(16);
+  lengths.writeBigUInt64LE(BigInt(head.length), 0);
+  lengths.writeBigUInt64LE(BigInt(bodies.reduce((sum, body) => sum + body.length, 0)), 8);
+  process.stdout.write(Buffer.concat([lengths, head, ...bodies]));
+}
+
+// Calls `use` with the texts, the arrays' bytes and the arrays' list of every frame that comes in, one after the other.
+async function eachFrame(stream, use) {
+  let read = Buffer.alloc(0);
+  for await (const chunk of stream) {
+    read = Buffer.concat([read, chunk]);
+    while (read.length >= 16) {
+      const head = 16 + Number(read.readBigUInt64LE(0)),
+        end = head + Number(read.readBigUInt64LE(8));
+      if (read.length < end) break;
+      const texts = JSON.parse(read.subarray(16, head));
+      await use(texts, read.subarray(head, end), texts.arrays);
+      read = read.subarray(end);
+    }
+  }
+}
+
+eachFrame(process.stdin, async (texts, body, arrays) => {
+  try {
+    send(texts.do === "open" ? await open(texts) : infer(texts, body, arrays[0]));
+  } catch (error) {
+    send({ texts: { error: error.message || String(error) }, arrays: [] });
+  }
+});

@@ -1,0 +1,116 @@
+"""Puts a page together: libqcn as WebAssembly, the weights, and the scripts. node.js reads its data again."""
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import qcn
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.digest import manifest_sums
+from qcn.export.web.scene import scene
+from qcn.libqcn import CLONE, PACKAGE
+from qcn.text import readable
+
+HERE = Path(__file__).parent
+VARIANTS = ("simd", "plain", "threads")
+BUILD = "apt install emscripten && make build/web/qcn-simd.wasm"  # in a clone
+EXAMPLES, EXAMPLE_BYTES = 6, 60_000  # golden images in a page, each with the reference's answer; and their pixels
+
+
+def wasm_file(variant: str) -> Path:
+    """libqcn for browsers: the package's own, or the one that `make web` builds."""
+    name = f"qcn-{variant}.wasm"
+    places = [PACKAGE / "web" / name, CLONE / "build" / "web" / name]
+    for place in places:
+        if place.is_file():
+            return place
+    raise MissingError(
+        f"a page needs libqcn as WebAssembly, which is not at {' nor '.join(map(str, places))}; "
+        f"in a clone of the repository `{BUILD}` makes it"
+    )
+
+
+def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, Any]:
+    """Write the page of a bundle, with the network of another bundle beside its own; returns facts for the manifest."""
+    networks = (bundle, *([beside] if beside else ()))
+    if beside and (beside.manifest.classes, beside.manifest.image) != (bundle.manifest.classes, bundle.manifest.image):
+        raise UsageError(
+            f"{beside.folder} cannot stand beside {bundle.folder}: its images are {list(beside.manifest.image)} of "
+            f"{len(beside.manifest.classes)} classes, not {list(bundle.manifest.image)} of "
+            f"{len(bundle.manifest.classes)}, or its classes have other names"
+        )
+    data = {
+        "wasm": {variant: packed(wasm_file(variant).read_bytes()) for variant in VARIANTS},
+        "networks": [_network(one) for one in networks],
+        "examples": _examples(bundle),
+        "scene": scene(bundle.manifest.image[1]) if bundle.manifest.source.data.startswith("viewpoints") else None,
+    }
+    library = _text("libqcn.js")
+    script = "\n".join(map(_text, ("toys.js", "answers.js", "page.js")))
+    page = _template().render(
+        name=readable(bundle.manifest.name),
+        css=_text("page.css"),
+        library=library,
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+        version=qcn.__version__,
+    )
+    path.write_text(page, encoding="utf-8")
+    return {"networks": [one.manifest.name for one in networks]}
+
+
+def packed(content: bytes, fours: bool = False) -> dict[str, Any]:
+    """Bytes as `unpack` of libqcn.js reads them; `fours`: the bytes of float32 numbers, sorted to become fewer."""
+    if fours:
+        whole = len(content) // 4 * 4
+        content = np.frombuffer(content[:whole], np.uint8).reshape(-1, 4).T.tobytes() + content[whole:]
+    return {"base64": base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii"), "fours": fours}
+
+
+def _network(bundle: Bundle) -> dict[str, Any]:
+    """The files that libqcn reads of a bundle. Of the manifest's entries only that of the weights."""
+    weights = bundle.find(WEIGHTS)
+    manifest = replace(bundle.manifest, files=(weights,)).to_json()
+    return {
+        "manifest": manifest,
+        "sums": manifest_sums(manifest.encode()).decode(),
+        "weights": packed(bundle.path(weights).read_bytes(), fours=True),
+    }
+
+
+def _examples(bundle: Bundle) -> list[dict[str, Any]]:
+    """Golden images of as many classes as there is room for, and what the reference answers."""
+    golden = bundle.golden()
+    rows: Sequence[int] = [
+        int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])
+    ]
+    return [
+        {
+            "label": int(golden.label[row]),
+            "image": base64.b64encode(golden.image[row].transpose(1, 2, 0).tobytes()).decode("ascii"),
+            "activation": golden.reference.activation[row].tolist(),
+        }
+        for row in rows[: min(EXAMPLES, max(1, EXAMPLE_BYTES // golden.image[0].size))]
+    ]
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> Any:
+    loader = FileSystemLoader(HERE, encoding="utf-8")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template("page.html.jinja")

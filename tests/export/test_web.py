@@ -1,0 +1,221 @@
+"""A page that runs a network: in Node, and in a real browser, it answers as the reference and as libqcn do."""
+
+import json
+import shutil
+import subprocess
+import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+from bundles import made_once, put_manifest
+from command import Command
+from verify import chromium
+from verify.chromium import Browser
+
+import qcn
+from qcn.data.viewpoints import raytrace
+from qcn.data.viewpoints.light import LIGHTS
+from qcn.data.viewpoints.toys import CATEGORIES, toy
+from qcn.errors import UsageError
+from qcn.export import pipeline, web
+from qcn.export.bundle import MANIFEST, Bundle
+from qcn.export.web import page, scene
+from qcn.verify.runners import Options, capsule_layers, create
+from qcn.verify.runners.web import WebRunner
+
+ROOT = Path(__file__).parents[2]
+NODE, BROWSER = shutil.which("node"), chromium.find()
+needs_node = pytest.mark.skipif(NODE is None, reason="no Node here: apt install nodejs")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt install chromium")
+LARGEST = 3_000_000  # bytes of a page
+
+
+@pytest.fixture(scope="session")
+def _wasm(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """libqcn as WebAssembly, up to date where it can be made here."""
+    if shutil.which("emcmake"):
+        make = ["make", "--silent", "build/web/qcn-simd.wasm"]
+        made_once(tmp_path_factory, "wasm", lambda _: subprocess.run(make, cwd=ROOT, check=True, capture_output=True))
+    elif not (ROOT / "build/web/qcn-simd.wasm").exists():
+        pytest.skip("libqcn is not built as WebAssembly: apt install emscripten && make build/web/qcn-simd.wasm")
+
+
+@pytest.fixture
+def with_page(_wasm: None, bundle: Bundle) -> Bundle:
+    """A bundle of qcn-tiny with its page, and its own network beside itself in it."""
+    beside = shutil.copytree(bundle.folder, bundle.folder.parent / "beside")
+    request = pipeline.Request(formats=("web",), beside=beside)
+    made, _ = pipeline.export(bundle.folder, None, request, bundle.folder)
+    assert (made.folder / "page.html").stat().st_size < LARGEST
+    return made
+
+
+@needs_node
+def test_a_page_answers_in_node_as_the_reference_does(
+    with_page: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, path = Command(monkeypatch, capsys), with_page.folder / "page.html"
+    code, said = command("verify-parity", with_page.folder, "--backends", "web,native")
+    assert code == 0 and "passed    web: page.html (fp32)" in said
+    code, said = command("benchmark", with_page.folder, "--backends", "web", "--duration", "0.1")
+    assert code == 0 and "page.html" in said
+    code, said = command("doctor", with_page.folder)
+    assert code == 0 and "in a browser, and by Node" in said
+
+    golden, layers = with_page.golden(), capsule_layers(with_page)
+    answers = []
+    for variant, kernels in (("simd", "simd128"), ("plain", "plain"), ("threads", "simd128")):
+        with WebRunner(path, Options(layers=layers), variant) as runner:
+            assert f"native, {kernels}, 1 thread" in runner.name
+            answers.append(runner.infer(golden.input))
+            with pytest.raises(UsageError, match="images are 2×3×28×28, the network takes 1×"):
+                runner.infer(np.zeros((2, 3, 28, 28), np.float32))
+    with create("native", with_page.folder / "weights.safetensors", layers=layers) as native:
+        expected = native.infer(golden.input)
+    for found in answers:
+        assert found.keys() == expected.keys()
+        for name, numbers in expected.items():
+            np.testing.assert_allclose(found[name], numbers, rtol=1e-4, atol=1e-5, err_msg=name)
+
+    picture = golden.image[0].transpose(1, 2, 0)
+    assert qcn.load(with_page.folder, "web").predict(picture).label == qcn.load(with_page.folder).predict(picture).label
+    path.write_text("<html>")
+    with pytest.raises(UsageError, match="not a page that `qcn export --format web` wrote"):
+        create("web", path).open()
+
+
+def test_what_a_page_needs_is_named(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(monkeypatch, capsys)
+    monkeypatch.setattr(page, "CLONE", tmp_path)
+    code, said = command("export", bundle.folder, "--format", "web")
+    assert code == 3 and "apt install emscripten && make build/web/qcn-simd.wasm" in " ".join(said.split())
+
+    for variant in page.VARIANTS:
+        (tmp_path / "build/web").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"build/web/qcn-{variant}.wasm").write_bytes(b"\0asm")
+    code, said = command("export", bundle.folder, "--format", "web")
+    assert code == 0 and "open" in said and "page.html in a browser" in " ".join(said.split())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said = command("verify-parity", bundle.folder, "--backends", "web")
+    assert code == 3 and "apt install nodejs" in " ".join(said.split())
+
+
+def test_a_network_of_other_classes_cannot_stand_beside(bundle: Bundle, tmp_path: Path) -> None:
+    other = shutil.copytree(bundle.folder, tmp_path / "other")
+    put_manifest(other, (other / MANIFEST).read_text().replace('"7"', '"seven"'))
+    with pytest.raises(UsageError, match=r"other cannot stand beside .*bundle"):
+        page.write_page(bundle, Bundle.open(other), tmp_path / "page.html")
+
+
+@needs_node
+def test_the_page_renders_toys_as_python_does(tmp_path: Path) -> None:
+    """Up to rounding: by 1 of 255, and on at most one pixel in a thousand, at edges, by more."""
+    size, azimuths, elevations, lights = 96, (77,), (40,), (0, 3)
+    toys = [toy(category, instance=3, seed=0) for category in range(len(CATEGORIES))]
+    described = {**scene.scene(size), "toys": [scene.described(one) for one in toys]}
+    (tmp_path / "scene.json").write_text(json.dumps(described))
+    script = (
+        (Path(web.__file__).parent / "toys.js").read_text()
+        + f"""
+        const scene = JSON.parse(require("fs").readFileSync("scene.json"));
+        for (const toy of scene.toys) for (const e of {list(elevations)}) for (const a of {list(azimuths)})
+          for (const l of {list(lights)})
+            process.stdout.write(Buffer.from(renderToy(scene, toy, a, e, scene.lights[l]).pixels));"""
+    )
+    shown = subprocess.run([str(NODE), "-e", script], cwd=tmp_path, capture_output=True, check=True).stdout
+    found = np.frombuffer(shown, np.uint8).reshape(len(toys), 1, 1, 2, size, size, 2).astype(int)
+    lamps, angles = tuple(LIGHTS[light] for light in lights), (np.array(elevations), np.array(azimuths))
+    for one, pictures in zip(toys, found, strict=True):
+        expected = raytrace.render(one, *angles, lamps, size=size, device=torch.device("cpu"))
+        difference = abs(pictures - expected.transpose(0, 1, 2, 4, 5, 3))
+        assert (difference > 1).mean() < 1e-3 and difference.mean() < 0.05
+
+
+def wait_for(browser: Browser, condition: str, seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not browser.ask(condition):
+        assert time.monotonic() < until, f"{condition}: {browser.ask('document.body.innerText')} {browser.complaints}"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, tmp_path: Path) -> None:
+    path, golden = with_page.folder / "page.html", with_page.golden()
+    rows = [int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])]
+    shown = [golden.image[row].transpose(1, 2, 0) for row in rows[: page.EXAMPLES]]
+    expected = [answer.activation for answer in qcn.load(with_page.folder, "native").predict(shown)]
+    with Browser(str(BROWSER), tmp_path / "profile") as browser:
+        for width, dark in ((1280, False), (390, True)):
+            browser.show(path, width, dark)
+            wait_for(browser, "window.qcn && window.qcn.answers > 0")
+            browser.check_width(width)
+        for i, activation in enumerate(expected):
+            answers = browser.ask("window.qcn.answers")
+            browser.ask(f"document.querySelectorAll('#examples button')[{i}].click()")
+            wait_for(browser, f"window.qcn.answers > {answers}")
+            np.testing.assert_allclose(browser.ask("window.qcn.activation"), activation, atol=1e-5)
+        assert browser.ask("document.querySelectorAll('#networks section').length") == 2
+
+        # By keyboard: to the drawing, and a line in it.
+        answers = browser.ask("window.qcn.answers")
+        press = "for (const key of [' ', 'ArrowUp', 'ArrowUp', 'ArrowUp']) document.getElementById('drawing')"
+        browser.ask(f"{press}.dispatchEvent(new KeyboardEvent('keydown', {{ key }}))")
+        wait_for(browser, f"window.qcn.answers > {answers}")
+        assert browser.complaints == []
+        assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+        # What goes wrong is said, and nothing breaks.
+        trouble = "!document.getElementById('trouble').hidden && document.getElementById('trouble').textContent"
+        browser.ask("showFile(new File(['no picture'], 'notes.txt', { type: 'text/plain' }))")
+        wait_for(browser, trouble)
+        assert "notes.txt is not a picture" in browser.ask(trouble)
+        browser.ask(
+            "navigator.mediaDevices.getUserMedia = async () => { throw new DOMException('', 'NotAllowedError') }"
+        )
+        browser.ask("camera.start()")
+        wait_for(browser, f"({trouble} || '').includes('refused')")
+        (tmp_path / "plain.html").write_text(path.read_text().replace("WebAssembly.validate(SIMD)", "false"))
+        browser.show(tmp_path / "plain.html", 390)  # a browser without SIMD
+        wait_for(browser, "window.qcn && document.getElementById('facts').textContent.includes('plain')")
+
+
+class Isolated(SimpleHTTPRequestHandler):
+    """Serves a page that may share memory between its workers."""
+
+    def end_headers(self) -> None:
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+@needs_browser
+def test_an_isolated_page_uses_threads(_wasm: None, bundle: Bundle, tmp_path: Path) -> None:
+    pipeline.export(bundle.folder, None, pipeline.Request(formats=("web",)), bundle.folder)
+    handler = partial(Isolated, directory=str(bundle.folder))
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        Browser(str(BROWSER), tmp_path / "profile") as browser,
+    ):
+        Thread(target=server.serve_forever, daemon=True).start()
+        browser.show(bundle.folder / "page.html", 390)
+        browser.ask(f"location.href = 'http://127.0.0.1:{server.server_port}/page.html'")
+        wait_for(browser, "window.crossOriginIsolated && window.qcn")
+        threads = browser.ask("Math.min(navigator.hardwareConcurrency, 8)")
+        said = browser.ask("document.getElementById('facts').textContent")
+        assert threads == 1 or f"simd128, {threads} threads" in said
+        golden = bundle.golden()
+        row = int(np.argmax(golden.label == golden.label[golden.label >= 0].min()))
+        np.testing.assert_allclose(browser.ask("window.qcn.activation"), golden.reference.activation[row], atol=1e-5)
+        server.shutdown()
