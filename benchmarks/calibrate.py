@@ -39,7 +39,7 @@ from qcn.export.lower import lower
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import find, quantised
 from qcn.export.torch.interpreter import Interpreter
-from qcn.intervals import ErrorRate, paired_drop
+from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
 from qcn.progress import shown
 from qcn.shipped import place
@@ -111,7 +111,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
         for what, program in programs.items():
             right = body.predicted(program, images.images, f"{model}, {split}: {what}") == images.labels
             before = right if before is None else before
-            lost, won = int((before & ~right).sum()), int((right & ~before).sum())
+            lost, won = lost_and_won(before, right)
             low, high = paired_drop(lost, won, len(right))
             drop = (
                 {}

@@ -6,7 +6,7 @@ Every step leaves its record in the `report` folder, where an interrupted calibr
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -201,7 +201,7 @@ def search_in(
     if path.exists():
         before = json_files.read(Search, path, "qcn calibrate")
         if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):
-            new = Search(**{**new.__dict__, "trials": before.trials})
+            new = replace(new, trials=before.trials)
     return Searcher(
         program, calibration, images, body, sensitivities, new, lambda record: json_files.write(path, record)
     ).run()

@@ -24,7 +24,8 @@ from qcn.calibrate.sensitivity import Sensitivity
 from qcn.data.imageset import ImageSet
 from qcn.errors import CheckFailed
 from qcn.export.program import Program
-from qcn.intervals import ErrorRate, paired_drop
+from qcn.export.quantise import find
+from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
 from qcn.progress import part
 
@@ -134,14 +135,8 @@ class Searcher:
             self._exact = self.body.predicted(self.program, self.images.images, "accuracy: all fp32")
         found = self._exact if not assignment else self.body.predicted(program, self.images.images, f"accuracy: {said}")
         right, still = self._exact == self.images.labels, found == self.images.labels
-        trial = Trial(
-            dict(assignment),
-            len(found),
-            int((~still).sum()),
-            int((right & ~still).sum()),
-            int((still & ~right).sum()),
-            array_bytes(program),
-        )
+        wrong = int((~still).sum())
+        trial = Trial(dict(assignment), len(found), wrong, *lost_and_won(right, still), array_bytes(program))
         self._keep(self.record.with_trial(trial))
         return trial
 
@@ -183,8 +178,7 @@ class Searcher:
         return trial
 
     def _harm_per_gain(self, name: str, precision: OperationPrecision) -> float:
-        operation = next(one for one in self.program.operations if one.name == name)
-        saved = multiplications(self.program, operation) * (1 - COST[precision])
+        saved = multiplications(self.program, find(self.program, name)) * (1 - COST[precision])
         return self._harm.get((name, precision), 0.0) / saved
 
     def _keep(self, record: Search) -> None:

@@ -15,6 +15,7 @@ from qcn.calibrate.simulation import Outputs, answers
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
 from qcn.export.program import Program
+from qcn.intervals import lost_and_won
 from qcn.names import OperationPrecision
 from qcn.progress import doing
 
@@ -72,15 +73,13 @@ def compare(
     name: str, precision: OperationPrecision, exact: Outputs, lowered: Outputs, labels: NDArray[np.int64]
 ) -> Sensitivity:
     """What became of the answers."""
-    right, still = exact.predicted == labels, lowered.predicted == labels
     return Sensitivity(
         name,
         precision,
         len(labels),
         float(np.abs(lowered.activation - exact.activation).mean()),
         int((lowered.predicted != exact.predicted).sum()),
-        int((right & ~still).sum()),
-        int((still & ~right).sum()),
+        *lost_and_won(exact.predicted == labels, lowered.predicted == labels),
         _degrees(exact, lowered),
     )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from qcn.binding import Model
 from qcn.errors import MissingError, UsageError
 from qcn.export import precision
 from qcn.export.bundle import Bundle
@@ -19,6 +18,7 @@ from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
+from qcn.verify.receipts import receipts
 from qcn.verify.runners import Device, onnxruntime
 from qcn.verify.runners.web import find_node
 
@@ -119,8 +119,8 @@ def _native(artefact: Artefact, bundle: Bundle) -> Support:
         load_library("qcn_model_load")
     except MissingError as error:
         return Support("cannot", str(error), BUILD)
-    found = Model(bundle.folder, backend="native", self_test=0).operations if program.calibrated else []
-    lower = sorted({f"{run.asked} as {run.ran} by {run.kernel}" for run in found if run.asked != "fp32"})
+    found = receipts(bundle, "native") if program.calibrated else []
+    lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in found if one.asked != "fp32"})
     return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 

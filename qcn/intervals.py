@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+from numpy.typing import NDArray
+
 NORMAL = NormalDist().inv_cdf(0.975)  # a normal deviate is within this many standard deviations 95 times out of 100
 ONE_SIDED = NormalDist().inv_cdf(0.95)  # and below this many above the mean
 
@@ -30,6 +33,11 @@ class ErrorRate:
     @staticmethod
     def of(wrong: int, total: int) -> "ErrorRate":
         return ErrorRate(wrong, total, wrong / total, *wilson(wrong, total))
+
+
+def lost_and_won(right: NDArray[np.bool_], still: NDArray[np.bool_]) -> tuple[int, int]:
+    """Of answers that were `right` before a change and those that are so after it: how many are lost, and won."""
+    return int((right & ~still).sum()), int((still & ~right).sum())
 
 
 def paired_drop(lost: int, won: int, total: int) -> tuple[float, float]:
