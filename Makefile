@@ -26,8 +26,9 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dis
 
 # libqcn as WebAssembly, where Emscripten is installed: with it a bundle's page can be made.
 WASM := build/web/qcn-simd.wasm
+WASM_HERE := $(if $(shell command -v emcmake),$(WASM))
 
-demo: $(BIN)/.installed build/libqcn.so $(if $(shell command -v emcmake),$(WASM))
+demo: $(BIN)/.installed build/libqcn.so $(WASM_HERE)
 	rm -rf $(DEMO)
 	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --loss spread --lr 0.02 \
 		--batch-size 27 --epochs 18 --out $(DEMO)/train
@@ -68,13 +69,14 @@ wheels: $(MACHINES:%=wheel-%)
 	rm -rf $(DIST) && mkdir -p $(DIST)
 	cp build/wheels/$(firstword $(MACHINES))/*.tar.gz $(MACHINES:%=build/wheels/%/repaired/*.whl) $(DIST)
 	ls -l $(DIST)
+	$(if $(WASM_HERE),,@echo 'These wheels have no WebAssembly, which `qcn export --format web` needs: apt install emscripten, then make wheels')
 
 wheel-%: CROSS = --toolchain=$(CURDIR)/deploy/jetson/$*-linux.cmake
 wheel-$(HERE): CROSS =
-wheel-%: $(TOOLS)/.installed
+wheel-%: $(TOOLS)/.installed $(WASM_HERE)
 	@command -v $*-linux-gnu-g++ >/dev/null || { echo 'the wheel for $* needs $*-linux-gnu-g++: apt install $(subst _,-,g++-$*-linux-gnu), or leave it out: make wheels MACHINES=$(HERE)' >&2; exit 1; }
 	rm -rf build/wheels/$*
-	CMAKE_ARGS='-DQCN_STATIC_IMAGES=ON $(CROSS)' _PYTHON_HOST_PLATFORM=linux-$* $(TOOLS)/python -m build --outdir build/wheels/$* .
+	CMAKE_ARGS='-DQCN_STATIC_IMAGES=ON $(if $(WASM_HERE),-DQCN_WASM=$(CURDIR)/build/web) $(CROSS)' _PYTHON_HOST_PLATFORM=linux-$* $(TOOLS)/python -m build --outdir build/wheels/$* .
 	PATH=$(CURDIR)/$(TOOLS):$$PATH auditwheel repair --wheel-dir build/wheels/$*/repaired build/wheels/$*/*.whl
 	@ls build/wheels/$*/repaired/*$(GLIBC)*_$*.whl || { echo 'the wheel needs another glibc than $(GLIBC): make it on Debian 12' >&2; exit 1; }
 

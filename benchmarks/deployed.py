@@ -76,7 +76,7 @@ def parities(report: Report) -> list[Row]:
             "precision": verdict.precision,
             "status": verdict.status,
             "errors": {name: found.max_abs for name, found in verdict.outputs.items()},
-            "noise_floors": {name: found.max_abs / found.noise_floor for name, found in verdict.outputs.items()},
+            "shares": {name: found.share for name, found in verdict.outputs.items()},
         }
         for verdict in report.backends.values()
         if verdict.outputs

@@ -78,25 +78,44 @@ def by_recipe(rows: Sequence[Row]) -> dict[Recipe, list[Row]]:
 def chosen(rows: Sequence[Row], dataset: str, model: str) -> list[Row]:
     """The runs of the recipe with the least validation error, on the average; of equal ones, that with most runs.
 
-    Validation images show familiar views, and say nothing of novel ones: of `viewpoints-…`, the recipe counts that has
-    the least error on the novel views of other toys, where one was tried there.
+    Validation images show familiar views, and say nothing of novel ones. Where a set asks for those, the recipe counts
+    that has the least error on the novel views of other toys; of a model that was not tried there, one whose images are
+    varied as the best there.
     """
     groups = {key: of for key, of in by_recipe(rows).items() if (key.dataset, key.model) == (dataset, model)}
+    if any("novel" in row["splits"] for of in groups.values() for row in of):
+        groups = _best_elsewhere(groups, rows)
+    by_validation = [(statistics.mean(row["validation_error"] for row in of), -len(of)) for of in groups.values()]
+    return list(groups.values())[by_validation.index(min(by_validation))] if groups else []
+
+
+def _best_elsewhere(groups: dict[Recipe, list[Row]], rows: Sequence[Row]) -> dict[Recipe, list[Row]]:
+    """The recipes that other toys favour; all of them where those say nothing."""
     tried = {
         key._replace(dataset="", epochs=0): statistics.mean(map(asked, of))
         for key, of in by_recipe(rows).items()
         if key.dataset == DEV
     }
     known = {key: tried[same] for key in groups if (same := key._replace(dataset="", epochs=0)) in tried}
-    if dataset.startswith("viewpoints-") and known:
-        return groups[min(known, key=lambda key: known[key])]
-    by_validation = [(statistics.mean(row["validation_error"] for row in of), -len(of)) for of in groups.values()]
-    return list(groups.values())[by_validation.index(min(by_validation))] if groups else []
+    if known:
+        best = min(known, key=lambda key: known[key])
+        return {best: groups[best]}
+    augment = min(tried, key=lambda key: tried[key]).augment if tried else None
+    return {key: of for key, of in groups.items() if key.augment == augment} or groups
 
 
-def varied_alike(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
-    """Whether both saw images that were varied in the same way."""
-    return len({recipe(row).augment for row in [*ours, *theirs]}) == 1
+def trained_alike(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
+    """Whether both saw images that were varied in the same way, and had the same teachers or none."""
+    return len({(recipe(row).augment, tuple(row.get("teachers", ()))) for row in [*ours, *theirs]}) == 1
+
+
+def mean_error(rows: Sequence[Row]) -> str:
+    """The mean error of runs of one recipe, and what in it a reader must know."""
+    first = rows[0] if rows else {}
+    notes = ["taught"] if first.get("teachers") else []
+    if iterations := first.get("iterations"):
+        notes.append(f"{iterations} iteration{'s' if iterations > 1 else ''}")
+    return ", ".join([spread([asked(row) for row in rows]), *notes])
 
 
 def spread(errors: Sequence[float]) -> str:
@@ -170,12 +189,12 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
         cells = []
         for rival in RIVALS:
             theirs = chosen(rows, dataset, rival)
-            told = spread([asked(row) for row in theirs])
-            if theirs and not varied_alike(ours, theirs):  # no comparison: what differs may be the images
+            told = mean_error(theirs)
+            if theirs and not trained_alike(ours, theirs):  # no comparison: what differs may be the images or a teacher
                 cells += [f"{told}, `{recipe(theirs[0]).augment}`", ""]
             else:
                 cells += [told, compared(ours, theirs) if theirs else ""]
-        lines.append([f"`{dataset}`: {words}", spread([asked(row) for row in ours]), *cells, *others])
+        lines.append([f"`{dataset}`: {words}", mean_error(ours), *cells, *others])
     headings = [
         "set",
         "`qcn`",

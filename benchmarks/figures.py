@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from evidence import RESULTS, by_model, chosen, mean_errors, robustness_files, varied_alike
+from evidence import RESULTS, by_model, chosen, mean_errors, robustness_files, trained_alike
 from matplotlib.figure import Figure
 
 from qcn.plots import COLOURS
@@ -74,7 +74,7 @@ def azimuths(rows: list[dict[str, Any]]) -> bool:
     if not ours:
         return False
     rivals = {model: chosen(rows, POLAR, model) for model in ("cnn-small", "cnn")}
-    groups = {"qcn": ours} | {model: runs for model, runs in rivals.items() if runs and varied_alike(ours, runs)}
+    groups = {"qcn": ours} | {model: runs for model, runs in rivals.items() if runs and trained_alike(ours, runs)}
     canvas = Figure(figsize=(6.4, 5.6), layout="constrained")
     ax = canvas.subplots(subplot_kw={"projection": "polar"})
     for colour, (model, runs) in zip(COLOURS, groups.items(), strict=False):

@@ -133,7 +133,7 @@ def fused_answers(network: QCN, given: Inputs, classes: tuple[str, ...]) -> Gold
     pose, activation, _ = network(torch.from_numpy(given.input).float())
     single = Answers(activation.numpy(), pose.numpy())
     exact = Answers(activation.double().numpy(), pose.double().numpy())
-    return assembled(given, classes, Evaluation(exact, {}, {}), Evaluation(single, {}, {}))
+    return assembled(given, classes, Evaluation(exact, {}, {}), Evaluation(single, {}, {}), {})
 
 
 def multiply_adds(program: Program) -> dict[str, int]:

@@ -50,8 +50,16 @@ def _recipes() -> dict[str, dict[str, Any]]:
             for augment in ("turned", "strong"):
                 rows[f"{dataset}/{model}-{augment}"] = rows[f"{dataset}/{model}"] | {"augment": augment}
         rows[f"{dataset}/qcn-unbranched-turned"] = rows[f"{dataset}/qcn-turned"] | {"model": "qcn-unbranched"}
-    for model in SMALL_MODELS:
+    for model, settings in {"qcn": AUTHORS, "cnn-small": SMALL}.items():
         rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 100, "batch_size": 32, "lr": 1e-2}
+        # As many steps as on the toys, and the recipe that was chosen on those of viewpoints-dev.
+        rows[f"coil20-azimuth/{model}-turned"] = {
+            "model": model,
+            "epochs": 240,
+            "batch_size": 32,
+            "augment": "turned",
+            **settings,
+        }
     for dataset, epochs in {"mnist": 40, "fashion-mnist": 60, "cifar10": 100}.items():
         rows[f"{dataset}/cnn-wide"] = {"epochs": min(epochs, 60), **TEACHER}
         for model in SMALL_MODELS:

@@ -3,9 +3,9 @@
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
-The weights are those that were best on the validation split. Their temperature is fitted on that split where the run
-has none, and each test split is measured once, in float32. docs/models.md is written again from all cards. The machine
-that trained is read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
+The weights are those that were best on the validation split. Their temperature is fitted on that split, and each test
+split is measured once, both in float32. docs/models.md is written again from all cards. The machine that trained is
+read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 import evidence
 import torch
 from machine import facts
-from reproduce import told
+from reproduce import RECIPES, row_of, told
 from typer.main import get_command
 
 from qcn import data
@@ -53,8 +53,17 @@ LIMITS = {
 }
 
 
-def recipe(settings: Settings) -> str:
-    """The command that trains like this: what differs from the preset, as options."""
+def recipe(run: Run) -> str:
+    """The commands that train like this, one a line: its teachers first, from their rows of benchmarks/reproduce.py."""
+    teachers = run.settings.teachers
+    taught = [settings_from("best", **RECIPES[row_of(Path(teacher))]) for teacher in teachers]
+    first = [f"{command(one)} --out {name}" for one, name in zip(taught, teachers, strict=True)]
+    plan = f" --quantise {run.quantised.plan}" if run.quantised else ""
+    return "\n".join([*first, command(run.settings) + plan])
+
+
+def command(settings: Settings) -> str:
+    """The command of one run: what differs from the preset, as options."""
     start = settings_from(settings.preset, dataset=settings.dataset, model="qcn")
     known = {parameter.name: parameter.opts[0] for parameter in get_command(app).commands["train"].params}
     words = ["qcn train", f"--dataset {settings.dataset}"]
@@ -106,6 +115,9 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     """models/NAME of the run in `folder`: weights, run.json and card."""
     torch.backends.cudnn.allow_tf32 = False  # so that every machine counts the same errors
     network, run = load_network(folder)
+    # Where the teachers lay on the machine that trained is nobody's business; their names say which rows they are.
+    teachers = tuple(Path(teacher).name for teacher in run.settings.teachers)
+    run = replace(run, settings=replace(run.settings, teachers=teachers))
     best = run.best
     if best is None:
         raise UsageError(f"{folder} has no weights that were best on validation yet")
@@ -114,7 +126,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     dataset, chosen = data.find(run.settings.dataset), pick_device(device)
     splits = data.read(dataset, data_dir)
     network.to(chosen)
-    confidence = run.confidence or measure_confidence(network, splits.validation, run.preprocessing, chosen)
+    confidence = measure_confidence(network, splits.validation, run.preprocessing, chosen)
     errors: dict[str, ErrorRate] = {}
     for split, images in splits.tests.items():
         errors[split] = measure(split, images, predict(network, images, run.preprocessing, chosen)).overall
@@ -131,7 +143,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         data=CardData(
             dataset.name, dataset.summary, dataset.terms, run.data.train, run.data.validation, run.data.sha256
         ),
-        recipe=recipe(run.settings),
+        recipe=recipe(run),
         seed=run.settings.seed,
         epoch=best.epoch,
         trained=trained(folder, best.sha256),
@@ -171,7 +183,7 @@ def refresh(folder: Path) -> None:
     dataset = data.find(run.settings.dataset)
     about = replace(card.data, summary=dataset.summary, terms=dataset.terms)
     limits = (*LIMITS.get(dataset.name, ()), KNOWS)
-    write_card(folder, replace(card, recipe=recipe(run.settings), data=about, seeds=seeds(run), limits=limits))
+    write_card(folder, replace(card, recipe=recipe(run), data=about, seeds=seeds(run), limits=limits))
 
 
 def page() -> str:

@@ -3,13 +3,15 @@
     qcn export viewpoints-azimuth-pooled-qcn --format web --out runs/export/viewpoints-azimuth-pooled-qcn
     python benchmarks/web.py runs/export/viewpoints-azimuth-pooled-qcn --json benchmarks/results/web-cpu.json
 
-The goal, at most 1.5 times the native time, is held against libqcn with vectors of WebAssembly's width: its SSE2
-kernels, in a library that is built here for the purpose, for x86_64. The library that a program would use here is
-measured too. All take turns: other work on the machine slows all, and the least time of all turns is what it can do.
+The goal, at most 1.5 times the native time, is held against libqcn with vectors of WebAssembly's width: its SSE2 or
+NEON kernels (QCN_INSTRUCTION_SET). What a program would use here is measured too. All take turns: other work on the
+machine slows all, and the least time of all turns is what it can do.
 """
 
 import argparse
 import json
+import os
+import platform
 import re
 import subprocess
 import sys
@@ -28,7 +30,8 @@ from qcn.export import web  # noqa: E402
 from qcn.export.bundle import Bundle  # noqa: E402
 from qcn.verify.runners.web import find_node  # noqa: E402
 
-NATIVE, SSE2 = ROOT / "build", ROOT / "build" / "sse2"
+BENCH = ROOT / "build" / "programs" / "qcn-bench"
+NARROW = "neon" if platform.machine() == "aarch64" else "sse2"  # kernels whose vectors are of 128 bits
 LIBRARY = (Path(web.__file__).parent / "libqcn.js").read_text(encoding="utf-8")
 OPEN = """
 var network;
@@ -51,7 +54,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=25, help="of each turn")
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
-    build_sse2()
     record: dict[str, Any] = {**facts(), "node": find_node()[1], "turns": arguments.turns, "results": []}
     for bundle in arguments.bundles:
         row = measured(bundle, arguments.turns, arguments.runs)
@@ -60,16 +62,8 @@ def main() -> None:
     arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def build_sse2() -> None:
-    """libqcn as for a processor that has SSE2 and nothing newer."""
-    flags = "-DCMAKE_CXX_FLAGS=-D'__builtin_cpu_supports(x)=0'"
-    options = ["-DQCN_TESTS=OFF", "-DQCN_CUDA=OFF", "-DQCN_WARNINGS_ARE_ERRORS=OFF", "--log-level=WARNING", flags]
-    subprocess.run(["cmake", "-S", str(ROOT / "deploy"), "-B", str(SSE2), *options], check=True)
-    subprocess.run(["cmake", "--build", str(SSE2), "--target", "qcn-bench"], check=True, capture_output=True)
-
-
 def measured(bundle: Path, turns: int, runs: int) -> dict[str, Any]:
-    """The least milliseconds of each, and WebAssembly's over those of the SSE2 kernels."""
+    """The least milliseconds of each, and WebAssembly's over those of native kernels with vectors as wide."""
     page = bundle / "page.html"
     data = re.search('id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
     browser_program = chromium.find()
@@ -82,25 +76,25 @@ def measured(bundle: Path, turns: int, runs: int) -> dict[str, Any]:
         while not browser.ask("!!network"):
             pass
         for _ in range(turns):
-            times.setdefault("native_sse2", []).append(by_program(SSE2, bundle, runs))
-            times.setdefault("native_here", []).append(by_program(NATIVE, bundle, runs))
+            times.setdefault("native_128_bits", []).append(by_program(bundle, runs, QCN_INSTRUCTION_SET=NARROW))
+            times.setdefault("native", []).append(by_program(bundle, runs))
             times.setdefault("node_simd", []).append(by_node(data[1], "simd", runs))
             times.setdefault("chromium_simd", []).append(float(browser.ask(f"least({runs})")))
     least = {name: min(several) for name, several in times.items()}
-    over = {name: least[name] / least["native_sse2"] for name in ("node_simd", "chromium_simd")}
+    over = {name: least[name] / least["native_128_bits"] for name in ("node_simd", "chromium_simd")}
     return {
         "model": Bundle.open(bundle).manifest.name,
         "page_bytes": page.stat().st_size,
         "least_ms": least,
-        "over_native_sse2": over,
+        "over_native": over,
     }
 
 
-def by_program(build: Path, bundle: Path, runs: int) -> float:
-    """The least time of the network alone, by qcn-bench of this build, in milliseconds."""
-    command = [str(build / "programs" / "qcn-bench"), str(bundle), "--json", "--infer", "--backend=native"]
+def by_program(bundle: Path, runs: int, **environment: str) -> float:
+    """The least time of the network alone, by qcn-bench, in milliseconds."""
+    command = [str(BENCH), str(bundle), "--json", "--infer", "--backend=native"]
     command += ["--threads=1", "--duration=0.01", f"--runs={runs}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["latency_ms"]["min"])
 
 

@@ -138,6 +138,6 @@ def find_body(base: Bundle, target: Target, spec: Preprocessing, lowered: Progra
         body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
     except MissingError as error:
         return TorchBody(spec, target, str(error))
-    except UsageError:  # an older library refuses a bundle in int8
-        return TorchBody(spec, target, "what is installed refuses calibrated bundles")
+    except UsageError as error:  # such as an older library that refuses a bundle in int8
+        return TorchBody(spec, target, f"it refuses a calibrated bundle: {error}")
     return body

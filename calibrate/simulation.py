@@ -66,7 +66,7 @@ class Simulation(Interpreter):
             return route(pose, activation)
         # One image at a time: the votes, written out, are 50 MB of a full-size QCN.
         maps = zip(pose.split(1), activation.split(1), strict=True)
-        parts = [route(*one, kernels="reference", half=True) for one in maps]
+        parts = [route(*one, kernels="reference", half=torch.float16) for one in maps]
         return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
 
 

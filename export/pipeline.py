@@ -18,13 +18,16 @@ from qcn.export import precision, targets
 from qcn.export.bundle import MANIFEST, WEIGHTS, Artefact, Batch, Bundle
 from qcn.export.bundle.manifest import BUNDLE, CARRY_CODE, Format, file_of, manifest_of, tools
 from qcn.export.program import Program
-from qcn.export.tensorrt.config import BuildRequest
+from qcn.export.tensorrt.config import BuildRequest, Fleet
 from qcn.export.tensorrt.find import FLAVOURS
+from qcn.export.triton.batching import Latencies
 from qcn.names import PRECISIONS, RUN, OperationPrecision, Precision
 from qcn.packages import installed
 from qcn.progress import doing, part
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from qcn.export.onnx.build import Routing
     from qcn.export.tensorrt.receipt import Receipt
 
@@ -37,10 +40,13 @@ FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
 # What people ask for that there is not, and what there is instead.
 WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
 OTHER_FORMATS = {
-    **dict.fromkeys(("tflite", "litert", "coreml", "openvino", "ncnn"), WITHOUT_GPU),
+    **dict.fromkeys(("tflite", "litert", "coreml", "ncnn"), WITHOUT_GPU),
+    **dict.fromkeys(("pte", "xnnpack", "mobile"), "phones run --format executorch"),
+    **dict.fromkeys(("ir", "vino", "intel"), "OpenVINO's IR is --format openvino"),
     **dict.fromkeys(("tfjs", "wasm", "webassembly", "html", "browser"), "a browser runs --format web"),
     **dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
     **dict.fromkeys(("onnxruntime", "ort"), "ONNX Runtime runs --format onnx"),
+    **dict.fromkeys(("tritonserver", "serving", "server"), "a server's model repository is --format triton"),
     **dict.fromkeys(("pytorch", "pt", "torch", "ts", "jit", "libtorch"), "torch runs --format torchscript and pt2"),
     **dict.fromkeys(("safetensors", "libqcn", "c", "cpp"), "the weights for libqcn, in C and C++, are --format native"),
 }
@@ -56,7 +62,11 @@ OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first 
 
 @dataclass(frozen=True)
 class Request:
-    """What to make; the fields are the options of `qcn export`."""
+    """What to make; the fields are the options of `qcn export`.
+
+    target_tensorrt   the TensorRT version of the target, where that is known
+    host              what ssh knows the target by
+    """
 
     formats: tuple[str, ...] = ("onnx",)
     precision: Precision = "fp32"
@@ -66,11 +76,15 @@ class Request:
     every_layer: bool = False
     checkpoint: str = "best"
     target: str = "this"
+    target_tensorrt: str | None = None
+    host: str = "device"
     tensorrt: str | None = None
     tf32: bool = False
     optimization: int | None = None
     workspace: int | None = None
+    fleet: Fleet = Fleet()  # noqa: RUF009 (frozen)
     beside: Path | None = None
+    benchmark: Latencies | None = None
     public_key: Path | None = None
 
     def __post_init__(self) -> None:
@@ -85,9 +99,13 @@ class Request:
             raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
         if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
             raise UsageError(f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older convolutions lack it")
-        targets.target(self.target)
+        targets.target(self.target, self.target_tensorrt)
         if self.tensorrt is not None and self.tensorrt not in FLAVOURS:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
+        if self.fleet.version_compatible and self.routing == "fused":
+            raise UsageError(
+                "--version-compatible goes with --routing unrolled: the plugin of fused routing belongs to one version"
+            )
         self.engine()
 
     def engine(
@@ -102,6 +120,7 @@ class Request:
             workspace=self.workspace,
             timing_cache=timing_cache,
             sm=sm,
+            fleet=self.fleet,
         )
 
     def command(self, format: str, source: str = BUNDLE, calibrated: bool = False) -> str:
@@ -109,27 +128,34 @@ class Request:
         valued: dict[str, object] = {"--format": format}
         valued |= {"--precision": self.precision} if not calibrated else {}
         switches = {"--every-layer": self.every_layer}
-        if format in ("onnx", "trt"):
+        if format in ("onnx", "trt", "triton", "openvino", "executorch"):
             valued |= {"--batch": self.batch, "--opset": self.opset}
             valued |= {"--routing": self.routing} if self.routing != "unrolled" else {}
         if format == "trt":
             valued |= {"--optimization": self.optimization, "--workspace": self.workspace}
             switches |= {"--tf32": self.tf32}
+            switches |= {f"--{name.replace('_', '-')}": True for name in self.fleet.asked}
         if format == "web":
             valued |= {"--beside": self.beside and shlex.quote(str(self.beside))}
+        if format == "triton":
+            valued |= {"--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file))}
         given = [f"{option} {value}" for option, value in valued.items() if value is not None]
         return " ".join(("qcn export", source, *given, *(option for option, on in switches.items() if on)))
 
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one format: the artefact, or why there is none here and what to type to get it elsewhere."""
+    """What became of one format: the artefact, or why there is none here and what to type to get it elsewhere.
+
+    `notes` are what else there is to say of it, in lines.
+    """
 
     format: str
     artefact: Artefact | None = None
     reason: str = ""
     commands: tuple[str, ...] = ()
     receipt: "Receipt | None" = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,16 +191,20 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
         unrolled, fused = replace(request, routing="unrolled"), replace(request, routing="fused")
         of_engine = request if capsules else unrolled
         wanted = [("onnx", fused)] if capsules else []
-        formats = [name for name in FORMATS if name not in CARRY_CODE or not bundle.program().calibrated]
+        left_out = {"triton"}  # the same files once more
+        left_out |= {*CARRY_CODE, "executorch"} if bundle.program().calibrated else set()
+        left_out |= {"executorch"} if request.precision != "fp32" else set()
+        formats = [name for name in FORMATS if name not in left_out]
         wanted += [(name, of_engine if name == "trt" else unrolled) for name in formats]
     elif not capsules:
         raise UsageError(f"{bundle.manifest.name} has no capsule layers to fuse: leave out --routing fused")
     made = []
     for place, (name, asked) in enumerate(wanted):
         with part(place, len(wanted)):
-            doing(f"writing {name}, {asked.precision}")
+            job = Job(bundle, asked)
+            doing(f"writing {name}, {job.precision_of(bundle.program())}")
             try:
-                made.append(FORMATS[name](Job(bundle, asked)))
+                made.append(FORMATS[name](job))
             except MissingError as error:
                 if not everything:
                     raise
@@ -246,10 +276,7 @@ def _need_torch(what: str) -> None:
 
 def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> Made:
     request = job.request
-    if job.bundle.program().calibrated:
-        raise UsageError(
-            f"{format} is not made of a calibrated network, whose integers torch has no kernels for: --format onnx"
-        )
+    _refuse_calibrated(job, format)
     file = file_of(format, request.precision)
     with job.bundle.adding(file, format, request.precision, request.command(format)) as draft:
         draft.facts = write(
@@ -261,6 +288,46 @@ def _torch_file(job: Job, format: Any, write: Callable[..., dict[str, Any]]) -> 
         )
         draft.found = precision.read(draft.path, format, job.bundle.program()).precision
     return Made(format, job.bundle.find(file))
+
+
+def _refuse_fused(job: Job, runtime: str) -> None:
+    if job.request.routing == "fused":
+        raise UsageError(f"{runtime} has no fused routing: leave out --routing fused")
+
+
+def _refuse_calibrated(job: Job, format: str) -> None:
+    if job.bundle.program().calibrated:
+        raise UsageError(
+            f"{format} is not made of a calibrated network, whose integers torch has no kernels for: --format onnx"
+        )
+
+
+def _executorch(job: Job) -> Made:
+    """A .pte file, for the fewest images that were asked for."""
+    from qcn.export.executorch import INSTALL, summary
+
+    _need_torch("ExecuTorch")
+    if not installed("executorch"):
+        raise MissingError(f"ExecuTorch is not installed: {INSTALL}")
+    from qcn.export.torch.executorch import write_executorch
+
+    _refuse_calibrated(job, "executorch")
+    _refuse_fused(job, "ExecuTorch")
+    least = job.request.batch.min
+    request = replace(job.request, batch=Batch(least, least, least), opset=None)
+    if request.precision != "fp32":
+        raise UsageError(f"executorch is made in fp32 and not in {request.precision}: leave out --precision")
+    file = file_of("executorch", "fp32")
+    with job.bundle.adding(file, "executorch", "fp32", request.command("executorch"), batch=request.batch) as draft:
+        draft.facts = write_executorch(
+            job.bundle.program(),
+            draft.path,
+            batch=least,
+            every_layer=request.every_layer,
+            metadata=metadata(job.bundle),
+        )
+    made = job.bundle.find(file)
+    return Made("executorch", made, notes=(f"{file}, for batches of {made.batch}: {summary(made.facts)}",))
 
 
 def metadata(bundle: Bundle) -> dict[str, str]:
@@ -281,36 +348,60 @@ def _onnx(job: Job) -> Made:
 
 def onnx_graph(job: Job, routing: "Routing") -> Artefact:
     """Write the ONNX graph with its routing arranged this way."""
-    if not installed("onnx"):
-        raise MissingError("writing ONNX needs the onnx package: pip install onnx")
+    _need_onnx()
     import onnx
 
-    from qcn.export.onnx.build import build
-
     request, bundle, program = job.request, job.bundle, job.program
-    kind = job.precision_of(program)
-    opset = request.opset or (BF16_OPSET if kind == "bf16" else OLDEST_OPSET)
-    format, batch = GRAPHS[routing], request.batch
+    kind, format = job.precision_of(program), GRAPHS[routing]
     file = file_of(format, kind)
     # An engine's graph is made with the engine.
     command = request.command("trt" if routing == "tensorrt" else "onnx", calibrated=program.calibrated)
-    with bundle.adding(file, format, kind, command, batch=batch) as draft:
-        model = build(
-            program,
-            routing=routing,
-            batch=batch.min if batch.min == batch.max else None,
-            opset=opset,
-            every_layer=request.every_layer,
-            metadata=metadata(bundle),
-        )
+    with bundle.adding(file, format, kind, command, batch=request.batch) as draft:
+        model = onnx_model(job, routing)
         onnx.save(model, draft.path)
         draft.found = precision.read(draft.path, format, bundle.program()).precision
         draft.facts = {
-            "opset": opset,
+            "opset": model.opset_import[0].version,
             "nodes": len(model.graph.node),
             "outputs": [output.name for output in model.graph.output],
         }
     return bundle.find(file)
+
+
+def onnx_model(job: Job, routing: "Routing") -> "ModelProto":
+    """The graph itself, as asked for."""
+    from qcn.export.onnx.build import build
+
+    request, program = job.request, job.program
+    return build(
+        program,
+        routing=routing,
+        batch=request.batch.min if request.batch.min == request.batch.max else None,
+        opset=request.opset or (BF16_OPSET if job.precision_of(program) == "bf16" else OLDEST_OPSET),
+        every_layer=request.every_layer,
+        metadata=metadata(job.bundle),
+    )
+
+
+def _need_onnx() -> None:
+    if not installed("onnx"):
+        raise MissingError("writing ONNX needs the onnx package: pip install onnx")
+
+
+def _openvino(job: Job) -> Made:
+    """OpenVINO's IR, by way of the ONNX graph."""
+    from qcn.export.openvino import import_openvino, write_ir
+
+    import_openvino()
+    _need_onnx()
+    _refuse_fused(job, "OpenVINO")
+    request, bundle, program = job.request, job.bundle, job.program
+    kind = job.precision_of(program)
+    file, command = file_of("openvino", kind), request.command("openvino", calibrated=program.calibrated)
+    with bundle.adding(file, "openvino", kind, command, batch=request.batch, beside="openvino-weights") as draft:
+        draft.facts = write_ir(onnx_model(job, "openvino").SerializeToString(), draft.path)
+        draft.found = precision.read(draft.path, "openvino", bundle.program()).precision
+    return Made("openvino", bundle.find(file))
 
 
 def _trt(job: Job) -> Made:
@@ -320,7 +411,7 @@ def _trt(job: Job) -> Made:
 
     request, bundle, program = job.request, job.bundle, job.program
     kind, command = job.precision_of(program), request.command("trt", calibrated=program.calibrated)
-    target = targets.target(request.target)
+    target = targets.target(request.target, request.target_tensorrt)
     loaded: plugin.Plugin | None = None
     try:
         found = find(request.tensorrt)
@@ -331,9 +422,9 @@ def _trt(job: Job) -> Made:
         obstacle = str(error) if target.name == "this" else targets.without_tensorrt(target)
     if obstacle and target.name == "this":
         raise MissingError(obstacle)
-    graph = bundle.path(graph_for_engine(job))
+    graph = bundle.path(graph_for(job, ENGINE_ROUTINGS[request.routing]))
     if obstacle:
-        commands = targets.device_commands(bundle.folder, command)
+        commands = targets.device_commands(bundle.folder, command, request.host)
         return Made("trt", reason=obstacle, commands=tuple(commands))
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     timings = cache_folder() / f"timings-{found.flavour}-{found.version_text}.cache"
@@ -352,16 +443,39 @@ def _web(job: Job) -> Made:
 
     request = replace(job.request, precision="fp32", every_layer=False)
     beside = Bundle.open(request.beside) if request.beside else None
-    precision = job.bundle.find(WEIGHTS).precision
+    precision, calibrated = job.bundle.find(WEIGHTS).precision, job.bundle.program().calibrated
     file = file_of("web", precision)
-    with job.bundle.adding(file, "web", precision, request.command("web")) as draft:
+    with job.bundle.adding(file, "web", precision, request.command("web", calibrated=calibrated)) as draft:
         draft.facts, draft.found = write_page(job.bundle, beside, draft.path), precision
-    return Made("web", job.bundle.find(file))
+    there = job.bundle.folder / file
+    return Made("web", job.bundle.find(file), notes=(f"open {there} in a browser: the network runs in it",))
 
 
-def graph_for_engine(job: Job) -> Artefact:
-    """The bundle's ONNX graph for TensorRT if it will do, else a new one."""
-    request, routing = job.request, ENGINE_ROUTINGS[job.request.routing]
+def _triton(job: Job) -> Made:
+    """A server's model repository: pre-processing, and behind it the ONNX graph, or the engine where there is one."""
+    from qcn.export.triton.networks import networks, unbatched
+    from qcn.export.triton.repository import model_name, write_repository
+
+    request, bundle, kind = job.request, job.bundle, job.precision_of(job.program)
+    _refuse_fused(job, "Triton's ONNX Runtime")
+    if why := unbatched(request.batch):
+        raise UsageError(f"it cannot be served: {why}")
+    served, notes = networks(bundle, graph_for(job, "unrolled"), request.batch, request.benchmark)
+    name, file = model_name(bundle.manifest.name, kind), file_of("triton", kind)
+    command = request.command("triton", calibrated=job.program.calibrated)
+    with bundle.adding(file, "triton", kind, command, batch=request.batch) as draft:
+        draft.facts = write_repository(draft.path, name, bundle, served, command)
+        draft.found = precision.read(draft.path, "triton", bundle.program()).precision
+    notes += [
+        f"mkdir -p models && tar -xf {shlex.quote(str(bundle.folder / file))} -C models",
+        f"tritonserver --model-repository=models   # serves {name}: docs/serve.md",
+    ]
+    return Made("triton", bundle.find(file), notes=tuple(notes))
+
+
+def graph_for(job: Job, routing: "Routing") -> Artefact:
+    """The bundle's ONNX graph with its routing arranged this way if it will do, else a new one."""
+    request = job.request
     for artefact in job.bundle.manifest.files:
         if artefact.file == file_of(GRAPHS[routing], job.precision_of(job.program)) and artefact.batch is not None:
             open_batch = artefact.batch.min < artefact.batch.max
@@ -385,4 +499,7 @@ FORMATS: dict[str, Callable[[Job], Made]] = {
     "onnx": _onnx,
     "trt": _trt,
     "web": _web,
+    "triton": _triton,
+    "openvino": _openvino,
+    "executorch": _executorch,
 }

@@ -22,11 +22,12 @@ from qcn.data import find, read
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
-from qcn.errors import CheckFailed, UsageError
-from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step, step_names
-from qcn.export.lower import CLASSES
-from qcn.export.program import Array, Program
-from qcn.export.torch.interpreter import Interpreter
+from qcn.errors import BuildError, CheckFailed, UsageError
+from qcn.export.bundle.golden import QUANTITIES, Answers, Floors, Golden, Step, flat, step_names
+from qcn.export.bundle.tolerance import HALVES
+from qcn.export.lower import CLASSES, lower
+from qcn.export.program import Array, Operation, Pool, Program, Route
+from qcn.export.torch.interpreter import DTYPES, Interpreter, end
 from qcn.model import QCN, choose_kernels
 from qcn.train.record import Run
 
@@ -37,6 +38,7 @@ DENORMAL = "denormal"
 # By what share of itself float32 may move a number before it is rounded to int8: two units in the last place. What lies
 # nearer to the middle between two steps may become either.
 NUDGE = 2.0**-22
+HALVED = 6  # rows at either end that half precisions are tried on: images of the data set, and the edge cases
 LAYERED = 8  # rows of a calibrated network whose layers are kept: its bundle is to be small
 
 
@@ -63,6 +65,10 @@ class Evaluation:
     layers: dict[str, Answers]
     steps: dict[str, Step]
 
+    def named(self) -> dict[str, Array]:
+        """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
+        return flat(self.answers, self.layers, self.steps)
+
 
 def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
@@ -82,11 +88,12 @@ def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Go
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
-    return assembled(given, classes, exact, single)
+    floors = half_floors(lower(network, *given.input.shape[2:]), given.input)
+    return assembled(given, classes, exact, single, floors)
 
 
-def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation) -> Golden:
-    """Inputs with the truth and with what float32 makes of it."""
+def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors) -> Golden:
+    """Inputs with the truth, with what float32 makes of it, and how far half precisions are off."""
     return Golden(
         rows=given.rows,
         classes=classes,
@@ -101,6 +108,7 @@ def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single
         steps=exact.steps,
         steps_float32=single.steps,
         inputs_only=given.inputs_only,
+        floors=floors,
     )
 
 
@@ -149,7 +157,54 @@ def planned(golden: Golden, program: Program) -> Golden:
         steps_float32=single.steps,
         plan=True,
         trained=golden.reference,
+        floors={},
     )
+
+
+class Rounding(Interpreter):
+    """A program in half precision by float32 arithmetic: arrays, and what operations read and give, are rounded to it.
+
+    Sums are float32's, as most backends have them. What a capsule layer gives is float32, and so is what sigmoid and
+    softmax make.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, every_layer=True, kernels="reference")
+        self.float()
+
+    def operation(self, operation: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        half = DTYPES[operation.precision]
+        if isinstance(operation, Route | Pool):
+            return super().operation(operation, inputs)
+        plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
+        (made,) = super().operation(plain, [x.to(half).float() for x in inputs])
+        return (end(made.to(half).float(), operation.ending),)  # type: ignore[attr-defined]
+
+
+def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
+    """What rounding to each half precision does to every array of `Golden`: the largest difference from float32.
+
+    Both are of the program, so that a fault in lowering a network widens no tolerance. A program whose arrays do not
+    fit a precision has no floors of it.
+    """
+    image = torch.from_numpy(np.concatenate([inputs[:HALVED], inputs[HALVED:][-HALVED:]]))
+    found: Floors = {}
+    single = program_answers(program, image)
+    for precision in HALVES:
+        try:
+            network = Rounding(program.at(precision, rest=precision)).eval()
+        except BuildError:
+            continue
+        found[precision] = _largest_differences(_program_answers(network, image), single)
+    return found
+
+
+def _largest_differences(one: Evaluation, other: Evaluation) -> dict[str, float]:
+    """By array; of what overflows all of it."""
+    named, exact = one.named(), other.named()
+    with np.errstate(invalid="ignore"):
+        apart = {name: float(np.abs(array - exact[name]).max(initial=0.0)) for name, array in named.items()}
+    return {name: x if np.isfinite(x) else float(np.abs(exact[name]).max()) for name, x in apart.items()}
 
 
 def evaluated(program: Program, inputs: NDArray[np.float32]) -> tuple[Evaluation, Evaluation]:
@@ -163,8 +218,11 @@ def evaluated(program: Program, inputs: NDArray[np.float32]) -> tuple[Evaluation
 def program_answers(program: Program, image: Tensor, nudge: float = 0.0) -> Evaluation:
     """What a program makes of `image` [N, C, h, w], in its precision; `nudge` as in `Interpreter`."""
     network = Interpreter(program, every_layer=True, kernels="reference", nudge=nudge).eval()
-    network = network.double() if image.dtype == torch.float64 else network
-    layers = [route.name for route in program.routes]
+    return _program_answers(network.double() if image.dtype == torch.float64 else network, image)
+
+
+def _program_answers(network: Interpreter, image: Tensor) -> Evaluation:
+    layers = [route.name for route in network.program.routes]
     whole, steps = _run(network, image)
     named = {output.name: _joined(whole, place) for place, output in enumerate(network.outputs)}
     poses = named.get("pose", np.empty((*named["activation"].shape, 0), named["activation"].dtype))

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from qcn.export.bundle.manifest import BUNDLE
 
 # CUdevice_attribute of cuda.h
 _MAJOR, _MINOR = 75, 76
+AMPERE = 80  # the oldest SM that hardware-compatible engines run on
+LEAN_RUNTIME = "QCN_LEAN_RUNTIME"
 OLDEST = (8, 6)  # of the TensorRT versions that engines are built with
 RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})  # the GPUs that TensorRT-RTX 1 runs on
 
@@ -91,8 +93,14 @@ TOO_OLD = {
 }
 
 
-def target(name: str) -> Target:
-    """A target by name: one of TARGETS, a module of one (jetson-orin-nano), or any GPU as smXY (sm89, sm120)."""
+def target(name: str, tensorrt: str | None = None) -> Target:
+    """A target by name: one of TARGETS, a module of one (jetson-orin-nano), or any GPU as smXY (sm89, sm120).
+
+    `tensorrt` is the version that is installed there, where it is known.
+    """
+    if tensorrt:
+        major, minor, *_ = version_numbers(tensorrt)
+        return replace(target(name), tensorrt=((major, minor),))
     name = ALIASES.get(name, name)
     if match := re.fullmatch(r"sm_?(\d{2,3})", name):
         return Target(name.replace("_", ""), int(match[1]))
@@ -143,14 +151,33 @@ def foreign(facts: Mapping[str, Any], version: str, gpu: Gpu) -> str:
     name = product(facts.get("flavour"))
     built, sm = facts.get("version"), facts.get("sm")
     if built and version and version_numbers(str(built)) != version_numbers(version):
-        return f"was built with {name} {built}; here is {name} {version}"
+        return _of_another_version(facts, name, str(built), version)
     if name == "TensorRT-RTX" and gpu.sm not in RTX_SMS:
         return f"needs TensorRT-RTX, which does not run on this machine's {gpu.name}, sm{gpu.sm}"
     if name == "TensorRT-RTX" and sm is None and gpu.sm < 80:  # for no GPU in particular
         return f"was built for GPUs from sm80 on; here is {gpu.name}, sm{gpu.sm}"
+    if facts.get("hardware_compatible"):
+        return "" if gpu.sm >= AMPERE else f"was built for GPUs from sm{AMPERE} on; here is {gpu.name}, sm{gpu.sm}"
     if sm not in (None, gpu.sm):
         return f"was built for {facts['gpu'] + ', ' if facts.get('gpu') else ''}sm{sm}; here is {gpu.name}, sm{gpu.sm}"
     return ""
+
+
+def _of_another_version(facts: Mapping[str, Any], name: str, built: str, version: str) -> str:
+    """Why an engine of one version does not run with another; empty for a version-compatible one that does."""
+    why = f"was built with {name} {built}; here is {name} {version}"
+    if not facts.get("version_compatible"):
+        return why
+    if version_numbers(version) < version_numbers(built):
+        return f"{why}, and only newer versions run what is version-compatible"
+    if not lean_runtime():
+        return f"{why}, which runs it by the lean runtime of {built}: set {LEAN_RUNTIME} to its libnvinfer_lean.so"
+    return ""
+
+
+def lean_runtime() -> str:
+    """The library by which a newer TensorRT runs a version-compatible engine; empty if none is named."""
+    return os.environ.get(LEAN_RUNTIME, "")
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
@@ -158,10 +185,10 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def device_commands(bundle: Path, command: str) -> list[str]:
-    """What to type to run an export command on the device itself; "device" stands for what ssh knows it by."""
+def device_commands(bundle: Path, command: str, host: str = "device") -> list[str]:
+    """What to type to run an export command on the device itself, which ssh knows by `host`."""
     name = shlex.quote(Path(os.path.realpath(bundle)).name)
-    return [f"scp -r {shlex.quote(str(bundle))} device:", f"ssh device {command.replace(BUNDLE, name)}"]
+    return [f"scp -r {shlex.quote(str(bundle))} {host}:", f"ssh {host} {command.replace(BUNDLE, name)}"]
 
 
 def install_hint(flavour: str | None) -> str:

@@ -41,7 +41,7 @@ class Card:
 
     parameters         of the network
     bytes              of the weights' file
-    recipe             the command that trained it
+    recipe             the commands that trained it, one a line
     trained, measured  when, where and by which versions
     errors             by split
     calibration_error  the expected one, of the validation images at this temperature
@@ -93,6 +93,7 @@ def text(card: Card) -> str:
         for split, rate in card.errors.items()
     )
     limits = "\n".join(f"- {limit}" for limit in card.limits)
+    recipe = "\n".join(f"    {line}" for line in card.recipe.splitlines())
     return f"""# {card.name}
 
 | | |
@@ -119,7 +120,7 @@ Probabilities are calibrated: temperature {card.temperature:.3f}, expected calib
 
 ## Recipe
 
-    {card.recipe}
+{recipe}
 
 On a GPU a seed does not fix the result to the last digit.
 

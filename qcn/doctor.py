@@ -3,23 +3,29 @@
 Packages are looked for, not imported: a look must be quick and must work where they are broken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import precision
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Artefact, Format
+from qcn.export.bundle.manifest import Artefact, Format, file_of
+from qcn.export.executorch import INSTALL as INSTALL_EXECUTORCH
+from qcn.export.executorch import summary
+from qcn.export.openvino import INSTALL as INSTALL_OPENVINO
+from qcn.export.openvino import read_ir
 from qcn.export.program import Program
-from qcn.export.targets import foreign, install_hint, product, this_gpu
+from qcn.export.targets import AMPERE, foreign, install_hint, product, this_gpu
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
-from qcn.verify.receipts import receipts
+from qcn.verify.receipts import Receipt, receipts
 from qcn.verify.runners import Device, onnxruntime
+from qcn.verify.runners.tensorrt import refit_command
+from qcn.verify.runners.triton import INSTALL as INSTALL_TRITON
 from qcn.verify.runners.web import find_node
 
 CODE = "can carry code: runs only with --trust"
@@ -114,14 +120,30 @@ def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Support:
 
 
 def _native(artefact: Artefact, bundle: Bundle) -> Support:
-    program = bundle.program()
     try:
         load_library("qcn_model_load")
     except MissingError as error:
         return Support("cannot", str(error), BUILD)
-    found = receipts(bundle, "native") if program.calibrated else []
-    lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in found if one.asked != "fp32"})
+    lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in _lower(bundle, "native")})
     return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
+
+
+def _lower(bundle: Bundle, backend: str) -> list[Receipt]:
+    """What the operations of a calibrated network that are not in fp32 really run in."""
+    found = receipts(bundle, backend) if bundle.program().calibrated else []
+    return [one for one in found if one.asked != "fp32"]
+
+
+def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
+    read_ir(bundle.path(artefact))
+    if not installed("openvino"):
+        return Support("cannot", "OpenVINO is not installed", INSTALL_OPENVINO)
+    lower = sorted({f"{one.asked} as {one.ran}" for one in _lower(bundle, "openvino")})
+    return Support("runs", f"by OpenVINO {version('openvino')}; " + ("; ".join(lower) or "computes in float32"))
+
+
+def _openvino_weights(artefact: Artefact, bundle: Bundle) -> Support:
+    return Support("whole", f"the weights of {file_of('openvino', artefact.precision)}")
 
 
 def _web(artefact: Artefact, bundle: Bundle) -> Support:
@@ -129,6 +151,12 @@ def _web(artefact: Artefact, bundle: Bundle) -> Support:
         return Support("runs", f"in a browser, and by Node {find_node()[1]}")
     except MissingError as error:
         return Support("runs", f"in a browser; {error}")
+
+
+def _executorch(artefact: Artefact, bundle: Bundle) -> Support:
+    if not installed("executorch"):
+        return Support("cannot", "ExecuTorch is not installed", INSTALL_EXECUTORCH)
+    return Support("runs", f"by ExecuTorch {version('executorch')}: {summary(artefact.facts)}")
 
 
 def _golden(artefact: Artefact, bundle: Bundle) -> Support:
@@ -152,8 +180,20 @@ def _tensorrt(artefact: Artefact, bundle: Bundle) -> Support:
     here = version(module)
     if why := foreign(facts, here, gpu):
         return Support("cannot", f"it {why}", rebuild)
-    runs = f"by {name} {here or 'of unknown version'} on {gpu.name}"
+    if facts.get("stripped"):
+        return Support("cannot", "it has no weights in it", refit_command(bundle.folder / artefact.file))
+    runs = f"by {name} {here or 'of unknown version'} on {gpu.name}{_reach(facts)}"
     return _with_plugin(runs, flavour) if artefact.plugin else Support("runs", runs)
+
+
+def _reach(facts: Mapping[str, Any]) -> str:
+    """What else an engine runs on, or can become."""
+    words = [
+        f"every GPU from sm{AMPERE} on" if facts.get("hardware_compatible") else "",
+        f"newer versions too, by the lean runtime of {facts.get('version')}" if facts.get("version_compatible") else "",
+        "`qcn refit` gives it other weights" if facts.get("refittable") else "",
+    ]
+    return "".join(f"; {one}" for one in words if one)
 
 
 def _with_plugin(runs: str, flavour: str) -> Support:
@@ -168,6 +208,16 @@ def _with_plugin(runs: str, flavour: str) -> Support:
     return Support("runs", f"{runs}, its routing by {loaded.path}")
 
 
+def _triton(artefact: Artefact, bundle: Bundle) -> Support:
+    """It runs in a server, and is checked by what stands in for one."""
+    if not installed("tritonclient"):
+        return Support("cannot", "tritonclient is not installed, which a repository is checked with", INSTALL_TRITON)
+    checked = _onnx(artefact, bundle)
+    if checked.state == "cannot":
+        return checked
+    return replace(checked, reason=f"in Triton Inference Server; checked here by tritonclient and {checked.reason[3:]}")
+
+
 LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "native": _native,
     "golden": _golden,
@@ -178,4 +228,8 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "onnx-tensorrt": _onnx,
     "trt": _tensorrt,
     "web": _web,
+    "triton": _triton,
+    "openvino": _openvino,
+    "openvino-weights": _openvino_weights,
+    "executorch": _executorch,
 }

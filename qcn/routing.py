@@ -71,7 +71,7 @@ def route(
     iterations: int = 2,
     mode: Mode = "logistic",
     kernels: Kernels = "auto",
-    half: bool = False,
+    half: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route the children of every window of a map to that window's parents; no padding. `half`, for the
     reference alone, as in `em_routing`.
@@ -81,7 +81,7 @@ def route(
     -> pose [B, J, 3, H', W'], activation [B, J, H', W']
     """
     _check_options(iterations, mode)
-    if not half and fused(kernels, pose, beta_u.numel()):  # which checks the shapes itself
+    if half is None and fused(kernels, pose, beta_u.numel()):  # which checks the shapes itself
         save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
         out = qcn.kernels.route(
             pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save
@@ -133,19 +133,22 @@ def em_routing(
     iterations: int = 2,
     mode: Mode = "logistic",
     watcher: Watcher | None = None,
-    half: bool = False,
+    half: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route children to parents in N independent windows that share their rotors.
 
     pose [N, I, 3], activation [N, I], rotation [I, J, 3, 3], beta_u [J], beta_a [J]
     -> pose [N, J, 3], activation [N, J]
 
-    `watcher` is given the mean and variance [N, J, 3] and the activation [N, J] after each M-step. With `half`, votes
-    and distances are rounded to float16 wherever a deployed layer in fp16 rounds them; the statistics are not.
+    `watcher` is given the mean and variance [N, J, 3] and the activation [N, J] after each M-step. With `half`,
+    float16 or bfloat16, votes and distances are rounded to it wherever a deployed layer does; the statistics are not.
     """
     _check(pose, activation, rotation, beta_u, beta_a, iterations, mode)
     children, parents = rotation.shape[:2]
-    short = _rounded if half else _as_it_is
+
+    def short(x: Tensor) -> Tensor:
+        return x if half is None else x.to(half).to(x.dtype)
+
     # The three axes outermost and the children innermost: every sum over children runs along memory.
     votes = short(torch.einsum("ijhk,nik->hnji", short(rotation), short(pose)).contiguous())  # [3, N, J, I]
     child = activation[:, None, :]  # [N, 1, I]
@@ -163,22 +166,13 @@ def em_routing(
             watcher(mean.permute(1, 2, 0), variance.permute(1, 2, 0), torch.sigmoid(z))
         if iteration < iterations - 1:
             prior = F.logsigmoid(z) - log_spread  # [N, J]
-            if half:  # whitened before it is squared: 1/σ is at most 100, while 1/σ² may leave float16's range
+            if half is not None:  # whitened before it is squared: 1/σ is at most 100, 1/σ² may leave float16's range
                 apart = short(votes - short(mean)[..., None])
                 distance = 0.5 * short(apart * variance.rsqrt()[..., None]).square().sum(0)
             else:
                 distance = (squared * (0.5 / variance)[..., None]).sum(0)  # [N, J, I]
             r = child * torch.softmax(prior[..., None] - distance, dim=1)
     return mean.permute(1, 2, 0), torch.sigmoid(z)
-
-
-def _as_it_is(x: Tensor) -> Tensor:
-    return x
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """The nearest float16 numbers, in the type of x."""
-    return x.half().to(x.dtype)
 
 
 def _check(

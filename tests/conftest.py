@@ -1,12 +1,16 @@
 """What tests share: small data sets in the official file formats, and skips by name."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from bundles import _bundle, bundle, manifest, program, run  # noqa: F401 (fixtures for all tests below)
+from bundles import _bundle, bundle, made_once, manifest, program, run  # noqa: F401 (fixtures for all tests below)
 from official import accept, idx, write
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +48,13 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     write_bars(folder / "mnist")
     return folder
+
+
+@pytest.fixture(scope="session")
+def wasm(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """libqcn as WebAssembly, up to date where it can be made here."""
+    if shutil.which("emcmake"):
+        make = ["make", "--silent", "build/web/qcn-simd.wasm"]
+        made_once(tmp_path_factory, "wasm", lambda _: subprocess.run(make, cwd=ROOT, check=True, capture_output=True))
+    elif not (ROOT / "build/web/qcn-simd.wasm").exists():
+        pytest.skip("libqcn is not built as WebAssembly: apt install emscripten && make build/web/qcn-simd.wasm")

@@ -105,7 +105,7 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
     assert (
         heads[:3] == ["GPU", "torch", "triton"]
         and heads[-4:] == ["libqcn", "WebAssembly", "Node", "next: qcn doctor BUNDLE"]
-        and len(heads) == 15
+        and len(heads) == 18
     )
     for line, after in itertools.pairwise([*lines, ""]):
         if line.endswith("missing"):

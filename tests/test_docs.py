@@ -66,7 +66,8 @@ def test_every_option_in_the_documentation_exists() -> None:
         own = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
         return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
 
-    known = options(get_command(app)) | {"--nproc-per-node", "--help", "--recipe", "--constraint", "--install"}
+    others = {"--nproc-per-node", "--help", "--recipe", "--constraint", "--install", "--model-repository"}
+    known = options(get_command(app)) | others
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", page.read_text(encoding="utf-8")):
             assert option in known, f"{option} in {page.name}"

@@ -55,6 +55,18 @@ def test_a_recipe_for_novel_viewpoints_is_chosen_by_other_toys(made: SimpleNames
         run("qcn", 0, 0.2, dataset="viewpoints-dev", augment="turned"),
     ]
     assert made.evidence.chosen(light + turned + untried + tried, "viewpoints-azimuth-pooled", "qcn") == turned
+    # A model that was not tried there: its images are varied as was best there.
+    large = [run("cnn", 0, 0.1), run("cnn", 0, 0.2, validation=0.01, augment="turned")]
+    assert made.evidence.chosen(large + tried, "viewpoints-azimuth-pooled", "cnn") == large[1:]
+
+
+def test_a_taught_network_is_not_compared_with_one_that_was_not(made: SimpleNamespace) -> None:
+    taught = [run("qcn", 0, 0.1, teachers=["cifar10/cnn-wide"])]
+    published: dict[str, Any] = {"paper": {}, "capsules": {}}
+    line = made.evidence.headline([*taught, run("cnn-small", 0, 0.2)], published).splitlines()[2]
+    assert "10.00 (1 run), taught |" in line and "×" not in line
+    line = made.evidence.headline([*taught, run("cnn-small", 0, 0.2, teachers=["cifar10/cnn-wide"])], published)
+    assert "2.00×" in line
 
 
 def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: SimpleNamespace) -> None:

@@ -1,6 +1,5 @@
 """Quantisation-aware training: the layers of a network round to the integers that its calibrated program has."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from qcn.export.program import Array, Product, Program
 from qcn.export.quantise import quantised
 from qcn.export.torch.interpreter import Interpreter
 from qcn.train.checkpoint import load_network, load_tensors
-from qcn.train.quantise import apply, by_channel, read, rounded
-from qcn.train.record import load_run
+from qcn.train.quantise import apply, by_channel, rounded
+from qcn.train.record import Quantised, load_run
 
 
 def in_int8(program: Program) -> Program:
@@ -80,17 +79,13 @@ def test_fine_tuning_with_a_plan(
     assert code == 2 and "has nothing in int8" in said, said
     code, said = qcn(*start, "--init", run, "--quantise", plan, "--lr", "1e-4", "--out", tmp_path / "tuned")
     assert code == 0, said
-    assert set(read(tmp_path / "tuned")) == set(layer_scales(load_network(run)[0], in_int8(program)))
+    record = load_run(tmp_path / "tuned")
+    assert record.quantised == Quantised(str(plan), layer_scales(load_network(run)[0], in_int8(program)))
     given = load_tensors(run, load_run(run).weights("best"))
     made = load_tensors(tmp_path / "tuned", load_run(tmp_path / "tuned").weights("last"))
     assert made.keys() == given.keys()  # as any network is saved
-    (tmp_path / "tuned" / "quantise.json").write_text(json.dumps({"scales": {"nothing": 1.0}}))
+    replace(record, quantised=Quantised(str(plan), {"nothing": 1.0})).write(tmp_path / "tuned")
     code, said = qcn("train", "--resume", tmp_path / "tuned", "--data-dir", data_dir, "--epochs", "2")
     assert code == 2 and "no convolution or linear layer 'nothing'" in said, said
-
-
-def test_scales_that_are_none_are_refused(tmp_path: Path) -> None:
-    for text in ("[]", "{}", '{"scales": {"a": "b"}}', '{"scales": {"a": -1.0}}', "{"):
-        (tmp_path / "quantise.json").write_text(text)
-        with pytest.raises(UsageError):
-            read(tmp_path)
+    with pytest.raises(UsageError, match="must be a positive number, not -1"):
+        Quantised(str(plan), {"nothing": -1.0})

@@ -83,6 +83,8 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
     assert wheel.name.startswith(f"qcn_toolkit-{qcn.__version__}-py3-none-manylinux_") and HERE in wheel.name
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"qcn/lib/libqcn.so", "qcn/bin/qcn-run", "qcn/bin/qcn-bench"} <= names
+    pages = {f"qcn/web/qcn-{variant}.wasm" for variant in ("simd", "plain", "threads")}
+    assert names & pages == (pages if shutil.which("emcmake") else set())
     folders = {"qcn": "qcn", "export": "qcn/export", "calibrate": "qcn/calibrate"}
     for folder, place in folders.items():
         sources = {path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py")}
@@ -118,6 +120,9 @@ def test_an_installed_wheel_runs_at_once_without_torch(installed: Path, shipped:
     options = ("--backends", "native", "--duration", "0.2", "--json", tmp_path / "speed.json")
     command(installed / "qcn", "benchmark", bundle, *options, cwd=tmp_path)
     assert command(installed / "qcn-bench", bundle, "--help", cwd=tmp_path)
+    if shutil.which("emcmake"):
+        words = ("export", shutil.copytree(bundle, tmp_path / "copy"), "--format", "web")
+        assert "page.html" in command(installed / "qcn", *words, cwd=tmp_path)
 
 
 def test_hints_name_what_installs(installed: Path, shipped: Path, tmp_path: Path) -> None:

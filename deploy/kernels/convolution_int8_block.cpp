@@ -39,6 +39,25 @@ inline void add(Sum& sum, const uint8_t* weight, Quad x) {
   sum = vmlal_lane_s16(sum, vget_high_s16(second), x, 3);
 }
 inline VecInt total(const Sum& sum) { return sum; }
+#elif defined(__wasm_simd128__)
+// As the last of these, SSE2's: products of 16-bit integers, summed by twos.
+constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr bool kTapsFirst = false;
+constexpr uint8_t kZero = 0;
+typedef v128_t Quad;
+struct Sum {
+  v128_t low, high;
+};
+inline Quad quad(const uint8_t* from) { return wasm_i16x8_extend_low_i8x16(wasm_v128_load32_splat(from)); }
+inline void add(Sum& sum, const uint8_t* weight, Quad x) {
+  sum.low = wasm_i32x4_add(sum.low, wasm_i32x4_dot_i16x8(wasm_v128_load(weight), x));
+  sum.high = wasm_i32x4_add(sum.high, wasm_i32x4_dot_i16x8(wasm_v128_load(weight + 16), x));
+}
+inline VecInt total(const Sum& sum) {
+  const v128_t even = wasm_i32x4_shuffle(sum.low, sum.high, 0, 2, 4, 6);
+  const v128_t odd = wasm_i32x4_shuffle(sum.low, sum.high, 1, 3, 5, 7);
+  return reinterpret_cast<VecInt>(wasm_i32x4_add(even, odd));
+}
 #elif defined(__wasm__)  // plain C++, for any lanes
 constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
 constexpr bool kTapsFirst = true;

@@ -30,8 +30,8 @@ struct Device {
 // a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, which every block reads.
 // Half precision reads them faster than it needs them.
 using Cost = std::array<double, 5>;
-constexpr Cost kSingleCost = {4.92, 0.0, 0.0642, 0.0342, 0.00752};
-constexpr Cost kHalfCost = {6.81, 1.21, 0.0914, 0.0178, 0.0};
+constexpr Cost kSingleCost = {4.94, 0.0, 0.0653, 0.0341, 0.00749};
+constexpr Cost kHalfCost = {6.84, 1.2, 0.0913, 0.0176, 0.0};
 
 // How often each of them is paid. Eight warps fill a multiprocessor: registers leave room for no more.
 Cost counts(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const qcn_cuda_routing_tile& tile,

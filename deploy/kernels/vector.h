@@ -21,6 +21,7 @@
 #include <immintrin.h>
 #define QCN_LANES 4
 #elif defined(__wasm_simd128__)
+#include <wasm_simd128.h>
 #define QCN_INSTRUCTION_SET simd128
 #define QCN_LANES 4
 #elif defined(__wasm__)
@@ -57,6 +58,8 @@ inline Vec reload(const Vec* from) { return *static_cast<const volatile Vec*>(fr
 inline Vec max(Vec a, Vec b) {
 #if defined(__aarch64__)
   return vmaxq_f32(a, b);
+#elif defined(__wasm_simd128__)
+  return wasm_f32x4_pmax(b, a);
 #elif defined(__wasm__)
   return a > b ? a : b;
 #elif QCN_LANES == 16
@@ -71,6 +74,8 @@ inline Vec max(Vec a, Vec b) {
 inline Vec sqrt(Vec x) {
 #if defined(__aarch64__)
   return vsqrtq_f32(x);
+#elif defined(__wasm_simd128__)
+  return wasm_f32x4_sqrt(x);
 #elif defined(__wasm__)
   return Vec{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]), __builtin_sqrtf(x[3])};
 #elif QCN_LANES == 16

@@ -7,10 +7,8 @@
 #include <cstring>
 #include <new>
 #include <string>
-#include <vector>
 
 #include "em_routing.h"
-#include "half.h"
 
 namespace qcn {
 namespace {
@@ -45,7 +43,7 @@ class Routing {
     return nullptr;
   }
 
-  OrtStatus* run(OrtKernelContext* context, bool half) const {
+  OrtStatus* run(OrtKernelContext* context) const {
     constexpr std::size_t kRanks[kInputs] = {5, 4, 6, 1, 1};
     std::array<Tensor, kInputs> inputs;
     for (std::size_t i = 0; i < kInputs; ++i) {
@@ -75,11 +73,8 @@ class Routing {
     float *out_pose, *out_activation;
     QCN_TRY(output(context, 0, pose_dims, 5, &out_pose));
     QCN_TRY(output(context, 1, activation_dims, 4, &out_activation));
-    thread_local std::vector<float> wide_pose, wide_activation;  // the second call of a size allocates nothing
-    const int status =
-        qcn_routing_forward(&s, half ? widened(pose, wide_pose) : pose.floats(),
-                            half ? widened(activation, wide_activation) : activation.floats(), rotation.floats(),
-                            beta_u.floats(), beta_a.floats(), out_pose, out_activation, nullptr);
+    const int status = qcn_routing_forward(&s, pose.floats(), activation.floats(), rotation.floats(), beta_u.floats(),
+                                           beta_a.floats(), out_pose, out_activation, nullptr);
     return status == QCN_ROUTING_OK ? nullptr : refuse(qcn_routing_status(status));
   }
 
@@ -90,18 +85,11 @@ class Routing {
  private:
   struct Tensor {
     const void* data = nullptr;
-    std::size_t rank = 0, count = 0;
+    std::size_t rank = 0;
     std::array<int, 6> dims{};
 
     const float* floats() const { return static_cast<const float*>(data); }
   };
-
-  static const float* widened(const Tensor& tensor, std::vector<float>& wide) {
-    if (wide.size() < tensor.count) wide.resize(tensor.count);
-    const auto* half = static_cast<const std::uint16_t*>(tensor.data);
-    for (std::size_t i = 0; i < tensor.count; ++i) wide[i] = float_of_half(half[i]);
-    return wide.data();
-  }
 
   OrtStatus* read(OrtKernelContext* context, std::size_t index, Tensor* tensor) const {
     const OrtValue* value;
@@ -114,10 +102,10 @@ class Routing {
     OrtStatus* status = api_.GetDimensionsCount(info, &tensor->rank);
     if (!status && tensor->rank <= 6) status = api_.GetDimensions(info, dims, tensor->rank);
     api_.ReleaseTensorTypeAndShapeInfo(info);
-    tensor->data = data, tensor->count = 1;
+    tensor->data = data;
     for (std::size_t i = 0; i < 6 && i < tensor->rank; ++i) {
       if (dims[i] > 1 << 30) return refuse(qcn_routing_status(QCN_ROUTING_TOO_LARGE));
-      tensor->dims[i] = static_cast<int>(dims[i]), tensor->count *= static_cast<std::size_t>(dims[i]);
+      tensor->dims[i] = static_cast<int>(dims[i]);
     }
     return status;
   }
@@ -135,8 +123,7 @@ class Routing {
 
 #undef QCN_TRY
 
-// The operator for ONNX Runtime, for poses and activations of one type. It computes in float32.
-template <bool half>
+// The operator for ONNX Runtime. It computes in float32, with the attribute half too.
 struct Operator : OrtCustomOp {
   Operator() : OrtCustomOp{} {
     version = kApiVersion;
@@ -144,9 +131,7 @@ struct Operator : OrtCustomOp {
     GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return nullptr; };  // the CPU's
     GetInputTypeCount = [](const OrtCustomOp*) { return std::size_t{kInputs}; };
     GetOutputTypeCount = [](const OrtCustomOp*) { return std::size_t{kOutputs}; };
-    GetInputType = [](const OrtCustomOp*, std::size_t index) {
-      return half && index < 2 ? ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16 : ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
-    };
+    GetInputType = [](const OrtCustomOp*, std::size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
     GetOutputType = [](const OrtCustomOp*, std::size_t) { return ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT; };
     GetInputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
     GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
@@ -168,7 +153,7 @@ struct Operator : OrtCustomOp {
     KernelComputeV2 = [](void* kernel, OrtKernelContext* context) -> OrtStatus* {
       const auto* routing = static_cast<const Routing*>(kernel);
       try {
-        return routing->run(context, half);
+        return routing->run(context);
       } catch (const std::bad_alloc&) {
         return routing->refuse("there is no memory");
       }
@@ -180,15 +165,13 @@ struct Operator : OrtCustomOp {
 }  // namespace
 }  // namespace qcn
 
-// The domain with both operators; null if there is no memory for it. ONNX Runtime keeps pointers to it while sessions
+// The domain with the operator; null if there is no memory for it. ONNX Runtime keeps pointers to it while sessions
 // live.
 static OrtCustomOpDomain* domain_of_operators(const OrtApi& api) {
-  static const qcn::Operator<false> single;
-  static const qcn::Operator<true> half;
+  static const qcn::Operator routing;
   OrtCustomOpDomain* domain = nullptr;
   OrtStatus* status = api.CreateCustomOpDomain("qcn", &domain);
-  if (!status) status = api.CustomOpDomain_Add(domain, &single);
-  if (!status) status = api.CustomOpDomain_Add(domain, &half);
+  if (!status) status = api.CustomOpDomain_Add(domain, &routing);
   if (!status) return domain;
   api.ReleaseStatus(status);
   return nullptr;

@@ -31,7 +31,7 @@ class Plugin final : public IPluginV2DynamicExt {
 
   bool supportsFormatCombination(std::int32_t position, const PluginTensorDesc* tensors, std::int32_t inputs,
                                  std::int32_t outputs) noexcept override {
-    return inputs == kInputs && outputs == kOutputs && Routing::supports(position, tensors[position], tensors[0]);
+    return inputs == kInputs && outputs == kOutputs && routing_.supports(position, tensors[position], tensors[0]);
   }
 
   // It cannot report that sizes do not fit: enqueue does.

@@ -56,7 +56,7 @@ class Plugin final : public IPluginV3, public IPluginV3OneCore, public IPluginV3
   bool supportsFormatCombination(std::int32_t position, const DynamicPluginTensorDesc* tensors, std::int32_t inputs,
                                  std::int32_t outputs) noexcept override {
     return inputs == kInputs && outputs == kOutputs &&
-           Routing::supports(position, tensors[position].desc, tensors[0].desc);
+           routing_.supports(position, tensors[position].desc, tensors[0].desc);
   }
 
   std::int32_t configurePlugin(const DynamicPluginTensorDesc* in, std::int32_t inputs, const DynamicPluginTensorDesc*,

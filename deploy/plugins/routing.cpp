@@ -5,8 +5,6 @@
 #include <cstring>
 #include <string>
 
-#include "em_routing_cuda.h"
-
 namespace qcn::plugin {
 
 using nvinfer1::DataType;
@@ -32,7 +30,8 @@ Fields::Fields(const Attributes& a)
               PluginField("stride", &a.stride, PluginFieldType::kINT32, 1),
               PluginField("iterations", &a.iterations, PluginFieldType::kINT32, 1),
               PluginField("mode", kModes[a.unit], PluginFieldType::kCHAR,
-                          static_cast<std::int32_t>(std::strlen(kModes[a.unit])))},
+                          static_cast<std::int32_t>(std::strlen(kModes[a.unit]))),
+              PluginField("half", &a.half, PluginFieldType::kINT32, 1)},
       collection_{static_cast<std::int32_t>(fields_.size()), fields_.data()} {}
 
 bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attributes) {
@@ -46,6 +45,7 @@ bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attr
     if (is("window", PluginFieldType::kINT32, 2)) a.window[0] = whole[0], a.window[1] = whole[1];
     if (is("stride", PluginFieldType::kINT32, 1)) a.stride = whole[0];
     if (is("iterations", PluginFieldType::kINT32, 1)) a.iterations = whole[0];
+    if (is("half", PluginFieldType::kINT32, 1)) a.half = whole[0];
     if (is("mode", PluginFieldType::kCHAR, 1)) {
       // Some parsers count the terminating zero.
       const auto* text = static_cast<const char*>(field.data);
@@ -82,14 +82,15 @@ nvinfer1::DimsExprs Routing::output(int index, const nvinfer1::DimsExprs* inputs
                     : nvinfer1::DimsExprs{4, {batch, parents, rows, columns}};
 }
 
-bool Routing::supports(int position, const nvinfer1::PluginTensorDesc& tensor, const nvinfer1::PluginTensorDesc& pose) {
+bool Routing::supports(int position, const nvinfer1::PluginTensorDesc& tensor,
+                       const nvinfer1::PluginTensorDesc& pose) const {
   if (tensor.format != nvinfer1::TensorFormat::kLINEAR) return false;
   if (position == 1) return tensor.type == pose.type;
   if (position > 1) return tensor.type == DataType::kFLOAT;
 #if NV_TENSORRT_MAJOR >= 10
   if (tensor.type == DataType::kBF16) return true;
 #endif
-  return tensor.type == DataType::kFLOAT || tensor.type == DataType::kHALF;
+  return tensor.type == DataType::kFLOAT || (attributes_.half && tensor.type == DataType::kHALF);
 }
 
 qcn_routing_shape Routing::shape(const nvinfer1::Dims* inputs) const {
@@ -130,8 +131,8 @@ std::size_t Routing::workspace(const nvinfer1::Dims* inputs) const {
 // Rotations are constants, so they are converted to the kernel's layout once, into memory that the plugin owns. While a
 // CUDA graph is captured nothing can be allocated: then they are converted into the workspace, in every launch.
 // TensorRT makes its first run outside of the graph.
-const float* Routing::rotors(const qcn_routing_shape& s, bool half, const void* rotation, void* workspace,
-                             cudaStream_t stream, int* error) {
+const float* Routing::rotors(const qcn_routing_shape& s, const void* rotation, void* workspace, cudaStream_t stream,
+                             int* error) {
   if (rotors_ && rotation_ == rotation) return rotors_;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   *error = cudaStreamIsCapturing(stream, &capturing);
@@ -149,8 +150,7 @@ const float* Routing::rotors(const qcn_routing_shape& s, bool half, const void* 
     }
     cudaThreadExchangeStreamCaptureMode(&mode);
   }
-  *error = qcn_cuda_routing_prepare(&s, half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE, static_cast<const float*>(rotation), to,
-                                    stream);
+  *error = qcn_cuda_routing_prepare(&s, arithmetic(), static_cast<const float*>(rotation), to, stream);
   if (*error != cudaSuccess) rotation_ = nullptr;
   return to;
 }
@@ -161,12 +161,13 @@ int Routing::enqueue(const nvinfer1::PluginTensorDesc* descriptions, const void*
   for (int i = 0; i < kInputs; ++i) dims[i] = descriptions[i].dims;
   const qcn_routing_shape s = shape(dims);
   const DataType given = descriptions[0].type;
-  const bool half = given == DataType::kHALF;
   int error = cudaSuccess;
-  const float* prepared = rotors(s, half, inputs[2], workspace, stream, &error);
+  const float* prepared = rotors(s, inputs[2], workspace, stream, &error);
   if (error != cudaSuccess) return error;
-  const qcn_cuda_type type = given == DataType::kFLOAT ? QCN_CUDA_FLOAT32 : half ? QCN_CUDA_FLOAT16 : QCN_CUDA_BFLOAT16;
-  return qcn_cuda_routing_forward(&s, half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE, type, inputs[0], inputs[1], prepared,
+  const qcn_cuda_type type = given == DataType::kFLOAT  ? QCN_CUDA_FLOAT32
+                             : given == DataType::kHALF ? QCN_CUDA_FLOAT16
+                                                        : QCN_CUDA_BFLOAT16;
+  return qcn_cuda_routing_forward(&s, arithmetic(), type, inputs[0], inputs[1], prepared,
                                   static_cast<const float*>(inputs[3]), static_cast<const float*>(inputs[4]),
                                   static_cast<float*>(outputs[0]), static_cast<float*>(outputs[1]), stream);
 }

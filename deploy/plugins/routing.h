@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "em_routing.h"
+#include "em_routing_cuda.h"
 
 namespace qcn::plugin {
 
@@ -22,6 +22,7 @@ struct Attributes {
   std::int32_t window[2] = {0, 0};
   std::int32_t stride = 1, iterations = 2;
   std::int32_t unit = 0;  // mode "unit", else "logistic"
+  std::int32_t half = 0;  // votes may be made in half precision
 };
 
 // A node's attributes as PluginFields, for TensorRT's creators: the ONNX parser looks for them, and a plan stores them.
@@ -34,7 +35,7 @@ class Fields {
   static bool read(const nvinfer1::PluginFieldCollection* fields, Attributes* attributes);
 
  private:
-  std::array<nvinfer1::PluginField, 4> fields_;
+  std::array<nvinfer1::PluginField, 5> fields_;
   nvinfer1::PluginFieldCollection collection_;
 };
 
@@ -50,9 +51,9 @@ class Routing {
   // The sizes of output `index`, from the sizes of the inputs.
   nvinfer1::DimsExprs output(int index, const nvinfer1::DimsExprs* inputs, nvinfer1::IExprBuilder& build) const;
 
-  // Poses and activations are float32, float16 or, where TensorRT has it, bfloat16, both of the same type. All other
-  // tensors are float32. From float16 the kernel computes votes in half precision, else all in float32.
-  static bool supports(int position, const nvinfer1::PluginTensorDesc& tensor, const nvinfer1::PluginTensorDesc& pose);
+  // Poses and activations are float32, bfloat16 where TensorRT has it, or, with the attribute half, what TensorRT 8.6
+  // makes float16 by itself; both of the same type. All other tensors are float32.
+  bool supports(int position, const nvinfer1::PluginTensorDesc& tensor, const nvinfer1::PluginTensorDesc& pose) const;
 
   // Whether the kernels support these sizes; if not, the reason goes to TensorRT's log.
   bool fits(const nvinfer1::Dims* inputs) const;
@@ -67,8 +68,9 @@ class Routing {
 
  private:
   qcn_routing_shape shape(const nvinfer1::Dims* inputs) const;
-  const float* rotors(const qcn_routing_shape& shape, bool half, const void* rotation, void* workspace,
-                      cudaStream_t stream, int* error);
+  const float* rotors(const qcn_routing_shape& shape, const void* rotation, void* workspace, cudaStream_t stream,
+                      int* error);
+  qcn_cuda_arithmetic arithmetic() const { return attributes_.half ? QCN_CUDA_HALF : QCN_CUDA_SINGLE; }
 
   const Attributes attributes_;
   // The rotations in the layout of the kernel, made in the first call, and the tensor they were made from.

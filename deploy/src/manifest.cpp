@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "error.h"
@@ -168,6 +169,22 @@ bool is_plain_name(const std::string& text) {
   return !text.empty() && text[0] != '.' && std::all_of(text.begin(), text.end(), plain);
 }
 
+// The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
+const std::map<std::string, std::string> FILES = {
+    {"native", "weights.safetensors"},
+    {"golden", "golden.safetensors"},
+    {"web", "page.html"},
+    {"onnx", "model*.onnx"},
+    {"onnx-fused", "model.fused*.onnx"},
+    {"onnx-tensorrt", "model.tensorrt*.onnx"},
+    {"torchscript", "model*.ts"},
+    {"pt2", "model*.pt2"},
+    {"executorch", "model*.pte"},
+    {"openvino", "model*.xml"},
+    {"openvino-weights", "model*.bin"},
+    {"triton", "triton*.tar"},
+};
+
 // Every format has its own file name, so no manifest leads a reader out of its bundle.
 void check_file(const Artefact& artefact) {
   const std::string &file = artefact.file, &format = artefact.format;
@@ -182,14 +199,8 @@ void check_file(const Artefact& artefact) {
     refuse("a file of the format trt must be named engines/NAME.engine, not " + quoted(file));
   }
   const std::string part = artefact.precision == "fp32" ? "" : "." + artefact.precision;
-  const std::string expected = format == "native"          ? "weights.safetensors"
-                               : format == "golden"        ? "golden.safetensors"
-                               : format == "web"           ? "page.html"
-                               : format == "onnx"          ? "model" + part + ".onnx"
-                               : format == "onnx-fused"    ? "model.fused" + part + ".onnx"
-                               : format == "onnx-tensorrt" ? "model.tensorrt" + part + ".onnx"
-                               : format == "torchscript"   ? "model" + part + ".ts"
-                                                           : "model" + part + ".pt2";
+  std::string expected = FILES.at(format);
+  if (const size_t star = expected.find('*'); star != std::string::npos) expected.replace(star, 1, part);
   if (file != expected)
     refuse("a file of the format " + format + " in " + artefact.precision + " must be named " + expected + ", not " +
            quoted(file));
@@ -205,6 +216,12 @@ std::string fact(const Artefact& artefact, const Json& facts, const char* name) 
   if (!found || found->is_null()) return "";
   const std::string& text = found->text(artefact.file + ": the fact '" + name + "'");
   return printable(text) ? text : "";
+}
+
+// A truth among the facts, false where there is none.
+bool truth(const Artefact& artefact, const Json& facts, const char* name) {
+  const Json* found = facts.find(name);
+  return found && !found->is_null() && found->boolean(artefact.file + ": the fact '" + name + "'");
 }
 
 Tolerance parse_tolerance(const Json& json, const Artefact& artefact, const Signature& signature) {
@@ -235,14 +252,15 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, what); };
   Artefact artefact;
   artefact.file = plain_text(entry("file"), "file");
-  artefact.format = one_of(
-      entry("format"), {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web"},
-      artefact.file + ": format");
+  artefact.format = one_of(entry("format"),
+                           {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt",
+                            "web", "triton", "openvino", "openvino-weights", "executorch"},
+                           artefact.file + ": format");
   artefact.precision =
       one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16", "int8"}, artefact.file + ": precision");
   if ((artefact.format == "golden") != (artefact.precision == "fp64") ||
-      (artefact.format == "native" && artefact.precision == "bf16") ||
-      (artefact.format == "web" && artefact.precision != "fp32")) {
+      ((artefact.format == "native" || artefact.format == "web") && artefact.precision == "bf16") ||
+      (artefact.format == "executorch" && artefact.precision != "fp32")) {
     refuse(artefact.file + ": a file of the format " + artefact.format + " is not in " + artefact.precision);
   }
   check_file(artefact);
@@ -289,6 +307,8 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
         sm->integer(artefact.file + ": the fact 'sm'", std::numeric_limits<std::int64_t>::min(), kMaxBytes);
     artefact.sm = number > 0 && number < kMaxCount ? static_cast<int>(number) : 0;
   }
+  artefact.hardware_compatible = truth(artefact, facts, "hardware_compatible");
+  artefact.stripped = truth(artefact, facts, "stripped");
   return artefact;
 }
 

@@ -46,6 +46,8 @@ struct Artefact {
   // Of a TensorRT engine.
   std::string flavour, version, gpu;
   int sm = 0;
+  bool hardware_compatible = false;  // every GPU from sm80 on runs it
+  bool stripped = false;             // it has no weights in it
 
   std::string rebuild_in(const std::string& folder) const;  // the command for the bundle in this folder
 };

@@ -230,19 +230,17 @@ double microseconds(const std::function<void(cudaStream_t)>& work, int calls) {
   return times[times.size() / 2];
 }
 
-// In half precision poses and activations come in float16, as a TensorRT engine's do.
-template <class Element>
+// Poses and activations come in float32, as the TensorRT plugin is given them.
 struct Layer {
   Case c;
   qcn_cuda_arithmetic arithmetic;
-  DeviceArray<Element> pose, activation;
-  DeviceArray<float> rotation, beta_u, beta_a, rotors, out_pose, out_activation;
+  DeviceArray<float> pose, activation, rotation, beta_u, beta_a, rotors, out_pose, out_activation;
 
   Layer(const Case& from, qcn_cuda_arithmetic by)
       : c(from),
         arithmetic(by),
-        pose(cast<Element>(c.pose)),
-        activation(cast<Element>(c.activation)),
+        pose(c.pose),
+        activation(c.activation),
         rotation(c.rotation),
         beta_u(c.beta_u),
         beta_a(c.beta_a),
@@ -261,7 +259,7 @@ struct Layer {
     return tile;
   }
   void run(int tile, cudaStream_t stream) const {
-    forward<Element>(c, arithmetic, tile, pose, activation, rotors, beta_u, beta_a, out_pose, out_activation, stream);
+    forward<float>(c, arithmetic, tile, pose, activation, rotors, beta_u, beta_a, out_pose, out_activation, stream);
   }
 };
 
@@ -275,7 +273,6 @@ struct Time {
 };
 
 // The four capsule layers of the paper's network on a 32x32 image, each alone and, as tile -1, all in one graph.
-template <class Element>
 void bench(qcn_cuda_arithmetic arithmetic, bool sweep, std::vector<Time>* times) {
   const auto add = [&](const Case& c, const std::string& layer, int tile, bool chosen, double time) {
     const int batch = c.shape.batch;
@@ -285,11 +282,11 @@ void bench(qcn_cuda_arithmetic arithmetic, bool sweep, std::vector<Time>* times)
         {layer, arithmetic, batch, tile, qcn_cuda_routing_describe(&c.shape, arithmetic, tile), chosen, time});
   };
   for (int batch : {1, 64, 256}) {
-    const Layer<Element> layers[] = {{random_case("layer 1", {batch, 32, 16, 16, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
-                                     {random_case("layer 2", {batch, 16, 12, 12, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
-                                     {random_case("layer 3", {batch, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
-                                     {random_case("classes", {batch, 16, 4, 4, 4, 4, 1, 5, 2, 1, 0}), arithmetic}};
-    for (const Layer<Element>& layer : layers) {
+    const Layer layers[] = {{random_case("layer 1", {batch, 32, 16, 16, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
+                            {random_case("layer 2", {batch, 16, 12, 12, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
+                            {random_case("layer 3", {batch, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0}), arithmetic},
+                            {random_case("classes", {batch, 16, 4, 4, 4, 4, 1, 5, 2, 1, 0}), arithmetic}};
+    for (const Layer& layer : layers) {
       for (int tile : fitting_tiles(layer.c.shape, arithmetic)) {
         const bool chosen = tile == layer.chosen();
         if (!chosen && !sweep) continue;
@@ -299,7 +296,7 @@ void bench(qcn_cuda_arithmetic arithmetic, bool sweep, std::vector<Time>* times)
       }
     }
     const auto all = [&](cudaStream_t stream) {
-      for (const Layer<Element>& layer : layers) layer.run(kChosen, stream);
+      for (const Layer& layer : layers) layer.run(kChosen, stream);
     };
     add(layers[0].c, "all four", kChosen, true, microseconds(all, 5));
   }
@@ -308,9 +305,9 @@ void bench(qcn_cuda_arithmetic arithmetic, bool sweep, std::vector<Time>* times)
 std::vector<Time> bench(bool sweep) {
   std::vector<Time> times;
   std::printf("\nmicroseconds, CUDA graph\n%-7s %-10s %6s %5s %10s\n", "", "layer", "batch", "tile", "time");
-  bench<float>(QCN_CUDA_SINGLE, sweep, &times);
+  bench(QCN_CUDA_SINGLE, sweep, &times);
   const qcn_routing_shape any = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
-  if (!fitting_tiles(any, QCN_CUDA_HALF).empty()) bench<__half>(QCN_CUDA_HALF, sweep, &times);
+  if (!fitting_tiles(any, QCN_CUDA_HALF).empty()) bench(QCN_CUDA_HALF, sweep, &times);
   return times;
 }
 

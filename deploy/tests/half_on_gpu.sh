@@ -2,7 +2,7 @@
 # Routing in half precision on a machine with a GPU: tests the kernels, then times float32 beside float16 on the
 # full-size QCN's four capsule layers at batch 1, 64 and 256, each alone and all four as a CUDA graph, on every tile.
 #   usage: half_on_gpu.sh WORKDIR OUTDIR
-#     WORKDIR   where the kernels are compiled        OUTDIR   cuda_routing.log, half.json and ptxas.log go there
+#     WORKDIR   where the kernels are compiled, unless they are there      OUTDIR   cuda_routing.log and half.json go there
 #   ARCH: for nvcc, as sm_90 (native). Needs nvcc and 100 seconds on 16 cores. What the kernels should choose by these
 #   times: python benchmarks/routing_cost.py OUTDIR/half.json
 set -euo pipefail
@@ -13,11 +13,13 @@ mkdir -p "$work" "$out"
 begun=$SECONDS
 say() { echo "[$((SECONDS - begun)) s] $*"; }
 
-say "compiling the kernels"
-nvcc -std=c++17 -O3 -arch="${ARCH:-native}" -split-compile=0 -Xptxas=-v -I"$root/deploy/kernels" \
-  -c "$root/deploy/kernels/em_routing.cu" -o "$work/em_routing.o" >"$out/ptxas.log" 2>&1 || { tail -30 "$out/ptxas.log"; exit 1; }
-nvcc -std=c++17 -O1 -arch="${ARCH:-native}" -I"$root/deploy/kernels" "$root/deploy/tests/cuda_routing.cu" \
-  "$work/em_routing.o" -o "$work/cuda_routing"
+if [ ! -x "$work/cuda_routing" ]; then
+  say "compiling the kernels"
+  nvcc -std=c++17 -O3 -arch="${ARCH:-native}" -split-compile=0 -I"$root/deploy/kernels" \
+    -c "$root/deploy/kernels/em_routing.cu" -o "$work/em_routing.o"
+  nvcc -std=c++17 -O1 -arch="${ARCH:-native}" -I"$root/deploy/kernels" "$root/deploy/tests/cuda_routing.cu" \
+    "$work/em_routing.o" -o "$work/cuda_routing"
+fi
 say "tests, and times of every tile"
 export QCN_COMMIT=${QCN_COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)}
 "$work/cuda_routing" --sweep --json "$out/half.json" 2>&1 | tee "$out/cuda_routing.log" | grep -v ^PASS

@@ -50,6 +50,11 @@ void test_choice() {
   Artefact one = half;
   one.file = "engines/fp16-b1-sm90-trt8.6.0.engine", one.min_batch = one.opt_batch = one.max_batch = 1;
   check(chosen(bundle({one, half})) == half.file, "of two alike, the one of larger batches");
+  Artefact anywhere = engine("fp16-ampere-plus.engine", "fp16", "8.6.0", 80), bare = half;
+  anywhere.hardware_compatible = true, bare.stripped = true;
+  check(chosen(bundle({anywhere})) == anywhere.file, "a hardware-compatible engine of another GPU is run");
+  check(chosen(bundle({anywhere, half})) == half.file, "but not where there is one of this GPU");
+  check(chosen(bundle({bare, full})) == full.file, "an engine without weights is passed over");
 }
 
 void test_refusals() {

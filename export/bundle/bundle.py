@@ -4,6 +4,7 @@
     manifest.sha256       the sha256 of manifest.json itself (digest.py)
     weights.safetensors   the program (`qcn.export.program`) golden.safetensors   images and the reference's answers
     model.onnx            model.fused.onnx, model.fp16.onnx  model.ts, model.pt2  for torch
+    model.xml, model.bin  OpenVINO's graph and its weights
     engines/*.engine      TensorRT plans, with a copy of each one's entry, for people, in a .json beside it
 
 A file is handed out after its hash was checked, and no symbolic link in a bundle is followed (inside.py). A new file is
@@ -35,6 +36,7 @@ from qcn.export.bundle.manifest import (
     Format,
     Manifest,
     Source,
+    file_of,
     ports,
 )
 from qcn.export.bundle.tolerance import tolerances
@@ -197,10 +199,12 @@ class Bundle:
         *,
         batch: Batch | None = None,
         plugin: bool = False,
+        beside: Format | None = None,
     ) -> Iterator[Draft]:
         """Add an artefact, or replace it: the block writes `draft.path`, and sets `draft.found` and `draft.facts`.
 
-        The bundle takes it in when the block ends well, and stays as it was when it does not.
+        Where a format has two files, the block writes that of `beside` too, into the same folder. The bundle takes
+        them in when the block ends well, and stays as it was when it does not.
         """
         planned = _planned(file, format, precision, rebuild, batch, plugin)
         if format != "golden":
@@ -209,7 +213,11 @@ class Bundle:
             draft = Draft(aside / file)
             draft.path.parent.mkdir(parents=True, exist_ok=True)
             yield draft
-            self._take_in(aside, [(draft, planned)])
+            made = [(draft, planned)]
+            if beside:
+                other = _planned(file_of(beside, precision), beside, precision, rebuild, batch)
+                made.append((Draft(aside / other.file, draft.found), other))
+            self._take_in(aside, made)
 
     def _take_in(self, aside: Path, made: list[tuple[Draft, Artefact]]) -> None:
         """Artefacts that lie aside, into the bundle as it is now: others may have added to it meanwhile."""

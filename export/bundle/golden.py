@@ -19,17 +19,20 @@ The answers are those that files of the bundle must give: the trained network's.
 ones ending in .float32 are of the same program in float32, with all of its rounding, and so say how far apart two
 bodies of it may be. What the trained network itself answered is there too, to show what the plan costs.
 
-With them (`qcn.export.bundle.arrays`) go four texts in JSON. Three are lists: `rows`, what each row is; `inputs_only`,
-the rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the
-names of the classes. The fourth is `preprocessing`, what makes the inputs of the images. The last two must be the
-manifest's. `qcn.export.reference` makes all of it; no torch here.
+With them (`qcn.export.bundle.arrays`) go texts in JSON. Three are lists: `rows`, what each row is; `inputs_only`, the
+rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the names
+of the classes. The fourth is `preprocessing`, what makes the inputs of the images. The last two must be the manifest's.
+The fifth, which a calibrated bundle lacks, is `floors`: for fp16 and for bf16, the largest error that rounding to it
+makes in each array, by names such as activation, capsules1.pose, capsules1/iteration2/mean. `qcn.export.reference`
+makes all of it; no torch here.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ from qcn.export.bundle.arrays import read_arrays, write_arrays
 from qcn.export.program import Array
 from qcn.text import readable
 
+Floors = dict[str, dict[str, float]]  # by precision and array
 SCHEMA = "2"
 QUANTITIES = ("mean", "variance", "activation")
 TRAINED = "trained"
@@ -73,6 +77,7 @@ class Golden:
     and its poses are [N, K, 0].
 
     `plan` says that the answers are those of a calibrated network's plan, and `trained` what the trained network gave.
+    `floors` are the noise floors of half precisions, by precision and array.
     """
 
     rows: tuple[str, ...]
@@ -90,6 +95,7 @@ class Golden:
     inputs_only: tuple[str, ...] = ()
     plan: bool = False
     trained: Answers | None = None
+    floors: Floors = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse names and arrays that are not of their kind: they may come from a file."""
@@ -141,6 +147,16 @@ class Golden:
         """What the network answers with: its activations, and its poses if it has any."""
         return ("activation", "pose") if self.reference.pose.size else ("activation",)
 
+    def arrays(self, name: str) -> tuple[Array, Array]:
+        """One of the answers in float64 and in float32: activation, LAYER.pose or LAYER/iterationT/mean."""
+        step, _, quantity = name.rpartition("/")
+        layer, _, output = name.rpartition(".")
+        if step:
+            return getattr(self.steps[step], quantity), getattr(self.steps_float32[step], quantity)
+        if layer:
+            return getattr(self.layers[layer], output), getattr(self.layers_float32[layer], output)
+        return getattr(self.reference, name), getattr(self.float32, name)
+
     def judged_by(self, precision: str) -> str:
         """Which tolerance counts for a file in this precision (`qcn.export.bundle.tolerance`)."""
         return "plan" if self.plan else precision
@@ -179,6 +195,14 @@ def step_names(layers: Sequence[str], iterations: int) -> list[str]:
     return [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
 
 
+def flat(answers: Answers, layers: Mapping[str, Answers], steps: Mapping[str, Step]) -> dict[str, Array]:
+    """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
+    named = {"activation": answers.activation, "pose": answers.pose}
+    named |= {f"{layer}.{of}": getattr(one, of) for layer, one in layers.items() for of in ("activation", "pose")}
+    named |= {f"{step}/{of}": getattr(one, of) for step, one in steps.items() for of in QUANTITIES}
+    return {name: array for name, array in named.items() if array.size}  # a network without poses has empty ones
+
+
 def write(path: Path, golden: Golden) -> None:
     """Write the file `path`."""
     arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
@@ -196,6 +220,7 @@ def write(path: Path, golden: Golden) -> None:
             arrays |= {f"{_dotted(name)}.{of}{ending}": getattr(step, of) for of in QUANTITIES}
     texts: dict[str, Any] = {"rows": golden.rows, "inputs_only": golden.inputs_only, "classes": golden.classes}
     texts |= {"preprocessing": asdict(golden.preprocessing)}
+    texts |= {"floors": golden.floors} if golden.floors else {}
     write_arrays(path, arrays, SCHEMA, **{name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()})
 
 
@@ -206,7 +231,7 @@ def read(path: Path) -> Golden:
         written = records.parse(texts["preprocessing"], "'preprocessing'")
         spec = records.read(Preprocessing, written, "'preprocessing'")
         rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
-        return _golden(rows, without, classes, spec, arrays)
+        return replace(_golden(rows, without, classes, spec, arrays), floors=_floors(texts))
     except KeyError as error:
         raise UsageError(f"{path} is not a golden file: it has no {error}") from error
     except (UsageError, ValueError, RecursionError) as error:
@@ -218,6 +243,15 @@ def _names(texts: Mapping[str, str], name: str) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(type(row) is str for row in names):
         raise UsageError(f"'{name}' must be a list of text, not {names!r}")
     return tuple(names)
+
+
+def _floors(texts: Mapping[str, str]) -> Floors:
+    found = records.parse(texts.get("floors", "{}"), "'floors'")
+    if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
+        raise UsageError("'floors' must say, by precision, the noise floor of each array")
+    if odd := [x for of in found.values() for x in of.values() if not (type(x) is float and 0 <= x < math.inf)]:
+        raise UsageError(f"a noise floor must be a positive number, not {odd[0]!r}")
+    return found
 
 
 def _golden(

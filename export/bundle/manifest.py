@@ -32,7 +32,10 @@ MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
 BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
 
-Format = Literal["native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web"]
+Format = Literal[
+    "native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web", "triton", "openvino",
+    "openvino-weights", "executorch"
+]  # fmt: skip
 # The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
 FILES: dict[Format, str] = {
     "native": WEIGHTS,
@@ -43,19 +46,25 @@ FILES: dict[Format, str] = {
     "onnx-fused": "model.fused*.onnx",
     "onnx-tensorrt": "model.tensorrt*.onnx",
     "web": "page.html",
+    "triton": "triton*.tar",
+    "openvino": "model*.xml",
+    "openvino-weights": "model*.bin",
+    "executorch": "model*.pte",
 }
 CARRY_CODE: tuple[Format, ...] = ("torchscript", "pt2")  # whose files can do anything when they are loaded or run
 ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
 # Those that are not made in any precision: the weights, where only `qcn calibrate` chooses; a page, which has
-# those of fp32; and the expected answers.
+# them; a .pte file, whose half precision cannot be read; and the expected answers.
 MADE_IN: dict[Format, tuple[AnyPrecision, ...]] = {
     "native": ("fp32", "fp16", "int8"),
-    "web": ("fp32",),
+    "web": ("fp32", "fp16", "int8"),
+    "executorch": ("fp32",),
     "golden": ("fp64",),
 }
 COMMANDS = ("qcn export ", "qcn calibrate ")  # that make files of a bundle
 # Facts of engines that are read again, and their kinds; each may be left out or null.
 FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
+FACTS |= {"hardware_compatible": bool, "stripped": bool}  # which engines libqcn can run is decided by them too
 MOST_IMAGES = 65536  # at once; libqcn reads no more
 MOST_CLASSES = MOST_PIXELS_A_SIDE = 65536  # likewise
 MOST_NUMBERS = 1 << 26  # of the network's input, likewise

@@ -1,13 +1,15 @@
 """How far a backend's answers may be from the float64 reference, by precision. The manifest says it of each file.
 
 The **noise floor** of an output is the largest error that the trained network itself makes in float32, on the golden
-images, and at least one unit in the last place of the output's largest value: on few images float32 may be lucky. A
-backend is another way of rounding, so what is allowed is a number of noise floors:
+images, and at least one unit in the last place of the output's largest value: on few images float32 may be lucky. In
+half precision it is what the same arithmetic does with every rounding to that precision in it
+(`qcn.export.reference.half_floors`). A backend is another way of rounding, so what is allowed is a number of noise
+floors:
 
     fp32    16. The floor is one float32 evaluation: honest exports were seen at up to 6. The least of the planted
             faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
-    fp16    4 · 2¹³: float16 has 13 bits less than float32
-    bf16    4 · 2¹⁶, likewise
+    fp16    8. Honest graphs were seen at up to 3
+    bf16    8, likewise
     plan    8, for a calibrated network (`qcn.export.quantise`). Its expected answers are those of its own program in
             float64, rounded to int8 where that is. The noise floor is what the rest of its rounding does to these:
             float32, half precision in the layers that have it, and numbers that lie so near the middle between two
@@ -16,18 +18,19 @@ backend is another way of rounding, so what is allowed is a number of noise floo
 No tolerance exceeds a quarter of the output's largest value: a network that is all noise cannot be compared.
 
 A decision may change only within the **tie band**: where the trained network prefers its own class by so little that
-rounding turns it round. That is 2 noise floors in fp32 (each of two activations may be off by one), and one noise floor
-times the ratio of unit roundoffs in half precision, 2¹³ in fp16 and 2¹⁶ in bf16: a quarter of the tolerance. In
-correct half-precision networks the difference between two activations was seen to be off by half of that at most.
-No torch here.
+rounding turns it round. That is 2 noise floors: each of two activations may be off by one. No torch here.
 """
+
+from typing import Literal
 
 import numpy as np
 
+from qcn.errors import UsageError
 from qcn.export.bundle.golden import Golden
 from qcn.export.program import Array
 
-FLOORS = {"fp64": 16.0, "fp32": 16.0, "fp16": 4 * 2.0**13, "bf16": 4 * 2.0**16, "plan": 8.0}
+FLOORS = {"fp64": 16.0, "fp32": 16.0, "fp16": 8.0, "bf16": 8.0, "plan": 8.0}
+HALVES: tuple[Literal["fp16", "bf16"], ...] = ("fp16", "bf16")
 # The tie band as a share of the tolerance.
 TIES = {"fp64": 1 / 8, "fp32": 1 / 8, "fp16": 1 / 4, "bf16": 1 / 4, "plan": 1 / 4}
 
@@ -42,20 +45,30 @@ def noise_floor(exact: Array, single: Array) -> float:
     return max(float(np.abs(single - exact).max()), last_place(exact))
 
 
-def tolerance(exact: Array, single: Array, precision: str) -> float:
-    """The largest absolute error that is allowed in this precision."""
-    allowed = min(FLOORS[precision] * noise_floor(exact, single), float(np.abs(exact).max()) / 4)
+def floor_of(golden: Golden, name: str, precision: str) -> float:
+    """The noise floor of one of the golden arrays, such as activation, capsules1.pose or capsules1/iteration2/mean."""
+    exact, single = golden.arrays(name)
+    floor = noise_floor(exact, single)
+    if golden.plan or precision not in HALVES:
+        return floor
+    if name not in golden.floors.get(precision, {}):
+        raise UsageError(f"the golden answers do not say what rounding to {precision} does: export the bundle again")
+    return max(floor, golden.floors[precision][name])
+
+
+def tolerance(exact: Array, floor: float, precision: str) -> float:
+    """The largest absolute error that is allowed in this precision, given its noise floor."""
+    allowed = min(FLOORS[precision] * floor, float(np.abs(exact).max()) / 4)
     return max(allowed, float(np.finfo(np.float32).smallest_normal))
 
 
-def tie_band(exact: Array, single: Array, precision: str) -> float:
+def tie_band(golden: Golden, precision: str) -> float:
     """By how much the reference may have preferred its own class for a change of it to be a tie, in this precision."""
-    return TIES[precision] * tolerance(exact, single, precision)
+    held = golden.judged_by(precision)
+    return TIES[held] * tolerance(golden.reference.activation, floor_of(golden, "activation", held), held)
 
 
 def tolerances(golden: Golden, precision: str) -> dict[str, float]:
     """That of each output of the network."""
     held = golden.judged_by(precision)
-    return {
-        name: tolerance(getattr(golden.reference, name), getattr(golden.float32, name), held) for name in golden.outputs
-    }
+    return {name: tolerance(golden.arrays(name)[0], floor_of(golden, name, held), held) for name in golden.outputs}

@@ -1,10 +1,11 @@
 """Routing as one node per capsule layer: `EMRouting` of the domain `qcn`, for the fused kernels of `deploy/`.
 
     inputs      pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …] where all
-                places of a window share their rotations), beta_u [J], beta_a [J]; the first two in float32, float16
-                or bfloat16, the others in float32
+                places of a window share their rotations), beta_u [J], beta_a [J]; the first two in float32 or
+                bfloat16, the others in float32
     outputs     pose [B, J, 3, H', W'], activation [B, J, H', W'], in float32
-    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit")
+    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit"), half (1: votes may be made in float16;
+                poses are float32 even so, since layers give them out in float32, and a cast is one more kernel)
 
 A TensorRT plugin or a custom operator of ONNX Runtime stands behind the node. Where there is neither, the file still
 runs: each node is also a function of the model, whose body is the unrolled form.
@@ -29,7 +30,7 @@ def route(
     g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
 ) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer, as one node: see `qcn.export.onnx.unrolled.route`."""
-    type_ = TYPES[op.precision]
+    type_ = _given(op)
     pose, activation = g.cast("pose.cast", pose, type_), g.cast("activation.cast", activation, type_)
     weights = [g.weight(role, arrays[name]) for role, name in zip(INPUTS[2:], op.arrays, strict=True)]
     inputs = [pose, activation, *weights]
@@ -38,6 +39,7 @@ def route(
         "stride": op.stride,
         "iterations": op.iterations,
         "mode": op.mode,
+        "half": int(op.precision == "fp16"),
     }
     outputs = [GraphValue(g.name(name), TensorProto.FLOAT) for name in ("pose", "activation")]
     node = helper.make_node(
@@ -54,10 +56,15 @@ def route(
     return outputs[0], outputs[1]
 
 
+def _given(op: Route) -> int:
+    """The type of a layer's poses and activations."""
+    return TYPES["fp32" if op.precision == "fp16" else op.precision]
+
+
 def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attributes: list[str]) -> FunctionProto:
     """The node as a function: the unrolled form, with its weights as constants inside."""
     g = Graph(opset)
-    inputs = [GraphValue(name, TYPES[op.precision]) for name in INPUTS[:2]]
+    inputs = [GraphValue(name, _given(op)) for name in INPUTS[:2]]
     with g.scope("unrolled"):
         outputs = unrolled.route(g, op, map, arrays, inputs[0], inputs[1])
     given = zip(OUTPUTS, outputs, strict=True)

@@ -52,7 +52,8 @@ def pairs(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> 
         if not parts:
             given.append(g.weight("bias", program.arrays[op.bias].astype(np.float32) * (scale * scales)))
         if isinstance(op, Convolution):
-            parts.append(g.node("Conv", role, *given, **_windows(op, i)))
+            # TensorRT 8.6 reads the size of a kernel that is not an initializer from this attribute, and nowhere else.
+            parts.append(g.node("Conv", role, *given, kernel_shape=list(weight.shape[2:]), **_windows(op, i)))
         else:
             parts.append(g.node("Gemm", role, *given, transB=1))
     return parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)

@@ -8,8 +8,9 @@ program is found in float16, and in fp32 if there is no half-precision number in
 operation what it computes in, and a file of it must have each of them so; its precision is then the lowest of them.
 What a file does not say, or says in a way that is not ours, is not guessed: `Seen(None, why)`.
 
-    onnx_file    ONNX graphs, from the protobuf
-    torch_file   TorchScript and pt2, from the zip
+    onnx_file       ONNX graphs, from the protobuf; also that in a server's model repository
+    torch_file      TorchScript and pt2, from the zip
+    openvino_file   OpenVINO's graphs, from the XML
 
 A TensorRT engine can be read by TensorRT alone (`qcn.export.tensorrt.receipt`).
 """
@@ -21,11 +22,17 @@ from pathlib import Path
 
 from qcn.errors import UsageError
 from qcn.export.bundle.manifest import Format
-from qcn.export.precision import onnx_file, torch_file
+from qcn.export.precision import onnx_file, openvino_file, torch_file
 from qcn.export.precision.products import Products
 from qcn.export.program import Product, Program, Shape
 from qcn.export.tensorrt.receipt import ELEMENT_TYPES, FLOATS
+from qcn.export.triton.repository import network_graph
 from qcn.names import PRECISIONS, AnyPrecision
+
+
+def _in_repository(path: Path) -> Products:
+    return onnx_file.read_graph(network_graph(path))
+
 
 READERS = {
     "onnx": onnx_file.read,
@@ -33,6 +40,14 @@ READERS = {
     "onnx-fused": onnx_file.read,
     "torchscript": torch_file.read_torchscript,
     "pt2": torch_file.read_pt2,
+    "triton": _in_repository,
+    "openvino": openvino_file.read,
+}
+# Where a file does not say it, who does.
+ELSEWHERE: dict[str, str] = {
+    "trt": "an engine's precision can be read by TensorRT alone",
+    "openvino-weights": "the graph says what these weights are for",
+    "executorch": "a .pte file is for ExecuTorch alone to read",
 }
 ROUTING = 3  # convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`)
 
@@ -58,8 +73,8 @@ def read(path: Path, format: Format, program: Program) -> Seen:
         return Seen("fp64")
     if format in ("native", "web"):  # a page has the same weights
         return _native(program)
-    if format not in READERS:
-        return Seen(None, "an engine's precision can be read by TensorRT alone", readable=False)
+    if format in ELSEWHERE:
+        return Seen(None, ELSEWHERE[format], readable=False)
     try:
         products = READERS[format](path)
     except UsageError as error:

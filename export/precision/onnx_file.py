@@ -49,20 +49,29 @@ class _Graph:
 
 def read(path: Path) -> Products:
     """The products of a graph; UsageError says why they cannot be read."""
-    types = _inferred(path)
+    return read_graph(_content(path))
+
+
+def read_graph(content: bytes) -> Products:
+    """The same, of a graph's bytes."""
+    types = _inferred(content)
     return Products(tuple(types.weights), frozenset(TYPES[type_] for type_ in types.seen if type_ in TYPES))
 
 
 def convolutions(path: Path) -> dict[str, str]:
     """The type of each convolution and linear layer by its node's name, as a TensorRT receipt wants them."""
-    return _inferred(path).by_name
+    return _inferred(_content(path)).by_name
 
 
-def _inferred(path: Path) -> "_Types":
+def _content(path: Path) -> bytes:
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"the graph has more than {MOST_BYTES:,} bytes")
+    return path.read_bytes()
+
+
+def _inferred(content: bytes) -> "_Types":
     try:
-        graph, functions = _model(memoryview(path.read_bytes()))
+        graph, functions = _model(memoryview(content))
     except (IndexError, ValueError) as error:
         raise UsageError(f"it is not an ONNX graph: {error}") from None
     types = _Types(functions)

@@ -9,7 +9,7 @@ asked (`qcn.export.tensorrt.receipt`), so that an engine in another precision is
 
 import hashlib
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,13 @@ class Engine:
 
 def file_name(facts: dict[str, Any]) -> str:
     """An engine's file name, such as fp16-b1-8-64-sm90-trt8.6.0.engine; its facts lie beside it as .json."""
+    traits = {"tf32": "tf32", "plugin": "fused", "refittable": "refittable", "stripped": "stripped"}
     parts = [
-        facts["precision"] + ("-tf32" if facts["tf32"] else "") + ("-fused" if facts["plugin"] else ""),
+        "-".join([facts["precision"], *(word for trait, word in traits.items() if facts[trait])]),
         "b" + str(Batch(*facts["batch"])).replace(":", "-"),
         *([f"sm{facts['sm']}"] if facts["sm"] else []),
+        *(["ampere-plus"] if facts["hardware_compatible"] else []),
+        *(["compatible"] if facts["version_compatible"] else []),
         ("rtx" if facts["flavour"] == "rtx" else "trt") + facts["version"],
     ]
     return "-".join(parts) + ".engine"
@@ -120,6 +123,7 @@ def build(
         "precision_found": request.precision if found.met else None,
         "tf32": request.tf32,
         "plugin": plugin.facts() if plugin else None,
+        **asdict(request.fleet),
         "batch": list(astuple(request.batch)),
         "inputs": [_described(network.get_input(index)) for index in range(network.num_inputs)],
         "outputs": [_described(network.get_output(index)) for index in range(network.num_outputs)],

@@ -1,11 +1,12 @@
 """What engine to build, and TensorRT's builder set up for it."""
 
 import ctypes
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from qcn.errors import BuildError, MissingError, UsageError, unknown_name
+from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
 from qcn.export.tensorrt.find import TensorRT
 from qcn.export.tensorrt.progress import BuildLog
@@ -20,6 +21,27 @@ _BORROWED = {
 
 
 @dataclass(frozen=True)
+class Fleet:
+    """Of an engine for many machines, or for a network that will be trained again.
+
+    version_compatible    newer versions of TensorRT run it too, by the lean runtime of the one that built it
+    hardware_compatible   every GPU from Ampere (sm80) on runs it, and not only the kind that built it
+    refittable            `qcn refit` can give it other weights
+    stripped              it has no weights at all, until `qcn refit` gives it some
+    """
+
+    version_compatible: bool = False
+    hardware_compatible: bool = False
+    refittable: bool = False
+    stripped: bool = False
+
+    @property
+    def asked(self) -> list[str]:
+        """What is asked for, by name."""
+        return [name for name, on in asdict(self).items() if on]
+
+
+@dataclass(frozen=True)
 class BuildRequest:
     """What engine to build.
 
@@ -31,6 +53,7 @@ class BuildRequest:
     workspace       MiB of GPU memory that kernels may use; None: all there is
     timing_cache    file that keeps the kernels' timings between builds
     sm              the compute capability to build for, where it is not this machine's (TensorRT-RTX only)
+    fleet           what it gives up speed for, to serve more than one machine or network
     """
 
     precision: OperationPrecision
@@ -40,6 +63,7 @@ class BuildRequest:
     workspace: int | None = None
     timing_cache: Path | None = None
     sm: int | None = None
+    fleet: Fleet = Fleet()
 
     def __post_init__(self) -> None:
         if self.precision not in (known := (*PRECISIONS, "int8")):
@@ -56,6 +80,22 @@ def check_support(request: BuildRequest, tensorrt: TensorRT) -> None:
         raise MissingError(f"bf16 needs TensorRT 10 or newer, this is {tensorrt}; use --precision fp16")
     if request.sm is not None and request.sm not in tensorrt.known_sms:
         raise UsageError(f"{tensorrt} cannot be told to build for sm{request.sm}; build on such a machine")
+    _check_fleet(request.fleet, tensorrt)
+
+
+def _check_fleet(fleet: Fleet, tensorrt: TensorRT) -> None:
+    if fleet.stripped and not hasattr(tensorrt.module.BuilderFlag, "STRIP_PLAN"):
+        raise MissingError(f"--stripped needs TensorRT 10 or newer, this is {tensorrt}; --refittable is what it has")
+    if tensorrt.flavour == "rtx" and fleet.version_compatible:
+        raise MissingError(f"{tensorrt} has no lean runtime, by which other versions would run its engines")
+    if tensorrt.flavour == "rtx" and fleet.hardware_compatible:
+        raise UsageError(f"an engine of {tensorrt} runs on every GPU that it knows: leave out --hardware-compatible")
+    if fleet.hardware_compatible and targets.on_jetson():
+        raise MissingError(
+            "TensorRT builds no hardware-compatible engines on a Jetson: leave out --hardware-compatible"
+        )
+    if tensorrt.flavour == "rtx" and fleet.asked and targets.this_gpu() is None:
+        raise MissingError(f"{tensorrt} builds such engines ({', '.join(fleet.asked)}) only where there is a GPU")
 
 
 def configure(builder: Any, network: Any, request: BuildRequest, tensorrt: TensorRT) -> tuple[Any, list[str]]:
@@ -78,8 +118,21 @@ def configure(builder: Any, network: Any, request: BuildRequest, tensorrt: Tenso
     if request.sm is not None:
         config.num_compute_capabilities = 1
         config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{request.sm}"), 0)
+    _set_fleet(config, request.fleet, trt)
     _set_batch(config, builder, network, request)
     return config, _leave_out_borrowed(config, tensorrt)
+
+
+def _set_fleet(config: Any, fleet: Fleet, trt: Any) -> None:
+    if fleet.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        config.set_flag(trt.BuilderFlag.EXCLUDE_LEAN_RUNTIME)  # it is code for the host, which an engine must not bring
+    if fleet.hardware_compatible:
+        config.hardware_compatibility_level = trt.HardwareCompatibilityLevel.AMPERE_PLUS
+    if fleet.refittable or fleet.stripped:
+        config.set_flag(trt.BuilderFlag.REFIT)
+    if fleet.stripped:
+        config.set_flag(trt.BuilderFlag.STRIP_PLAN)
 
 
 def _set_batch(config: Any, builder: Any, network: Any, request: BuildRequest) -> None:

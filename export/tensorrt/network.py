@@ -17,6 +17,7 @@ from qcn.export.tensorrt.receipt import ELEMENT_TYPES, HALVES, EngineLayer, type
 # values about from its input, and a plugin from itself. Told it once more, TensorRT 8.6 finds no kernel for the region
 # that they are fused into.
 _MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
+_JOIN_INTEGERS = ("/sum", "/relu")  # how the nodes behind a convolution are named that are computed with it
 _TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
@@ -92,11 +93,17 @@ def check_types(layers: list[EngineLayer], precision: str, path: Path) -> None:
 def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
     """Give every layer that computes in floating point the precision and output type that the ONNX graph has."""
     tensors, nodes = _graph_types(path, tensorrt)
+    integers: set[str] = set()  # what layers behind Q/DQ pairs give out
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
-        # Behind Q/DQ pairs a layer computes in integers, which a precision that it is told would forbid.
-        paired = any(t is not None and t.name.endswith(".pair") for t in inputs)
-        if layer.type.name in _TYPED_ALREADY or paired:
+        # Behind Q/DQ pairs a layer computes in integers, which a precision that it is told would forbid; so would one
+        # that is told to the sum and the ReLU that are fused into it.
+        names = {tensor.name for tensor in inputs if tensor is not None}
+        joined = layer.name.endswith(_JOIN_INTEGERS) and bool(names & integers)
+        if joined or any(name.endswith(".pair") for name in names):
+            integers |= {layer.get_output(index).name for index in range(layer.num_outputs)}
+            continue
+        if layer.type.name in _TYPED_ALREADY:
             continue
         fed = next((tensors[t.name] for t in inputs if t is not None and t.name in tensors), None)
         inner = nodes.get(layer.name, fed)

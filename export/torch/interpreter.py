@@ -87,11 +87,11 @@ class Interpreter(nn.Module):
 
     def _affine(self, op: Affine, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         scale, shift = self._array(op, op.scale)[:, None, None], self._array(op, op.shift)[:, None, None]
-        return (_end(inputs[0].to(scale.dtype) * scale + shift, op.ending),)
+        return (end(inputs[0].to(scale.dtype) * scale + shift, op.ending),)
 
     def _convolution(self, op: Convolution, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if op.precision == "int8":
-            return (_end(self._integers(op, inputs), op.ending),)
+            return (end(self._integers(op, inputs), op.ending),)
         out: Tensor | None = None
         bias: Tensor | None = self._array(op, op.bias)
         for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
@@ -99,7 +99,7 @@ class Interpreter(nn.Module):
             part = F.conv2d(x.to(weight.dtype), weight, bias, stride, padding)
             out, bias = part if out is None else out + part, None  # the bias once
         assert out is not None  # a convolution has an input
-        return (_end(out, op.ending),)
+        return (end(out, op.ending),)
 
     def _pool(self, op: Pool, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         pool = F.max_pool2d if op.kind == "max" else F.avg_pool2d
@@ -107,9 +107,9 @@ class Interpreter(nn.Module):
 
     def _linear(self, op: Linear, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         if op.precision == "int8":
-            return (_end(self._integers(op, inputs), op.ending),)
+            return (end(self._integers(op, inputs), op.ending),)
         weight = self._array(op, op.weight)
-        return (_end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
+        return (end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
 
     def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
         """An operation in int8 before its ending, as `qcn.export.integers` has it; sums are exact in float64."""
@@ -147,8 +147,13 @@ class Interpreter(nn.Module):
             iterations=op.iterations,
             mode=op.mode,
             kernels=self.kernels,
-            half=op.precision == "fp16" and self.kernels == "reference" and pose.dtype == torch.float32,
+            half=self._votes(op, pose.dtype),
         )
+
+    def _votes(self, op: Route, dtype: torch.dtype) -> torch.dtype | None:
+        """What the reference rounds votes to; in float64 there is no rounding."""
+        rounds = op.precision != "fp32" and self.kernels == "reference" and dtype == torch.float32
+        return DTYPES[op.precision] if rounds else None
 
     def _array(self, operation: Operation, name: str) -> Tensor:
         return self.get_buffer(self._places[operation.name, name])
@@ -167,7 +172,7 @@ def facts_of(interpreter: Interpreter, precision: Precision) -> dict[str, Any]:
     }
 
 
-def _end(x: Tensor, ending: Ending) -> Tensor:
+def end(x: Tensor, ending: Ending) -> Tensor:
     """The ending of an operation. Sigmoid and softmax need the digits of float32."""
     if ending == "none":
         return x

@@ -94,8 +94,9 @@ class UnrolledRoute(nn.Module):
     def windows(self, maps: Tensor) -> Tensor:
         """Maps [B, C, x, H, W] -> the children of all windows [B, I, x, n]."""
         height, width = self.op.window
-        x = maps.unfold(3, height, self.op.stride).unfold(4, width, self.op.stride)  # [B, C, x, H', W', h, w]
-        return x.permute(0, 1, 5, 6, 2, 3, 4).flatten(5).flatten(1, 3)
+        x = maps.flatten(0, 1).unfold(2, height, self.op.stride).unfold(3, width, self.op.stride)
+        x = x.permute(0, 4, 5, 1, 2, 3).flatten(4)  # [B·C, h, w, x, n], by way of six sides: XNNPACK takes no more
+        return x.flatten(0, 2).unflatten(0, (-1, self.child_count))
 
     def iteration(self, old: _Parents, child: Tensor, active: Tensor) -> _Parents:
         """An E-step with the parents as they were, and an M-step by sums about the means that they had.

@@ -130,7 +130,8 @@ class Card {
       at = [(60 * x) / long, (-60 * y) / long];
     this.trail = this.named === name ? [...this.trail.slice(-60), at] : [at];
     this.named = name;
-    const words = `The pose of ${name}: ${[x, y, z].map((part) => part.toFixed(2)).join(", ")}`;
+    const along = (part, more, less) => `${Math.abs(part).toFixed(2)} ${part < 0 ? less : more}`;
+    const words = `The pose of ${name}: ${along(x, "right", "left")}, ${along(y, "up", "down")}, ${along(z, "towards you", "away")}`;
     this.globe.innerHTML = `<svg viewBox="-70 -70 140 140" role="img"><circle class="ball" r="62"/><ellipse class="ring" rx="62" ry="18"/><ellipse class="ring" rx="18" ry="62"/>
       <polyline class="trail" points="${this.trail.map((point) => point.map((part) => part.toFixed(1)).join()).join(" ")}"/>
       <g class="${z < 0 ? "behind" : ""}"><line class="arrow" x2="${at[0]}" y2="${at[1]}"/><circle class="tip" cx="${at[0]}" cy="${at[1]}" r="${5 + (2 * z) / long}"/></g></svg><figcaption></figcaption>`;
@@ -159,7 +160,7 @@ class Card {
       "figure",
       {},
       canvas,
-      made("figcaption", { textContent: `${name}: ${least.toFixed(2)} to ${most.toFixed(2)}` }),
+      made("figcaption", { textContent: `${name}: ${least.toFixed(2)} (dark) to ${most.toFixed(2)}` }),
     );
   }
 }

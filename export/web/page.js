@@ -35,7 +35,7 @@ const toy = {
     paint($("toy"), image);
     $("angles").textContent =
       `Azimuth ${Math.round(((this.azimuth % 360) + 360) % 360)}°, elevation ${Math.round(this.elevation)}°. Trained from 30° to 70° of elevation.`;
-    classify(image, () => `The toy is: ${chosen.category}. ${RUNS}`);
+    classify(image, () => `The toy’s class is ${chosen.category}. ${RUNS}`);
   },
   turn(right, up) {
     this.azimuth += right;
@@ -89,6 +89,7 @@ const drawing = {
       };
     canvas.onpointerdown = (event) => {
       canvas.setPointerCapture(event.pointerId);
+      $("pen").hidden = true;
       this.pen = place(event);
       this.line(this.pen);
     };
@@ -106,10 +107,17 @@ const drawing = {
         if (this.down) this.line(this.pen);
       } else if (event.key === "Delete" || event.key === "Backspace") this.clear();
       else return;
+      this.showPen();
       event.preventDefault();
     };
     $("clear").onclick = () => this.clear();
     this.clear();
+  },
+  // Where the pen is, and whether it is down, for those who draw by keyboard.
+  showPen() {
+    const [left, top] = this.pen.map((at) => `${at / 2.8}%`);
+    Object.assign($("pen").style, { left, top });
+    Object.assign($("pen"), { hidden: false, className: this.down ? "down" : "" });
   },
   line(to) {
     const pen = context($("drawing"));
@@ -125,7 +133,7 @@ const drawing = {
     const pen = context($("drawing"));
     pen.fillStyle = "#000";
     pen.fillRect(0, 0, 280, 280);
-    this.empty = true;
+    this.down = false;
   },
   // Digits of MNIST fill 20 of 28 pixels and have their centre of mass in the middle: so must a drawn one.
   show() {

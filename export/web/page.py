@@ -36,7 +36,7 @@ def wasm_file(variant: str) -> Path:
             return place
     raise MissingError(
         f"a page needs libqcn as WebAssembly, which is not at {' nor '.join(map(str, places))}; "
-        f"in a clone of the repository `{BUILD}` makes it"
+        f"in a clone of the repository `{BUILD}` makes it, and `make wheels` then puts it into the wheels"
     )
 
 

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 import qcn
-from qcn.cli import calibrate, datasets, evaluate, explain, export, install, models, predict, ship, sign, train, verify
+from qcn.cli import (
+    calibrate,
+    datasets,
+    evaluate,
+    explain,
+    export,
+    install,
+    models,
+    predict,
+    report,
+    ship,
+    sign,
+    train,
+    verify,
+)
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable
 
@@ -23,6 +37,7 @@ app.command()(models.models)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(export.refit)
 app.command()(calibrate.calibrate)
 app.command()(export.doctor)
 app.command()(sign.sign)
@@ -31,6 +46,7 @@ app.command("verify-parity")(verify.verify_parity)
 app.command()(verify.benchmark)
 app.command("ship-check")(ship.ship_check)
 app.command()(explain.explain)
+app.add_typer(report.app, name="report")
 app.add_typer(datasets.app, name="datasets")
 
 # Packages that a command may find missing, and the extra in pyproject.toml that installs each.

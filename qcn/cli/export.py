@@ -1,7 +1,9 @@
 """`qcn export` and `qcn doctor`."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -9,8 +11,12 @@ from rich.table import Table
 from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
 from qcn.cli.say import say, say_next, show
-from qcn.errors import CheckFailed
+from qcn.errors import CheckFailed, UsageError
 from qcn.progress import doing, shown
+
+if TYPE_CHECKING:
+    from qcn.export.bundle import Bundle
+    from qcn.export.pipeline import Made, Request
 
 
 def export(
@@ -22,8 +28,8 @@ def export(
         typer.Option(
             callback=by_commas,
             autocompletion=complete.several(complete.formats),
-            help="onnx (if not given), trt, torchscript, pt2, native, web or all; several by commas, or given several "
-            "times.",
+            help="onnx (if not given), trt, torchscript, pt2, native, web, openvino, executorch, triton or all; "
+            "several by commas, or given several times.",
         ),
     ] = None,
     precision: Annotated[
@@ -55,7 +61,8 @@ def export(
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.targets),
-            help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY.",
+            help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY; or a list of devices, a "
+            "TOML file: a bundle for each.",
         ),
     ] = "this",
     tensorrt: Annotated[
@@ -71,18 +78,53 @@ def export(
     workspace: Annotated[
         int | None, typer.Option(help="MiB of GPU memory that an engine may use; all if not given.")
     ] = None,
+    version_compatible: Annotated[
+        bool,
+        typer.Option(
+            "--version-compatible", show_default="off", help="An engine that newer versions of TensorRT run too."
+        ),
+    ] = False,
+    hardware_compatible: Annotated[
+        bool,
+        typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on."),
+    ] = False,
+    refittable: Annotated[
+        bool, typer.Option("--refittable", show_default="off", help="An engine whose weights `qcn refit` can replace.")
+    ] = False,
+    stripped: Annotated[
+        bool,
+        typer.Option("--stripped", show_default="off", help="An engine without weights, which `qcn refit` gives it."),
+    ] = False,
     beside: Annotated[
         Path | None, typer.Option(help="Of web: a bundle whose network answers beside this one; none if not given.")
     ] = None,
+    benchmark: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of triton: what `qcn benchmark --json` wrote, to choose batches, delay and instances by; none if not "
+            "given."
+        ),
+    ] = None,
     data_dir: DataDir = DATA,
-    out: Annotated[Path | None, typer.Option(help="Bundle to write or add to; runs/export/RUN if not given.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Bundle to write or add to; of a list, the folder of its bundles; runs/export/RUN or runs/fleet/LIST "
+            "if not given."
+        ),
+    ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Carry a trained network into a bundle: ONNX, TensorRT, TorchScript, a page, libqcn's weights, golden answers."""
+    """Carry a trained network into a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a page, libqcn's."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
+    from qcn.export.tensorrt.config import Fleet
     from qcn.shipped import place
+    from qcn.verify.speed.results import for_serving
 
+    listed = Path(target) if target.endswith(".toml") else None
+    if listed and (format or (precision, batch) != ("fp32", "1:8:64")):
+        raise UsageError(f"{listed} says the formats, precision and batch of each device: leave these options out")
     request = pipeline.Request(
         formats=tuple(format or ("onnx",)),
         precision=precision,  # type: ignore[arg-type]  # checked by Request
@@ -91,17 +133,47 @@ def export(
         opset=opset,
         every_layer=every_layer,
         checkpoint=checkpoint,
-        target=target,
+        target="this" if listed else target,
         tensorrt=tensorrt,
         tf32=tf32,
         optimization=optimization,
         workspace=workspace,
+        fleet=Fleet(version_compatible, hardware_compatible, refittable, stripped),
         beside=beside,
+        benchmark=for_serving(benchmark) if benchmark else None,
         public_key=public_key,
     )
+    if listed:
+        _fleet(place(source), listed, out, request, data_dir)
+        return
     with shown():
         doing(f"loading {source}")
         bundle, made = pipeline.export(place(source), out, request, data_dir)
+    _say_made(bundle, made)
+    if any(one.artefact for one in made):
+        say_next("qcn", "verify-parity", bundle.folder)
+
+
+def _fleet(source: Path, listed: Path, out: Path | None, request: "Request", data_dir: Path) -> None:
+    """A bundle for each device of a list, and what to type for each."""
+    from qcn.export.fleet import commands, export_fleet, read_devices
+
+    devices, folder = read_devices(listed), out or Path("runs/fleet") / listed.stem
+    with shown():
+        doing(f"loading {source}")
+        done = list(export_fleet(source, folder, devices, request, data_dir))
+    for device, bundle, made in done:
+        say(f"{device.name}: {', '.join(filter(None, (device.target, device.cpu)))}")
+        _say_made(bundle, [replace(one, commands=()) for one in made])
+        say("then:")
+        for command in commands(device, bundle, made):
+            say(f"  {command}")
+        say("")
+    say_next("qcn", "report", "merge", *(f"reports/{device.name}" for device in devices), "--out", "fleet.html")
+
+
+def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
+    """What is in a bundle now, and what became of each format."""
     table = Table(box=None)
     for heading in ("file", "precision", "batch", "size"):
         table.add_column(heading, justify="right" if heading == "size" else "left", no_wrap=True)
@@ -120,10 +192,31 @@ def export(
             say(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:
             say(f"  {command}")
-        if one.format == "web" and one.artefact:
-            say(f"\nopen {bundle.folder / one.artefact.file} in a browser: the network runs in it")
-    if any(one.artefact for one in made):
-        say_next("qcn", "verify-parity", bundle.folder)
+        for note in ("", *one.notes) if one.notes else ():
+            say(note)
+
+
+def refit(
+    source: Annotated[Path, typer.Argument(help="A refittable engine, or a bundle with such engines.")],
+    weights: Annotated[
+        str, typer.Option(help="Whose weights: a training run, a bundle, or the name of a network that ships.")
+    ],
+    data_dir: DataDir = DATA,
+    out: Annotated[
+        Path | None, typer.Option(help="Of a run: bundle to write or add to; runs/export/RUN if not given.")
+    ] = None,
+) -> None:
+    """Give TensorRT engines the weights of a network that was trained again; they go into its bundle."""
+    from qcn.export.refit import refit_engines
+    from qcn.shipped import place
+
+    with shown():
+        doing(f"loading {source}")
+        bundle, done = refit_engines(source, place(weights), out, data_dir)
+    for one in done:
+        took = f"refitted in {one.seconds:g} s; building it took {one.build_seconds:g} s"
+        say(f"{bundle.folder / one.artefact.file}: {took}")
+    say_next("qcn", "verify-parity", bundle.folder)
 
 
 def doctor(

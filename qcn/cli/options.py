@@ -22,8 +22,8 @@ Backends = Annotated[
         callback=by_commas,
         autocompletion=complete.several(complete.backends),
         help="native, torch, torch-fused, torch-cuda, torchscript, torchscript-cuda, pt2, "
-        "onnxruntime, onnxruntime-cuda, tensorrt, web; several by commas, or given several times; all that run here "
-        "if not given.",
+        "onnxruntime, onnxruntime-cuda, tensorrt, web, openvino, executorch, triton; several by commas, or given "
+        "several times; all that run here if not given.",
     ),
 ]
 PublicKey = Annotated[
@@ -49,7 +49,8 @@ Backend = Annotated[
     str,
     typer.Option(
         autocompletion=complete.one_of(complete.runtimes),
-        help="Of a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime or web (a page).",
+        help="Of a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime, openvino, executorch or "
+        "web (a page).",
     ),
 ]
 Trust = Annotated[
@@ -63,6 +64,7 @@ Trust = Annotated[
 TimeLimit = Annotated[
     float, typer.Option(help="Seconds that a file in a process of its own has for one answer; to load, five times.")
 ]
+MaxRegression = Annotated[float, typer.Option(help="How much slower it may be than the baseline; 0.1 is 10 %.")]
 DATA = Path("data")
 KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
 
@@ -76,3 +78,8 @@ def check_file(option: str, path: Path | None) -> None:
 def check_time_limit(seconds: float) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")
+
+
+def check_max_regression(share: float) -> None:
+    if not 0 <= share < math.inf:
+        raise UsageError(f"--max-regression must be 0 or more, not {share}")

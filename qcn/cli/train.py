@@ -2,7 +2,7 @@
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -12,6 +12,9 @@ from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
+
+if TYPE_CHECKING:
+    from qcn.train.record import Quantised
 
 
 def train(
@@ -141,10 +144,10 @@ def train(
             run = training.resume(folder, data_dir, device, epochs)
         else:
             settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
-            scales = _scales(quantise, init) if quantise and init else None
+            quantised = _quantised(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-                run = training.train(settings, data_dir, folder, device, scales)
+                run = training.train(settings, data_dir, folder, device, quantised)
     if not first_process():
         return
     last = run.history[-1]
@@ -161,14 +164,15 @@ def train(
     say_next("qcn", "export", folder)
 
 
-def _scales(plan: Path, init: str) -> dict[str, float]:
-    """By layer of the network that training starts from, the scales of the calibrated bundle `plan`."""
+def _quantised(plan: Path, init: str) -> "Quantised":
+    """The scales of the calibrated bundle `plan`, by layer of the network that training starts from."""
     from qcn.export.bundle import Bundle
     from qcn.export.lower import layer_scales
     from qcn.shipped import place
     from qcn.train.checkpoint import load_network
+    from qcn.train.record import Quantised
 
     program = Bundle.open(plan).program()
     if program.precision != "int8":
         raise UsageError(f"{plan} has nothing in int8: `qcn calibrate {init} --out {plan}` makes such a bundle")
-    return layer_scales(load_network(place(init))[0], program)
+    return Quantised(str(plan), layer_scales(load_network(place(init))[0], program))

@@ -1,13 +1,23 @@
 """`qcn verify-parity` and `qcn benchmark`."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, Backends, DataDir, PublicKey, TimeLimit, Trust, check_file, check_time_limit
+from qcn.cli.options import (
+    DATA,
+    Backends,
+    DataDir,
+    MaxRegression,
+    PublicKey,
+    TimeLimit,
+    Trust,
+    check_file,
+    check_max_regression,
+    check_time_limit,
+)
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import MissingError, UsageError
 from qcn.progress import doing, shown
@@ -68,10 +78,11 @@ def verify_parity(
     from qcn.shipped import place
     from qcn.verify.parity import results
     from qcn.verify.parity import verify as parity
-    from qcn.verify.parity.preprocessing import check_preprocessing
+    from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
     from qcn.verify.parity.run import check_run
     from qcn.verify.parity.samples import samples as choose
     from qcn.verify.report.files import write
+    from qcn.verify.runners import candidates
     from qcn.verify.speed.results import read_benchmark
 
     check_time_limit(time_limit)
@@ -94,7 +105,8 @@ def verify_parity(
         looking = bisect or report is not None
         found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
         doing("checking pre-processing")
-        found += [check_preprocessing(opened), *of_run]
+        served = check_repositories(opened, candidates(opened, backends, trust), time_limit)
+        found += [check_preprocessing(opened), *served, *of_run]
     asked = bool(backends)
     for why in chosen.unreadable:
         say(f"left out: {why}")
@@ -134,7 +146,7 @@ def benchmark(
     baseline: Annotated[
         Path | None, typer.Option(help="JSON of an earlier benchmark to compare with; none if not given.")
     ] = None,
-    max_regression: Annotated[float, typer.Option(help="How much slower it may be than that; 0.1 is 10 %.")] = 0.1,
+    max_regression: MaxRegression = 0.1,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
     public_key: PublicKey = None,
@@ -147,8 +159,7 @@ def benchmark(
 
     check_time_limit(time_limit)
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
-    if not 0 <= max_regression < math.inf:
-        raise UsageError(f"--max-regression must be 0 or more, not {max_regression}")
+    check_max_regression(max_regression)
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)

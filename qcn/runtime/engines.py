@@ -1,4 +1,4 @@
-"""What answers behind `qcn.load`: libqcn, ONNX Runtime where there is none, or Node for a page. No torch."""
+"""What answers behind `qcn.load`: libqcn, or where there is none ONNX Runtime; and what was asked for by name."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from qcn import binding
 from qcn.data.fit import fit
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.manifest import Format, file_of
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.runners import create
 
@@ -58,15 +59,15 @@ class LibqcnEngine(Engine):
         return session.classify([binding.image_of(pixels) for pixels in pictures])
 
 
-# By backend, the file that it runs.
-FILES = {"onnxruntime": "model.onnx", "web": "page.html"}
+# By backend, the format that it runs.
+FORMATS: dict[str, Format] = {"onnxruntime": "onnx", "web": "web", "openvino": "openvino", "executorch": "executorch"}
 
 
 class RunnerEngine(Engine):
-    """model.onnx by ONNX Runtime, or page.html by Node, behind pre-processing in numpy."""
+    """model.onnx by ONNX Runtime, model.xml by OpenVINO, and so on, behind pre-processing in numpy."""
 
     def __init__(self, bundle: Bundle, backend: str, threads: int = 0) -> None:
-        artefact = self._artefact = bundle.find(FILES[backend])
+        artefact = self._artefact = bundle.find(file_of(FORMATS[backend], bundle.find(WEIGHTS).precision))
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None
         if artefact.batch and artefact.batch.min > 1:

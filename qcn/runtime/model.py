@@ -16,10 +16,10 @@ from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
-from qcn.runtime.engines import FILES, Engine, LibqcnEngine, RunnerEngine
+from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
 
-Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web"]
-BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web")
+Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch"]
+BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch")
 Picture = str | os.PathLike[str] | NDArray[np.uint8]
 BATCH = 16  # pictures at once, where more are given
 
@@ -116,8 +116,8 @@ def load(
     """The bundle in this folder, ready to answer; its self-test has passed.
 
     backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
-                Node); "auto" takes TensorRT where the bundle has an engine for this machine, else native, else ONNX
-                Runtime
+                Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
+                else native, else ONNX Runtime
     precision   of the engine: "fp32", "fp16" or "bf16"; None: the fastest one
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
@@ -127,7 +127,7 @@ def load(
     key = Path(public_key) if public_key is not None else None
     opened = Bundle.open(Path(bundle), key)
     options: dict[str, Any] = {"precision": precision, "threads": threads, "device": device, "public_key": key}
-    if backend in FILES:
+    if backend in FORMATS:
         return Model.of_bundle(opened, RunnerEngine(opened, backend, threads))
     try:
         return Model.of_bundle(opened, LibqcnEngine(opened, backend, **options))

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, distillation, loss_of, softened
-from qcn.train.record import Epoch, Progress, Run, load_run, new_run
+from qcn.train.record import Epoch, Progress, Quantised, Run, load_run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
@@ -57,11 +57,11 @@ def train(
     data_dir: Path,
     out: Path,
     device: str = "auto",
-    scales: Mapping[str, float] | None = None,
+    quantised: Quantised | None = None,
 ) -> Run:
     """Train a network from scratch into the folder `out`; returns the finished run's record.
 
-    With `scales`, by layer, these layers round as in int8 while it trains (`qcn.train.quantise`).
+    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`).
     """
     with _alone_in(out):
         if (out / RUN).exists():
@@ -70,14 +70,12 @@ def train(
             )
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)
-        if scales and first_process():
-            quantise.write(out, scales)
         chosen = pick_device(device)
         dataset = find(settings.dataset, settings.stored)
         if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
             settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
         with process_group(chosen):
-            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset).run()
+            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset, quantised).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
@@ -93,7 +91,7 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
         chosen = pick_device(device)
         with process_group(chosen):
             dataset = find(run.settings.dataset, run.settings.stored)
-            training = Training(run.settings, load_once(dataset, data_dir), out, chosen, dataset)
+            training = Training(run.settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
             training.restore(run)
             return training.run()
 
@@ -156,7 +154,13 @@ class Training:
     """A run in progress: the network, its optimiser, the data on the device, and the record that checkpoints write."""
 
     def __init__(
-        self, settings: Settings, splits: Splits, out: Path, device: torch.device, dataset: Dataset | None = None
+        self,
+        settings: Settings,
+        splits: Splits,
+        out: Path,
+        device: torch.device,
+        dataset: Dataset | None = None,
+        quantised: Quantised | None = None,
     ) -> None:
         dataset = dataset or find(settings.dataset, settings.stored)
         if settings.augment is None:
@@ -171,13 +175,13 @@ class Training:
 
         self.augmentation = augmentation_of(settings, dataset)
         self.preprocessing = dataset.preprocessing.fitted(splits.train)
-        self.record = new_run(settings, dataset.name, splits, self.preprocessing)
+        self.record = replace(new_run(settings, dataset.name, splits, self.preprocessing), quantised=quantised)
 
         torch.manual_seed(seed_of(settings.seed))
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
         self.teachers = [teacher.to(device) for teacher in teachers_of(settings, self.record)]
-        quantise.apply(self.network, quantise.read(out))
+        quantise.apply(self.network, quantised.scales if quantised else {})
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)

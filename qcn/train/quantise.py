@@ -5,23 +5,17 @@ stay where they are: they multiply an output channel, and so the weight and its 
 that folding (`qcn.export.lower`) and `qcn.export.quantise` make of it as they are here. A gradient goes straight
 through the rounding (Bengio et al. 2013), and is nothing where a number is beyond the range.
 
-The scales lie in the run's folder, as quantise.json: the name of each layer and the scale of its input. Networks are
-saved and loaded without any of this.
+run.json has the scales: the name of each layer and the scale of its input. Networks are saved and loaded without any of
+this.
 """
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qcn import records
 from qcn.errors import UsageError
-from qcn.files import write_text
-
-FILE = "quantise.json"
 
 
 class QuantisedConv2d(nn.Conv2d):
@@ -66,18 +60,3 @@ def apply(network: nn.Module, scales: Mapping[str, float]) -> None:
             raise UsageError(f"the network has no convolution or linear layer '{name}' to quantise")
         layer.__class__ = ROUNDED[type(layer)]
         layer.input_scale = scale
-
-
-def write(folder: Path, scales: Mapping[str, float]) -> None:
-    write_text(folder / FILE, json.dumps({"scales": dict(scales)}, indent=1) + "\n")
-
-
-def read(folder: Path) -> dict[str, float]:
-    """The scales of a run; none where it is trained in floats."""
-    if not (folder / FILE).exists():
-        return {}
-    found = records.parse((folder / FILE).read_bytes(), FILE)
-    scales = found.get("scales") if isinstance(found, dict) else None
-    if not isinstance(scales, dict) or not all(type(scale) is float and scale > 0 for scale in scales.values()):
-        raise UsageError(f"{folder / FILE} must have a positive number for each layer in 'scales'")
-    return scales

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 
@@ -100,6 +101,19 @@ class Epoch:
 
 
 @dataclass(frozen=True)
+class Quantised:
+    """Layers that round to int8 while they train (`qcn.train.quantise`): the calibrated bundle that they round as, and
+    the scale of each one's input, by its name."""
+
+    plan: str
+    scales: dict[str, float]
+
+    def __post_init__(self) -> None:
+        if odd := [scale for scale in self.scales.values() if not 0 < scale < math.inf]:
+            raise UsageError(f"the scale of a layer must be a positive number, not {odd[0]}")
+
+
+@dataclass(frozen=True)
 class Run:
     """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs.
 
@@ -117,6 +131,7 @@ class Run:
     best: TensorFile | None = None
     state: TensorFile | None = None
     confidence: Confidence | None = None
+    quantised: Quantised | None = None
     schema: int = SCHEMA
     qcn_version: str = qcn.__version__
 

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import qcn
 from qcn.errors import MissingError
+from qcn.export.executorch import INSTALL as INSTALL_EXECUTORCH
+from qcn.export.openvino import INSTALL as INSTALL_OPENVINO
 from qcn.export.targets import install_hint, on_jetson, this_gpu
 from qcn.export.tensorrt.find import FLAVOURS
 from qcn.export.web.page import BUILD as BUILD_WASM
 from qcn.export.web.page import wasm_file
 from qcn.libqcn import BUILD, find_library
 from qcn.packages import installed, version
+from qcn.verify.runners.triton import INSTALL as INSTALL_TRITON
 from qcn.verify.runners.web import INSTALL_NODE, find_node
 from qcn.verify.speed import nvml
 
@@ -29,6 +32,8 @@ PACKAGES = (
     "triton",
     "onnxruntime",
     "onnxruntime-gpu",
+    "openvino",
+    "executorch",
     "tensorrt",
     "tensorrt_rtx_cu13_bindings",
     "cuda-bindings",
@@ -167,6 +172,9 @@ def survey() -> list[Piece]:
             "running ONNX graphs",
             "pip install onnxruntime (with a GPU: onnxruntime-gpu)",
         ),
+        Piece("tritonclient", _version("tritonclient") or "", "checking a server's model repository", INSTALL_TRITON),
+        Piece("OpenVINO", _version("openvino") or "", "OpenVINO's graphs (--format openvino)", INSTALL_OPENVINO),
+        Piece("ExecuTorch", _version("executorch") or "", "files for phones (--format executorch)", INSTALL_EXECUTORCH),
         Piece("TensorRT", _tensorrt("tensorrt"), "engines for this GPU", install_hint(None)),
         Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
         Piece(

@@ -2,14 +2,15 @@
 
     receipts(bundle, "onnxruntime")     ->  [Receipt("pose.0.conv1", "int8", "int8", "ConvInteger"), …]
 
-libqcn says it itself. ONNX Runtime is profiled on one image: the profile has the kernel of each node, and the types of
-what it was given. A convolution that was asked for in int8 and runs in anything else is a fall-back (`require_met`). A
-capsule layer in fp16 that runs in float32 is not: where kernels have no half precision, its numbers are still rounded.
+libqcn says it itself, and so does OpenVINO, of the graph that it compiled for this CPU. ONNX Runtime is profiled on one
+image: the profile has the kernel of each node, and the types of what it was given. A convolution that was asked for in
+int8 and runs in anything else is a fall-back (`require_met`). A capsule layer in fp16 that runs in float32 is not:
+where kernels have no half precision, its numbers are still rounded.
 """
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from qcn.binding import Model
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
-from qcn.export.program import OPERATIONS, Operation, Product, Route
+from qcn.export.program import OPERATIONS, Operation, Product, Program, Route
+from qcn.verify.runners import Options
+from qcn.verify.runners.openvino import OpenVinoRunner
 
 ELEMENTS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}  # as ONNX Runtime names types
+ELEMENTS |= {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8"}  # as OpenVINO does
+OPENVINO_PRODUCTS = ("Convolution", "MatMul", "FullyConnected")
 ENDING = "_kernel_time"
 
 
@@ -44,9 +49,11 @@ def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
     """One for each convolution, linear and capsule layer, in their order."""
     if backend == "native":
         return _of_libqcn(bundle)
-    if backend != "onnxruntime":
-        raise UsageError(f"there are receipts of native and onnxruntime, and not of {backend}")
     program = bundle.program()
+    if backend == "openvino":
+        return _of_openvino(bundle.path(bundle.find(file_of("openvino", program.precision))), program)
+    if backend != "onnxruntime":
+        raise UsageError(f"there are receipts of native, onnxruntime and openvino, and not of {backend}")
     events = _profile(bundle.path(bundle.find(file_of("onnx", program.precision))), program.input.shape)
     return [_receipt(op, events) for op in program.operations if isinstance(op, Product | Route)]
 
@@ -73,6 +80,22 @@ def _of_libqcn(bundle: Bundle) -> list[Receipt]:
         model.close()
 
 
+def _of_openvino(path: Path, program: Program) -> list[Receipt]:
+    """From the products of each operation. A compiled layer has the names of all that is in it, the first one first."""
+    places = {f"{op.name.replace('.', '/')}/": op for op in program.operations if isinstance(op, Product | Route)}
+    ran: dict[str, list[dict[str, str]]] = {place: [] for place in places}
+    with OpenVinoRunner(path, Options()) as runner:
+        for layer in runner.executed():
+            names = layer["originalLayersNames"].split(",")
+            place = next((place for name in names for place in places if name.startswith(place)), None)
+            if place and layer["layerType"] in OPENVINO_PRODUCTS:
+                ran[place].append(layer)
+    return [
+        _seen(op, (one["runtimePrecision"] for one in ran[place]), (one["primitiveType"] for one in ran[place]))
+        for place, op in places.items()
+    ]
+
+
 def _receipt(op: Operation, events: Sequence[dict[str, Any]]) -> Receipt:
     """From the products of an operation: its convolutions, or the votes of a capsule layer."""
     place = op.name.replace(".", "/")
@@ -83,9 +106,13 @@ def _receipt(op: Operation, events: Sequence[dict[str, Any]]) -> Receipt:
         if event["name"].startswith(f"{place}/")
         and event["name"].removesuffix(ENDING).removesuffix("_nchwc").rpartition("/")[2] in names
     ]
-    types = {ELEMENTS.get(kind, kind) for event in own for one in event["args"]["input_type_shape"][:2] for kind in one}
-    kernels = ", ".join(sorted({event["args"]["op_name"] for event in own}))
-    return Receipt(op.name, op.precision, " and ".join(sorted(types)) or "nothing seen", kernels or "no kernel")
+    types = (kind for event in own for one in event["args"]["input_type_shape"][:2] for kind in one)
+    return _seen(op, types, (event["args"]["op_name"] for event in own))
+
+
+def _seen(op: Operation, types: Iterable[str], kernels: Iterable[str]) -> Receipt:
+    ran = " and ".join(sorted({ELEMENTS.get(one, one) for one in types}))
+    return Receipt(op.name, op.precision, ran or "nothing seen", ", ".join(sorted(set(kernels))) or "no kernel")
 
 
 def _profile(path: Path, shape: tuple[int, ...]) -> list[dict[str, Any]]:

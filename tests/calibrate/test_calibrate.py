@@ -11,12 +11,12 @@ import torch
 from command import Command
 
 from qcn.calibrate import assignments, pipeline, record, search
-from qcn.calibrate.bodies import Body, Timed, TorchBody
+from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.calibrate.simulation import answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
-from qcn.errors import CheckFailed
+from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import quantised
@@ -42,6 +42,17 @@ def calibration(
     spec = load_run(run).preprocessing
     path, key = tmp_path_factory.mktemp("ranges") / CALIBRATION, record.Key.of(program, spec, images)
     return record.calibrate(path, program, spec, images, "mnist", "mse", key, "")
+
+
+def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as an installed library that is older than calibrated bundles."""
+
+    def refused(*_: object) -> None:
+        raise UsageError("libqcn 0.1.0 reads no int8")
+
+    monkeypatch.setattr(TargetBody, "predicted", refused)
+    body = find_body(bundle, "native", bundle.manifest.preprocessing, program)
+    assert "native does not run here (it refuses a calibrated bundle: libqcn 0.1.0 reads no int8)" in body.name
 
 
 def test_the_road_stopped_and_gone_on_with(

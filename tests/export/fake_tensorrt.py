@@ -19,6 +19,9 @@ _LAYERS = {
     "GlobalAveragePool": "POOLING",
     "Flatten": "SHUFFLE",
     "Sigmoid": "ACTIVATION",
+    "Relu": "ACTIVATION",
+    "QuantizeLinear": "QUANTIZE",
+    "DequantizeLinear": "DEQUANTIZE",
 }
 _OTHERS = "ELEMENTWISE"
 
@@ -42,14 +45,18 @@ def fake(
     typed = major >= 10
     told: dict[str, Any] = {"flags": set(), "cleared": set(), "profiles": [], "network_flags": None, "config": {}}
     told["preview"] = {}
+    told["refitted"] = {}
 
-    kinds = enum.IntEnum("DataType", ["FLOAT", "HALF", "INT32"] + (["BF16"] if typed else []), start=0)
+    kinds = enum.IntEnum("DataType", ["FLOAT", "HALF", "INT32", "INT8"] + (["BF16"] if typed else []), start=0)
     creation = {8: ["EXPLICIT_BATCH"], 10: ["EXPLICIT_BATCH", "STRONGLY_TYPED"], 11: ["STRONGLY_TYPED"]}[major]
-    builder_flags = ["TF32"] + ([] if major == 11 else ["FP16", "OBEY_PRECISION_CONSTRAINTS"])
+    builder_flags = ["TF32", "REFIT", "VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME"] + (["STRIP_PLAN"] if typed else [])
+    builder_flags += [] if major == 11 else ["FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"]
     sources = ([] if major == 11 else ["CUBLAS", "CUBLAS_LT", "CUDNN"]) + ["EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
     tactics = enum.IntEnum("TacticSource", sources, start=0)
     kinds_of_layers = _LAYERS | {"EMRouting": "PLUGIN_V3" if typed else "PLUGIN_V2"}
-    layer_types = enum.IntEnum("LayerType", [*kinds_of_layers.values(), _OTHERS], start=0)
+    layer_types = enum.IntEnum("LayerType", [*dict.fromkeys(kinds_of_layers.values()), _OTHERS], start=0)
+
+    hardware = enum.IntEnum("HardwareCompatibilityLevel", ["NONE", "AMPERE_PLUS"], start=0)
 
     class Tensor:
         is_shape_tensor = False
@@ -148,10 +155,16 @@ def fake(
 
     class Config:
         # What an attribute of pybind's classes is: fixed. Setting another fails.
-        __slots__ = ("builder_optimization_level", "profiling_verbosity", *(("progress_monitor",) if typed else ()))
+        __slots__ = (
+            "builder_optimization_level",
+            "hardware_compatibility_level",
+            "profiling_verbosity",
+            *(("progress_monitor",) if typed else ()),
+        )
 
         def __init__(self) -> None:
             self.builder_optimization_level = 3
+            self.hardware_compatibility_level = hardware.NONE
 
         def set_flag(self, flag: Any) -> None:
             told["flags"].add(flag.name)
@@ -194,6 +207,7 @@ def fake(
 
         def build_serialized_network(self, network: Network, config: Config) -> bytes | None:
             told["network"], told["level"] = network, config.builder_optimization_level
+            told["hardware"] = config.hardware_compatibility_level.name
             for message in logs:
                 self.voice.log(SimpleNamespace(name="ERROR"), message)
             return None if logs else json.dumps({"Layers": [described(layer) for layer in network.layers]}).encode()
@@ -210,7 +224,44 @@ def fake(
 
         def deserialize_cuda_engine(self, plan: bytes) -> Any:
             inspector = SimpleNamespace(get_engine_information=lambda form: plan.decode())
-            return SimpleNamespace(create_engine_inspector=lambda: inspector)
+            engine = SimpleNamespace(create_engine_inspector=lambda: inspector, refittable="REFIT" in told["flags"])
+            if typed:
+                engine.create_serialization_config = lambda: serialization
+                engine.serialize_with_config = lambda config: json.dumps({"refitted": config.flags}).encode()
+            else:
+                engine.serialize = lambda: json.dumps({"refitted": []}).encode()
+            return engine
+
+    class Serialization:
+        def __init__(self) -> None:
+            self.flags = ["EXCLUDE_WEIGHTS"]
+
+        def clear_flag(self, flag: Any) -> None:
+            self.flags.remove(flag.name)
+
+        def set_flag(self, flag: Any) -> None:
+            self.flags.append(flag.name)
+
+    serialization = Serialization()
+
+    class Refitter:
+        """Of an engine that has the weights of the graph that was parsed last."""
+
+        def __init__(self, engine: Any, voice: Any) -> None:
+            self.sizes = {one.name: len(one.raw_data) for one in told["graph"].graph.initializer}
+
+        def get_all_weights(self) -> list[str]:
+            return list(self.sizes)
+
+        def get_missing_weights(self) -> list[str]:
+            return []
+
+        def set_named_weights(self, name: str, weights: Any) -> bool:
+            told["refitted"][name] = weights
+            return self.sizes[name] == weights.nbytes
+
+        def refit_cuda_engine(self) -> bool:
+            return True
 
     module = SimpleNamespace(
         __version__=version,
@@ -226,12 +277,16 @@ def fake(
         Builder=Builder,
         OnnxParser=Parser,
         Runtime=Runtime,
+        Refitter=Refitter,
+        HardwareCompatibilityLevel=hardware,
+        Weights=lambda array: array,
     )
     registry = SimpleNamespace()
     look_up = "get_creator" if typed else "get_plugin_creator"
     setattr(registry, look_up, lambda name, version, space: name if name in plugins else None)
     module.get_plugin_registry = lambda: registry
     if typed:
+        module.SerializationFlag = enum.IntEnum("SerializationFlag", ["EXCLUDE_WEIGHTS", "INCLUDE_REFIT"], start=0)
         module.IProgressMonitor = type("IProgressMonitor", (), {})
     else:
         module.PreviewFeature = enum.IntEnum("PreviewFeature", ["PROFILE_SHARING_0806"], start=0)

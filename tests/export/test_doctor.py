@@ -221,3 +221,24 @@ def test_an_engine_of_a_tensorrt_that_is_not_known(bundle: Bundle, machine: dict
     add(bundle, "engines/x.engine", "trt", flavour=flavour)
     found = row(bundle, "engines/x.engine")
     assert found.state == "cannot" and "name no TensorRT" in found.reason and found.fix.startswith("qcn export")
+
+
+def test_engines_for_a_fleet(bundle: Bundle, machine: dict[str, Any]) -> None:
+    facts = {"flavour": "tensorrt", "version": "8.6.1", "gpu": "NVIDIA A100", "sm": 80}
+    add(bundle, "engines/many.engine", "trt", **facts, hardware_compatible=True, refittable=True)
+    add(bundle, "engines/newer.engine", "trt", **facts | {"sm": 90}, version_compatible=True)
+    add(bundle, "engines/bare.engine", "trt", **facts, hardware_compatible=True, stripped=True)
+    machine["packages"], machine["gpu"] = {"tensorrt": "8.6.1"}, Gpu("NVIDIA H200", 90)
+    many, newer, bare = (row(bundle, f"engines/{name}.engine") for name in ("many", "newer", "bare"))
+    assert (many.state, many.reason) == (
+        "runs",
+        "by TensorRT 8.6.1 on NVIDIA H200; every GPU from sm80 on; `qcn refit` gives it other weights",
+    )
+    assert newer.reason.endswith("; newer versions too, by the lean runtime of 8.6.1")
+    assert (bare.state, bare.reason) == ("cannot", "it has no weights in it")
+    assert bare.fix == f"qcn refit {bundle.folder}/engines/bare.engine --weights {bundle.folder}"
+    machine["packages"]["tensorrt"] = "10.3.0"
+    assert "which runs it by the lean runtime of 8.6.1" in row(bundle, "engines/newer.engine").reason
+    machine["gpu"] = Gpu("T4", 75)
+    machine["packages"]["tensorrt"] = "8.6.1"
+    assert row(bundle, "engines/many.engine").reason == "it was built for GPUs from sm80 on; here is T4, sm75"

@@ -163,6 +163,12 @@ def by_onnx_runtime(path: Path, images: Array) -> Answers:
     )
 
 
+def in_openvino(case: Case, images: Array) -> Answers:
+    pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
+    with create_runner("openvino", case.made("model.xml", formats=("openvino",))) as runner:
+        return runner.infer(images)
+
+
 def in_libqcn(case: Case, images: Array) -> Answers:
     """By libqcn's C interface. It reads the program from weights.safetensors: deploy/src/program.h."""
     if not native_kernels.available():
@@ -182,6 +188,7 @@ BACKENDS: dict[str, tuple[str, Callable[[Case, Array], Answers]]] = {
     "ONNX Runtime, unrolled, fp16": ("model.fp16.onnx", in_onnx_runtime("model.fp16.onnx", precision="fp16")),
     "ONNX Runtime, fused": ("model.fused.onnx", in_onnx_runtime("model.fused.onnx", routing="fused")),
     "ONNX Runtime, tensorrt": ("model.tensorrt.onnx", in_onnx_runtime_as_for_tensorrt),
+    "OpenVINO": ("model.xml", in_openvino),
     "libqcn": (WEIGHTS, in_libqcn),
 }
 

@@ -27,6 +27,7 @@ from qcn.export import pipeline
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.kernels import native as native_kernels
+from qcn.packages import installed
 from qcn.train import checkpoint
 from qcn.train.loop import Training
 from qcn.train.settings import Settings
@@ -35,6 +36,9 @@ Result = subprocess.CompletedProcess[str]
 Command = Callable[..., Result]
 # A page is made where libqcn was built as WebAssembly.
 PAGE = ["page.html"] if (Path(__file__).parents[2] / "build" / "web" / "qcn-simd.wasm").exists() else []
+# OpenVINO's two files where it is installed.
+PTE = ["model.pte"] if installed("executorch") else []
+IR = ["model.bin", "model.xml"] if installed("openvino") else []
 TENSORRT = ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings")
 # Packages that are as if not installed, from the start of the process on.
 WITHOUT = """
@@ -139,8 +143,10 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     out = tmp_path / "bundle"
     result = qcn("export", run, "--format", "all", "--data-dir", data_dir, "--out", out, without=TENSORRT)
     assert ended(result, 0)
-    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE]
+    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE, *IR, *PTE]
     assert sorted(formats(out)) == sorted([GOLDEN, WEIGHTS, *made])
+    assert IR or "openvino was not made: OpenVINO is not installed: pip install openvino" in result.stdout
+    assert PTE or "executorch was not made: ExecuTorch is not installed: pip install executorch" in result.stdout
     assert PAGE or "web was not made: a page needs libqcn as WebAssembly" in result.stdout
     assert "trt was not made: TensorRT is not installed; install it with `pip install tensorrt`" in result.stdout
     assert all(finding.state == "whole" for finding in Bundle.open(out).check())
@@ -148,7 +154,7 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     assert ended(result, 0)
     running = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("runs")]
     assert [file for file in running if file != f"{WEIGHTS}:"] == [
-        f"{file}:" for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx", *PAGE)
+        f"{file}:" for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx", *PAGE, *IR[1:], *PTE)
     ]
 
 
@@ -195,7 +201,7 @@ def test_a_device_needs_no_torch(qcn: Command, bundle: Bundle) -> None:
     assert ended(qcn("export", bundle.folder, without=("onnx",)), 3, "pip install onnx")
     result = qcn("export", bundle.folder, "--format", "all", without=bare)
     assert ended(result, 0)
-    assert result.stdout.count("was not made") == 3 + (not PAGE)
+    assert result.stdout.count("was not made") == 4 + (not PAGE) + (not IR)
     assert "model.onnx" in formats(bundle.folder)
 
 

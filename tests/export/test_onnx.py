@@ -425,10 +425,20 @@ def test_a_fused_graph_is_one_node_a_capsule_layer(program: Program, mode: Any) 
             "stride": op.stride,
             "iterations": op.iterations,
             "mode": mode.encode(),
+            "half": 0,
         }
         for name, given_name in zip((op.rotation, op.beta_u, op.beta_a), node.input[2:], strict=True):
             assert np.array_equal(weights[given_name], program.arrays[name])
     assert [function.overload for function in model.functions] == [op.name for op in program.routes]
+
+
+def test_poses_go_to_a_fused_node_in_float32_and_half_is_an_attribute(program: Program) -> None:
+    """A layer gives out float32: a cast to float16 in front of the next would be two more kernels per layer."""
+    graph = build(program.at("fp32", rest="fp16"), routing="fused").graph
+    nodes = [node for node in graph.node if node.domain]
+    assert all(helper.get_node_attr_value(node, "half") == 1 for node in nodes)
+    behind = [node.name for node in graph.node if node.name.startswith(tuple(op.name for op in program.routes[1:]))]
+    assert behind and not [name for name in behind if "cast" in name]
 
 
 # One capsule layer alone

@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
+from fake_tensorrt import fake
 from onnxruntime import InferenceSession
 
 from qcn import create
 from qcn.errors import UsageError
-from qcn.export import integers
+from qcn.export import integers, targets
 from qcn.export.bundle import weights
+from qcn.export.bundle.manifest import Batch
 from qcn.export.lower import lower
 from qcn.export.onnx.build import build
 from qcn.export.program import Array, Convolution, Linear, Pool, Product, Program, Route
 from qcn.export.quantise import halved, quantised, rotors_of
+from qcn.export.tensorrt.build import BuildRequest, TensorRT
+from qcn.export.tensorrt.build import build as build_engine
 from qcn.export.torch.interpreter import Interpreter
 from qcn.quaternion import rotation_matrix, rotor
 
@@ -233,6 +238,12 @@ def test_onnx_runtime_computes_the_same_integers(cnn: Program) -> None:
     np.testing.assert_allclose(found["tensorrt"].run(None, {"image": image})[0], expected, rtol=1e-5, atol=1e-6)
     operators = [node.op_type for node in graphs["tensorrt"].graph.node]
     assert operators.count("QuantizeLinear") == operators.count("DequantizeLinear") == 2 * 4  # input and weight
+    # The parser of TensorRT 8.6 takes the size of a kernel behind Q/DQ from nowhere else, and refuses a graph without.
+    convolutions = [node for node in graphs["tensorrt"].graph.node if node.op_type == "Conv"]
+    assert convolutions
+    for node in convolutions:
+        shape = cnn.arrays[node.name.removesuffix("/conv").replace("/", ".") + ".weight"].shape
+        assert onnx.helper.get_node_attr_value(node, "kernel_shape") == list(shape[2:])
 
 
 def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
@@ -247,3 +258,22 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
             np.testing.assert_allclose(given, due, atol=3e-3 * float(due.abs().max()), err_msg=routing)
         if routing == "unrolled":
             assert graph.ByteSize() < 0.5 * build(whole).ByteSize()
+
+
+def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
+    whole: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not to a convolution behind Q/DQ pairs, nor to the sum and ReLU that join it; to everything else it is."""
+    monkeypatch.setattr(targets, "this_gpu", lambda: targets.Gpu("NVIDIA H200", 90))
+    onnx.save(build(calibrated(whole), routing="fused"), tmp_path / "model.onnx")
+    tensorrt = TensorRT("tensorrt", (8, 6, 1), fake("8.6.1", disobey="INT8"))
+    engine = build_engine(tmp_path / "model.onnx", BuildRequest("int8", Batch(1, 8, 64)), tensorrt)
+    assert engine.receipt.met
+    assert tensorrt.module.told["flags"] == {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
+    layers = {layer.name: layer for layer in tensorrt.module.told["network"].layers}
+    told = {name for name, layer in layers.items() if layer.precision_is_set}
+    block = next(
+        op.name.replace(".", "/") for op in whole.operations if getattr(op, "skips", None) or "conv2" in op.name
+    )
+    assert not {f"{block}/{node}" for node in ("conv", "skip", "sum", "relu")} & told
+    assert {name for name in layers if name.endswith("/sigmoid")} <= told

@@ -12,7 +12,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from bundles import made_once, put_manifest
+from bundles import put_manifest
 from command import Command
 from verify import chromium
 from verify.chromium import Browser
@@ -28,25 +28,14 @@ from qcn.export.web import page, scene
 from qcn.verify.runners import Options, capsule_layers, create
 from qcn.verify.runners.web import WebRunner
 
-ROOT = Path(__file__).parents[2]
 NODE, BROWSER = shutil.which("node"), chromium.find()
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node here: apt install nodejs")
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt install chromium")
 LARGEST = 3_000_000  # bytes of a page
 
 
-@pytest.fixture(scope="session")
-def _wasm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """libqcn as WebAssembly, up to date where it can be made here."""
-    if shutil.which("emcmake"):
-        make = ["make", "--silent", "build/web/qcn-simd.wasm"]
-        made_once(tmp_path_factory, "wasm", lambda _: subprocess.run(make, cwd=ROOT, check=True, capture_output=True))
-    elif not (ROOT / "build/web/qcn-simd.wasm").exists():
-        pytest.skip("libqcn is not built as WebAssembly: apt install emscripten && make build/web/qcn-simd.wasm")
-
-
 @pytest.fixture
-def with_page(_wasm: None, bundle: Bundle) -> Bundle:
+def with_page(wasm: None, bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with its page, and its own network beside itself in it."""
     beside = shutil.copytree(bundle.folder, bundle.folder.parent / "beside")
     request = pipeline.Request(formats=("web",), beside=beside)
@@ -96,6 +85,7 @@ def test_what_a_page_needs_is_named(
     monkeypatch.setattr(page, "CLONE", tmp_path)
     code, said = command("export", bundle.folder, "--format", "web")
     assert code == 3 and "apt install emscripten && make build/web/qcn-simd.wasm" in " ".join(said.split())
+    assert "`make wheels` then puts it into the wheels" in " ".join(said.split())
 
     for variant in page.VARIANTS:
         (tmp_path / "build/web").mkdir(parents=True, exist_ok=True)
@@ -164,11 +154,12 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, tmp_path:
             np.testing.assert_allclose(browser.ask("window.qcn.activation"), activation, atol=1e-5)
         assert browser.ask("document.querySelectorAll('#networks section').length") == 2
 
-        # By keyboard: to the drawing, and a line in it.
+        # By keyboard: to the drawing, and a line in it, whose pen is seen.
         answers = browser.ask("window.qcn.answers")
         press = "for (const key of [' ', 'ArrowUp', 'ArrowUp', 'ArrowUp']) document.getElementById('drawing')"
         browser.ask(f"{press}.dispatchEvent(new KeyboardEvent('keydown', {{ key }}))")
         wait_for(browser, f"window.qcn.answers > {answers}")
+        assert browser.ask("[pen.hidden, pen.className, pen.style.top]") == [False, "down", "41.4286%"]
         assert browser.complaints == []
         assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 
@@ -201,7 +192,7 @@ class Isolated(SimpleHTTPRequestHandler):
 
 @pytest.mark.slow
 @needs_browser
-def test_an_isolated_page_uses_threads(_wasm: None, bundle: Bundle, tmp_path: Path) -> None:
+def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, tmp_path: Path) -> None:
     pipeline.export(bundle.folder, None, pipeline.Request(formats=("web",)), bundle.folder)
     handler = partial(Isolated, directory=str(bundle.folder))
     with (

@@ -29,6 +29,7 @@ from graphs import (
     not_a_number_for_denormals,
     one_class_off,
     padding_by_one,
+    put_golden,
     put_graph,
     scaled,
     softmax_over,
@@ -39,7 +40,7 @@ from graphs import (
 
 from qcn import create
 from qcn.data.spec import Preprocessing
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
 from qcn.export.calibrated import write_calibrated
@@ -50,7 +51,6 @@ from qcn.export.program import Product, Program, Route
 from qcn.export.quantise import halved, quantised
 from qcn.export.reference import golden_of, with_edge_cases
 from qcn.export.torch.interpreter import Interpreter
-from qcn.model import QCN
 from qcn.names import MANIFEST
 from qcn.verify.runners.native import NativeRunner
 
@@ -58,11 +58,10 @@ SIZE, CLASSES = 24, ("above", "below", "left", "right")  # as folders of picture
 SPEC = Preprocessing(mean=(0.45, 0.35, 0.25), std=(0.2, 0.3, 0.4))
 
 
-def trained(seed: int, size: int = SIZE) -> QCN:
-    """A qcn-tiny after a few steps on noise, so that no statistic and no bias is where it began."""
+def trained(seed: int, size: int = SIZE, model: str = "qcn-tiny") -> Any:
+    """A network after a few steps on noise, so that no statistic and no bias is where it began."""
     torch.manual_seed(seed)
-    network = create("qcn-tiny", in_channels=3, classes=len(CLASSES))
-    assert isinstance(network, QCN)
+    network = create(model, in_channels=3, classes=len(CLASSES))
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     for _ in range(3):
         prediction = network.train()(torch.randn(4, 3, size, size) * 1.5 + 0.5)
@@ -73,13 +72,19 @@ def trained(seed: int, size: int = SIZE) -> QCN:
 
 
 def honest(
-    folder: Path, seed: int = 0, routing: Any = "unrolled", precision: Any = "fp32", size: int = SIZE, images: int = 6
+    folder: Path,
+    seed: int = 0,
+    routing: Any = "unrolled",
+    precision: Any = "fp32",
+    size: int = SIZE,
+    images: int = 6,
+    model: str = "qcn-tiny",
 ) -> Bundle:
     """A bundle of a network of three channels, with weights, golden answers and one ONNX graph."""
-    network = trained(seed, size)
+    network = trained(seed, size, model)
     program = lower(network, size, size)
-    image, outputs = ports(program.input.shape, program.classes, poses=True)
-    source = Source("0" * 64, "qcn-tiny", "last", 1, "noise", "0" * 64)
+    image, outputs = ports(program.input.shape, program.classes, poses=program.poses)
+    source = Source("0" * 64, model, "last", 1, "noise", "0" * 64)
     shape = (3, size, size)
     manifest = Manifest("planted", CLASSES, shape, SPEC, image, outputs, source, {})
     pixels = np.random.default_rng(seed).integers(0, 256, (images, *shape), np.uint8)
@@ -107,9 +112,9 @@ def calibrated_program(program: Program, inputs: Any) -> Program:
     return made
 
 
-def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6) -> Bundle:
+def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6, model: str = "qcn-tiny") -> Bundle:
     """A bundle of a calibrated network, with its plan's answers and model.int8.onnx."""
-    base = honest(folder / "float32", seed=seed, size=size, images=images)
+    base = honest(folder / "float32", seed=seed, size=size, images=images, model=model)
     program = calibrated_program(base.program(), base.golden().input)
     return write_calibrated(base, program, folder / "int8", {"sha256": "0" * 64}, "qcn calibrate RUN --out {bundle}")
 
@@ -167,7 +172,7 @@ def rounded_to_half(program: Program) -> Program:
 
 def unfolded_norm(program: Program) -> Program:
     """As if a convolution had kept its own weights, and its batch norm had been left out."""
-    honest = trained(0).extractor.pose[0]  # type: ignore[index,union-attr]
+    honest = trained(0).extractor.pose[0]
     weight = honest.conv1.weight.detach().numpy()
     return with_arrays(program, {"pose.0.conv1.weight": weight, "pose.0.conv1.bias": np.zeros(24, np.float32)})
 
@@ -178,8 +183,7 @@ def manifest_with(**changes: Any) -> Callable[[Bundle], None]:
     def plant(bundle: Bundle) -> None:
         spec = replace(bundle.manifest.preprocessing, **changes)
         answers = replace(bundle.golden(), preprocessing=spec)
-        with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-            golden.write(draft.path, answers)
+        put_golden(bundle, answers)
         manifest = replace(bundle.manifest, preprocessing=spec)
         (bundle.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         (bundle.folder / MANIFEST_SHA256).write_bytes(manifest_sums(manifest.to_json().encode()))
@@ -276,8 +280,8 @@ def left_over(call: int, right: Answer, before: Answer | None) -> Answer:
 
 @dataclass(frozen=True)
 class Fault:
-    """What `plant` does to an honest bundle, or `spoil` to libqcn's runner, is seen in `backend`, first at `place`; the
-    command `says` so."""
+    """What `plant` does to an honest bundle, or `spoil` to libqcn's runner, is seen in `backend`, first at `place`, or,
+    where that layer says nothing, at `next_place`; the command `says` so."""
 
     plant: Callable[[Bundle], None]
     place: str | None
@@ -285,6 +289,7 @@ class Fault:
     says: str = ""
     precision: str = "fp32"
     spoil: Spoil | None = None
+    next_place: str | None = None
 
     def running(self) -> AbstractContextManager[None]:
         """In which the command is to run."""
@@ -380,6 +385,13 @@ FAULTS = {
     ),
     "sums of squares in fp16": Fault(
         half_sums, "capsules2/iteration1/variance", says="not float32's sum", precision="fp16"
+    ),
+    "sums of squares in fp16, of the second iteration": Fault(
+        lambda bundle: half_sums(bundle, where="iteration2"),
+        "capsules2/iteration2/variance",
+        says="not float32's sum",
+        precision="fp16",
+        next_place="classes/iteration2/variance",  # where the votes of capsules2 were added up in another way
     ),
     "a transposed pose": Fault(transposed_pose, "pose"),
     "a truncated weight file": Fault(truncated(WEIGHTS, "native"), None, "native", "it does not run"),

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.calibrated import precisions, write_calibrated
 from qcn.export.onnx.build import build
-from qcn.export.program import Convolution
+from qcn.export.program import Convolution, Program
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.verify import verify
 from qcn.verify.receipts import receipts, require_met
+from qcn.verify.runners import Options
+from qcn.verify.runners.web import WebRunner
 
 NATIVE = ["native"] if native_kernels.available() else []
 CONV = "pose.0.conv2"  # of two inputs
@@ -35,6 +38,21 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def low(_folder: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(shutil.copytree(_folder / "int8", tmp_path / "int8"))
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node here: apt install nodejs")
+def test_a_page_of_a_calibrated_network_answers_as_its_plan_does(wasm: None, low: Bundle, qcn: Command) -> None:
+    code, said = qcn("export", low.folder, "--format", "web")
+    assert code == 0, said
+    page = Bundle.open(low.folder).find("page.html")
+    assert page.precision == "int8" and page.rebuild == "qcn export {bundle} --format web"
+    code, said = qcn("verify-parity", low.folder, "--backends", "web")
+    assert code == 0 and "passed    web: page.html (int8)" in said, said
+    answers = []
+    for variant in ("simd", "plain"):
+        with WebRunner(low.folder / "page.html", Options(), variant) as runner:
+            answers.append(runner.infer(low.golden().input)["activation"])
+    np.testing.assert_allclose(*answers, atol=1e-5)
 
 
 def test_the_road_of_a_calibrated_bundle(_folder: Path, low: Bundle, qcn: Command, tmp_path: Path) -> None:
@@ -85,26 +103,38 @@ def test_receipts_say_what_onnx_runtime_ran(low: Bundle) -> None:
         require_met(receipts(Bundle.open(low.folder), "onnxruntime"))
 
 
-def altered(change: Callable[[Convolution], Convolution]) -> Callable[[Bundle], None]:
+def convolution(program: Program) -> str:
+    """The name of one that has two inputs."""
+    return next(op.name for op in program.operations if isinstance(op, Convolution) and len(op.inputs) == 2)
+
+
+def altered(
+    change: Callable[[Convolution], Convolution], routing: Any = "unrolled", put: Callable[..., None] = put_graph
+) -> Callable[[Bundle], None]:
     """The graph of the plan with one of its convolutions changed."""
 
     def plant(bundle: Bundle) -> None:
         program = bundle.program()
+        chosen = convolution(program)
         operations = [
-            change(op) if isinstance(op, Convolution) and op.name == CONV else op for op in program.operations
+            change(op) if isinstance(op, Convolution) and op.name == chosen else op for op in program.operations
         ]
-        put_graph(bundle, build(replace(program, operations=tuple(operations))), "int8")
+        put(bundle, build(replace(program, operations=tuple(operations)), routing=routing), "int8")
 
     return plant
 
 
-def scaled_by(factor: float) -> Callable[[Bundle], None]:
-    return altered(lambda op: replace(op, input_scales=tuple(float(np.float32(s * factor)) for s in op.input_scales)))
+def scaled_by(
+    factor: float, routing: Any = "unrolled", put: Callable[..., None] = put_graph
+) -> Callable[[Bundle], None]:
+    return altered(
+        lambda op: replace(op, input_scales=tuple(float(np.float32(s * factor)) for s in op.input_scales)), routing, put
+    )
 
 
 def without_bias(bundle: Bundle) -> None:
     program = bundle.program()
-    bias = f"{CONV}.bias"
+    bias = f"{convolution(program)}.bias"
     arrays = {**program.arrays, bias: np.zeros_like(program.arrays[bias])}
     put_graph(bundle, build(replace(program, arrays=arrays)), "int8")
 
@@ -137,6 +167,18 @@ def test_a_fault_in_a_calibrated_graph_is_found(_folder: Path, low: Bundle, name
     plant(low)
     (verdict,) = verify(Bundle.open(low.folder), ["onnxruntime"], {})
     assert verdict.status == "failed" and says in " ".join(verdict.reasons), verdict.reasons
+
+
+def test_faults_in_a_calibrated_cnn_are_found(tmp_path: Path) -> None:
+    honest = calibrated(tmp_path / "cnn", seed=1, size=16, images=4, model="cnn-small")
+    (verdict,) = verify(honest, ["onnxruntime"], {})
+    assert verdict.status == "passed", verdict.reasons
+    for name in ("a scale 5 % off", "no bias"):
+        plant, says = FAULTS[name]
+        bundle = Bundle.open(shutil.copytree(honest.folder, tmp_path / "planted", dirs_exist_ok=True))
+        plant(bundle)
+        (verdict,) = verify(Bundle.open(bundle.folder), ["onnxruntime"], {})
+        assert verdict.status == "failed" and says in " ".join(verdict.reasons), (name, verdict.reasons)
 
 
 @pytest.mark.slow

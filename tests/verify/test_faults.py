@@ -17,14 +17,14 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt.build import TensorRT
 from qcn.kernels import native as native_kernels
-from qcn.verify.parity.arithmetic import first_statistics, layers
+from qcn.verify.parity.arithmetic import layers, statistics
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import read_report
 from qcn.verify.parity.verify import verify
 from qcn.verify.runners import tensorrt as runner_module
 
 NATIVE = ["native"] if native_kernels.available() else []
-HALF = ("variance in fp16", "sums of squares in fp16")
+HALF = ("variance in fp16", "sums of squares in fp16", "sums of squares in fp16, of the second iteration")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -53,9 +53,13 @@ def test_a_planted_fault_is_found_and_its_place_named(
         assert verdict.status == "passed"  # which is why pre-processing has its own verdict
         assert seen.status == "failed" and re.search(r"failed +preprocessing: manifest\.json", said)
         return
-    assert verdict.first_wrong == fault.place or (fault.place is None and verdict.first_wrong in (None, "activation"))
-    if fault.place and "/" in fault.place:
-        assert f"the first to leave its tolerance: {fault.place}, which is" in said
+    seen_at = verdict.first_wrong
+    if fault.place is None:
+        assert seen_at in (None, "activation")
+        return
+    assert seen_at in {fault.place, fault.next_place} - {None}
+    if "/" in fault.place:
+        assert f"the first to leave its tolerance: {seen_at}, which is" in said
 
 
 def half_statistics_are_found(folder: Path, seed: int) -> None:
@@ -67,7 +71,8 @@ def half_statistics_are_found(folder: Path, seed: int) -> None:
         planted = shutil.copytree(kept.folder, folder / name)
         FAULTS[name].plant(Bundle.open(planted))
         (verdict,) = verify(Bundle.open(planted), ["onnxruntime"], {})
-        assert verdict.status == "failed" and verdict.first_wrong == FAULTS[name].place, (seed, name, verdict.reasons)
+        places = {FAULTS[name].place, FAULTS[name].next_place} - {None}
+        assert verdict.status == "failed" and verdict.first_wrong in places, (seed, name, verdict.reasons)
         assert FAULTS[name].says in verdict.reasons[0] and all(one.passed for one in verdict.outputs.values())
 
 
@@ -85,12 +90,12 @@ def test_statistics_in_half_precision_are_found_for_any_weights(tmp_path: Path, 
 def test_statistics_are_the_references(small: Bundle) -> None:
     """The check of a backend's arithmetic makes of the reference's own children the reference's statistics."""
     golden = small.golden()
-    found = layers(small)
+    found = layers(small, "fp32")
     assert [layer.op.name for layer in found] == ["capsules2", "classes"]
     for layer in found:
         before, step = golden.layers[layer.op.pose.removesuffix(".pose")], golden.steps[f"{layer.op.name}/iteration1"]
         rows = len(step.mean)
-        mean, variance = first_statistics(layer, before.pose[:rows], before.activation[:rows])
+        mean, variance = statistics(layer, before.pose[:rows], before.activation[:rows])
         # Rotations are float32 in the program, and float64 in the reference.
         np.testing.assert_allclose(mean, step.mean, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(variance, step.variance, rtol=1e-5, atol=1e-6)

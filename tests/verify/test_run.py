@@ -14,8 +14,9 @@ import pytest
 import torch
 from bundles import put_manifest
 from command import Command
+from graphs import put_golden
 
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.golden import Golden
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
@@ -29,11 +30,6 @@ from qcn.verify.parity.run import check_run
 def own_run(run: Path, tmp_path: Path) -> Path:
     """The training run that `bundle` is of, for the test to alter."""
     return shutil.copytree(run, tmp_path / "run")
-
-
-def put_golden(bundle: Bundle, made: Golden) -> None:
-    with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, made)
 
 
 def altered_network(run: Path) -> torch.nn.Module:
@@ -96,6 +92,11 @@ def noisier(made: Golden) -> Golden:
     return replace(made, float32=replace(made.float32, activation=single.astype(np.float32)))
 
 
+def noisier_half(made: Golden) -> Golden:
+    """Ten times as large a noise floor of fp16, which would make its tolerance wide."""
+    return replace(made, floors={**made.floors, "fp16": {name: 10 * of for name, of in made.floors["fp16"].items()}})
+
+
 def other_layer(made: Golden) -> Golden:
     """What the second capsule layer gives, a thousandth larger: it would mislead the search for a fault."""
     layer = replace(made.layers["capsules2"], pose=made.layers["capsules2"].pose * 1.001)
@@ -139,6 +140,7 @@ GOLDENS = {
     "the golden activation is not the run's": moved("activation", 0.5),
     "the golden pose is not the run's": moved("pose", 0.5),
     "the golden activation in float32 is off by": noisier,
+    "the noise floor of activation in fp16 is": noisier_half,
     "the golden capsules2.pose is not the run's": other_layer,
     "the golden inputs are not what the run's pre-processing makes": other_input,
 }

@@ -111,6 +111,34 @@ def test_an_engine_of_another_machine_is_refused(tmp_path: Path, changes: dict[s
     assert command in str(caught.value)
 
 
+@pytest.mark.usefixtures("machine")
+def test_an_engine_without_weights_says_how_it_gets_some(tmp_path: Path) -> None:
+    path = write_engine(tmp_path, stripped=True)
+    with pytest.raises(
+        MissingError, match=f"no weights in it; give it some: qcn refit {path} --weights {path.parents[1]}"
+    ):
+        create("tensorrt", path).open()
+
+
+def test_a_version_compatible_engine_runs_by_the_lean_runtime_of_its_version(
+    tmp_path: Path, machine: tuple[FakeCuda, FakeContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(targets.LEAN_RUNTIME, "/opt/libnvinfer_lean.so.8")
+    loaded, module = [], runner_module.find().module
+
+    def load_runtime(self: object, path: str) -> object:
+        loaded.append(path)
+        return self
+
+    monkeypatch.setattr(module.Runtime, "load_runtime", load_runtime, raising=False)
+    with create("tensorrt", write_engine(tmp_path / "old", version="8.6.0", version_compatible=True)) as runner:
+        runner.infer(images(1))
+    assert loaded == ["/opt/libnvinfer_lean.so.8"]
+    with create("tensorrt", write_engine(tmp_path / "same", version_compatible=True)) as runner:
+        runner.infer(images(1))
+    assert len(loaded) == 1
+
+
 def test_a_plan_that_tensorrt_refuses(
     tmp_path: Path, machine: tuple[FakeCuda, FakeContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:

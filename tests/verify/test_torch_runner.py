@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.tolerance import FLOORS
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.torch.torchscript import write_torchscript
 from qcn.names import AnyPrecision
@@ -18,10 +17,10 @@ def test_precisions(bundle: Bundle, precision: AnyPrecision) -> None:
     """Each as exact as it should be, and no half precision that is float32."""
     golden = bundle.golden()
     with create("torch", bundle.path(bundle.find(WEIGHTS)), precision=precision) as runner:
-        found = compare(runner.infer(golden.input), golden, precision, {})
-    assert all(errors.passed for errors in found.values())
+        found = runner.infer(golden.input)
+    assert all(errors.passed for errors in compare(found, golden, precision, {}).values())
     half = precision in ("fp16", "bf16")
-    assert (max(errors.noise_floors for errors in found.values()) > FLOORS["fp32"]) is half
+    assert all(errors.passed for errors in compare(found, golden, "fp32", {}).values()) is not half
 
 
 def test_a_backend_of_several_precisions_has_a_candidate_for_each(bundle: Bundle) -> None:

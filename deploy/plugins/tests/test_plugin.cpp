@@ -152,7 +152,7 @@ bool fits(Made& plugin, const std::vector<Sizes>& sizes) {
 }
 
 struct Node {
-  std::int32_t window[2] = {5, 5}, stride = 2, iterations = 3;
+  std::int32_t window[2] = {5, 5}, stride = 2, iterations = 3, half = 1;
   std::string mode = "unit";
 
   Made* make() const {
@@ -160,6 +160,7 @@ struct Node {
         {"window", window, PluginFieldType::kINT32, 2},
         {"stride", &stride, PluginFieldType::kINT32, 1},
         {"iterations", &iterations, PluginFieldType::kINT32, 1},
+        {"half", &half, PluginFieldType::kINT32, 1},
         {"mode", mode.data(), PluginFieldType::kCHAR, static_cast<std::int32_t>(mode.size())}};
     return ::make({static_cast<std::int32_t>(fields.size()), fields.data()});
   }
@@ -179,6 +180,11 @@ void test_sizes_and_types(Made& plugin) {
   check(!supports(plugin, {kHalf, kFloat, kFloat, kFloat, kFloat, kFloat, kFloat}), "not float16 with float32");
   check(!supports(plugin, {kHalf, kHalf, kFloat, kFloat, kFloat, kHalf, kHalf}), "not float16 out");
   check(!supports(plugin, {kHalf, kHalf, kHalf, kFloat, kFloat, kFloat, kFloat}), "not rotations in float16");
+  Node node;
+  node.half = 0;
+  Made* single = node.make();
+  check(!supports(*single, {kHalf, kHalf, kFloat, kFloat, kFloat, kFloat, kFloat}), "no float16 without half");
+  destroy(single);
 #if NV_TENSORRT_MAJOR >= 10
   constexpr auto kBrain = DataType::kBF16;
   check(supports(plugin, {kBrain, kBrain, kFloat, kFloat, kFloat, kFloat, kFloat}), "bfloat16 in, float32 out");
@@ -206,7 +212,7 @@ int main(int count, char** arguments) {
   check(built_for && std::atoi(built_for()) == NV_TENSORRT_MAJOR, "it says which TensorRT it is for");
   check(creator(), "loading it is enough to have it in the registry");
   if (failures) return 1;
-  check(creator()->getFieldNames()->nbFields == 4, "the parser is told of four attributes");
+  check(creator()->getFieldNames()->nbFields == 5, "the parser is told of five attributes");
 
   Node node;
   Made* plugin = node.make();
@@ -214,6 +220,8 @@ int main(int count, char** arguments) {
   test_sizes_and_types(*plugin);
   Made* copy = copied(*plugin);
   check(copy && output(*copy, 0) == output(*plugin, 0), "it comes back from a plan");
+  const DataType kHalf = DataType::kHALF, kFloat = DataType::kFLOAT;
+  check(copy && supports(*copy, {kHalf, kHalf, kFloat, kFloat, kFloat, kFloat, kFloat}), "with half allowed");
   check(copy && copied(*copy), "and again");
 
   std::vector<Sizes> wrong = kLayer;

@@ -1,5 +1,5 @@
-// Which engine of a bundle to run. A plan belongs to one TensorRT version and one kind of GPU: any other is refused
-// here, in words, before TensorRT does so in its own.
+// Which engine of a bundle to run. A plan belongs to one TensorRT version, and to one kind of GPU or to all from Ampere
+// on: any other is refused here, in words, before TensorRT does so in its own.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -11,21 +11,27 @@
 namespace qcn {
 namespace {
 
+constexpr int kAmpere = 80;  // the oldest GPU that hardware-compatible engines run on
+
 std::string described(const Artefact& engine) {
-  const std::string sm = engine.sm ? "sm" + std::to_string(engine.sm) : "any GPU";
+  const std::string sm = (engine.sm ? "sm" + std::to_string(engine.sm) : "any GPU") +
+                         (engine.hardware_compatible ? ", and all from sm80 on" : "") +
+                         (engine.stripped ? ", without weights: see `qcn refit`" : "");
   return engine.file + ": " + engine.precision + ", TensorRT" + (engine.flavour == "rtx" ? "-RTX " : " ") +
          engine.version + ", " + (engine.gpu.empty() ? sm : engine.gpu + " (" + sm + ")");
 }
 
 bool fits(const Artefact& engine, const Machine& machine) {
-  return engine.flavour == machine.flavour && engine.version == machine.version && engine.sm == machine.sm;
+  const bool gpu = engine.sm == machine.sm || (engine.hardware_compatible && machine.sm >= kAmpere);
+  return engine.flavour == machine.flavour && engine.version == machine.version && gpu && !engine.stripped;
 }
 
-// Smaller is better: routing by the plugin before precision, since it is most of the time.
-std::array<int, 3> rank(const Artefact& engine) {
+// Smaller is better: routing by the plugin before precision, since it is most of the time; what was built for one kind
+// of GPU before what runs on many.
+std::array<int, 4> rank(const Artefact& engine) {
   static const std::array<std::string, 3> fastest = {"fp16", "bf16", "fp32"};
   const auto precision = std::find(fastest.begin(), fastest.end(), engine.precision) - fastest.begin();
-  return {engine.plugin ? 0 : 1, static_cast<int>(precision), -engine.max_batch};
+  return {engine.plugin ? 0 : 1, static_cast<int>(precision), engine.hardware_compatible ? 1 : 0, -engine.max_batch};
 }
 
 }  // namespace

@@ -3,95 +3,163 @@
 In every precision the children of a capsule layer are given to routing as float32, and its statistics are float32. So
 those of the first iteration, where each child is shared out evenly, are known to float32's rounding from the children
 that the backend gave out, however far its convolutions rounded: the tolerance is fp32's. That finds sums made in half
-precision for any weights; against the reference they hide behind what fp16 may be off by. (Votes of later iterations
-are made in the backend's precision, so there is no such bound for those.) Of a calibrated
-network the floor is what float32 makes of these children, and what votes rounded to float16 do where a layer in fp16
-makes even the first ones so: fused kernels do, graphs do not.
+precision for any weights; against the reference they hide behind what fp16 may be off by.
+
+A graph in fp16 makes the votes of its second iteration in float16. Where its means are those of votes that are exact
+but for that last rounding, the variances must be of the same votes, to float32's rounding. Where they are not, votes
+were added up in another way, and there is no such bound.
+
+Of a calibrated network the floor of the first iteration is what float32 makes of these children, and what votes rounded
+to float16 do where a layer in fp16 makes even the first ones so: fused kernels do, graphs do not.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.golden import Step
+from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.program import Array, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.verify.parity.compare import Errors, errors
 
+# By what share of itself another way of adding may move a vote before it is rounded to float16.
+NUDGE = 2.0**-23
+
 
 @dataclass(frozen=True)
 class Layer:
-    """A capsule layer: its operation, its rotations [h, w, C, J, 3, 3], and whether all of its votes are in float16."""
+    """A capsule layer: its operation, its rotations [h, w, C, J, 3, 3], beta_u and beta_a [J].
+
+    first, later   whether the votes of the first and of later iterations are in float16
+    """
 
     op: Route
     rotation: Array
-    half: bool = False
+    beta_u: Array
+    beta_a: Array
+    first: bool = False
+    later: bool = False
 
 
-def layers(bundle: Bundle, graph: bool = True) -> list[Layer]:
+def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
     """The capsule layers whose children are another capsule layer's, which backends give out.
 
-    `graph` says that routing is written out in the file, where the first votes are float32 in every precision.
+    `graph` says that routing is written out in the file, where the first votes are float32 in every precision. A
+    calibrated network has each layer in its own precision.
     """
     program = bundle.program()
     made = {value.name for op in program.routes for value in op.outputs}
-    half = program.calibrated and not graph
-    return [
-        Layer(op, program.rotation(op), half and op.precision == "fp16")
-        for op in program.routes
-        if made >= set(op.reads)
-    ]
+    found = []
+    for op in (op for op in program.routes if made >= set(op.reads)):
+        half = (op.precision if program.calibrated else precision) == "fp16"
+        first = half and program.calibrated and not graph
+        found.append(
+            Layer(op, program.rotation(op), program.arrays[op.beta_u], program.arrays[op.beta_a], first, half and graph)
+        )
+    return found
 
 
-def check(
-    layer: Layer, quantity: str, found: Mapping[str, Array], exact: Step, single: Step, plan: bool
-) -> Errors | None:
-    """The mean or variance of the first iteration against float64 arithmetic on the backend's own children.
+def check(layer: Layer, name: str, quantity: str, found: Mapping[str, Array], golden: Golden) -> Errors | None:
+    """The mean or variance of an iteration, such as capsules2/iteration1, against float64 arithmetic on the backend's
+    own children.
 
-    `exact` and `single` are the reference's, for the noise floor of what is not a calibrated network's `plan`. None
-    where the backend does not show the children, or shows what has another shape.
+    None where that cannot be known: the backend does not show the children, or shows what has another shape.
     """
-    given, pose, activation = (
-        found.get(name) for name in (f"{layer.op.name}/iteration1/{quantity}", layer.op.pose, layer.op.activation)
-    )
-    if given is None or pose is None or activation is None:
+    exact, single = golden.arrays(f"{name}/{quantity}")
+    shown = {key: found[key][: len(exact)] for key in _needed(layer, name) if key in found}
+    if len(shown) < len(_needed(layer, name)) or shown[f"{name}/{quantity}"].shape != exact.shape:
         return None
-    count = len(getattr(exact, quantity))
-    place = ("mean", "variance").index(quantity)
-    own = first_statistics(layer, pose[:count], activation[:count])[place]
-    reference = getattr(exact, quantity)
-    if own.shape != reference.shape or given[:count].shape != own.shape or not np.isfinite(own).all():
-        return None
-    if not plan:
-        return errors(given[:count], own, own + (getattr(single, quantity) - reference), "fp32")
-    rounded = first_statistics(layer, pose[:count], activation[:count], np.float32, layer.half)[place]
-    return errors(given[:count], own, rounded, "plan" if layer.half else "fp32")
+    if name.endswith("/iteration1"):
+        return _first(layer, name, quantity, shown, golden, noise_floor(exact, single))
+    return _second(layer, name, shown) if layer.later and quantity == "variance" else None
 
 
-def first_statistics(
-    layer: Layer, pose: Array, activation: Array, type_: type = np.float64, half: bool = False
+def _needed(layer: Layer, name: str) -> list[str]:
+    statistics = [f"{step}/{of}" for step in {name, f"{layer.op.name}/iteration1"} for of in ("mean", "variance")]
+    return [layer.op.pose, layer.op.activation, *statistics]
+
+
+def _first(
+    layer: Layer, name: str, quantity: str, shown: Mapping[str, Array], golden: Golden, floor: float
+) -> Errors | None:
+    place, children = ("mean", "variance").index(quantity), (shown[layer.op.pose], shown[layer.op.activation])
+    given, own = shown[f"{name}/{quantity}"], statistics(layer, *children)[place]
+    if own.shape != given.shape or not np.isfinite(own).all():
+        return None
+    if golden.plan:
+        floor = noise_floor(own, statistics(layer, *children, type_=np.float32, half=layer.first)[place])
+    return errors(given, own, floor, "plan" if layer.first else "fp32")
+
+
+def _second(layer: Layer, name: str, shown: Mapping[str, Array]) -> Errors | None:
+    """The variance, where the mean says which votes it is made of."""
+    before = tuple(shown[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
+    children = (shown[layer.op.pose], shown[layer.op.activation])
+    own = statistics(layer, *children, before, half=True)
+    nearby = [statistics(layer, *children, before, np.float32, half=True, nudge=nudge) for nudge in (NUDGE, -NUDGE)]
+    compared = []
+    for place, of in enumerate(("mean", "variance")):
+        if own[place].shape != shown[f"{name}/{of}"].shape or not np.isfinite(own[place]).all():
+            return None
+        floor = max(noise_floor(own[place], one[place]) for one in nearby)
+        compared.append(errors(shown[f"{name}/{of}"], own[place], floor, "plan"))
+    mean, variance = compared
+    return variance if mean.passed else None
+
+
+def statistics(
+    layer: Layer,
+    pose: Array,
+    activation: Array,
+    before: tuple[Array, ...] | None = None,
+    type_: type = np.float64,
+    half: bool = False,
+    nudge: float = 0.0,
 ) -> tuple[Array, Array]:
     """The first M-step: pose [n, C, 3, H, W], activation [n, C, H, W] -> mean and variance [n, J, 3, p].
 
-    In `type_`; with `half`, votes are made of float16 numbers and rounded to them.
+    With the mean and variance `before`, the second. In `type_`; with `half`, votes are made of float16 numbers and
+    rounded to them, after they were moved by the share `nudge` of themselves.
     """
     pose, activation = pose.astype(type_), activation.astype(type_)
-    kh, kw = layer.op.window
-    step = layer.op.stride
+    (kh, kw), step = layer.op.window, layer.op.stride
     rotation: Array = np.broadcast_to(layer.rotation.astype(type_), (kh, kw, *layer.rotation.shape[2:]))
     if half:
-        rotation, pose = (x.astype(np.float16).astype(type_) for x in (rotation, pose))
+        rotation, pose = _half(rotation), _half(pose)
     windows = np.lib.stride_tricks.sliding_window_view
     poses = windows(pose, (kh, kw), (3, 4))[:, :, :, ::step, ::step]  # [n, C, 3, H', W', kh, kw]
-    weights = windows(activation, (kh, kw), (2, 3))[:, :, ::step, ::step]  # [n, C, H', W', kh, kw]
-    weights = weights / rotation.shape[3]
+    active = windows(activation, (kh, kw), (2, 3))[:, :, ::step, ::step].transpose(0, 2, 3, 1, 4, 5)
     votes = np.einsum("xycjhk,nckabxy->njhabcxy", rotation, poses, optimize=True)
-    votes = votes.astype(np.float16).astype(type_) if half else votes
-    mass = weights.sum((1, 4, 5))[:, None, None]  # [n, 1, 1, H', W']
-    shared = weights.transpose(0, 2, 3, 1, 4, 5)[:, None, None]  # [n, 1, 1, H', W', C, kh, kw]
-    mean = (shared * votes).sum((5, 6, 7)) / (mass + MASS_FLOOR)
-    squared = (votes - mean[..., None, None, None]) ** 2
-    variance = (shared * squared).sum((5, 6, 7)) / (mass + MASS_FLOOR) + VARIANCE_FLOOR
-    return mean.reshape(*mean.shape[:3], -1), variance.reshape(*variance.shape[:3], -1)
+    n, parents, *_ = votes.shape
+    votes = votes.reshape(n, parents, 3, math.prod(layer.op.shape[1:]), -1)  # [n, J, 3, p, I]
+    votes = _half(votes * type_(1 + nudge)) if half else votes
+    child = active.reshape(n, 1, *votes.shape[3:])  # [n, 1, p, I]
+    r = child / parents if before is None else child * _shares(layer, votes, child, *(x.astype(type_) for x in before))
+    r = r[:, :, None]
+    mass = r.sum(-1) + MASS_FLOOR
+    mean = (r * votes).sum(-1) / mass
+    variance = (r * (votes - mean[..., None]) ** 2).sum(-1) / mass + VARIANCE_FLOOR
+    return mean, variance
+
+
+def _shares(layer: Layer, votes: Array, child: Array, mean: Array, variance: Array) -> Array:
+    """Of each child in each parent [n, J, p, I], after an M-step in which they were shared out evenly."""
+    children = votes.shape[-1]
+    beta_u, beta_a = (beta.astype(votes.dtype)[:, None] for beta in (layer.beta_u, layer.beta_a))
+    log_spread = np.log(variance).sum(2) / 2  # [n, J, p]
+    z = beta_a - (3 * beta_u + log_spread) * child.sum(-1) * (2 / children)
+    if layer.op.mode == "unit":
+        z = z / np.linalg.norm(z, axis=1, keepdims=True)
+    distance = ((votes - mean[..., None]) ** 2 / (2 * variance[..., None])).sum(2)
+    logit = (-np.logaddexp(0, -z) - log_spread)[..., None] - distance
+    power = np.exp(logit - logit.max(1, keepdims=True))
+    shares: Array = power / power.sum(1, keepdims=True)
+    return shares
+
+
+def _half(x: Array) -> Array:
+    return x.astype(np.float16).astype(x.dtype)

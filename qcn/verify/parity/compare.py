@@ -1,7 +1,7 @@
 """The answers of a backend against the float64 reference: how far apart, and which part of what is allowed that is.
 
 What is allowed is said in `qcn.export.bundle.tolerance`, in noise floors: the errors that the trained network itself
-makes in float32. An error is shown as a share of that, since 3,000 noise floors are many in fp32 and few in fp16.
+makes in that precision. An error is shown as a share of that.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.export.bundle.golden import Answers, Golden
-from qcn.export.bundle.tolerance import last_place, noise_floor, tie_band, tolerance
+from qcn.export.bundle.tolerance import floor_of, last_place, tie_band, tolerance
 from qcn.intervals import wilson
 from qcn.verify.words import Histogram, share_of_allowed
 
@@ -83,8 +83,8 @@ def compare(
     return {
         name: errors(
             found[name],
-            getattr(golden.reference, name),
-            getattr(golden.float32, name),
+            golden.arrays(name)[0],
+            floor_of(golden, name, held),
             held,
             allowed.get(name),
         )
@@ -92,10 +92,10 @@ def compare(
     }
 
 
-def errors(found: Array, exact: Array, single: Array, precision: str, allowed: Allowed | None = None) -> Errors:
-    """Of what was found against the exact values, with `single` for what float32 makes of them."""
+def errors(found: Array, exact: Array, floor: float, precision: str, allowed: Allowed | None = None) -> Errors:
+    """Of what was found against the exact values, whose noise floor in this precision is `floor`."""
     scale = float(np.abs(exact).max())
-    limit = allowed.atol + allowed.rtol * scale if allowed else tolerance(exact, single, precision)
+    limit = allowed.atol + allowed.rtol * scale if allowed else tolerance(exact, floor, precision)
     wide = found.astype(np.float64)
     finite = np.isfinite(wide)
     apart = np.abs(wide[finite] - exact[finite])
@@ -113,7 +113,7 @@ def errors(found: Array, exact: Array, single: Array, precision: str, allowed: A
         max_rel=worst / scale if scale else worst,
         cosine=float(np.sum(wide[finite] * exact[finite])) / norms if norms else 1.0,
         ulps=worst / last_place(exact),
-        noise_floor=noise_floor(exact, single),
+        noise_floor=floor,
         tolerance=limit,
         not_finite=int(np.sum(~finite)),
         histogram=Histogram(EDGES, tuple(counts.tolist())),
@@ -143,7 +143,7 @@ def flips(
     An image that was asked for several times is named once, by the answer that the reference likes least.
     """
     exact = golden.reference.activation
-    band = tie_band(exact, golden.float32.activation, golden.judged_by(precision))
+    band = tie_band(golden, precision)
     differ: dict[int, Flip] = {}
     for row, answer in zip(rows, activation, strict=True):
         expected, decided = int(exact[row].argmax()), int(answer.argmax())

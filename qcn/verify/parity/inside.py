@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qcn.export.bundle.golden import QUANTITIES, Golden
-from qcn.export.bundle.tolerance import FLOORS
+from qcn.export.bundle.tolerance import FLOORS, floor_of
 from qcn.export.program import Array
 from qcn.verify.parity.arithmetic import Layer, check
 from qcn.verify.parity.compare import Errors, errors
@@ -106,12 +106,12 @@ def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: 
             if name.partition("/")[0] == layer:
                 yield from _step(name, found, golden, precision, routes.get(layer))
         for output in golden.outputs if layer in golden.layers else ():
-            exact, single = (getattr(of[layer], output) for of in (golden.layers, golden.layers_float32))
-            if (given := found.get(f"{layer}.{output}")) is not None:
+            name = f"{layer}.{output}"
+            if (given := found.get(name)) is not None:
+                exact, _ = golden.arrays(name)
                 given = given[: len(exact)]
-                yield Stage(
-                    layer, None, output, _compared(given, exact, single, precision), _range(given, exact, precision)
-                )
+                compared = _compared(given, golden, name, precision)
+                yield Stage(layer, None, output, compared, _range(given, exact, precision))
 
 
 def _step(
@@ -120,19 +120,16 @@ def _step(
     layer, _, iteration = name.partition("/iteration")
     shown = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in found]
     for quantity in shown or QUANTITIES:  # libqcn shows no activation but the last iteration's
-        exact, single = (getattr(of[name], quantity) for of in (golden.steps, golden.steps_float32))
+        exact, _ = golden.arrays(f"{name}/{quantity}")
         given = found.get(f"{name}/{quantity}")
         if given is not None:
             given = given[: len(exact)]
-        compared = None if given is None else _compared(given, exact, single, precision)
+        compared = None if given is None else _compared(given, golden, f"{name}/{quantity}", precision)
         note = ""
         if given is not None and compared and quantity == "variance":
             note = _cancellation(given, exact, golden.steps[name].mean)
         statistic = given is not None and compared is not None and quantity != "activation"
-        own = None
-        if statistic and route and iteration == "1":
-            steps = golden.steps[name], golden.steps_float32[name]
-            own = check(route, quantity, found, *steps, golden.plan)
+        own = check(route, name, quantity, found, golden) if statistic and route else None
         yield Stage(
             layer,
             int(iteration),
@@ -144,11 +141,12 @@ def _step(
         )
 
 
-def _compared(given: Array, exact: Array, single: Array, precision: str) -> Errors | None:
+def _compared(given: Array, golden: Golden, name: str, precision: str) -> Errors | None:
     """None for arrays of another shape: they are of another network, and cannot be compared."""
+    exact, _ = golden.arrays(name)
     if given.shape != exact.shape:
         return None
-    return replace(errors(given, exact, single, precision), histogram=None)
+    return replace(errors(given, exact, floor_of(golden, name, precision), precision), histogram=None)
 
 
 def _range(given: Array | None, exact: Array, precision: str, note: str = "") -> Range:

@@ -3,22 +3,29 @@
 A mean or channel that was changed shows in no backend, since backends are given what was pre-processed already; on a
 device it makes every answer wrong. Pre-processing is defined to the last bit (`qcn.data.preprocess`), so the answer is
 yes or no. libqcn's own is asked, or torch's where there is no libqcn. Golden images have the size of the data set's; so
-libqcn is also asked for pictures of other sizes, which must become what `qcn.data.fit` says.
+libqcn is also asked for pictures of other sizes, which must become what `qcn.data.fit` says. What a server's
+repository has before the network is asked too.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import fit
 from qcn.errors import MissingError, QcnError
-from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle import WEIGHTS, Artefact, Bundle
+from qcn.export.bundle.tolerance import last_place
+from qcn.export.triton.config import LABELS
+from qcn.export.triton.repository import read_repository
 from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
-from qcn.verify.runners import Options
+from qcn.verify.runners import Candidate, Options
 from qcn.verify.runners.native import NativeRunner
+from qcn.verify.runners.triton import SEEN
 
 OTHER_SIZES = ((1, 1), (97, 33), (480, 640))  # of pictures, rows and columns
 
@@ -35,15 +42,59 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
         return Verdict(*about, "missing", (str(error),))
     except QcnError as error:
         return Verdict(*about, "failed", (f"it does not fit the golden images: {error}",))
+    return _compared(about, found, expected, by, reasons)
+
+
+def check_repositories(bundle: Bundle, found: Iterable[Candidate], time_limit: float) -> list[Verdict]:
+    """A verdict on what stands before the network in each server's model repository, and on the names of its classes.
+
+    The golden images go through the whole ensemble, from their bytes on.
+    """
+    golden = bundle.golden()
+    kept = golden.with_image
+    verdicts = []
+    for candidate in (one for one in found if one.artefact.format == "triton"):
+        about = (PREPROCESSING, candidate.artefact.file, candidate.precision)
+        try:
+            with candidate.runner(bundle, time_limit=time_limit) as runner:
+                parts = [runner.infer(golden.image[[row]])[SEEN] for row in kept]
+        except MissingError as error:
+            verdicts.append(Verdict(*about, "missing", (str(error),)))
+        except QcnError as error:
+            verdicts.append(Verdict(*about, "failed", (f"it does not run: {error}",)))
+        else:
+            reasons = _other_labels(bundle, candidate.artefact)
+            verdicts.append(_compared(about, np.concatenate(parts), golden.input[kept], runner.name, reasons))
+    return verdicts
+
+
+def _other_labels(bundle: Bundle, artefact: Artefact) -> tuple[str, ...]:
+    """What is wrong with the names that a server gives to classes."""
+    lines = "".join(f"{label}\n" for label in bundle.manifest.classes).encode()
+    files = read_repository(bundle.path(artefact))
+    wrong = [name for name, text in files.items() if name.endswith(f"/{LABELS}") and text != lines]
+    return tuple(f"{name} has other classes, or in another order, than {MANIFEST}" for name in wrong)
+
+
+def _compared(
+    about: tuple[str, str, str],
+    found: NDArray[np.float32],
+    expected: NDArray[np.float32],
+    by: str,
+    reasons: tuple[str, ...],
+) -> Verdict:
+    """What the network is given against what it saw: the same bits, or it has failed."""
     if found.shape != expected.shape:
         shapes = f"images become {list(found.shape[1:])}, and the network saw {list(expected.shape[1:])}"
         return Verdict(*about, "failed", (shapes,), by)
-    compared = errors(found, expected.astype(np.float64), expected, "fp32", Allowed())
+    exact = expected.astype(np.float64)
+    compared = errors(found, exact, last_place(exact), "fp32", Allowed())
     first_wrong = "picture" if reasons else None
     if not compared.passed:
         apart = np.abs(found - expected).max(axis=(0, 2, 3))
         channels = ", ".join(str(index) for index in np.flatnonzero(apart))
-        reasons = (f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}",)
+        seen = f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}"
+        reasons = (seen, *reasons)
         first_wrong = "input"
     status: Status = "failed" if reasons else "passed"
     return Verdict(
@@ -52,7 +103,7 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
         reasons,
         by,
         outputs={"input": compared},
-        images=len(kept),
+        images=len(found),
         first_wrong=first_wrong,
     )
 

@@ -130,20 +130,25 @@ def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None
 
     What is not there any more is worse too, unless backends were `asked` for by name.
     """
+    if not before.backends.keys() & now.backends.keys():
+        raise UsageError(f"{path} has none of what was compared now: {', '.join(now.backends)}")
+    if worse := worse_answers(path, before, now, asked):
+        raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
+
+
+def worse_answers(path: Path, before: Report, now: Report, asked: bool = False) -> list[str]:
+    """What is worse than in an earlier report, in words: see `check_baseline`."""
     if before.images.name != now.images.name:
         raise UsageError(
             f"{path} is of the images '{before.images.name}', not of '{now.images.name}': they cannot be compared"
         )
-    if not before.backends.keys() & now.backends.keys():
-        raise UsageError(f"{path} has none of what was compared now: {', '.join(now.backends)}")
     worse = []
     for key, then in before.backends.items():
         if key in now.backends:
             worse += _worse(key, then, now.backends[key])
         elif not asked and then.status == "passed":
             worse.append(f"{key} passed, and is not there any more")
-    if worse:
-        raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
+    return worse
 
 
 def _worse(key: str, then: Verdict, now: Verdict) -> list[str]:

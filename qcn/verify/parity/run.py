@@ -10,7 +10,8 @@ is let through changes no verdict. The float32 answers, which tolerances follow 
 any fp32 backend must.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle
-from qcn.export.bundle.golden import QUANTITIES, Answers, Golden, Step
+from qcn.export.bundle.golden import Golden, flat
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.verify.parity.compare import Allowed, Errors, errors
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from qcn.train.record import Run
 
 FLOORS = 2.0**-10  # noise floors between two float64 answers
+FLOORS_APART = 4.0  # times that another machine's noise floor of a half precision may be larger: sums round otherwise
 Named = dict[str, NDArray[Any]]
 
 
@@ -51,17 +53,17 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     golden = bundle.golden()
     reasons = list(_inputs(golden, run))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
-    trained = _flat(golden.trained, {}, {}) if golden.trained else _named(golden)
+    trained = flat(golden.trained, {}, {}) if golden.trained else _named(golden)
     compared, wrong = _compared(trained, exact, single, "the run's")
     reasons += wrong
     if golden.plan:  # then the rest is not the run's, but the plan's
         from qcn.export.reference import evaluated
 
-        exact, single = (_flat(of.answers, of.layers, of.steps) for of in evaluated(bundle.program(), golden.input))
+        exact, single = (of.named() for of in evaluated(bundle.program(), golden.input))
         kept = {name: len(array) for name, array in _named(golden).items()}  # of layers not all rows
         exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
         reasons += _compared(_named(golden), exact, single, "the plan's")[1]
-    reasons += _noise(golden, exact, single)
+    reasons += [*_noise(golden, exact, single), *_half_floors(golden, network)]
     return Verdict(
         *about,
         "failed" if reasons else "passed",
@@ -82,7 +84,7 @@ def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[di
             reasons.append(f"'{name}' is not what {whose} network gives")
             continue
         allowed = Allowed(FLOORS * noise_floor(truth, single[name]))
-        compared[name] = errors(array, truth, single[name], "fp64", allowed)
+        compared[name] = errors(array, truth, noise_floor(truth, single[name]), "fp64", allowed)
         if not compared[name].passed:
             reasons.append(f"the golden {name} is not {whose}: {compared[name].words()}")
     return compared, reasons
@@ -143,27 +145,30 @@ def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
 
     from qcn.export.reference import answers
 
-    made = answers(network, torch.from_numpy(inputs).to(dtype))
-    return _flat(made.answers, made.layers, made.steps)
+    return answers(network, torch.from_numpy(inputs).to(dtype)).named()
 
 
 def _named(golden: Golden) -> Named:
-    return _flat(golden.reference, golden.layers, golden.steps)
-
-
-def _flat(answers: Answers, layers: Mapping[str, Answers], steps: Mapping[str, Step]) -> Named:
-    """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
-    named = {"activation": answers.activation, "pose": answers.pose}
-    named |= {f"{layer}.{of}": getattr(one, of) for layer, one in layers.items() for of in ("activation", "pose")}
-    named |= {f"{step}/{of}": getattr(one, of) for step, one in steps.items() for of in QUANTITIES}
-    return {name: array for name, array in named.items() if array.size}  # a network without poses has empty ones
+    return flat(golden.reference, golden.layers, golden.steps)
 
 
 def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
     """Float32 answers that are further from the truth than float32 is: they would widen every tolerance."""
-    for name, found in _flat(golden.float32, golden.layers_float32, golden.steps_float32).items():
+    for name, found in flat(golden.float32, golden.layers_float32, golden.steps_float32).items():
         if name in exact and exact[name].shape == found.shape:
-            limit = tolerance(exact[name], single[name], "fp32")
+            limit = tolerance(exact[name], noise_floor(exact[name], single[name]), "fp32")
             off = float(np.abs(found - exact[name]).max())
             if not off <= limit:
                 yield f"the golden {name} in float32 is off by {off:.2g}, where float32 is by {limit:.2g} at most"
+
+
+def _half_floors(golden: Golden, network: Any) -> Iterator[str]:
+    """Noise floors of half precisions that are larger than rounding makes them: they would widen tolerances too."""
+    from qcn.export.lower import lower
+    from qcn.export.reference import half_floors
+
+    rounding = {} if golden.plan else half_floors(lower(network, *golden.input.shape[2:]), golden.input)
+    for precision, floors in rounding.items():
+        for name, floor in floors.items():
+            if (found := golden.floors.get(precision, {}).get(name, math.inf)) > FLOORS_APART * floor:
+                yield f"the noise floor of {name} in {precision} is {found:.2g}, where rounding makes {floor:.2g}"

@@ -152,12 +152,13 @@ def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
 
 
 def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
-    from qcn.export.reference import assembled, evaluated
+    from qcn.export.reference import assembled, evaluated, half_floors
 
     program, given = bundle.program(), _inputs(bundle, found)
     for evaluation in evaluated(program, bundle.golden().input):
         _hold_against(bundle, evaluation.answers)
-    answered = assembled(given, bundle.manifest.classes, *evaluated(program, given.input))
+    floors = {} if program.calibrated else half_floors(program, given.input)
+    answered = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), floors)
     return replace(answered, plan=program.calibrated)
 
 

@@ -241,7 +241,7 @@ def _decisions(changed: Sequence[Flip], golden: Golden, precision: AnyPrecision)
     if not flipped:
         return []
     worst = max(flipped, key=lambda flip: flip.margin)
-    band = tie_band(golden.reference.activation, golden.float32.activation, golden.judged_by(precision))
+    band = tie_band(golden, precision)
     return [
         f"{len(flipped)} of {len(golden.rows)} images get another class, such as {worst.row}: {worst.found}, where the "
         f"trained network prefers {worst.expected} by {worst.margin:.2g} ({band:.2g} is a tie in {precision})"
@@ -314,7 +314,7 @@ def _look(
             found = {**found, **_all(runner, golden.input, size)}
     except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
         return (), f"no look inside: {error}"
-    looked = stages(found, golden, golden.judged_by(precision), _layers(bundle, candidate))
+    looked = stages(found, golden, golden.judged_by(precision), _layers(bundle, candidate, precision))
     if not looked:
         return (
             (),
@@ -325,10 +325,10 @@ def _look(
     return looked, ""
 
 
-def _layers(bundle: Bundle, candidate: Candidate) -> Sequence[Layer]:
+def _layers(bundle: Bundle, candidate: Candidate, precision: AnyPrecision) -> Sequence[Layer]:
     """What the statistics of routing can be computed again from; nothing where there are no whole weights."""
     try:
-        return layers(bundle, graph=candidate.artefact.format in ONNX)
+        return layers(bundle, precision, graph=candidate.artefact.format in ONNX)
     except QcnError:  # which the weights' own verdict says
         return ()
 

@@ -92,7 +92,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
     lacking = {one.key: "; ".join(one.reasons) for one in verdicts if not one.ran}
     commands = list(dict.fromkeys([report.command, *([report.benchmark.command] if report.benchmark else [])]))
     return (
-        _templates()
+        templates()
         .get_template("report.html.jinja")
         .render(
             css=(HERE / "report.css").read_text(encoding="utf-8"),
@@ -120,7 +120,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
     loader = FileSystemLoader(HERE, encoding="utf-8")
     found = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_without_controls

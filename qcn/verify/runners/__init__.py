@@ -118,6 +118,7 @@ class Backend:
     shows_layers   whether its runner can give out capsule layers that the file does not (`Options.layers`)
     isolated       whether its files are checked in a process of their own (`qcn.verify.runners.isolated`): they are
                    programs, which may run for ever or carry code
+    timed          whether its time says anything; not that of a server that is stood in for
     """
 
     name: str
@@ -128,6 +129,7 @@ class Backend:
     precisions: tuple[AnyPrecision, ...] = ()
     shows_layers: bool = False
     isolated: bool = False
+    timed: bool = True
 
     def create(self, path: Path, options: Options) -> Runner:
         """Its runner, not yet open."""
@@ -153,6 +155,9 @@ BACKENDS = {
         Backend("onnxruntime-cuda", ONNX, "onnxruntime:OnnxRuntimeRunner", "cuda", shows_layers=True, isolated=True),
         Backend("tensorrt", ("trt",), "tensorrt:TensorRTRunner", "cuda"),
         Backend("web", ("web",), "web:WebRunner", shows_layers=True, isolated=True),
+        Backend("triton", ("triton",), "triton:TritonRunner", isolated=True, timed=False),
+        Backend("openvino", ("openvino",), "openvino:OpenVinoRunner", shows_layers=True, isolated=True),
+        Backend("executorch", ("executorch",), "executorch:ExecuTorchRunner", isolated=True),
     )
 }
 

@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,24 @@ CURE = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `canno
 def cannot(precision: str, device: Device) -> str:
     """Why ONNX Runtime cannot run any graph of this precision on this device; empty if it can."""
     return "ONNX Runtime has no bf16 convolutions on a CPU" if (precision, device) == ("bf16", "cpu") else ""
+
+
+def load_onnxruntime(device: Device) -> Any:
+    """ONNX Runtime, or what brings it."""
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[device]}") from error
+
+
+def session_options(onnxruntime: Any, threads: int | None) -> Any:
+    """For a graph that may be a stranger's, with so many threads."""
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    # Weights beside the graph would be weights that no hash was checked of.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+    return options
 
 
 @dataclass(frozen=True)
@@ -61,19 +80,14 @@ class OnnxRuntimeRunner(Runner):
             raise MissingError(f"{why}: {CURE}")
         if self.device == "cuda" and installed("torch"):
             importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[self.device]}") from error
+        onnxruntime = load_onnxruntime(self.device)
         available = onnxruntime.get_available_providers()
         if provider not in available:
             raise MissingError(
                 f"onnxruntime {onnxruntime.__version__} here has no {provider}, only {', '.join(available)}: "
                 f"{_INSTALL[self.device]}"
             )
-        options = onnxruntime.SessionOptions()
-        if self.options.threads is not None:
-            options.intra_op_num_threads = self.options.threads
+        options = session_options(onnxruntime, self.options.threads)
         operators = os.environ.get(OPERATORS, "") if self.device == "cpu" else ""
         if operators and not Path(operators).is_file():
             raise MissingError(f"there is no {operators}, which {OPERATORS} names: deploy/onnxruntime builds it")
@@ -84,8 +98,6 @@ class OnnxRuntimeRunner(Runner):
                 settings["enable_cuda_graph"] = "1"
             if operators:
                 options.register_custom_ops_library(operators)
-            # Weights beside the graph would be weights that no hash was checked of.
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
             model = _with_layers(self.path, self.options.layers) if self.options.layers else self.path.read_bytes()
             session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
         except Exception as error:  # its errors have no common base but Exception
@@ -115,7 +127,7 @@ class OnnxRuntimeRunner(Runner):
             values = answer()
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
-        return _as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
+        return as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
 
     def _answer_on_device(self) -> list[NDArray[Any]]:
         self.enqueue()
@@ -180,24 +192,31 @@ def _with_layers(path: Path, layers: tuple[str, ...]) -> bytes:
         raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
     model = onnx.load(path, load_external_data=False)
     there = {output for node in model.graph.node for output in node.output}
+    for name, place in layer_values(there, layers).items():
+        if name == place:  # of any type: a statistic that is not float32 is a fault to be found
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+        else:
+            model.graph.node.append(onnx.helper.make_node("Identity", [place], [name], name))
+            model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return bytes(model.SerializeToString())
+
+
+def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
+    """Of the values in a graph those that show its layers, by the names that a runner gives them."""
+    found = {}
     for layer in layers:
         for kind in ("pose", "activation"):
             places = (f"{layer}/parents.{kind}", f"{layer}/{kind}")  # of an unrolled layer, of a fused one
             place = next((place for place in places if place in there), None)
             name = f"{layer}.{kind}"
-            if place is None or name in there:
-                continue  # another graph, or one that gives it out already
-            model.graph.node.append(onnx.helper.make_node("Identity", [place], [name], name))
-            model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+            if place is not None and name not in there:  # else another graph, or one that gives it out already
+                found[name] = place
         iterations = re.compile(rf"{re.escape(layer)}/iteration\d+/(mean|variance|score|score\.unit)")
-        # Of any type: a statistic that is not float32 is a fault to be found.
-        model.graph.output.extend(
-            onnx.ValueInfoProto(name=name) for name in sorted(there) if iterations.fullmatch(name)
-        )
-    return bytes(model.SerializeToString())
+        found |= {name: name for name in sorted(there) if iterations.fullmatch(name)}
+    return found
 
 
-def _as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Means and variances [B, 3, J, n] and scores [B, 1, J, n] of iterations as `qcn.verify.parity.inside` has them."""
     found = {}
     for name, value in outputs.items():

@@ -51,6 +51,8 @@ class TensorRTRunner(Runner):
         tensorrt = find(facts.get("flavour"))
         gpu = targets.need_gpu(str(tensorrt))
         refuse_foreign(self.path, facts, tensorrt, gpu)
+        if facts.get("stripped"):
+            raise MissingError(f"{self.path} has no weights in it; give it some: {refit_command(self.path)}")
         if facts.get("plugin"):
             plugin.load(tensorrt)
         self._cuda, self._trt = (cuda := Cuda()), tensorrt.module
@@ -59,6 +61,8 @@ class TensorRTRunner(Runner):
         self._runtime = tensorrt.module.Runtime(self._logger)
         if hasattr(self._runtime, "engine_host_code_allowed"):  # from TensorRT 8.6 on
             self._runtime.engine_host_code_allowed = False  # TensorRT's default: an engine is kernels for the GPU alone
+        if facts.get("version") not in (None, tensorrt.version_text):  # version-compatible, or it had been refused
+            self._runtime = self._runtime.load_runtime(targets.lean_runtime())
         self._engine = self._runtime.deserialize_cuda_engine(self.path.read_bytes())
         if self._engine is None:
             raise MissingError(
@@ -219,6 +223,11 @@ def rebuild_command(path: Path) -> str:
     """The command that builds this engine again, in the bundle it lies in (BUNDLE/engines/X.engine)."""
     command = read_record(path).get("rebuild", f"qcn export {BUNDLE} --format trt")
     return str(command).replace(BUNDLE, shlex.quote(str(path.parent.parent)))
+
+
+def refit_command(path: Path) -> str:
+    """The command that gives a stripped engine the weights of the bundle that it lies in."""
+    return f"qcn refit {shlex.quote(str(path))} --weights {shlex.quote(str(path.parent.parent))}"
 
 
 def refuse_foreign(path: Path, facts: dict[str, Any], tensorrt: TensorRT, gpu: targets.Gpu) -> None:

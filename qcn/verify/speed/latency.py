@@ -21,7 +21,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import MOST_IMAGES
 from qcn.progress import doing, part, shown, undisturbed
-from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, key
+from qcn.verify.runners import TIME_LIMIT, Candidate, Runner, candidates, find, key
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, energy_of_one, meter
 from qcn.verify.words import Histogram
@@ -179,7 +179,9 @@ def benchmark(
     """
     asked = list(backends) if backends else None
     golden = bundle.golden()
-    found = candidates(bundle, asked, trust, file)
+    if untimed := [name for name in asked or () if not find(name).timed]:
+        raise UsageError(f"{untimed[0]} is a server, which perf_analyzer times: docs/serve.md")
+    found = [one for one in candidates(bundle, asked, trust, file) if one.backend.timed]
     speeds: list[Speed] = []
     with ExitStack() as held:
         held.enter_context(shown())

@@ -1,6 +1,6 @@
 """What `qcn benchmark` found: as a table, as a JSON file (`Benchmark`), and against an earlier one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,8 +9,10 @@ from rich.table import Table
 
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
+from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
 from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
+from qcn.verify.runners import find
 from qcn.verify.speed.latency import Plan, Speed
 from qcn.verify.words import amount, milliseconds
 
@@ -93,14 +95,35 @@ def read_benchmark(path: Path) -> Benchmark:
     return json_files.read(Benchmark, path, "qcn benchmark --json")
 
 
+def for_serving(path: Path) -> Latencies:
+    """What a server's batches are chosen by, from what `qcn benchmark --json` wrote.
+
+    Each file in ONNX Runtime and TensorRT, launched as a server does it.
+    """
+    record = read_benchmark(path)
+    timed: dict[tuple[str, Literal["cpu", "cuda"]], dict[int, BatchTime]] = {}
+    for speed in sorted(record.results.values(), key=lambda one: one.variant):  # one by one comes last, and counts
+        if speed.backend in ("onnxruntime", "onnxruntime-cuda", "tensorrt") and speed.latency_ms:
+            compute = speed.compute_ms.p50 if speed.compute_ms else None
+            device = find(speed.backend).device
+            batches = timed.setdefault((speed.file, device), {})
+            batches[speed.batch] = BatchTime(speed.batch, speed.latency_ms.p50, compute)
+    found = (FileTimes(record.bundle, file, device, tuple(of.values())) for (file, device), of in timed.items())
+    return Latencies(path, tuple(found))
+
+
 def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], allowed: float) -> None:
     """Refuse medians that are more than `allowed` (0.1: ten per cent) over those of `before`, read from `path`."""
     then = {key: speed.median for key, speed in before.results.items()}
     now = {speed.key: speed.median for speed in speeds if speed.median is not None}
-    both = {key: (old, now[key]) for key, old in then.items() if old is not None and key in now}
-    if not both:
+    if not any(old is not None and key in now for key, old in then.items()):
         raise UsageError(f"{path} has nothing that was measured now: {', '.join(now) or 'nothing was'}")
-    slower = {key: new / old - 1 for key, (old, new) in both.items()}
-    if late := {key: by for key, by in slower.items() if by > allowed}:
+    if late := increases(then, now, allowed):
         said = "; ".join(f"{key} is {by:.0%} slower" for key, by in late.items())
         raise CheckFailed(f"{said} than in {path}, and {allowed:.0%} is allowed")
+
+
+def increases(then: Mapping[str, float | None], now: Mapping[str, float | None], allowed: float) -> dict[str, float]:
+    """By how much what is known of both became more, as a share; only what is more than `allowed`."""
+    both = {key: (old, new) for key, old in then.items() if old is not None and (new := now.get(key)) is not None}
+    return {key: new / old - 1 for key, (old, new) in both.items() if new / old - 1 > allowed}

@@ -1,0 +1,16 @@
+"""What can be said of ExecuTorch's .pte files without torch; `qcn.export.torch.executorch` makes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+INSTALL = "pip install executorch"
+
+
+def summary(facts: Mapping[str, Any]) -> str:
+    """Which operators of a file XNNPACK runs, and which run by portable kernels."""
+    taken, left = (facts.get(name, {}) for name in ("xnnpack", "portable"))
+    others = ", ".join(f"{count} {name}" for name, count in left.items())
+    return (
+        f"XNNPACK runs {sum(taken.values())} of {sum(taken.values()) + sum(left.values())} operators, in "
+        f"{facts.get('parts')} parts; portable kernels run {others or 'none'}"
+    )

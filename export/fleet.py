@@ -1,0 +1,126 @@
+"""`qcn export --target FILE`: a list of devices, and a bundle for each, made by one call.
+
+[orin]                     # its name: of the bundle's folder, of the host that commands are for, of its report
+target = "jetson-orin"     # as --target; "cpu" if not given: no engine is built for it
+tensorrt = "10.3"          # the version that is installed there; that of its JetPack if not given
+formats = ["native", "trt"]
+precision = "fp16"
+batch = "1:8:64"
+cpu = "Cortex-A78AE"       # for people
+"""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from qcn import records
+from qcn.errors import MissingError, UsageError
+from qcn.export.bundle import WEIGHTS, Batch, Bundle
+from qcn.export.pipeline import Made, Request, export, open_source
+from qcn.names import MANIFEST, Precision
+from qcn.packages import installed
+from qcn.progress import doing, part
+
+CPU = "cpu"  # the target of a device without a GPU
+WORDS = (
+    "a device is a table, [NAME], with target, tensorrt, formats, precision, batch and cpu, each of which may be left "
+    "out: docs/fleet.md"
+)
+
+
+@dataclass(frozen=True)
+class FleetDevice:
+    """One device of the list: the fields are the keys of its table."""
+
+    name: str
+    target: str = CPU
+    tensorrt: str = ""
+    formats: tuple[str, ...] = ("native", "onnx")
+    precision: Precision = "fp32"
+    batch: str = "1:8:64"
+    cpu: str = ""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.name):
+            raise UsageError(f"'{self.name}' is no name of a device: letters, digits, '.', '_' and '-' make one")
+        if self.tensorrt and not re.fullmatch(r"\d+\.\d+(\.\d+)*", self.tensorrt):
+            raise UsageError(f"tensorrt must be a version such as \"10.3\", not '{self.tensorrt}'")
+        if self.target == CPU and ("trt" in self.formats or self.tensorrt):
+            raise UsageError("an engine needs a GPU: name its target (jetson-orin, sm89), or leave trt out")
+        self.request(Request())
+
+    def request(self, asked: Request) -> Request:
+        """What the command asks for, of this device."""
+        return replace(
+            asked,
+            formats=self.formats,
+            precision=self.precision,
+            batch=Batch.parse(self.batch),
+            target="this" if self.target == CPU else self.target,
+            target_tensorrt=self.tensorrt or None,
+            host=self.name,
+        )
+
+
+def read_devices(path: Path) -> list[FleetDevice]:
+    """The devices of a list; UsageError says what is wrong in it, and where."""
+    try:
+        tables = _toml().loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # not there, not UTF-8, not TOML
+        raise UsageError(f"{path} is not a list of devices: {error}; {WORDS}") from error
+    if strange := [name for name, table in tables.items() if not isinstance(table, dict)]:
+        raise UsageError(f"{path}: '{strange[0]}' is not a device: {WORDS}")
+    if not tables:
+        raise UsageError(f"{path} has no devices: {WORDS}")
+    if twice := [name for name in tables if [one.lower() for one in tables].count(name.lower()) > 1]:
+        raise UsageError(f"{path}: {' and '.join(twice)} would be one folder on some disks: choose other names")
+    defaults = {one.name: one.default for one in fields(FleetDevice) if one.name != "name"}
+    defaults["formats"] = list(FleetDevice.formats)
+    for name, table in tables.items():
+        if strange := table.keys() - defaults.keys():
+            known = ", ".join(defaults)
+            raise UsageError(f"{path}: [{name}] has an unknown entry '{min(strange)}'; known: {known}")
+    return [
+        records.read(FleetDevice, {"name": name, **defaults, **table}, f"{path}: [{name}]")
+        for name, table in tables.items()
+    ]
+
+
+def _toml() -> Any:
+    for module in ("tomllib", "tomli"):  # of Python 3.11 and newer; before that, of PyPI
+        if installed(module):
+            return importlib.import_module(module)
+    raise MissingError("a list of devices is TOML, which Python 3.10 does not read by itself: pip install tomli")
+
+
+def export_fleet(
+    source: Path, out: Path, devices: Sequence[FleetDevice], asked: Request, data_dir: Path
+) -> Iterator[tuple[FleetDevice, Bundle, list[Made]]]:
+    """A bundle for each device, in a folder of its name below `out`. The golden answers are made once."""
+    first = None if (source / MANIFEST).exists() else out / devices[0].name
+    base = open_source(source, first, asked, data_dir)
+    golden, program = base.golden(), base.program()
+    for place, device in enumerate(devices):
+        with part(place, len(devices)):
+            doing(f"making the bundle of {device.name}")
+            manifest = replace(base.manifest, files=())
+            Bundle.create(out / device.name, manifest, program, lambda: golden, base.find(WEIGHTS).rebuild)
+            yield device, *export(out / device.name, None, device.request(asked), data_dir)
+
+
+def commands(device: FleetDevice, bundle: Bundle, made: Sequence[Made]) -> list[str]:
+    """What to type to bring a bundle to its device, finish it there, and bring its report back."""
+    name = device.name
+    there = [command for one in made for command in one.commands if command.startswith("ssh ")]
+    benchmark = f"qcn benchmark {name} --json {name}.json"
+    verify = f"qcn verify-parity {name} --report reports/{name} --benchmark {name}.json"
+    return [
+        f"scp -r {shlex.quote(str(bundle.folder))} {name}:",
+        *there,
+        f"ssh {name} '{benchmark}; {verify}'",
+        f"mkdir -p reports && scp -r {name}:reports/{name} reports/",
+    ]

@@ -1,0 +1,295 @@
+"""`qcn report merge`: the reports of many devices as one page and one record, and what drifted since a baseline.
+
+A device is a folder that `qcn verify-parity --report` wrote on it, and has the folder's name.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import qcn
+from qcn.errors import CheckFailed, UsageError
+from qcn.export.bundle.manifest import Source
+from qcn.files import write_text
+from qcn.verify import json_files, words
+from qcn.verify.parity.compare import Share
+from qcn.verify.parity.results import Report, read_report, worse_answers
+from qcn.verify.parity.verify import NO_BACKENDS, Status, Verdict
+from qcn.verify.report import charts, summary
+from qcn.verify.report.files import HERE, templates
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.results import increases
+
+SCHEMA: Literal[1] = 1
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A file in a backend, on one device; None where it is not known. Times and energy are of the smallest batch.
+
+    share   of the allowed deviation that is used; None also where an answer is not finite
+    """
+
+    backend: str
+    file: str
+    precision: str
+    status: Status
+    right: Share | None
+    share: float | None
+    batch: int | None = None
+    latency_ms: float | None = None
+    unstable: bool = False
+    energy_mj: float | None = None
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """What a device reported.
+
+    status   of its report; "missing" where there is none, or one that cannot be read
+    reasons  why it did not pass, in words
+    drift    what is worse than in the baseline, in words
+    """
+
+    name: str
+    status: Status
+    machine: str
+    command: str
+    backends: tuple[Figures, ...]
+    reasons: tuple[str, ...]
+    drift: tuple[str, ...]
+
+    @property
+    def well(self) -> bool:
+        return self.status == "passed" and not self.drift
+
+
+@dataclass(frozen=True)
+class FleetReport:
+    """The record beside the page."""
+
+    schema: Literal[1]
+    bundle: str
+    source: Source
+    command: str
+    baseline: str | None
+    devices: tuple[DeviceReport, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The record, and the reports that it was made from, by the devices that have one."""
+
+    fleet: FleetReport
+    reports: dict[str, Report]
+
+
+def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, command: str) -> Merged:
+    """The reports in these folders; `allowed` is how much slower a device may be than in the baseline (0.1: 10 %)."""
+    names = [folder.absolute().name for folder in folders]
+    if twice := [name for name in names if names.count(name) > 1]:
+        both = " and ".join(str(folder) for folder in folders if folder.absolute().name == twice[0])
+        raise UsageError(f"the device {twice[0]} is there twice: {both}; a report's folder has its device's name")
+    reports: dict[str, Report] = {}
+    unread: dict[str, str] = {}
+    for name, folder in zip(names, folders, strict=True):
+        try:
+            reports[name] = read_report(folder / REPORT)
+        except UsageError as error:
+            unread[name] = f"it has no report that can be read: {error}"
+            if not (folder / REPORT).exists():
+                unread[name] = (
+                    f"there is no {folder / REPORT}: qcn verify-parity BUNDLE --report {folder}, on the device"
+                )
+    if not reports:
+        raise UsageError(f"none of these devices has a report: {next(iter(unread.values()))}")
+    _check_same(reports)
+    drifted = _drift(reports, baseline, allowed) if baseline else {}
+    unread |= dict.fromkeys(drifted.keys() - set(names), "it is in the baseline, and has no report now")
+    devices = [
+        _device(name, reports[name], drifted.get(name, []))
+        if name in reports
+        else DeviceReport(name, "missing", "", "", (), (unread[name],), ())
+        for name in dict.fromkeys((*names, *sorted(unread)))
+    ]
+    first = next(iter(reports.values()))
+    fleet = FleetReport(
+        SCHEMA, first.bundle, first.source, command, str(baseline) if baseline else None, tuple(devices)
+    )
+    return Merged(fleet, reports)
+
+
+def conclude(fleet: FleetReport) -> None:
+    """Raise what the command must end with, unless every device is well."""
+    if wrong := [device for device in fleet.devices if not device.well]:
+        first = wrong[0]
+        why = (*first.reasons, *first.drift, f"its report is {first.status}")[0]
+        raise CheckFailed(f"{headline(fleet)} {', '.join(one.name for one in wrong)}: {why}")
+
+
+def headline(fleet: FleetReport) -> str:
+    """What it comes to, in one sentence."""
+    count = len(fleet.devices)
+    bad = {
+        "failed": sum(device.status == "failed" for device in fleet.devices),
+        "not checked": sum(device.status in ("missing", "untrusted") for device in fleet.devices),
+        "worse than in the baseline": sum(device.status == "passed" and not device.well for device in fleet.devices),
+    }
+    said = [f"{number} {words}" for words, number in bad.items() if number]
+    if said:
+        return f"Of {count} device{'s' * (count != 1)}: {', '.join(said)}."
+    every = "Every device answers" if count > 1 else "The device answers"
+    return f"{every} as the trained network does" + (", and none is worse than before." if fleet.baseline else ".")
+
+
+def write(path: Path, merged: Merged) -> list[Path]:
+    """Write the page, and the record beside it; returns their paths."""
+    record = path.with_suffix(".json")
+    json_files.write(record, merged.fleet)
+    write_text(path, page(merged, record.name))
+    return [record, path]
+
+
+def page(merged: Merged, record: str) -> str:
+    """The HTML."""
+    fleet, reports = merged.fleet, merged.reports
+    first = next(iter(reports.values()))
+    timed = [(name, speed) for name, report in reports.items() for speed in _fastest(report) if speed.batch == 1]
+    timed.sort(key=lambda pair: pair[1].median or 0.0)
+    strips, ticks = charts.latency_strips([speed.latency_ms for _, speed in timed if speed.latency_ms])
+    lacking = {
+        f"{name}: {one.key}": "; ".join(one.reasons)
+        for name, report in reports.items()
+        for one in report.backends.values()
+        if not one.ran
+    }
+    return (
+        templates()
+        .get_template("merge.html.jinja")
+        .render(
+            css=(HERE / "report.css").read_text(encoding="utf-8"),
+            fleet=fleet,
+            headline=headline(fleet),
+            tone="passed" if all(device.well for device in fleet.devices) else "failed",
+            data=summary.images(first.images),
+            baseline=fleet.baseline,
+            tiles=_tiles(fleet, timed),
+            columns=list(dict.fromkeys((one.backend, one.precision) for one in _all(fleet))),
+            reference=summary.rate(first.reference),
+            strips=[(name, speed, place) for (name, speed), place in zip(timed, strips, strict=True)],
+            ticks=ticks,
+            missing=words.by_reason(lacking),
+            record=record,
+            version=qcn.__version__,
+            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    )
+
+
+def _all(fleet: FleetReport) -> list[Figures]:
+    """Of every device; first what ran, in the order of the first device that has it."""
+    found = [one for device in fleet.devices for one in device.backends]
+    return sorted(found, key=lambda one: one.status in ("missing", "untrusted"))
+
+
+def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple[str, str, str]]:
+    """Of each a name, a value, a word on it."""
+    well = sum(device.status == "passed" for device in fleet.devices)
+    found = [("devices that passed", f"{well} of {len(fleet.devices)}", "every backend that ran on them did")]
+    used = [(one.share, device, one) for device in fleet.devices for one in device.backends if one.share is not None]
+    if used:
+        share, device, one = max(used, key=lambda of: of[0])
+        found.append(("allowed deviation used", words.share(share), f"at most, by {one.backend} on {device.name}"))
+    if timed:
+        name, speed = timed[0]
+        found.append(("fastest, one image", words.milliseconds(speed.median or 0.0), f"{speed.backend} on {name}"))
+    metered = [(one.energy_mj, device, one) for device in fleet.devices for one in device.backends if one.energy_mj]
+    if metered:
+        energy, device, one = min(metered, key=lambda of: of[0] or 0.0)
+        found.append(("least energy", f"{words.amount(energy or 0.0)} mJ", f"{one.backend} on {device.name}"))
+    if fleet.baseline:
+        found.append(("worse than before", str(sum(bool(one.drift) for one in fleet.devices)), "devices"))
+    return found
+
+
+def _check_same(reports: Mapping[str, Report]) -> None:
+    """Refuse reports of different networks, or on other images: their rows would not be comparable."""
+    (name, first), *others = reports.items()
+    for other, report in others:
+        if report.source != first.source:
+            raise UsageError(
+                f"{other} reports on another network than {name}: {_network(report)}, not {_network(first)}; "
+                "merge the reports of one network"
+            )
+        if report.images != first.images:
+            raise UsageError(
+                f"{other} was checked on {summary.images(report.images)}, and {name} on {summary.images(first.images)}"
+            )
+
+
+def _network(report: Report) -> str:
+    return f"{report.bundle} (weights {report.source.sha256[:12]}…, epoch {report.source.epoch})"
+
+
+def _device(name: str, report: Report, drift: Sequence[str]) -> DeviceReport:
+    backends = list(report.backends.values())
+    failed = [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == "failed" and one.reasons]
+    if report.status in ("missing", "untrusted"):
+        failed += [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == report.status and one.reasons]
+    figures = tuple(_figures(one, report) for one in backends if one.backend not in NO_BACKENDS)
+    machine = summary.machine(report.environment)
+    return DeviceReport(name, report.status, machine, report.command, figures, tuple(failed), tuple(drift))
+
+
+def _figures(verdict: Verdict, report: Report) -> Figures:
+    share = verdict.share if verdict.share is not None and math.isfinite(verdict.share) else None
+    about = (verdict.backend, verdict.file, verdict.precision)
+    figures = (*about, verdict.status, verdict.accuracy, share)
+    for speed in _fastest(report):
+        if (speed.backend, speed.file, speed.precision) == about:
+            return Figures(*figures, speed.batch, speed.median, speed.unstable, speed.energy_mj)
+    return Figures(*figures)
+
+
+def _fastest(report: Report) -> list[Speed]:
+    """Of each file in a backend the fastest way, at the smallest batch that was timed."""
+    found: dict[tuple[str, str, str], Speed] = {}
+    results = report.benchmark.results.values() if report.benchmark else ()
+    for speed in sorted(results, key=lambda one: (one.batch, one.median or math.inf)):
+        if speed.median is not None:
+            found.setdefault((speed.backend, speed.file, speed.precision), speed)
+    return list(found.values())
+
+
+def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float) -> dict[str, list[str]]:
+    """By device what is worse than in the baseline, a folder with one for each; also those that are in it alone."""
+    if not baseline.is_dir():
+        raise UsageError(f"{baseline} is not a folder: --baseline names one with the earlier folder of each device")
+    before = {path.parent.name: path for path in sorted(baseline.glob(f"*/{REPORT}"))}
+    if not before.keys() & reports.keys():
+        raise UsageError(f"{baseline} has no earlier report of {', '.join(reports)}: there is no DEVICE/{REPORT} in it")
+    return {
+        name: _worse(path, read_report(path), reports[name], allowed) if name in reports else []
+        for name, path in before.items()
+    }
+
+
+def _worse(path: Path, before: Report, now: Report, allowed: float) -> list[str]:
+    """Of one device: answers, right answers, latency and energy."""
+    said = worse_answers(path, before, now)
+    for key, then in before.backends.items():
+        found = now.backends[key].accuracy if key in now.backends else None
+        if then.accuracy and found and found.right < then.accuracy.right:
+            said.append(f"{key} is right for {found.right} of {found.of} images, and was for {then.accuracy.right}")
+    old, new = (report.benchmark.results if report.benchmark else {} for report in (before, now))
+    for figure, more in (("median", "slower"), ("energy_mj", "more energy")):
+        then_, now_ = ({key: getattr(one, figure) for key, one in of.items()} for of in (old, new))
+        said += [
+            f"{key}: {by:.0%} {more}, and {allowed:.0%} is allowed"
+            for key, by in increases(then_, now_, allowed).items()
+        ]
+    return said

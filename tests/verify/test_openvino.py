@@ -1,0 +1,178 @@
+"""OpenVINO: the road of a bundle's IR, float32 that is float32, planted faults, int8, and files that do not belong."""
+
+import platform
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from bundles import made_once
+from command import Command
+from graphs import BATCH, graph
+from onnx import ModelProto
+from plants import FAULTS, calibrated
+from test_calibrated import scaled_by
+
+import qcn as product
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export import pipeline
+from qcn.export import precision as precisions
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import BUNDLE, file_of
+from qcn.export.openvino import write_ir
+from qcn.verify.parity.verify import verify
+from qcn.verify.receipts import receipts, require_met
+from qcn.verify.runners import capsule_layers, create
+from qcn.verify.runners import openvino as runner_module
+
+openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
+on_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="OpenVINO's int8 was seen on x86-64 alone")
+
+
+def put_ir(bundle: Bundle, model: ModelProto, precision: Any = "fp32") -> None:
+    """A graph in the bundle as OpenVINO's, with its hashes."""
+    file, rebuild = file_of("openvino", precision), f"qcn export {BUNDLE} --format openvino"
+    with bundle.adding(file, "openvino", precision, rebuild, batch=BATCH, beside="openvino-weights") as draft:
+        write_ir(model.SerializeToString(), draft.path)
+
+
+def test_the_road_of_an_ir(small: Bundle, qcn: Command) -> None:
+    code, said = qcn("export", small.folder, "--format", "openvino")
+    assert code == 0 and "model.xml" in said and "model.bin" in said, said
+    code, said = qcn("verify-parity", small.folder, "--backends", "openvino", "--bisect")
+    assert code == 0 and "passed    openvino: model.xml (fp32)" in said, said
+    code, said = qcn("benchmark", small.folder, "--backends", "openvino", "--duration", "0.01")
+    assert code == 0 and "model.xml" in said, said
+    code, said = qcn("doctor", small.folder)
+    assert code == 0 and "computes in float32" in said and "model.bin: the weights of model.xml" in said, said
+
+    bundle, layers = Bundle.open(small.folder), capsule_layers(small)
+    golden = bundle.golden()
+    with create("openvino", bundle.folder / "model.xml", layers=layers, threads=1) as runner:
+        found = runner.infer(golden.input)
+        with pytest.raises(UsageError, match=r"images are \[2, 1, 24, 24\], .* takes \['batch', 3, 24, 24\]"):
+            runner.infer(golden.input[:2, :1])
+    with create("onnxruntime", bundle.folder / "model.onnx", layers=layers) as other:
+        expected = other.infer(golden.input)
+    assert found.keys() == expected.keys() and any("iteration2" in name for name in found)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-3, atol=1e-4, err_msg=name)
+
+    model = product.load(bundle.folder, "openvino")
+    pictures = [picture.transpose(1, 2, 0) for picture in golden.image[:4]]
+    with ThreadPoolExecutor(4) as threads:
+        answers = [answer.label for answer in threads.map(model.predict, pictures)]
+    assert answers == [golden.classes[k] for k in golden.reference.activation[:4].argmax(1)]
+
+
+def test_a_lower_precision_than_float32_is_refused_and_would_be_found(
+    small: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the processor has bfloat16 or float16, OpenVINO takes it unless it is told not to."""
+    core = openvino.Core()
+    can = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    lower = next((name for name in ("BF16", "FP16") if name in can), None)
+    if lower is None:
+        pytest.skip("this processor has neither bfloat16 nor float16")
+    hint = {"BF16": "bf16", "FP16": "f16"}[lower]
+    put_ir(small, graph(small))
+    path, golden = small.folder / "model.xml", small.golden()
+    lowered = core.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+    error = abs(lowered(golden.input)["activation"] - golden.reference.activation).max()
+    assert error > 10 * (small.find("model.xml").tolerance or {})["activation"]
+    monkeypatch.setattr(runner_module, "ARITHMETIC", hint)
+    with pytest.raises(MissingError, match="was asked to compute in float32 on this CPU, and takes"):
+        create("openvino", path).open()
+
+
+IN_BRIEF = "variance in fp16"
+PLANTED = (
+    IN_BRIEF,
+    "TF32 left on",
+    "sums of squares in fp16",
+    "channels swapped in the graph",
+    "not a number for denormal inputs",
+)
+PLANTED += ("a transposed pose", "the graph of a model of other classes")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == IN_BRIEF else pytest.mark.slow) for name in PLANTED]
+)
+def test_a_planted_fault_is_found(honest_folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    fault = FAULTS[name]
+    bundle = Bundle.open(shutil.copytree(honest_folders[fault.precision], tmp_path / "bundle"))
+    fault.plant(bundle)
+    put_ir(bundle, graph(bundle), fault.precision)
+    (verdict,) = verify(bundle, ["openvino"], {})
+    assert verdict.status == "failed" and verdict.first_wrong == fault.place, verdict.reasons
+    assert fault.says in " ".join(verdict.reasons)
+
+
+@pytest.fixture
+def low(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bundle:
+    """A calibrated bundle of the test's own."""
+    made = made_once(tmp_path_factory, "calibrated", lambda out: calibrated(out, seed=1, size=16, images=4))
+    return Bundle.open(shutil.copytree(made / "int8", tmp_path / "int8"))
+
+
+@on_x86
+def test_int8_runs_as_int8(low: Bundle, qcn: Command) -> None:
+    code, said = qcn("export", low.folder, "--format", "openvino")
+    assert code == 0 and "model.int8.xml" in said, said
+    bundle = Bundle.open(low.folder)
+    (verdict,) = verify(bundle, ["openvino"], {})
+    assert verdict.status == "passed", verdict.reasons
+    found = receipts(bundle, "openvino")
+    assert {(one.asked, one.ran) for one in found} == {("int8", "int8"), ("fp16", "fp32")}
+    code, said = qcn("doctor", bundle.folder)
+    assert code == 0 and "fp16 as fp32; int8 as int8" in " ".join(said.split()), said
+    assert product.load(bundle.folder, "openvino").predict(bundle.golden().image[0].transpose(1, 2, 0)).label
+
+
+@on_x86
+@pytest.mark.slow
+def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:
+    put_ir(low, graph(low), "int8")  # with ConvInteger, which OpenVINO computes in floats
+    with pytest.raises(CheckFailed, match=r"was asked for in int8 and runs in fp32"):
+        require_met(receipts(low, "openvino"))
+    scaled_by(1.05, "openvino", put_ir)(low)
+    (verdict,) = verify(low, ["openvino"], {})
+    assert verdict.status == "failed" and "activation is off by" in verdict.reasons[0], verdict.reasons
+
+
+def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_ir(small, graph(small))
+    graph_file, weights = small.folder / "model.xml", small.folder / "model.bin"
+    kept = graph_file.read_bytes()
+    assert precisions.read(graph_file, "openvino", small.program()).precision == "fp32"
+    pipeline.export(small.folder, None, pipeline.Request(("openvino",), precision="fp16"), small.folder)
+    half = precisions.read(small.folder / "model.fp16.xml", "openvino", small.program())
+    assert half.contradicts("fp32") == "declared fp32, computes in fp16"
+
+    bad: list[tuple[bytes, str]] = [
+        (b"<net>", "not a graph of OpenVINO's"),
+        (b"<!DOCTYPE a><net/>", "declares entities"),
+        (b"<net/>", "does not say which weights"),
+        (
+            kept.replace(b'type="Convolution"', b'type="Convolutiom"', 1),
+            r"cannot load .*, which was written by \d+\.\d+\.\d+; with another version make it again",
+        ),
+    ]
+    for content, says in bad:
+        graph_file.write_bytes(content)
+        with pytest.raises(UsageError, match=says):
+            create("openvino", graph_file).open()
+    graph_file.write_bytes(kept)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(UsageError, match=r"model\.bin is missing, or not the weights of model\.xml"):
+        create("openvino", graph_file).open()
+    code, said = qcn("doctor", small.folder)
+    assert code == 1 and "model.bin" in said
+
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    code, said = qcn("export", small.folder, "--format", "openvino")
+    assert code == 3 and "OpenVINO is not installed: pip install openvino" in " ".join(said.split())
