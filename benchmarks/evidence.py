@@ -151,23 +151,6 @@ def _pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[float, floa
     return [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
 
 
-def short_runs(record: dict[str, Any], rows: Sequence[Row]) -> list[Row]:
-    """The runs of benchmarks/novel_viewpoints.py as rows, while there are no longer ones of that set."""
-    if any(row["dataset"] == record["dataset"] for row in rows):
-        return []
-    same = {name: record[name] for name in ("dataset", "epochs")}
-    return [
-        {
-            **same,
-            **row["settings"],
-            "model": row["model"],
-            "validation_error": row["validation_error"],
-            "splits": {split: row[split] for split in ("familiar", "novel")},
-        }
-        for row in record["results"]
-    ]
-
-
 def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     """Ten lines: is it better, by how much, than what?"""
     lines = []

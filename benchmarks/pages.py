@@ -1,6 +1,16 @@
 """What the pages that benchmarks write are made of."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def read(name: str) -> Any:
+    """A file of benchmarks/results."""
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:

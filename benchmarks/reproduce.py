@@ -3,6 +3,7 @@
     python benchmarks/reproduce.py --list
     python benchmarks/reproduce.py viewpoints-azimuth-pooled/qcn mnist/cnn-small --seeds 0-4 --data-dir data
     torchrun --nproc-per-node 2 benchmarks/reproduce.py cifar10/qcn-taught --data-dir data
+    xargs -a rows.txt -L 1 -P 2 python benchmarks/reproduce.py --data-dir data  # a line is rows and options
 
 Each run goes to RUNS/ROW-seedN. What is finished there is not repeated, and what was interrupted goes on where it
 stopped. After each run the results of all finished ones are in --json, beside those that were there before. Choices are
@@ -21,6 +22,7 @@ from machine import facts
 
 from qcn.distributed import first_process
 from qcn.evaluate import evaluate
+from qcn.files import write_text
 from qcn.names import RUN
 from qcn.train import resume, train
 from qcn.train.record import load_run
@@ -149,8 +151,7 @@ def gather(runs: Path, file: Path) -> int:
     new = [result(folder, row_of(folder)) for folder in done]
     rows = {row["weights_sha256"]: row for row in [*kept, *new]}
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"date": facts()["date"], "results": list(rows.values())}, indent=1)
-    file.write_text(text + "\n", encoding="utf-8")
+    write_text(file, json.dumps({"date": facts()["date"], "results": list(rows.values())}, indent=1) + "\n")
     return len(rows)
 
 

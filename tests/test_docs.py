@@ -16,7 +16,8 @@ def test_results_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatc
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables
 
-    assert (ROOT / "docs" / "results.md").read_text(encoding="utf-8") == tables.page()
+    for name, page in tables.PAGES.items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page(), name
     sys.modules.pop("tables")
 
 
@@ -24,7 +25,8 @@ def test_figures_in_the_readme_are_those_of_the_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- figures:.*?-->(.*?)<!-- end of figures -->", text, re.DOTALL)
     assert table
-    known = set(re.findall(r"\d[\d,.]*", (ROOT / "docs" / "results.md").read_text(encoding="utf-8")))
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "speed.md")]
+    known = set(re.findall(r"\d[\d,.]*", " ".join(pages)))
     figures = re.findall(r"\d[\d,.]*", " ".join(row.partition("|")[2] for row in table[1].splitlines()[4:]))
     assert len(figures) > 10
     assert [figure for figure in figures if figure not in known] == []
@@ -37,7 +39,8 @@ def test_figures_of_augmentation_are_those_of_the_results() -> None:
     for model, cells in told:
         found = re.findall(r"([\d.]+) % \((\d+) runs\)", cells)
         for name, (error, runs) in zip(("light", "turned", "strong"), found, strict=True):
-            row = rf"`viewpoints-azimuth-pooled` \| `{model}` \| [^|]* \| {name} \| 30 \| {runs} \| {error} \|"
+            recipe = rf"`viewpoints-azimuth-pooled` \| `{model}` \| [^|]* \| {name} \| 30"
+            row = rf"{recipe} \| [^|]* \| {error} ± \S+ \({runs}\)"
             assert re.search(row, results), row
 
 
