@@ -62,7 +62,9 @@ class Graph:
                 largest = f"{abs(array).max():g}"
                 raise BuildError(f"the weight '{full}' does not fit {rounded.dtype}: its largest is {largest}")
             array = rounded
-        self.weights[full] = numpy_helper.from_array(np.ascontiguousarray(array), full)
+        # Not ascontiguousarray, which makes a scalar one-dimensional: to TensorRT such a step of quantisation is one of
+        # many along an axis, and the convolution behind it stays float32.
+        self.weights[full] = numpy_helper.from_array(np.asarray(array, order="C"), full)
         return GraphValue(full, self.weights[full].data_type)
 
     def integers(self, name: str, *values: int) -> GraphValue:

@@ -21,6 +21,8 @@ ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8
 HALVES = {"float16", "bfloat16"}
 FLOATS = HALVES | {"float32"}
 PRODUCTS = FLOATS | {"int8"}  # what a convolution computes in
+# Layers made of additions and the like, which name the convolution that they end, and what they begin behind it.
+POINTWISE = ("kgen",)
 _SCALAR: tuple[list[int], ...] = ([], [1])  # the shape of constants that are no weights
 _COMPUTING = ("float32", "bfloat16", "float16", "float8", "int8")  # widest first
 
@@ -124,7 +126,11 @@ def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: di
     """
     layers = [layer for layer in layers if layer.inputs or layer.outputs]  # the rest is scheduling
     counts = Counter((layer.type, layer.precision) for layer in layers)
-    by_node = {node: layer for layer in layers for node in layer.nodes}
+    by_node: dict[str, EngineLayer] = {}
+    for layer in layers:
+        for node in layer.nodes:
+            if node not in by_node or by_node[node].type in POINTWISE:
+                by_node[node] = layer
     unmet: list[str] = []
     if asked == "fp32":
         unmet += [f"{layer.name} ({layer.type}) is {layer.precision}" for layer in layers if layer.floats & HALVES]

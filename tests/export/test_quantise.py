@@ -25,6 +25,7 @@ from qcn.export.program import Array, Convolution, Linear, Pool, Product, Progra
 from qcn.export.quantise import halved, quantised, rotors_of
 from qcn.export.tensorrt.build import BuildRequest, TensorRT
 from qcn.export.tensorrt.build import build as build_engine
+from qcn.export.tensorrt.find import find as find_tensorrt
 from qcn.export.torch.interpreter import Interpreter
 from qcn.quaternion import rotation_matrix, rotor
 
@@ -258,6 +259,15 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
             np.testing.assert_allclose(given, due, atol=3e-3 * float(due.abs().max()), err_msg=routing)
         if routing == "unrolled":
             assert graph.ByteSize() < 0.5 * build(whole).ByteSize()
+
+
+def test_a_real_engine_computes_in_integers(whole: Program, tmp_path: Path) -> None:
+    """By TensorRT-RTX, whose builder needs no GPU: each convolution in int8, and none that only rounds its inputs."""
+    pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
+    onnx.save(build(calibrated(whole), routing="tensorrt"), tmp_path / "model.onnx")
+    engine = build_engine(tmp_path / "model.onnx", BuildRequest("int8", Batch(1, 8, 64)), find_tensorrt("rtx"))
+    assert engine.receipt.met is True
+    assert ("correlation", "int8 → float32") in {(kind, precision) for kind, precision, _ in engine.receipt.layers}
 
 
 def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
