@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ from qcn.errors import BuildError, CheckFailed, UsageError
 from qcn.export.bundle.golden import QUANTITIES, Answers, Floors, Golden, Step, flat, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.lower import CLASSES, lower
-from qcn.export.program import Array, Operation, Pool, Program, Route
+from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
 from qcn.export.torch.interpreter import DTYPES, Interpreter, end
 from qcn.model import QCN, choose_kernels
 from qcn.train.record import Run
@@ -164,38 +165,62 @@ def planned(golden: Golden, program: Program) -> Golden:
 class Rounding(Interpreter):
     """A program in half precision by float32 arithmetic: arrays, and what operations read and give, are rounded to it.
 
-    Sums are float32's, as most backends have them. What a capsule layer gives is float32, and so is what sigmoid and
-    softmax make.
+    Sums of convolutions and linears are float32's, as most backends have them; with `half_sums` they are rounded after
+    each channel of the input, as by backends that add in half precision (and round after each product). What a capsule
+    layer gives is float32, and so is what sigmoid and softmax make.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, half_sums: bool = False) -> None:
         super().__init__(program, every_layer=True, kernels="reference")
+        self.half_sums = half_sums
         self.float()
 
     def operation(self, operation: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         half = DTYPES[operation.precision]
         if isinstance(operation, Route | Pool):
             return super().operation(operation, inputs)
-        plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
-        (made,) = super().operation(plain, [x.to(half).float() for x in inputs])
+        given = [x.to(half).float() for x in inputs]
+        if self.half_sums and isinstance(operation, Product):
+            made = self._sum(operation, given)
+        else:
+            plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
+            (made,) = super().operation(plain, given)
         return (end(made.to(half).float(), operation.ending),)  # type: ignore[attr-defined]
+
+    def _sum(self, op: Product, inputs: list[Tensor]) -> Tensor:
+        """Before the ending: the bias, and channel by channel of the inputs what they add to it."""
+        half = DTYPES[op.precision]
+        made = self._array(op, op.bias).view(-1, *[1] * (len(op.shape) - 1))
+        for i, (x, name) in enumerate(zip(inputs, op.factors, strict=True)):
+            weight = self._array(op, name)
+            read = x if isinstance(op, Convolution) else x.flatten(1)
+            for channel, factor in zip(read.split(1, 1), weight.split(1, 1), strict=True):
+                if isinstance(op, Convolution):
+                    more = F.conv2d(channel, factor, None, op.strides[i], op.paddings[i])
+                else:
+                    more = F.linear(channel, factor)
+                made = (made + more).to(half).float()
+        return made
 
 
 def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
     """What rounding to each half precision does to every array of `Golden`: the largest difference from float32.
 
-    Both are of the program, so that a fault in lowering a network widens no tolerance. A program whose arrays do not
+    Backends add up convolutions in float32, or, some of them, in float16 (ONNX Runtime on ARM): of both the larger.
+    All is of the program, so that a fault in lowering a network widens no tolerance. A program whose arrays do not
     fit a precision has no floors of it.
     """
     image = torch.from_numpy(np.concatenate([inputs[:HALVED], inputs[HALVED:][-HALVED:]]))
     found: Floors = {}
     single = program_answers(program, image)
     for precision in HALVES:
+        rounded = program.at(precision, rest=precision)
         try:
-            network = Rounding(program.at(precision, rest=precision)).eval()
+            ways = [Rounding(rounded), *([Rounding(rounded, half_sums=True)] if precision == "fp16" else [])]
         except BuildError:
             continue
-        found[precision] = _largest_differences(_program_answers(network, image), single)
+        apart = [_largest_differences(_program_answers(network.eval(), image), single) for network in ways]
+        found[precision] = {name: max(one[name] for one in apart) for name in apart[0]}
     return found
 
 

@@ -5,9 +5,9 @@ those of the first iteration, where each child is shared out evenly, are known t
 that the backend gave out, however far its convolutions rounded: the tolerance is fp32's. That finds sums made in half
 precision for any weights; against the reference they hide behind what fp16 may be off by.
 
-A graph in fp16 makes the votes of its second iteration in float16. Where its means are those of votes that are exact
-but for that last rounding, the variances must be of the same votes, to float32's rounding. Where they are not, votes
-were added up in another way, and there is no such bound.
+A graph in fp16 makes the votes of its second iteration in float16. Backends do so in two ways: they round a vote once,
+or after each of its three products (ONNX Runtime on ARM). Where the means are those of votes made in such a way, the
+variances must be of the same votes, to float32's rounding. Where they are of neither, there is no such bound.
 
 Of a calibrated network the floor of the first iteration is what float32 makes of these children, and what votes rounded
 to float16 do where a layer in fp16 makes even the first ones so: fused kernels do, graphs do not.
@@ -16,6 +16,7 @@ to float16 do where a layer in fp16 makes even the first ones so: fused kernels 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -26,8 +27,11 @@ from qcn.export.program import Array, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.verify.parity.compare import Errors, errors
 
-# By what share of itself another way of adding may move a vote before it is rounded to float16.
+Way = Literal["once", "each"]
+# The ways of making a vote in float16, and by what shares of itself another order of adding may move it before it is
+# rounded: in "each" there is but one order.
 NUDGE = 2.0**-23
+WAYS: dict[Way, tuple[float, ...]] = {"once": (NUDGE, -NUDGE), "each": (0.0,)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ def _first(
     if own.shape != given.shape or not np.isfinite(own).all():
         return None
     if golden.plan:
-        floor = noise_floor(own, statistics(layer, *children, type_=np.float32, half=layer.first)[place])
+        floor = noise_floor(
+            own, statistics(layer, *children, type_=np.float32, half="once" if layer.first else None)[place]
+        )
     return errors(given, own, floor, "plan" if layer.first else "fp32")
 
 
@@ -99,16 +105,20 @@ def _second(layer: Layer, name: str, shown: Mapping[str, Array]) -> Errors | Non
     """The variance, where the mean says which votes it is made of."""
     before = tuple(shown[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
     children = (shown[layer.op.pose], shown[layer.op.activation])
-    own = statistics(layer, *children, before, half=True)
-    nearby = [statistics(layer, *children, before, np.float32, half=True, nudge=nudge) for nudge in (NUDGE, -NUDGE)]
-    compared = []
-    for place, of in enumerate(("mean", "variance")):
-        if own[place].shape != shown[f"{name}/{of}"].shape or not np.isfinite(own[place]).all():
-            return None
-        floor = max(noise_floor(own[place], one[place]) for one in nearby)
-        compared.append(errors(shown[f"{name}/{of}"], own[place], floor, "plan"))
-    mean, variance = compared
-    return variance if mean.passed else None
+    found = []
+    for way, nudges in WAYS.items():
+        own = statistics(layer, *children, before, half=way)
+        nearby = [statistics(layer, *children, before, np.float32, way, nudge) for nudge in nudges]
+        compared = []
+        for place, of in enumerate(("mean", "variance")):
+            if own[place].shape != shown[f"{name}/{of}"].shape or not np.isfinite(own[place]).all():
+                return None
+            floor = max(noise_floor(own[place], one[place]) for one in nearby)
+            compared.append(errors(shown[f"{name}/{of}"], own[place], floor, "plan"))
+        mean, variance = compared
+        if mean.passed:
+            found.append(variance)
+    return min(found, key=lambda one: one.share, default=None)
 
 
 def statistics(
@@ -117,13 +127,13 @@ def statistics(
     activation: Array,
     before: tuple[Array, ...] | None = None,
     type_: type = np.float64,
-    half: bool = False,
+    half: Way | None = None,
     nudge: float = 0.0,
 ) -> tuple[Array, Array]:
     """The first M-step: pose [n, C, 3, H, W], activation [n, C, H, W] -> mean and variance [n, J, 3, p].
 
     With the mean and variance `before`, the second. In `type_`; with `half`, votes are made of float16 numbers and
-    rounded to them, after they were moved by the share `nudge` of themselves.
+    rounded to them in that way, "once" after they were moved by the share `nudge` of themselves.
     """
     pose, activation = pose.astype(type_), activation.astype(type_)
     (kh, kw), step = layer.op.window, layer.op.stride
@@ -133,10 +143,15 @@ def statistics(
     windows = np.lib.stride_tricks.sliding_window_view
     poses = windows(pose, (kh, kw), (3, 4))[:, :, :, ::step, ::step]  # [n, C, 3, H', W', kh, kw]
     active = windows(activation, (kh, kw), (2, 3))[:, :, ::step, ::step].transpose(0, 2, 3, 1, 4, 5)
-    votes = np.einsum("xycjhk,nckabxy->njhabcxy", rotation, poses, optimize=True)
+    if half == "each":
+        votes = np.zeros((), type_)
+        for k in range(3):
+            votes = _half(votes + np.einsum("xycjh,ncabxy->njhabcxy", rotation[..., k], poses[:, :, k]))
+    else:
+        votes = np.einsum("xycjhk,nckabxy->njhabcxy", rotation, poses, optimize=True)
+        votes = _half(votes * type_(1 + nudge)) if half else votes
     n, parents, *_ = votes.shape
     votes = votes.reshape(n, parents, 3, math.prod(layer.op.shape[1:]), -1)  # [n, J, 3, p, I]
-    votes = _half(votes * type_(1 + nudge)) if half else votes
     child = active.reshape(n, 1, *votes.shape[3:])  # [n, 1, p, I]
     r = child / parents if before is None else child * _shares(layer, votes, child, *(x.astype(type_) for x in before))
     r = r[:, :, None]
