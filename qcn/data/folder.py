@@ -13,7 +13,6 @@ import csv
 import hashlib
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,6 @@ NAMES: dict[str, Split] = {  # of folders, and in tables
     "testing": "test",
 }
 TABLES = (".csv", ".jsonl")
-LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 SAMPLED = 200  # pictures that are looked at to choose a size
 
 
@@ -75,11 +73,7 @@ def listing(source: Path) -> Listing:
             f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, and at least 2 are needed: "
             "a subfolder of pictures for each"
         )
-    counts = Counter(picture.label for picture in found.pictures)
-    if few := [f"{name} ({counts[label]})" for label, name in enumerate(found.classes) if counts[label] < LEAST]:
-        raise UsageError(
-            f"{source} has too few pictures of {', '.join(few)}: at least {LEAST} of each class are needed"
-        )
+    cache.refuse_few(found)
     return found
 
 
