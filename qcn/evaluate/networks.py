@@ -21,6 +21,7 @@ from qcn.names import RUN
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
 from qcn.shipped import place
+from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import TIME_LIMIT, Candidate
 
@@ -90,7 +91,7 @@ def open_network(
         if backend != "auto" or public_key:
             raise UsageError(
                 f"{folder} is a training run, which torch runs: leave out --backend and --public-key, "
-                f"or make a bundle of it with `qcn export {folder}`"
+                f"or make a bundle of it with `{command_line('qcn', 'export', folder)}`"
             )
         return RunNetwork(folder, which, device, kernels)
     if (which, device, kernels) != ("best", "auto", "auto"):
