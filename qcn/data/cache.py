@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -49,12 +49,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder or table names, before a picture is opened. `ignored` are files that are no pictures by name."""
+    """What a folder or table names, before a picture is opened.
+
+    `ignored` are files that are no pictures by name: how many of each ending.
+    """
 
     source: Path
     classes: tuple[str, ...]
     pictures: tuple[Picture, ...]
-    ignored: int = 0
+    ignored: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     train, validation, test = (
         ImageSet(images[start:end], labels[start:end], found.classes) for start, end in pairwise(ends)
     )
-    return Splits(train, validation, {"test": test}, remarks(found, index))
+    return Splits(train, validation, {"test": test}, remarks(found, index), "test" in index.dealt)
 
 
 def remarks(found: Listing, index: Index) -> tuple[str, ...]:
@@ -118,6 +121,9 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     for split, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
         if lacking := [name for label, name in enumerate(found.classes) if label not in index.labels[start:end]]:
             said.append(f"there are no {split} pictures of {', '.join(lacking)}")
+    if found.ignored:
+        endings = ", ".join(f"{count:,} {ending}" for ending, count in found.ignored.items())
+        said.append(f"{sum(found.ignored.values()):,} files are no pictures by their names: {endings}")
     if index.skipped:
         file, why = next(iter(index.skipped.items()))
         said.append(f"{len(index.skipped):,} files could not be read and were left out, such as {file}: {why}")

@@ -13,6 +13,7 @@ import csv
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -107,14 +108,15 @@ def _folders(source: Path) -> Listing:
     classes = tuple(sorted({home.name for home, _ in homes}))
     if odd := [name for name in classes if not name.isprintable()]:
         raise UsageError(f"{source}: the name of the class {odd[0]!r} cannot be printed: rename the folder")
-    pictures, ignored = [], 0
+    pictures: list[Picture] = []
+    ignored: Counter[str] = Counter()
     for home, split in homes:
         for path in _files(home):
             if path.suffix.lower() in PICTURES:
                 pictures.append(Picture(path, classes.index(home.name), split))
             else:
-                ignored += 1
-    return Listing(source, classes, tuple(pictures), ignored)
+                ignored[path.suffix.lower() or "without an ending"] += 1
+    return Listing(source, classes, tuple(pictures), dict(ignored.most_common()))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,6 +1,5 @@
 """What run.json says of a training run: the network, the data, the settings, how far it is, and the files beside it."""
 
-import hashlib
 import inspect
 import json
 import math
@@ -159,8 +158,6 @@ def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Prepro
     channels, height, width = train_set.images.shape[1:]
     accepted = inspect.signature(MODELS[settings.model]).parameters
     size = min(preprocessing.output_size(height, width))
-    digest = hashlib.sha256(train_set.images.data)
-    digest.update(train_set.labels.data)
     return Run(
         model=Model(
             settings.model,
@@ -177,7 +174,7 @@ def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Prepro
             image=(channels, height, width),
             train=len(splits.train),
             validation=len(splits.validation),
-            sha256=digest.hexdigest(),
+            sha256=train_set.sha256,
         ),
         settings=settings,
     )

@@ -140,7 +140,8 @@ def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, t
     (pictures / "disc" / "broken.png").write_bytes(b"\x89PNG")
     (pictures / "disc" / "notes.txt").write_text("not a picture by name: ignored")
     splits = load(str(pictures), tmp_path / "data", SMALL)
-    assert splits.remarks[2].endswith("such as disc/broken.png: is not a picture that Pillow knows")
+    assert splits.remarks[2] == "1 files are no pictures by their names: 1 .txt"
+    assert splits.remarks[3].endswith("such as disc/broken.png: is not a picture that Pillow knows")
     for number in range(4):
         (pictures / "disc" / f"broken{number}.png").write_bytes(b"")
     with pytest.raises(UsageError, match=r"5 of 35 pictures of .* cannot be read"):
