@@ -142,7 +142,7 @@ class RunNetwork(Network):
         return Answers(found, probabilities(found, self.temperature, self._poses))
 
     def own_dataset(self) -> Dataset:
-        return find(self._run.settings.dataset, self._run.settings.stored)
+        return self._run.dataset()
 
     def remember(self, found: Measured) -> None:
         """In the run's folder, unless that is read-only, as that of a network that ships may be."""

@@ -96,8 +96,9 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
             run = _lengthened(run, out, epochs)
         chosen = pick_device(device)
         with process_group(chosen):
-            dataset = find(run.settings.dataset, run.settings.stored)
-            training = Training(run.settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
+            dataset = run.dataset()
+            settings = replace(run.settings, init=None)  # its weights are in the checkpoint, and it may be gone
+            training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
             training.restore(run)
             return training.run()
 
@@ -190,7 +191,11 @@ class Training:
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
         self.teachers = [teacher.to(device) for teacher in teachers_of(settings, self.record)]
-        quantise.apply(self.network, quantised.scales if quantised else {})
+        if self.teachers:
+            self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)
+        if quantised:
+            quantise.apply(self.network, quantised.scales)
+            self.remarks += (f"{len(quantised.scales)} layers round to int8 as in {quantised.plan}",)
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)

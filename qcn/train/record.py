@@ -11,9 +11,11 @@ from torch import nn
 import qcn
 from qcn import records
 from qcn.confidence import Confidence
+from qcn.data import find
+from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
-from qcn.data.spec import Preprocessing
-from qcn.errors import UsageError
+from qcn.data.spec import Dataset, Preprocessing
+from qcn.errors import MissingError, UsageError
 from qcn.files import write_text
 from qcn.names import RUN, Mode
 from qcn.train.settings import Settings
@@ -143,6 +145,15 @@ class Run:
         ):
             if has != says:
                 raise UsageError(f"its {what} is '{has}', but its settings say '{says}'")
+
+    def dataset(self) -> Dataset:
+        """The data set that it was trained on; of pictures, the folder or table that was named, which must be there."""
+        if self.settings.size is not None and not is_source(self.settings.dataset):
+            raise MissingError(
+                f"the pictures that it was trained on, '{self.settings.dataset}', are not here: start the command in "
+                "the folder in which it was trained"
+            )
+        return find(self.settings.dataset, self.settings.stored)
 
     def weights(self, which: str) -> TensorFile | None:
         """The file of the weights that were "best" on validation, or of the "last" ones."""
