@@ -25,7 +25,7 @@ from pathlib import Path
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import inside
 from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest, NewerBundle
 from qcn.names import MANIFEST
 from qcn.text import command_line
 
@@ -128,6 +128,8 @@ def read_manifest(folder: Path) -> tuple[bytes, Manifest] | None:
             return None
         check_manifest_digest(text, sums or b"")
         return text, Manifest.from_json(text)
+    except NewerBundle as error:
+        raise NewerBundle(f"{folder / MANIFEST} cannot be read: {error}") from None
     except UsageError as error:
         raise UsageError(
             f"{folder / MANIFEST} cannot be read: {error}; remove the bundle and make it anew with: "
