@@ -42,12 +42,12 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the training images; if not given 16, more where images are few; paper: 300."),
+        typer.Option(help="Passes over the training images; 16 if not given, paper: 300; more where images are few."),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Images per step, over all processes; if not given 128, fewer where images are few; paper: 64."
+            help="Images per step, over all processes; 128 if not given, paper: 64; fewer where images are few."
         ),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Largest learning rate; 0.01 if not given, paper: 0.003.")] = None,
