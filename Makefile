@@ -60,6 +60,7 @@ lint: $(BIN)/.installed-dev
 # those of Ubuntu 22.04 (JetPack 6) or newer. They are made on Debian 12; on a newer system they would need more:
 #     dpkg --add-architecture arm64 && apt update
 #     apt install g++-aarch64-linux-gnu libpng-dev libjpeg-dev libpng-dev:arm64 libjpeg-dev:arm64
+# On an ARM machine it is the other way round: amd64, g++-x86-64-linux-gnu, libpng-dev:amd64 and libjpeg-dev:amd64.
 HERE := $(shell uname -m)
 MACHINES ?= x86_64 aarch64
 GLIBC ?= manylinux_2_35

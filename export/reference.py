@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qcn import routing
-from qcn.data import find, read
+from qcn.data import read
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
@@ -73,7 +73,7 @@ class Evaluation:
 
 def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
-    dataset = find(run.settings.dataset, run.settings.stored)
+    dataset = run.dataset()
     dataset.check_fits(run.classes, run.data.image)
     rows, images, labels = zip(*real_images(read(dataset, data_dir).tests, REAL), strict=True)
     given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)

@@ -21,6 +21,7 @@ from qcn.export.tensorrt.find import TensorRT, find
 from qcn.export.tensorrt.refit import refit
 from qcn.names import MANIFEST
 from qcn.progress import doing, part
+from qcn.text import command_line
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ def _engines(bundle: Bundle, source: Path) -> list[Artefact]:
     if source.is_file():
         engines = [one for one in engines if Path(one.file).name == source.name]
     if not engines:
-        raise UsageError(f"{source} has no TensorRT engine, or is none that {bundle.folder / MANIFEST} names")
+        if source.is_file():
+            raise UsageError(f"{source} is no engine that {bundle.folder / MANIFEST} names")
+        build = command_line("qcn", "export", source, "--format", "trt", "--refittable")
+        raise UsageError(f"{source} has no TensorRT engine; on the device one is built with: {build}")
     able = [one for one in engines if one.facts.get("refittable") or one.facts.get("stripped")]
     if not able:
         again = engines[0].rebuild_command(bundle.folder)

@@ -1,5 +1,6 @@
 """Text of others: names in a bundle, messages of a backend. It may hold what a terminal takes for orders."""
 
+import shlex
 import unicodedata
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's categories: control characters, and what shows nothing
@@ -17,3 +18,8 @@ def one_line(text: str, longest: int = 2000) -> str:
     """A message of a backend as a part of ours: one readable line, cut where it is too long."""
     line = readable(" ".join(text.split()))
     return line if len(line) <= longest else f"{line[:longest]} …"
+
+
+def command_line(*words: object) -> str:
+    """A command to copy into a shell, also where a folder has spaces in its name."""
+    return shlex.join(map(str, words))

@@ -14,15 +14,26 @@ import pytest
 import torch
 from bundles import bundle_of
 from numpy.typing import NDArray
+from pictures import write_pictures
 from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from qcn.cli import app
-from qcn.data import load
+from qcn.data import find, load
 from qcn.data.imageset import ImageSet, Views
+from qcn.data.spec import Stored
 from qcn.errors import CheckFailed, QcnError, UsageError
-from qcn.evaluate import Answers, ErrorRate, evaluate, mistakes, open_network, write_mistakes, write_results
+from qcn.evaluate import (
+    Answers,
+    ErrorRate,
+    answer_splits,
+    evaluate,
+    mistakes,
+    open_network,
+    write_mistakes,
+    write_results,
+)
 from qcn.evaluate.rates import Result, measure, measure_answers
 from qcn.export import reference
 from qcn.export.bundle import Bundle
@@ -405,3 +416,21 @@ def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
     assert np.abs(answers.activation - expected).max() < 1e-4 and sum(counted) == 20
     with pytest.raises(UsageError, match="takes stereo pairs, which are not in a folder"):
         opened.dataset(str(tmp_path))
+
+
+def test_a_folder_that_changed_since_training_is_not_tested_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its test split was dealt out anew, and may have pictures that the network was trained on."""
+    network = open_network("mnist", device="cpu")
+    folder, small = tmp_path / "shapes", Stored(28, "crop", 1)
+    write_pictures(folder, 12)
+    monkeypatch.setattr(network, "answers", lambda images, report: Answers(*[np.full((len(images), 3), 1 / 3)] * 2))
+    before = load(str(folder), tmp_path / "data", small)
+    network.trained_on = "shapes", before.train.sha256
+    assert "test" in answer_splits(network, find(str(folder), small), tmp_path / "data")
+    write_pictures(folder / "train", 12)
+    for kind in before.train.classes:
+        (folder / kind).rename(folder / "train" / kind / "more")
+    with pytest.raises(UsageError, match=r"the pictures of 'shapes' are not those .* with --dataset"):
+        answer_splits(network, find(str(folder), small), tmp_path / "data")
+    shutil.copytree(folder / "train", folder / "test")  # given, and not dealt out: whoever made it answers for it
+    assert "test" in answer_splits(network, find(str(folder), small), tmp_path / "data")

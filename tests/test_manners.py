@@ -286,6 +286,15 @@ def test_a_run_says_what_it_is_and_how_long_it_takes(
 # The last line
 
 
+def test_ctrl_c_ends_a_command_with_a_word(bundle: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "diagnose", interrupted)
+    code, said = qcn("doctor", bundle.folder)
+    assert (code, said.splitlines()[-1]) == (130, "qcn: stopped")
+
+
 def test_commands_end_with_the_next_one(bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path) -> None:
     folder, out = bundle.folder, tmp_path / "out"
     native = ("--backends", "native")

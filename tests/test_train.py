@@ -1,6 +1,7 @@
 """Training: it learns, it can be killed at any moment and taken up, shared out over processes, and it stops at NaN."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -27,7 +28,7 @@ from qcn.train.checkpoint import load_network
 from qcn.train.graph import WARM_UP
 from qcn.train.loop import Training
 from qcn.train.record import Progress, load_run
-from qcn.train.settings import Settings, settings_from
+from qcn.train.settings import Settings, for_images, settings_from
 
 SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
 
@@ -262,11 +263,27 @@ def test_larger_images_get_a_network_for_their_shorter_side(
 
 
 @pytest.mark.parametrize(
+    ("images", "batch", "epochs"), [(6, 6, 1000), (108, 8, 77), (1000, 31, 32), (4096, 128, 32), (54000, 128, 16)]
+)
+def test_few_images_are_learnt_in_small_batches_and_more_epochs(images: int, batch: int, epochs: int) -> None:
+    fitted = for_images(Settings("mnist", "qcn-tiny"), images)
+    assert (fitted.batch_size, fitted.epochs) == (batch, epochs)
+    asked = Settings("mnist", "qcn-tiny", epochs=3, batch_size=50)
+    assert for_images(asked, images, given=("epochs", "batch_size")) == asked
+    assert for_images(asked, 108, given=("epochs",)) == replace(asked, batch_size=8)
+    assert for_images(asked, 1000, processes=4).batch_size == 32
+    paper = settings_from("paper", dataset="mnist", model="qcn-tiny")
+    assert for_images(paper, images) == paper
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"batch_size": 1000}, "larger than the 1.. training images"),
+        ({"batch_size": 1000}, "larger than the 1.. training images: choose a smaller --batch-size"),
         ({"epochs": 0}, "epochs must be positive"),
         ({"lr": -1.0}, "lr must be positive"),
+        ({"lr": math.inf}, "lr must be positive and finite"),
+        ({"weight_decay": math.inf}, "weight_decay must be 0 or more and finite"),
         ({"loss": "sprad"}, "did you mean 'spread'"),
         ({"dataset": "mnits"}, "did you mean 'mnist'"),
         ({"model": "cnnn"}, "did you mean 'cnn'"),
@@ -279,15 +296,16 @@ def test_wrong_settings_are_refused_and_leave_nothing(data_dir: Path, tmp_path: 
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, tmp_path: Path) -> None:
-    train(replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu")
-    with pytest.raises(UsageError, match="holds a run already"):
-        train(SHORT, data_dir, tmp_path / "run", "cpu")
+    run = tmp_path / "a run"
+    train(replace(SHORT, epochs=1), data_dir, run, "cpu")
+    with pytest.raises(UsageError, match=f"holds a run already: continue it with `qcn train --resume '{run}'`"):
+        train(SHORT, data_dir, run, "cpu")
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))
     accept("mnist", tmp_path / "other" / "mnist")
     with pytest.raises(UsageError, match="are not those that"):
-        resume(tmp_path / "run", tmp_path / "other", "cpu")
+        resume(run, tmp_path / "other", "cpu")
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Starting from trained weights, teachers, lengthening a run, stronger augmentation, smoother labels."""
 
 import copy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.train import resume
 from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
@@ -63,12 +64,15 @@ def test_a_run_that_starts_from_another_begins_where_that_ended(run: Path, few: 
     assert torch.allclose(theta, given.layers[0].rotors.theta, atol=1e-6)
 
 
-def test_a_run_is_lengthened(few: Splits, data_dir: Path, tmp_path: Path) -> None:
-    settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=60)
+def test_a_run_is_lengthened(run: Path, data_dir: Path, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    shutil.copytree(run, given)
+    settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=60, init=str(given))
     Training(settings, load("mnist", data_dir), tmp_path / "run", CPU).run()
+    shutil.rmtree(given)  # which is not needed to go on
     longer = resume(tmp_path / "run", data_dir, "cpu", epochs=2)
     assert [row.epoch for row in longer.history] == [1, 2] and longer.settings.epochs == 2
-    assert load_run(tmp_path / "run").confidence is not None
+    assert load_run(tmp_path / "run").confidence is not None and longer.settings.init == str(given)
     with pytest.raises(UsageError, match="has 2 epochs behind it: --epochs must be more, not 2"):
         resume(tmp_path / "run", data_dir, "cpu", epochs=2)
 
@@ -89,6 +93,7 @@ def test_the_loss_of_a_taught_network_is_that_of_distillation(data_dir: Path, tm
     run = tmp_path / "teacher"
     Training(replace(one_batch, model="qcn-tiny"), splits, run, CPU).run()
     taught = Training(replace(one_batch, teachers=(str(run), str(run))), splits, tmp_path / "taught", CPU)
+    assert f"learning the answers of {run}, {run} too" in taught.remarks
     student = copy.deepcopy(taught.network).train()
     image = preprocess(torch.from_numpy(splits.train.images), taught.preprocessing)
     teacher, _ = load_network(run)
@@ -105,6 +110,13 @@ def test_a_teacher_of_other_classes_is_refused(run: Path, few: Splits, tmp_path:
     settings = Settings("mnist", "cnn-small", batch_size=16, teachers=(str(run),))
     with pytest.raises(UsageError, match="cannot teach this network: it has other classes"):
         Training(settings, other, tmp_path / "run", CPU)
+
+
+def test_the_pictures_of_a_run_are_looked_for_where_it_was_trained(run: Path) -> None:
+    record = load_run(run)
+    of_folder = replace(record, settings=replace(record.settings, dataset="my/pets", size=28, fit="crop", channels=1))
+    with pytest.raises(MissingError, match="'my/pets', are not here: start the command in the folder"):
+        of_folder.dataset()
 
 
 def test_the_iterations_of_routing_are_part_of_a_run(few: Splits, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ from qcn.export.bundle.transaction import (
 from qcn.export.program import Program
 from qcn.files import file_sha256, refuse_dead_link, stream_sha256
 from qcn.names import CALIBRATION, MANIFEST, AnyPrecision
-from qcn.text import readable
+from qcn.text import command_line, readable
 
 T = TypeVar("T")
 
@@ -393,7 +393,8 @@ def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
             raise
         raise UsageError(f"{folder} is not a bundle: it cannot be opened as a folder ({error.strerror})") from None
     if found is None:
-        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`qcn export RUN --out {folder}` makes one)")
+        make = command_line("qcn", "export", "RUN", "--out", folder)
+        raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`{make}` makes one)")
     text, manifest = found
     if public_key:
         signing.check_signature(folder, text, public_key)

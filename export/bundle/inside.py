@@ -144,6 +144,7 @@ def _refusing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO):  # ENXIO: a pipe or a socket
+            error.filename = str(place)  # not only the last part of it
             raise
         raise UsageError(f"{place} is {what_is(place)}: remove it") from None
 

@@ -182,6 +182,10 @@ class Port:
     dtype: Literal["float32"] = "float32"
 
 
+class NewerBundle(UsageError):
+    """The bundle was made by a newer version of qcn, and is whole for that."""
+
+
 @dataclass(frozen=True)
 class Source:
     """What the bundle was made from: the weights file of a training run, and the data that it was trained on."""
@@ -259,8 +263,11 @@ class Manifest:
         if (size := len(text.encode() if isinstance(text, str) else text)) > records.LARGEST:
             raise UsageError(f"it has {size:,} bytes; at most {records.LARGEST:,} are read")
         record = records.parse(text, MANIFEST)
-        if isinstance(record, dict) and record.get("schema") != SCHEMA:
-            raise UsageError(f"it has schema {record.get('schema')!r}; this version of qcn reads {SCHEMA}")
+        if isinstance(record, dict) and (schema := record.get("schema")) != SCHEMA:
+            text = f"it has schema {schema!r}; this version of qcn reads {SCHEMA}"
+            if type(schema) is int and schema > SCHEMA:
+                raise NewerBundle(f"{text}: pip install --upgrade qcn-toolkit")
+            raise UsageError(text)
         return records.read(Manifest, record, MANIFEST)
 
 

@@ -25,8 +25,9 @@ from pathlib import Path
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import inside
 from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest, NewerBundle
 from qcn.names import MANIFEST
+from qcn.text import command_line
 
 LOCK, KEPT = ".lock", ".kept"
 NEW_SUMS = f".{MANIFEST_SHA256}.new"  # one name, as its writer holds the lock: what a killed one left is overwritten
@@ -127,10 +128,12 @@ def read_manifest(folder: Path) -> tuple[bytes, Manifest] | None:
             return None
         check_manifest_digest(text, sums or b"")
         return text, Manifest.from_json(text)
+    except NewerBundle as error:
+        raise NewerBundle(f"{folder / MANIFEST} cannot be read: {error}") from None
     except UsageError as error:
         raise UsageError(
             f"{folder / MANIFEST} cannot be read: {error}; remove the bundle and make it anew with: "
-            f"qcn export RUN --out {folder}"
+            f"{command_line('qcn', 'export', 'RUN', '--out', folder)}"
         ) from error
 
 

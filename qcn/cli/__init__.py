@@ -72,8 +72,10 @@ def main() -> None:
         app()
     except QcnError as error:
         _end(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _end("stopped", 130)
+    except SystemExit as ended:
+        if ended.code == 130:  # Ctrl-C, of which Typer says nothing
+            _end("stopped", 130)
+        raise
     except MemoryError as error:
         _end(f"not enough memory: {error}", MissingError.exit_code)
     except ModuleNotFoundError as error:

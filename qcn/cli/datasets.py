@@ -122,5 +122,5 @@ def check(
     for group in index.duplicates[:SHOWN]:
         say(f"  {', '.join(index.files[place] for place in group)}")
     for file, why in list(index.skipped.items())[:SHOWN]:
-        say(f"cannot be read: {file}: {why}")
+        say(f"left out: {file}: {why}")
     say_next("qcn", "train", "--dataset", folder)

@@ -93,6 +93,6 @@ def predict(
     read = len(rows) - len(unreadable)
     print(f"{read:,} pictures in {seconds:.2f} s ({read / seconds:,.0f}/s), reading included, by {answering.backend}")
     for row in unreadable:
-        typer.echo(f"{row.file}: {row.error}", err=True)
+        typer.echo(row.error, err=True)
     if unreadable:
         raise CheckFailed(f"{len(unreadable):,} of {len(rows):,} pictures could not be read")

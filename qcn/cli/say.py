@@ -1,7 +1,6 @@
 """What the commands print. It may quote a bundle or a backend, so nothing in it gives the terminal orders."""
 
 import os
-import shlex
 import sys
 import textwrap
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qcn.text import readable
+from qcn.text import command_line, readable
 
 STATUS = 9  # characters of the longest status, `untrusted`
 IN_A_PIPE = 130  # columns where nobody says how many there are
@@ -29,12 +28,12 @@ def say(text: object, status: str | None = None, colour: str | None = None) -> N
 
 def command() -> str:
     """What was typed, for a record that is to be repeated."""
-    return readable(shlex.join(["qcn", *sys.argv[1:]]))
+    return readable(command_line("qcn", *sys.argv[1:]))
 
 
 def say_next(*command: object) -> None:
     """Print the command to type next, as a command's last line."""
-    say(f"next: {shlex.join(map(str, command))}")
+    say(f"next: {command_line(*command)}")
 
 
 def show(table: Table) -> None:

@@ -12,6 +12,7 @@ from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
+from qcn.text import command_line
 
 if TYPE_CHECKING:
     from qcn.train.record import Quantised
@@ -40,10 +41,14 @@ def train(
         str | None, typer.Option(help="Where the settings below start from: best (if not given) or paper.")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the training images; 16 if not given, paper: 300.")
+        int | None,
+        typer.Option(help="Passes over the training images; 16 if not given, paper: 300; more where images are few."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images per step, over all processes; 128 if not given, paper: 64.")
+        int | None,
+        typer.Option(
+            help="Images per step, over all processes; 128 if not given, paper: 64; fewer where images are few."
+        ),
     ] = None,
     lr: Annotated[float | None, typer.Option(help="Largest learning rate; 0.01 if not given, paper: 0.003.")] = None,
     loss: Annotated[str | None, typer.Option(help="ce (if not given) or spread (if not given, paper).")] = None,
@@ -147,7 +152,7 @@ def train(
             quantised = _quantised(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-                run = training.train(settings, data_dir, folder, device, quantised)
+                run = training.train(settings, data_dir, folder, device, quantised, given)
     if not first_process():
         return
     last = run.history[-1]
@@ -174,5 +179,6 @@ def _quantised(plan: Path, init: str) -> "Quantised":
 
     program = Bundle.open(plan).program()
     if program.precision != "int8":
-        raise UsageError(f"{plan} has nothing in int8: `qcn calibrate {init} --out {plan}` makes such a bundle")
+        make = command_line("qcn", "calibrate", init, "--out", plan)
+        raise UsageError(f"{plan} has nothing in int8: `{make}` makes such a bundle")
     return Quantised(str(plan), layer_scales(load_network(place(init))[0], program))

@@ -9,6 +9,7 @@ from qcn.data import checksums, cifar10, coil20, folder, mnist, smallnorb, svhn,
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Stored
 from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.text import command_line
 
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
@@ -53,7 +54,7 @@ def read(dataset: Dataset, data_dir: Path) -> Splits:
     place = data_dir / dataset.folder
     if not dataset.files:
         return dataset.load(place)
-    command = f"qcn datasets fetch {dataset.name} --data-dir {data_dir}"
+    command = command_line("qcn", "datasets", "fetch", dataset.name, "--data-dir", data_dir)
     try:
         splits = dataset.load(place)  # first: a reader says more precisely what is wrong
         checksums.check(dataset, place)

@@ -9,9 +9,10 @@ import mmap
 import os
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,7 @@ from qcn.progress import doing, shown
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARE = 0.1  # of every class, for a split that is not given
+LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
 FORM = 1  # of a cache: another one is made again
 INDEX, IMAGES = "index.json", "images.npy"
@@ -47,12 +49,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder or table names, before a picture is opened. `ignored` are files that are no pictures by name."""
+    """What a folder or table names, before a picture is opened.
+
+    `ignored` are files that are no pictures by name: how many of each ending.
+    """
 
     source: Path
     classes: tuple[str, ...]
     pictures: tuple[Picture, ...]
-    ignored: int = 0
+    ignored: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -79,6 +84,15 @@ class Index:
     dealt: tuple[Split, ...]
 
 
+def refuse_few(found: Listing, which: str = "") -> None:
+    """Refuse classes with too few pictures."""
+    counts = Counter(picture.label for picture in found.pictures)
+    if few := [f"{name} ({counts[label]})" for label, name in enumerate(found.classes) if counts[label] < LEAST]:
+        raise UsageError(
+            f"{found.source} has too few pictures{which} of {', '.join(few)}: at least {LEAST} of each class are needed"
+        )
+
+
 def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     """The splits, from the cache, which is made first where there is none."""
     if not (folder / INDEX).is_file():
@@ -92,7 +106,7 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     train, validation, test = (
         ImageSet(images[start:end], labels[start:end], found.classes) for start, end in pairwise(ends)
     )
-    return Splits(train, validation, {"test": test}, remarks(found, index))
+    return Splits(train, validation, {"test": test}, remarks(found, index), "test" in index.dealt)
 
 
 def remarks(found: Listing, index: Index) -> tuple[str, ...]:
@@ -103,6 +117,13 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, index.counts, strict=True))
     made = f"; {' and '.join(index.dealt)} dealt out by us" if index.dealt else ""
     said.append(f"{counts}{made}")
+    ends = np.cumsum((0, *index.counts))
+    for split, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
+        if lacking := [name for label, name in enumerate(found.classes) if label not in index.labels[start:end]]:
+            said.append(f"there are no {split} pictures of {', '.join(lacking)}")
+    if found.ignored:
+        endings = ", ".join(f"{count:,} {ending}" for ending, count in found.ignored.items())
+        said.append(f"{sum(found.ignored.values()):,} files are no pictures by their names: {endings}")
     if index.skipped:
         file, why = next(iter(index.skipped.items()))
         said.append(f"{len(index.skipped):,} files could not be read and were left out, such as {file}: {why}")
@@ -189,20 +210,24 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
             thumbnails[place] = thumbnail(as_listed[place])
             sizes[place] = pixels.shape[1], pixels.shape[0]
         except UsageError as error:
-            skipped[_below(picture.path, found.source)] = str(error)
+            skipped[_below(picture.path, found.source)] = str(error).removeprefix(f"{picture.path} ")
 
     with shown(), ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(take, range(len(found.pictures)))):
             doing(f"reading {found.name}, {len(found.pictures):,} pictures", done, of=len(found.pictures))
     if len(skipped) > max(3, UNREADABLE * len(found.pictures)):
-        some = "; ".join(list(skipped.values())[:3])
+        some = "; ".join(f"{file}: {why}" for file, why in list(skipped.items())[:3])
         raise UsageError(
             f"{len(skipped):,} of {len(found.pictures):,} pictures of {found.source} cannot be read: {some}"
         )
     kept = sorted(sizes)
     chosen = replace(found, pictures=tuple(found.pictures[place] for place in kept))
+    refuse_few(chosen, " that can be read")
     groups = near_duplicates(thumbnails[kept])
     splits, dealt = _split(chosen, groups)
+    trained = {picture.label for picture, split in zip(chosen.pictures, splits, strict=True) if split == "train"}
+    if untrained := [name for label, name in enumerate(found.classes) if label not in trained]:
+        raise UsageError(f"{found.source} has no training pictures of {', '.join(untrained)}")
     order = sorted(range(len(kept)), key=lambda one: SPLITS.index(splits[one]))
     images = np.lib.format.open_memmap(aside / IMAGES, mode="w+", dtype=np.uint8, shape=(len(kept), *stored.shape))
     for place, one in enumerate(order):
@@ -226,7 +251,8 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
 def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split], tuple[Split, ...]]:
     """The split of each picture, and which splits were dealt out of the training pictures because none are given.
 
-    Near duplicates go where the first of them goes, so that nothing is tested on that was trained on.
+    Near duplicates go where the first of them goes, so that nothing is tested on that was trained on; a class of
+    nothing else goes into training.
     """
     given = {picture.split for picture in found.pictures}
     splits: list[Split] = [picture.split or "train" for picture in found.pictures]
@@ -243,6 +269,10 @@ def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split]
         for place in group[1:]:
             if {place, group[0]} <= movable:
                 splits[place] = splits[group[0]]
+    trained = {picture.label for picture, split in zip(found.pictures, splits, strict=True) if split == "train"}
+    for place in open_to:
+        if found.pictures[place].label not in trained:
+            splits[place] = "train"
     return splits, missing
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Fit = Literal["crop", "letterbox", "stretch"]
 Pixels = NDArray[np.uint8]
-PICTURES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PICTURES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 def read_picture(path: Path) -> Pixels:

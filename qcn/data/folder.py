@@ -39,7 +39,6 @@ NAMES: dict[str, Split] = {  # of folders, and in tables
     "testing": "test",
 }
 TABLES = (".csv", ".jsonl")
-LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 SAMPLED = 200  # pictures that are looked at to choose a size
 
 
@@ -75,11 +74,7 @@ def listing(source: Path) -> Listing:
             f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, and at least 2 are needed: "
             "a subfolder of pictures for each"
         )
-    counts = Counter(picture.label for picture in found.pictures)
-    if few := [f"{name} ({counts[label]})" for label, name in enumerate(found.classes) if counts[label] < LEAST]:
-        raise UsageError(
-            f"{source} has too few pictures of {', '.join(few)}: at least {LEAST} of each class are needed"
-        )
+    cache.refuse_few(found)
     return found
 
 
@@ -113,14 +108,15 @@ def _folders(source: Path) -> Listing:
     classes = tuple(sorted({home.name for home, _ in homes}))
     if odd := [name for name in classes if not name.isprintable()]:
         raise UsageError(f"{source}: the name of the class {odd[0]!r} cannot be printed: rename the folder")
-    pictures, ignored = [], 0
+    pictures: list[Picture] = []
+    ignored: Counter[str] = Counter()
     for home, split in homes:
         for path in _files(home):
             if path.suffix.lower() in PICTURES:
                 pictures.append(Picture(path, classes.index(home.name), split))
             else:
-                ignored += 1
-    return Listing(source, classes, tuple(pictures), ignored)
+                ignored[path.suffix.lower() or "without an ending"] += 1
+    return Listing(source, classes, tuple(pictures), dict(ignored.most_common()))
 
 
 def _files(folder: Path) -> Iterator[Path]:

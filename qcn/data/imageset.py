@@ -1,5 +1,6 @@
 """What every reader returns: images with labels and, where the data set has them, viewpoints. NumPy only, no torch."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,15 +50,24 @@ class ImageSet:
         views = None if self.views is None else self.views[index]
         return ImageSet(self.images[index], self.labels[index], self.classes, views)
 
+    @property
+    def sha256(self) -> str:
+        """Of the images and their labels."""
+        digest = hashlib.sha256(self.images.data)
+        digest.update(self.labels.data)
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True)
 class Splits:
     """A data set ready for training. `tests` has one entry, "test", or, by viewpoint, "familiar" and "novel".
 
-    `remarks` is what whoever trains on it should know, in words.
+    `remarks` is what whoever trains on it should know, in words. `dealt`: the test split was dealt out of the pictures
+    that there are, so that it is another one when they change.
     """
 
     train: ImageSet
     validation: ImageSet
     tests: dict[str, ImageSet]
     remarks: tuple[str, ...] = ()
+    dealt: bool = False

@@ -76,6 +76,7 @@ def evaluate(
 def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str | None = None) -> Answered:
     """The network's answers to the images of every test split, or of the one that is named."""
     splits = read(dataset, data_dir)
+    network.refuse_known(dataset.name, splits)
     chosen = {**splits.tests, "validation": splits.validation}
     if split is not None and split not in chosen:
         raise unknown_name(f"split of '{dataset.name}'", split, chosen)

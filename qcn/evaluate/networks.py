@@ -11,7 +11,7 @@ import numpy as np
 from qcn import measured
 from qcn.confidence import probabilities, temperature_of
 from qcn.data import DATASETS, find
-from qcn.data.imageset import ImageSet
+from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
@@ -21,6 +21,7 @@ from qcn.names import RUN
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
 from qcn.shipped import place
+from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import TIME_LIMIT, Candidate
 
@@ -35,6 +36,7 @@ class Network(ABC):
     image        [C, H, W] of a stored image
     backend      what runs it, in words
     temperature  of its probabilities
+    trained_on   the name of its data set, and the sha256 of the training images
     data_option  the command's option that names the data set, for what its errors advise
     """
 
@@ -43,6 +45,7 @@ class Network(ABC):
     preprocessing: Preprocessing
     backend: str
     temperature: float
+    trained_on: tuple[str, str]
     data_option = "--dataset"
 
     @abstractmethod
@@ -65,6 +68,16 @@ class Network(ABC):
         found = self.own_dataset() if name is None else self._other(name)
         found.check_fits(self.classes, self.image)
         return found
+
+    def refuse_known(self, name: str, splits: Splits) -> None:
+        """Refuse to test on a folder that grew since: what was trained on may have been dealt into its test split."""
+        trained, sha256 = self.trained_on
+        if splits.dealt and name == trained and splits.train.sha256 != sha256:
+            raise UsageError(
+                f"the pictures of '{name}' are not those that the network was trained on, and were dealt into splits "
+                "anew: it may know those of the test split. Train again, or name a folder of new pictures, under "
+                f"another name, with {self.data_option}"
+            )
 
     def _other(self, name: str) -> Dataset:
         if name in DATASETS:
@@ -90,7 +103,7 @@ def open_network(
         if backend != "auto" or public_key:
             raise UsageError(
                 f"{folder} is a training run, which torch runs: leave out --backend and --public-key, "
-                f"or make a bundle of it with `qcn export {folder}`"
+                f"or make a bundle of it with `{command_line('qcn', 'export', folder)}`"
             )
         return RunNetwork(folder, which, device, kernels)
     if (which, device, kernels) != ("best", "auto", "auto"):
@@ -120,6 +133,7 @@ class RunNetwork(Network):
         self.preprocessing = self._run.preprocessing
         self.backend = f"torch {torch.__version__} on {self._device.type}"
         self.temperature = temperature_of(self._run.confidence)
+        self.trained_on = self._run.data.name, self._run.data.sha256
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         from qcn.train.validation import activations
@@ -128,7 +142,7 @@ class RunNetwork(Network):
         return Answers(found, probabilities(found, self.temperature, self._poses))
 
     def own_dataset(self) -> Dataset:
-        return find(self._run.settings.dataset, self._run.settings.stored)
+        return self._run.dataset()
 
     def remember(self, found: Measured) -> None:
         """In the run's folder, unless that is read-only, as that of a network that ships may be."""
@@ -148,6 +162,7 @@ class _OfBundle(Network):
         self._folder, self._source = bundle.folder, manifest.source
         self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
         self.temperature = temperature_of(manifest.confidence)
+        self.trained_on = manifest.source.data, manifest.source.data_sha256
 
     def own_dataset(self) -> Dataset:
         if self._source.data not in DATASETS:

@@ -13,6 +13,7 @@ from qcn.runtime import Model, load
 from qcn.runtime.engines import Answers, Engine
 from qcn.runtime.preprocess import preprocess
 from qcn.shipped import place
+from qcn.text import command_line
 
 
 def open_model(name: str, backend: str, public_key: Path | None = None) -> Model:
@@ -21,7 +22,8 @@ def open_model(name: str, backend: str, public_key: Path | None = None) -> Model
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:
             raise UsageError(
-                f"{folder} is a training run, which torch runs: `qcn export {folder}` makes a bundle of it"
+                f"{folder} is a training run, which torch runs: "
+                f"`{command_line('qcn', 'export', folder)}` makes a bundle of it"
             )
         return _of_run(folder)
     return load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load

@@ -13,6 +13,7 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Format, file_of
 from qcn.runtime.preprocess import preprocess
+from qcn.text import command_line
 from qcn.verify.runners import create
 
 Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # activations [B, classes], poses [B, classes, 3]
@@ -103,5 +104,5 @@ class RunnerEngine(Engine):
             if not error <= limit:
                 raise CheckFailed(
                     f"{bundle.folder}: {self.name} answers the golden images wrongly: {name} is off by {error:.2g}, "
-                    f"and {limit:.2g} is allowed; see `qcn verify-parity {bundle.folder}`"
+                    f"and {limit:.2g} is allowed; see `{command_line('qcn', 'verify-parity', bundle.folder)}`"
                 )

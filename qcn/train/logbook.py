@@ -17,6 +17,7 @@ from qcn import progress
 from qcn.distributed import rank
 from qcn.files import write_text
 from qcn.model import routed_by
+from qcn.text import command_line
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
 from qcn.zoo import parameter_count
@@ -82,7 +83,8 @@ class Logbook:
             if (left := self._left(step)) > LONG_S:
                 self.say(
                     f"the whole run takes about {progress.duration(left)} here{rate.rstrip()}; "
-                    f"Ctrl-C stops and saves it, and it goes on with: qcn train --resume {self.folder}"
+                    "Ctrl-C stops and saves it, and it goes on with: "
+                    f"{command_line('qcn', 'train', '--resume', self.folder)}"
                 )
         self.events.add_scalar("train/loss", loss, step)
 

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +34,7 @@ from qcn.files import alone_in
 from qcn.model import Prediction, choose_kernels
 from qcn.names import RUN
 from qcn.progress import doing
+from qcn.text import command_line
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
@@ -41,7 +42,7 @@ from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, load_run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
-from qcn.train.settings import Settings
+from qcn.train.settings import Settings, for_images
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import start_from, teachers_of
 from qcn.train.validation import count_errors, measure_confidence
@@ -58,15 +59,18 @@ def train(
     out: Path,
     device: str = "auto",
     quantised: Quantised | None = None,
+    given: Collection[str] = ("batch_size", "epochs"),
 ) -> Run:
     """Train a network from scratch into the folder `out`; returns the finished run's record.
 
-    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`).
+    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
+    `given` are changed where there are few images (`for_images`).
     """
     with _alone_in(out):
         if (out / RUN).exists():
             raise UsageError(
-                f"{out} holds a run already: continue it with `qcn train --resume {out}`, or choose another --out"
+                f"{out} holds a run already: continue it with "
+                f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
             )
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)
@@ -75,7 +79,9 @@ def train(
         if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
             settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
         with process_group(chosen):
-            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset, quantised).run()
+            splits = load_once(dataset, data_dir)
+            settings = for_images(settings, len(splits.train), given, world_size())
+            return Training(settings, splits, out, chosen, dataset, quantised).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
@@ -90,8 +96,9 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
             run = _lengthened(run, out, epochs)
         chosen = pick_device(device)
         with process_group(chosen):
-            dataset = find(run.settings.dataset, run.settings.stored)
-            training = Training(run.settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
+            dataset = run.dataset()
+            settings = replace(run.settings, init=None)  # its weights are in the checkpoint, and it may be gone
+            training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
             training.restore(run)
             return training.run()
 
@@ -170,7 +177,10 @@ class Training:
             raise UsageError(f"a batch of {settings.batch_size} cannot be shared evenly by {world_size()} processes")
         self.steps_per_epoch = len(splits.train) // settings.batch_size
         if not self.steps_per_epoch:
-            raise UsageError(f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images")
+            raise UsageError(
+                f"a batch of {settings.batch_size} is larger than the {len(splits.train)} training images: "
+                "choose a smaller --batch-size"
+            )
         self.total_steps = self.steps_per_epoch * settings.epochs
 
         self.augmentation = augmentation_of(settings, dataset)
@@ -181,7 +191,11 @@ class Training:
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
         self.teachers = [teacher.to(device) for teacher in teachers_of(settings, self.record)]
-        quantise.apply(self.network, quantised.scales if quantised else {})
+        if self.teachers:
+            self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)
+        if quantised:
+            quantise.apply(self.network, quantised.scales)
+            self.remarks += (f"{len(quantised.scales)} layers round to int8 as in {quantised.plan}",)
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
@@ -425,4 +439,5 @@ class Training:
     def stop_if_asked(self) -> None:
         """End the run, just saved, if a signal asked for it and there is more to do."""
         if self.stop_asked and self.step < self.total_steps:
-            raise Stopped(f"stopped and saved after {self.step} steps; continue with: qcn train --resume {self.out}")
+            again = command_line("qcn", "train", "--resume", self.out)
+            raise Stopped(f"stopped and saved after {self.step} steps; continue with: {again}")

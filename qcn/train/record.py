@@ -1,6 +1,5 @@
 """What run.json says of a training run: the network, the data, the settings, how far it is, and the files beside it."""
 
-import hashlib
 import inspect
 import json
 import math
@@ -12,9 +11,11 @@ from torch import nn
 import qcn
 from qcn import records
 from qcn.confidence import Confidence
+from qcn.data import find
+from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
-from qcn.data.spec import Preprocessing
-from qcn.errors import UsageError
+from qcn.data.spec import Dataset, Preprocessing
+from qcn.errors import MissingError, UsageError
 from qcn.files import write_text
 from qcn.names import RUN, Mode
 from qcn.train.settings import Settings
@@ -145,6 +146,15 @@ class Run:
             if has != says:
                 raise UsageError(f"its {what} is '{has}', but its settings say '{says}'")
 
+    def dataset(self) -> Dataset:
+        """The data set that it was trained on; of pictures, the folder or table that was named, which must be there."""
+        if self.settings.size is not None and not is_source(self.settings.dataset):
+            raise MissingError(
+                f"the pictures that it was trained on, '{self.settings.dataset}', are not here: start the command in "
+                "the folder in which it was trained"
+            )
+        return find(self.settings.dataset, self.settings.stored)
+
     def weights(self, which: str) -> TensorFile | None:
         """The file of the weights that were "best" on validation, or of the "last" ones."""
         return self.best if which == "best" and self.best else self.last
@@ -159,8 +169,6 @@ def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Prepro
     channels, height, width = train_set.images.shape[1:]
     accepted = inspect.signature(MODELS[settings.model]).parameters
     size = min(preprocessing.output_size(height, width))
-    digest = hashlib.sha256(train_set.images.data)
-    digest.update(train_set.labels.data)
     return Run(
         model=Model(
             settings.model,
@@ -177,7 +185,7 @@ def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Prepro
             image=(channels, height, width),
             train=len(splits.train),
             validation=len(splits.validation),
-            sha256=digest.hexdigest(),
+            sha256=train_set.sha256,
         ),
         settings=settings,
     )

@@ -1,6 +1,8 @@
 """The settings of a training run, and the two presets they start from."""
 
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
 from qcn.data.fit import Fit
@@ -72,8 +74,8 @@ class Settings:
             if (value := getattr(self, name)) is not None and value not in choices:
                 raise unknown_name(name, str(value), choices)
         for name in ("epochs", "batch_size", "lr"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be positive, not {getattr(self, name)}")
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise UsageError(f"{name} must be positive and finite, not {value}")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
         if self.label_smoothing and self.loss != "ce":
@@ -83,8 +85,8 @@ class Settings:
         if self.iterations is not None and not 1 <= self.iterations <= MAX_ITERATIONS:
             raise UsageError(f"iterations must be 1 to {MAX_ITERATIONS}, not {self.iterations}")
         for name in ("weight_decay", "seed"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"{name} must be 0 or more, not {getattr(self, name)}")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{name} must be 0 or more and finite, not {getattr(self, name)}")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"clip must be positive, not {self.clip}")
         if self.ema is not None and not 0 < self.ema < 1:
@@ -114,6 +116,22 @@ PAPER: dict[str, Any] = {
     "ema": None,
 }
 PRESETS: dict[str, dict[str, Any]] = {"best": {}, "paper": PAPER}
+
+
+FEWEST_STEPS = 1000  # that a network learns in; 16 epochs of a hundred pictures would be a hundred
+
+
+def for_images(settings: Settings, images: int, given: Collection[str] = (), processes: int = 1) -> Settings:
+    """The settings for so many training images. Of few: smaller batches, and more epochs; what was `given` stays."""
+    if settings.preset != "best":
+        return settings
+    if "batch_size" not in given:
+        batch = min(settings.batch_size, max(8, images // 32), images)
+        settings = replace(settings, batch_size=batch + -batch % processes)
+    if "epochs" not in given:
+        steps = max(1, images // settings.batch_size)  # of an epoch
+        settings = replace(settings, epochs=max(settings.epochs, -(-FEWEST_STEPS // steps)))
+    return settings
 
 
 def settings_from(preset: str, **chosen: Any) -> Settings:

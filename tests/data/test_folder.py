@@ -140,12 +140,34 @@ def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, t
     (pictures / "disc" / "broken.png").write_bytes(b"\x89PNG")
     (pictures / "disc" / "notes.txt").write_text("not a picture by name: ignored")
     splits = load(str(pictures), tmp_path / "data", SMALL)
-    assert "disc/broken.png" in splits.remarks[2]
+    assert splits.remarks[2] == "1 files are no pictures by their names: 1 .txt"
+    assert splits.remarks[3].endswith("such as disc/broken.png: is not a picture that Pillow knows")
     for number in range(4):
         (pictures / "disc" / f"broken{number}.png").write_bytes(b"")
     with pytest.raises(UsageError, match=r"5 of 35 pictures of .* cannot be read"):
         load(str(pictures), tmp_path / "data", SMALL)
     assert not list((tmp_path / "data" / "folders").glob(".*.part"))
+
+
+def test_every_class_has_pictures_to_train_on(pictures: Path, tmp_path: Path) -> None:
+    """Whatever cannot be read, and wherever near duplicates are dealt to."""
+    for kind in "abcdefgh":
+        shutil.copytree(pictures / "disc", pictures / kind)  # so many that five are few
+    burst = sorted((pictures / "disc").iterdir())
+    for path in burst[1:]:
+        shutil.copy(burst[0], path)
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    assert set(splits.train.labels) == set(range(len(splits.train.classes)))
+    assert "there are no test pictures of disc" in splits.remarks
+    for number, path in enumerate(burst):
+        path.write_bytes(b"") if number < 5 else path.unlink()
+    with pytest.raises(UsageError, match=r"too few pictures that can be read of disc \(0\): at least 5"):
+        load(str(pictures), tmp_path / "data", SMALL)
+    write_pictures(tmp_path / "given" / "train", 8)
+    write_pictures(tmp_path / "given" / "test", 8)
+    shutil.rmtree(tmp_path / "given" / "train" / "disc")
+    with pytest.raises(UsageError, match="no training pictures of disc"):
+        load(str(tmp_path / "given"), tmp_path / "data", SMALL)
 
 
 def test_near_duplicates_across_given_splits_are_told(tmp_path: Path) -> None:

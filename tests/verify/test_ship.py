@@ -300,6 +300,11 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
     assert any("weights.safetensors" in what for what in found.not_tested)
     code, said = qcn(*ask, "--min-accuracy", (1 + right.high) / 2, "--max-latency", "1us@p50")
     assert code == 1 and "Do not ship: accuracy on test, p50 latency failed" in said, said
+    code, said = qcn(
+        "ship-check", small.folder, "--backend", "onnxruntime", *SHORT, "--max-latency", "60s", *files_to[:2]
+    )
+    assert code == 0, said  # of a device without test images
+    assert [row.status for row in json_files.read(Ship, out[0], "qcn ship-check").rows[:2]] == ["not tested"] * 2
     code, said = qcn(*ask, "--max-latency", "60s", "--target", "jetson-orin")
     assert code == 3 and "p99 latency was not tested on jetson-orin" in said, said
 

@@ -14,6 +14,7 @@ import qcn
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle.manifest import Source
 from qcn.files import write_text
+from qcn.text import command_line
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
@@ -102,9 +103,8 @@ def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, comman
         except UsageError as error:
             unread[name] = f"it has no report that can be read: {error}"
             if not (folder / REPORT).exists():
-                unread[name] = (
-                    f"there is no {folder / REPORT}: qcn verify-parity BUNDLE --report {folder}, on the device"
-                )
+                make = command_line("qcn", "verify-parity", "BUNDLE", "--report", folder)
+                unread[name] = f"there is no {folder / REPORT}: {make}, on the device"
     if not reports:
         raise UsageError(f"none of these devices has a report: {next(iter(unread.values()))}")
     _check_same(reports)

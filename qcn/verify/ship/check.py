@@ -50,6 +50,11 @@ class Asked:
     bisect: bool = False
     time_limit: float = TIME_LIMIT
 
+    @property
+    def of_images(self) -> bool:
+        """Whether anything is asked that takes test images, or images are named."""
+        return bool(self.data) or self.limits.accuracy is not None or self.limits.calibration_error is not None
+
 
 def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candidate:
     """The file in the backend that will ship: those that were named, or what `qcn.load` would take here."""
@@ -103,7 +108,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     began = time.perf_counter()
     targets.target(asked.target)  # first: what cannot be meant is refused at once
     network = CandidateNetwork(bundle, candidate, asked.time_limit)
-    dataset = network.dataset(asked.data)
+    dataset = _dataset(network, asked)
     backend, file = candidate.backend.name, candidate.artefact.file
     say(f"parity: {candidate.key}")
     about = (asked.bisect, None, candidate.trusted, asked.time_limit, file)
@@ -111,7 +116,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         check_preprocessing(bundle)
     ]
     verdict, preprocessing = verdicts
-    say(f"accuracy: {dataset.name}")
+    say(f"accuracy: {dataset.name if isinstance(dataset, Dataset) else 'not tested'}")
     accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
     say(f"latency, memory and energy: {candidate.key}")
     speed, timed = _speed(bundle, candidate, verdict, asked)
@@ -142,7 +147,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         backend=backend,
         file=file,
         precision=candidate.precision,
-        data=dataset.name,
+        data=dataset.name if isinstance(dataset, Dataset) else bundle.manifest.source.data,
         target=asked.target,
         target_is_here=here,
         calibrated=bundle.manifest.confidence is not None,
@@ -159,8 +164,18 @@ def _ran(verdict: Verdict) -> bool:
     return bool(verdict.outputs)
 
 
+def _dataset(network: CandidateNetwork, asked: Asked) -> Dataset | str:
+    """The test images; why there are none, where nothing is asked of them, as on a device that has none."""
+    try:
+        return network.dataset(asked.data)
+    except UsageError as error:
+        if asked.of_images:
+            raise
+        return str(error)
+
+
 def _accuracy(
-    network: CandidateNetwork, dataset: Dataset, verdict: Verdict, asked: Asked, calibrated: bool
+    network: CandidateNetwork, dataset: Dataset | str, verdict: Verdict, asked: Asked, calibrated: bool
 ) -> list[Row]:
     """Rows of accuracy and calibration error for every test split, or the one that was asked for."""
     limits = asked.limits
@@ -169,11 +184,16 @@ def _accuracy(
         ("accuracy", judge.at_least(limits.accuracy), limits.accuracy),
         ("calibration error", judge.at_most(judge.percent, most), most),
     )
-    if not _ran(verdict):
-        return [judge.not_tested(*one, verdict.reasons[0]) for one in wanted]
+    if isinstance(dataset, str) or not _ran(verdict):
+        why = dataset if isinstance(dataset, str) else verdict.reasons[0]
+        return [judge.not_tested(*one, why) for one in wanted]
     try:
         answered = answer_splits(network, dataset, asked.data_dir, asked.split)
         found = [measure_answers(split, *given, TOP) for split, given in answered.items()]
+    except MissingError as error:
+        if asked.of_images:
+            raise
+        return [judge.not_tested(*one, str(error)) for one in wanted]
     except CheckFailed as error:  # NaN is no answer
         return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in wanted]
     rows = []
