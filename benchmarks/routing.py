@@ -9,10 +9,12 @@ the trained weights of a run of the full-size network for the table of errors, b
 """
 
 import argparse
+import functools
 import itertools
 import json
 import statistics
 import time
+import unittest.mock
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,9 @@ def variants(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
         about = {"batch": batch, "variant": variant_name(kernels, compiled)}
         yield "training", about, training, batch, kernels, compiled
     yield "layers", {"layer": "all"}, layers
+    if on_gpu:
+        for batch in (1, 64, 256):
+            yield "half", {"layer": "all", "batch": batch}, half, batch
     yield "errors", {"weights": "random", "layer": "all"}, errors, None
     if arguments.run:
         yield "errors", {"weights": "trained", "layer": "all"}, errors, arguments.run
@@ -241,6 +246,46 @@ def layers(device_name: str) -> list[Row]:
     return rows
 
 
+@torch.no_grad()
+def half(device_name: str, batch: int) -> list[Row]:
+    """Triton's half precision beside its float32, with the children of a window split over 1, 2 and 4 warps.
+
+    `chosen` is the split that a fp16 Route gets, 0 for float32. Errors are those of an image against the float64
+    reference; `planned` is what rounding votes and distances to float16 costs there.
+    """
+    from qcn.kernels import cuda
+
+    device, network, rows = torch.device(device_name), seeded(device_name).eval(), []
+    choose = cuda._half_split
+    for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
+        chosen: list[int] = []
+
+        def forward(split: int | None, inputs: Any = inputs, options: Any = options, chosen: Any = chosen) -> Any:
+            """By `split` warps, 0 for float32; None as it is chosen."""
+
+            def decide(*given: Any) -> int:
+                chosen.append(choose(*given))
+                return chosen[-1] if split is None else split
+
+            with unittest.mock.patch.object(cuda, "_half_split", decide):
+                return cuda.forward(*inputs, **options, iterations=2, unit=False, save=False, half=True)[:2]
+
+        forward(None)
+        row: Row = {"layer": name, "batch": batch, "chosen": chosen[0]}
+        for split in (0, 1, 2, 4):
+            run = functools.partial(forward, split)
+            label = f"half, split {split}, ms" if split else "float32, ms"
+            row[label] = milliseconds(graph_of(run) if device.type == "cuda" else run, device)
+        image = [x[:1].double() for x in inputs[:2]] + [x.double() for x in inputs[2:]]
+        exact = route(*image, **options, kernels="reference")
+        planned = route(*image, **options, kernels="reference", half=torch.float16)
+        for of, e, p, *found in zip(("pose", "activation"), exact, planned, *map(forward, (0, 1)), strict=True):
+            for way, x in zip(("float32", "half", "planned"), (*found, p), strict=True):
+                row[f"{of}, {way}"] = float((x[:1] - e).abs().max())
+        rows.append(row)
+    return rows
+
+
 def errors(device_name: str, trained: Path | None) -> list[Row]:
     """Largest error against the float64 reference, forward and gradients, beside the float32 reference's own."""
     device = torch.device(device_name)
@@ -265,7 +310,7 @@ def errors(device_name: str, trained: Path | None) -> list[Row]:
 
 def show(record: dict[str, Any]) -> None:
     console = Console(width=140)
-    for name in ("inference", "training", "layers", "errors"):
+    for name in (name for name in ("inference", "training", "layers", "half", "errors") if name in record):
         table = Table(title=f"{name}, {record['machine']}")
         columns = {column: value for row in record[name] for column, value in row.items()}
         for column, value in columns.items():

@@ -151,8 +151,8 @@ class Interpreter(nn.Module):
         )
 
     def _votes(self, op: Route, dtype: torch.dtype) -> torch.dtype | None:
-        """What the reference rounds votes to; in float64 there is no rounding."""
-        rounds = op.precision != "fp32" and self.kernels == "reference" and dtype == torch.float32
+        """What votes are rounded to, by kernels that round; in float64 there is no rounding."""
+        rounds = op.precision != "fp32" and dtype == torch.float32
         return DTYPES[op.precision] if rounds else None
 
     def _array(self, operation: Operation, name: str) -> Tensor:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import triton
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from qcn.kernels.triton_backward import (
     fold_kernel,
     tile_children,
 )
+from qcn.kernels.triton_half import PARENTS, groups, half_kernel, half_windows
 from qcn.kernels.triton_rotation import backward as rotation_backward
 from qcn.kernels.triton_rotation import forward as rotation
 from qcn.kernels.triton_routing import (
@@ -35,6 +37,9 @@ RESIDENT = 2
 # What a step over the children costs by how many lanes of a warp, with a window each, share the rotors that it loads:
 # measured on an H200. With more lanes 1; with one, and the children over several warps, 1.6.
 STEP_COST = {2: 1.12, 1: 1.45}
+# What a child costs in half precision, as a share of the float32 step with two windows per thread: counted in the
+# machine code of two sweeps for an H200 (tests/kernels/test_triton_code.py), not timed.
+HALF_STEP = 0.64
 # By children: programs for each multiprocessor, and windows that one has at least.
 PROGRAMS, FEWEST_WINDOWS = 48, 16
 # Multiply and add in one instruction: the default of today's Triton, but not of its next version.
@@ -53,8 +58,12 @@ def forward(
     iterations: int,
     unit: bool,
     save: bool,
+    half: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`)."""
+    """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`).
+
+    With `half` and without `save`, in half precision where that should be faster.
+    """
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit)
     batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
@@ -65,27 +74,27 @@ def forward(
     if windows == 0:
         return out_pose, out_activation, statistics
     split = _child_split(geometry, windows, 2, pose.device)
+    half_split = _half_split(geometry, windows, pose.device) if half and not save else 0
     one_each = triton.cdiv(windows, tile_windows(1, split, geometry.padded_parents))
     # Two windows per thread halve the loads. One is better where the GPU has room for all windows at once.
     windows_per_thread = 1 if one_each <= RESIDENT * _multiprocessors(pose.device) else 2
-    tensors = (
-        pose.contiguous(),
-        activation.contiguous(),
-        _parents_last(rotation),
-        beta_u.float().contiguous(),
-        beta_a.float().contiguous(),
-        out_pose,
-        out_activation,
-        statistics,
-        torch.empty(windows, dtype=torch.int32, device=pose.device),
-    )
+    children = (pose.contiguous(), activation.contiguous())
+    parents = (beta_u.float().contiguous(), beta_a.float().contiguous(), out_pose, out_activation)
+    cancelled = torch.empty(windows, dtype=torch.int32, device=pose.device)
+    tensors = (*children, _parents_last(rotation), *parents, statistics, cancelled)
     constants = {"G": geometry, "SAVE": save, "K": split}
+    options = {"num_warps": WARPS, **FUSED}
     with torch.cuda.device_of(pose):
-        forward_kernel[(triton.cdiv(one_each, windows_per_thread),)](
-            *tensors, windows, **constants, WINDOWS_PER_THREAD=windows_per_thread, num_warps=WARPS, **FUSED
-        )
+        if half_split:
+            half_kernel[(triton.cdiv(windows, half_windows(half_split)),)](
+                *children, _by_fours(rotation), *parents, cancelled, windows, G=geometry, K=half_split, **options
+            )
+        else:
+            forward_kernel[(triton.cdiv(one_each, windows_per_thread),)](
+                *tensors, windows, **constants, WINDOWS_PER_THREAD=windows_per_thread, **options
+            )
         # Most of its programs only look whether a window is marked: with fewer registers, more of them at a time.
-        repair_kernel[(one_each,)](*tensors, windows, **constants, num_warps=WARPS, maxnreg=128, **FUSED)
+        repair_kernel[(one_each,)](*tensors, windows, **constants, maxnreg=128, **options)
     return out_pose, out_activation, statistics
 
 
@@ -206,8 +215,20 @@ def _parents_last(rotation: Tensor) -> Tensor:
     return rotation.permute(0, 1, 2, 4, 5, 3).float().contiguous()
 
 
+def _by_fours(rotation: Tensor) -> Tensor:
+    """[kh, kw, C, J, 3, 3] as the half-precision kernel reads it: [kh·kw·⌈C/4⌉, 3, 16 parents, 4 children, x y z 0]."""
+    channels, parents = rotation.shape[2:4]
+    padded = F.pad(rotation.half(), (0, 1, 0, 0, 0, PARENTS.value - parents, 0, -channels % 4))
+    return padded.unflatten(2, (-1, 4)).flatten(0, 2).permute(0, 3, 2, 1, 4).contiguous()
+
+
 def _multiprocessors(device: torch.device) -> int:
     return 4 if INTERPRETED else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _tensor_cores(device: torch.device) -> bool:
+    """Whether it multiplies float16 matrices as the kernels do: from compute capability 8.0 on."""
+    return INTERPRETED or torch.cuda.get_device_properties(device).major >= 8
 
 
 def _child_split(geometry: Geometry, windows: int, windows_per_thread: int, device: torch.device) -> int:
@@ -215,16 +236,34 @@ def _child_split(geometry: Geometry, windows: int, windows_per_thread: int, devi
 
     It decides the order of the sums and so the last bits of the result: it follows from the shape and the GPU alone.
     """
+    most = min(tile_windows(1, 1, geometry.padded_parents), triton.next_power_of_2(geometry.children))
+    splits = (2**i for i in range(most.bit_length()))
+    return min(splits, key=lambda split: _cost(geometry, windows, windows_per_thread, device, split))
+
+
+def _cost(geometry: Geometry, windows: int, windows_per_thread: int, device: torch.device, split: int) -> float:
     parents = geometry.padded_parents
-    at_a_time = RESIDENT * _multiprocessors(device)
+    rounds = _rounds(windows, tile_windows(windows_per_thread, split, parents), device)
+    sharing = tile_windows(1, split, parents) // WARPS
+    return rounds * triton.cdiv(geometry.children, split) * STEP_COST.get(sharing, 1.0 if sharing else 1.6)
+
+
+def _half_split(geometry: Geometry, windows: int, device: torch.device) -> int:
+    """Over how many warps the children of a window are split in half precision; 0 where float32 should be faster."""
+    if geometry.parents > PARENTS.value or not _tensor_cores(device):
+        return 0
+    fours = geometry.window_height * geometry.window_width * groups(geometry.channels)
 
     def cost(split: int) -> float:
-        rounds = triton.cdiv(triton.cdiv(windows, tile_windows(windows_per_thread, split, parents)), at_a_time)
-        sharing = tile_windows(1, split, parents) // WARPS
-        return rounds * triton.cdiv(geometry.children, split) * STEP_COST.get(sharing, 1.0 if sharing else 1.6)
+        return HALF_STEP * _rounds(windows, half_windows(split), device) * 4 * triton.cdiv(fours, split)
 
-    most = min(tile_windows(1, 1, parents), triton.next_power_of_2(geometry.children))
-    return min((2**i for i in range(most.bit_length())), key=cost)
+    half, single = min((1, 2, 4), key=cost), _child_split(geometry, windows, 2, device)
+    return half if cost(half) < _cost(geometry, windows, 2, device, single) else 0
+
+
+def _rounds(windows: int, of_a_program: int, device: torch.device) -> int:
+    """How many programs run one after the other."""
+    return triton.cdiv(triton.cdiv(windows, of_a_program), RESIDENT * _multiprocessors(device))
 
 
 def _power_of_2(x: float) -> int:

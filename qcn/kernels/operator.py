@@ -20,7 +20,7 @@ Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 LIBRARY = torch.library.Library("qcn", "DEF")
 LIBRARY.define(
     "route(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
-    "int[2] window, int stride, int iterations, bool unit, bool save) -> (Tensor, Tensor, Tensor)"
+    "int[2] window, int stride, int iterations, bool unit, bool save, bool half=False) -> (Tensor, Tensor, Tensor)"
 )
 LIBRARY.define(
     "route_backward(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
@@ -32,6 +32,7 @@ LIBRARY.define("rotation_backward(Tensor theta, Tensor axis, Tensor grad) -> (Te
 
 # pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …], shared by all places)
 # -> pose [B, J, 3, H', W'], activation [B, J, H', W'], statistics (what `save` keeps for the gradients)
+# `half` allows the arithmetic of a fp16 Route, without gradients; a CPU's kernels here are float32 all the same
 route = torch.ops.qcn.route.default
 route_backward = torch.ops.qcn.route_backward.default
 # theta [..., J], axis [..., J, 3] -> [..., J, 3, 3]; on CUDA parents are last in memory, as its kernels read them
@@ -49,9 +50,10 @@ def _kernels(tensor: Tensor) -> ModuleType:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *tensors, window, stride, iterations, unit, save = arguments
+    *tensors, window, stride, iterations, unit, save = arguments[:10]
+    half = {"half": True} if any(arguments[10:]) and tensors[0].is_cuda else {}
     return _kernels(tensors[0]).forward(
-        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, save=save
+        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, save=save, **half
     )
 
 
@@ -76,14 +78,14 @@ class _Route(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             pose, activation, statistics = route(*arguments)
         ctx.save_for_backward(*arguments[:5], statistics)
-        ctx.options = arguments[5:9]
+        ctx.options, ctx.others = arguments[5:9], len(arguments) - 5
         ctx.mark_non_differentiable(statistics)
         return pose, activation, statistics
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_pose: Tensor, grad_activation: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        return *route_backward(*ctx.saved_tensors, grad_pose, grad_activation, *ctx.options), *[None] * 5
+        return *route_backward(*ctx.saved_tensors, grad_pose, grad_activation, *ctx.options), *[None] * ctx.others
 
 
 class _Rotation(torch.autograd.Function):
@@ -110,6 +112,7 @@ def _like_route(
     iterations: int,
     unit: bool,
     save: bool,
+    half: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = check_map(pose, activation, rotation, beta_u, beta_a, (window[0], window[1]), stride)
     batch, parents = pose.shape[0], rotation.shape[3]

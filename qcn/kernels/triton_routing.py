@@ -352,6 +352,15 @@ def density(z, log_spread, variance, live):
 
 
 @jit
+def store_parents(out_pose, out_activation, mean, z, n, j, stored, G: constexpr):
+    AREA: constexpr = G.rows * G.columns
+    channel, spot = n // AREA * G.parents + j, n % AREA
+    gl.store(out_activation + channel * AREA + spot, sigmoid(z), mask=stored)
+    for h in gl.static_range(3):
+        gl.store(out_pose + (channel * 3 + h) * AREA + spot, mean[h], mask=stored)
+
+
+@jit
 def route_tile(
     pose,
     activation,
@@ -374,7 +383,6 @@ def route_tile(
     P: constexpr = G.padded_parents
     J: constexpr = G.parents
     ITERATIONS: constexpr = G.iterations
-    AREA: constexpr = G.rows * G.columns
     first = gl.program_id(0) * N
     # Windows past the end repeat the last one's work and store nothing.
     image, place = corner(gl.minimum(first + indices(N, without(L, 2, 1)), windows - 1), G)
@@ -404,10 +412,7 @@ def route_tile(
                 gl.store(at + (4 + h) * step, variance[h], mask=stored)
         if t < ITERATIONS - 1:
             weight, prior = density(z, log_spread, variance, live)
-    channel, spot = n // AREA * J + j, n % AREA
-    gl.store(out_activation + channel * AREA + spot, sigmoid(z), mask=stored)
-    for h in gl.static_range(3):
-        gl.store(out_pose + (channel * 3 + h) * AREA + spot, mean[h], mask=stored)
+    store_parents(out_pose, out_activation, mean, z, n, j, stored, G)
     if not REPAIR:
         gl.store(cancelled + n, marks[:, None], mask=n < windows)
 

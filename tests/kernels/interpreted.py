@@ -4,14 +4,19 @@ The interpreter is slow, so maps are small: 18 windows are enough for two tiles 
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from half_problems import check_plan, check_rounding
 from problems import Problem, check, check_rotations, extreme, problem
 from torch import Tensor
 
 from qcn.errors import UsageError
-from qcn.kernels import cuda
+from qcn.kernels import cuda, triton_half
+from qcn.model import QCN
+from qcn.shipped import find_network
+from qcn.train import checkpoint
 
 
 def fused(p: Problem) -> list[Tensor]:
@@ -24,9 +29,9 @@ def first_image(p: Problem) -> Problem:
     return replace(p, pose=p.pose[:1], activation=p.activation[:1], upstream=upstream)
 
 
-def larger(options: dict) -> object:
-    """The same at the size that the kernels for the CPU are tested at."""
-    return pytest.param(options, marks=pytest.mark.slow)
+def larger(given: object) -> object:
+    """What takes longer, such as the sizes that the kernels for the CPU are tested at."""
+    return pytest.param(given, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
@@ -89,3 +94,132 @@ def test_wrong_shapes_are_refused() -> None:
         cuda.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
     with pytest.raises(UsageError, match="theta"):
         cuda.rotation(torch.zeros(2), torch.zeros(3, 3))
+
+
+class NoRepair:
+    """In place of `repair_kernel`: what the half-precision kernel leaves is the answer."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *tensors, **constants: None
+
+
+def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    monkeypatch.setattr(cuda, "_half_split", lambda *_: split)
+    return list(cuda.forward(*p.inputs, **p.options, save=False, half=True)[:2])
+
+
+@pytest.mark.parametrize(
+    ("split", "options"),
+    [
+        (4, {"size": (5, 5), "iterations": 1}),
+        (1, {}),
+        (2, {"size": (5, 5), "iterations": 3, "unit": True}),
+        (4, {"stride": 2, "window": (2, 3)}),
+        (2, {"size": (4, 4), "parents": 16, "channels": 5}),
+        (4, {"size": (4, 4), "parents": 1, "window": (1, 2), "channels": 8}),
+        (1, {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "channels": 6}),
+    ],
+    ids=str,
+)
+def test_half_precision_rounds_where_it_says(split: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "repair_kernel", NoRepair())
+    p = problem(**options)
+    got = in_half(p, split, monkeypatch)
+    check_rounding(p, got)
+    check_plan(p, got)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last two capsule layers of a network that ships, on what an image gives them; no window needs repair."""
+    network, _ = checkpoint.load_network(find_network("fashion-mnist-qcn"))
+    assert isinstance(network, QCN)
+    given: list[Problem] = []
+
+    def keep(layer: Any, children: tuple[Tensor, Tensor]) -> None:
+        rotation, betas = layer.rotors("reference"), (layer.rotors.beta_u, layer.rotors.beta_a)
+        window, stride = tuple(children[0].shape[-2:]), 1
+        if rotation.dim() == 6:
+            window, stride = (layer.kernel, layer.kernel), layer.stride
+        else:  # the class layer
+            rotation = rotation[None, None]
+        given.append(Problem(*children, rotation, *betas, window, stride, layer.iterations, layer.mode == "unit"))
+
+    for layer in (network.layers[-1], network.class_capsules):
+        layer.register_forward_pre_hook(keep)
+    torch.manual_seed(0)
+    network.eval()(torch.rand(1, network.in_channels, 32, 32))
+    monkeypatch.setattr(cuda, "repair_kernel", NoRepair())
+    for p in given:
+        check_plan(p, in_half(p, 2, monkeypatch))
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_variance_in_float16_is_found(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = triton_half.m_step
+
+    def faulty(*arguments: Any) -> Any:
+        mass, mean, variance, bad = right(*arguments)
+        short = [x.to(triton_half.tl.float16).to(triton_half.tl.float32) for x in variance]
+        return mass, mean, tuple(short), bad
+
+    p = problem((5, 5), iterations=iterations)
+    monkeypatch.setattr(triton_half, "m_step", faulty)
+    got = in_half(p, 4, monkeypatch)
+    check_plan(p, got)  # which does not see it
+    with pytest.raises(AssertionError, match="from its own rounding"):
+        check_rounding(p, got)
+
+
+@pytest.mark.parametrize(
+    "case", [larger("far from zero"), larger("one loud child"), "all agree", "a child far from every parent"]
+)
+def test_what_float16_cannot_do_is_done_in_float32(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case == "a child far from every parent":
+        p = problem((3, 3))
+        p.pose[:, 1, :, 1, 1], p.activation[:, 1, 1, 1] = 1e5, 1e-9
+    else:
+        p = first_image(extreme(case, unit=False, size=(4, 4)))
+    found = fused(p)
+    found[:2] = in_half(p, 2, monkeypatch)
+    check(lambda _: found, p, grad_floor=1e-3 if case == "one loud child" else None)
+
+
+def test_nan_in_nan_out_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem((4, 4), batch=1)
+    p.pose[0, 1, 2, 0, 0] = float("nan")
+    pose, activation = in_half(p, 2, monkeypatch)
+    assert pose[0, :, :, 0, 0].isnan().any() and activation[0, :, 1, 1].isfinite().all()
+
+
+def test_with_gradients_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = problem((4, 4))
+    monkeypatch.setattr(cuda, "_half_split", lambda *_: 2)
+    for got, want in zip(
+        cuda.forward(*p.inputs, **p.options, save=True, half=True),
+        cuda.forward(*p.inputs, **p.options, save=True),
+        strict=True,
+    ):
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "window", "parents", "batch", "split"),
+    [
+        (32, 16, 5, 16, 64, 4),
+        (32, 16, 5, 16, 1, 0),  # few windows: float32 shares their children out over more threads
+        (16, 12, 5, 16, 64, 4),
+        (16, 4, 4, 10, 256, 0),
+        (32, 16, 5, 17, 64, 0),  # more parents than a tile has
+    ],
+)
+def test_where_half_precision_runs(
+    channels: int, size: int, window: int, parents: int, batch: int, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU of 132 multiprocessors, by the count of instructions."""
+    monkeypatch.setattr(cuda, "_multiprocessors", lambda _: 132)
+    pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)
+    grid = (size - window + 1, size - window + 1)
+    geometry = cuda._geometry(pose, rotation, (window, window), 1, grid, 2, False)
+    assert cuda._half_split(geometry, batch * grid[0] * grid[1], pose.device) == split

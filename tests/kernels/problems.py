@@ -75,11 +75,8 @@ def problem(
     )
 
 
-def reference(p: Problem, dtype: torch.dtype, shuffle: int = 0) -> list[Tensor]:
-    """Outputs and gradients of em_routing on the unfolded windows, as ConvCapsules unfolds them.
-
-    `shuffle`, unless 0, puts the children in another order, which changes nothing but the rounding.
-    """
+def unfolded(p: Problem, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor], tuple[int, ...]]:
+    """The inputs in `dtype`, to differentiate by; what `em_routing` takes of all windows; their grid."""
     leaves = [x.to(dtype).requires_grad_() for x in p.inputs]
     pose, activation, rotation, *betas = leaves
     (kh, kw), s = p.window, p.stride
@@ -89,12 +86,25 @@ def reference(p: Problem, dtype: torch.dtype, shuffle: int = 0) -> list[Tensor]:
     pose = pose.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)
     activation = activation.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)
     rotation = rotation.expand(kh, kw, *rotation.shape[2:]).flatten(0, 2)
+    return leaves, [pose, activation, rotation, *betas], grid
+
+
+def as_maps(mean: Tensor, active: Tensor, grid: tuple[int, ...]) -> list[Tensor]:
+    """[N, J, 3] and [N, J] of all windows as [B, J, 3, H', W'] and [B, J, H', W']."""
+    return [mean.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)]
+
+
+def reference(p: Problem, dtype: torch.dtype, shuffle: int = 0) -> list[Tensor]:
+    """Outputs and gradients of em_routing on the unfolded windows, as ConvCapsules unfolds them.
+
+    `shuffle`, unless 0, puts the children in another order, which changes nothing but the rounding.
+    """
+    leaves, (pose, activation, rotation, *betas), grid = unfolded(p, dtype)
     if shuffle:
         order = torch.randperm(len(rotation), generator=torch.Generator().manual_seed(shuffle))
         pose, activation, rotation = pose[:, order], activation[:, order], rotation[order]
     mode = "unit" if p.unit else "logistic"
-    mean, active = em_routing(pose, activation, rotation, *betas, iterations=p.iterations, mode=mode)
-    out = [mean.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)]
+    out = as_maps(*em_routing(pose, activation, rotation, *betas, iterations=p.iterations, mode=mode), grid)
     grads = torch.autograd.grad(out, leaves, [x.to(dtype) for x in p.upstream])
     return [*(x.detach() for x in out), *grads]
 

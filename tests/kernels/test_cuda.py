@@ -1,16 +1,22 @@
 """The Triton kernels against the reference, on a GPU; tests/kernels/test_interpreted.py runs them without one."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from half_problems import check_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import EXTREMES, Problem, check, check_an_odd_shape, extreme, problem
+from problems import EXTREMES, Problem, check, check_an_odd_shape, extreme, problem, worst
 from torch import Tensor
 
-from qcn import kernels
+from qcn import create, kernels
 from qcn.errors import UsageError
+from qcn.export.bundle.tolerance import FLOORS
+from qcn.export.lower import lower
+from qcn.export.quantise import halved
+from qcn.export.torch.interpreter import Interpreter
 from qcn.model import choose_kernels, qcn, qcn_tiny
 from qcn.routing import route
 
@@ -77,6 +83,75 @@ def test_half_precision_is_that_of_the_inputs_alone(dtype: torch.dtype) -> None:
     for narrow, want in zip(got[:2], wide[:2], strict=True):
         assert narrow.dtype == dtype
         torch.testing.assert_close(narrow, want.to(dtype), rtol=0, atol=0)
+
+
+def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    from qcn.kernels import cuda
+
+    monkeypatch.setattr(cuda, "_half_split", lambda *_: split)
+    return list(cuda.forward(*on_gpu(p).inputs, **p.options, save=False, half=True)[:2])
+
+
+@pytest.mark.parametrize("split", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"iterations": 1},
+        {"iterations": 3, "unit": True},
+        {"stride": 2, "window": (2, 3)},
+        {"size": (16, 16), "batch": 8, "channels": 32, "parents": 16, "window": (5, 5)},
+        {"size": (9, 8), "batch": 16, "channels": 6, "parents": 10},
+        {"size": (4, 4), "batch": 6, "channels": 16, "parents": 5, "window": (4, 4), "shared": True},
+    ],
+    ids=str,
+)
+def test_half_precision_is_as_near_as_the_plan_allows(
+    options: dict, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = problem(**options)
+    got = in_half(p, split, monkeypatch)
+    check_plan(p, got)
+    again, single = in_half(p, split, monkeypatch), fused(p)[:2]
+    assert all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+    assert not torch.equal(got[0].cpu(), single[0])
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extremes_in_half_precision(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    p = extreme(case, unit=False)
+    got = in_half(p, 2, monkeypatch)
+    assert all(x.isfinite().all() for x in got)
+    check_plan(p, got)
+
+
+def test_a_calibrated_network_is_routed_in_half_precision_also_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qcn.kernels import cuda
+
+    chosen, splits = cuda._half_split, []
+
+    def noted(*arguments: Any) -> int:
+        splits.append(chosen(*arguments))
+        return splits[-1]
+
+    monkeypatch.setattr(cuda, "_half_split", noted)
+    torch.manual_seed(0)
+    program = lower(create("qcn", in_channels=1, classes=10), 32, 32)
+    for op in program.routes:
+        program = halved(program, op.name)
+    image = torch.randn(64, 1, 32, 32, device="cuda")
+    model, plan = (Interpreter(program, kernels=kernels).cuda() for kernels in ("fused", "reference"))
+    with torch.inference_mode():
+        got = model(image)
+        assert len(splits) == len(program.routes) and any(splits)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(image)
+        graph.replay()
+        few = image[:16]
+        planned, exact = plan(few), plan.double()(few.double())
+    for a, b, p, e in zip(got, captured, planned, exact, strict=True):
+        assert torch.equal(a, b)
+        assert worst(a[:16], e) <= FLOORS["plan"] * worst(p, e)  # after all layers: verify-parity's rule
 
 
 def test_the_same_bits_twice() -> None:
