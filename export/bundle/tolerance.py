@@ -2,9 +2,9 @@
 
 The **noise floor** of an output is the largest error that the trained network itself makes in float32, on the golden
 images, and at least one unit in the last place of the output's largest value: on few images float32 may be lucky. In
-half precision it is what the same arithmetic does with every rounding to that precision in it, in fp16 also with sums of
-convolutions in fp16 (`qcn.export.reference.half_floors`). A backend is another way of rounding, so what is allowed is a number of noise
-floors:
+half precision it is what the same arithmetic does with every rounding to that precision in it, in fp16 also with sums
+of convolutions in fp16 (`qcn.export.reference.half_floors`). A backend is another way of rounding, so what is allowed
+is a number of noise floors:
 
     fp32    16. The floor is one float32 evaluation: honest exports were seen at up to 6. The least of the planted
             faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
