@@ -15,7 +15,7 @@ from qcn.calibrate.record import Calibration
 from qcn.calibrate.request import Target
 from qcn.calibrate.simulation import answers
 from qcn.data.spec import Preprocessing
-from qcn.errors import MissingError, UsageError
+from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.export import pipeline, targets
 from qcn.export.bundle import Bundle
 from qcn.export.program import Program
@@ -27,7 +27,8 @@ from qcn.verify.speed.cold import first_images
 from qcn.verify.speed.latency import Plan, Timing, take_turns
 from qcn.verify.words import milliseconds
 
-FORMATS: dict[Target, str] = {"onnxruntime": "onnx", "tensorrt": "trt"}  # what a target runs beside the weights
+# What a target runs beside the weights.
+FORMATS: dict[Target, str] = {"onnxruntime": "onnx", "openvino": "openvino", "tensorrt": "trt"}
 AT_ONCE = 16
 TIMING = Plan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
 
@@ -64,13 +65,15 @@ class TorchBody(Body):
     """Answers of torch, which rounds as the target does, and times of a cost model."""
 
     def __init__(self, spec: Preprocessing, target: Target, why: str) -> None:
-        self._spec = spec
+        self._spec, self._target = spec, target
         self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
 
     def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
         return answers(program, images, self._spec, said).predicted
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
+        if self._target == "openvino":  # whose capsule layers compute in float32 (`qcn.verify.runners.openvino`)
+            assignment = {name: precision for name, precision in assignment.items() if precision == "int8"}
         return Timed(estimated(program, assignment))
 
 
@@ -130,12 +133,14 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -
 
 
 def find_body(base: Bundle, target: Target, spec: Preprocessing, lowered: Program) -> Body:
-    """The target where it runs this program here, else torch."""
+    """The target where it runs this program here, else torch; CheckFailed where it runs it in another precision."""
     body = TargetBody(base, target)
     try:
         if target == "tensorrt" and targets.this_gpu() is None:
             raise MissingError("there is no GPU")
         body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
+    except FellBack as error:
+        raise CheckFailed(f"there is nothing to calibrate for {target} here: {error}") from error
     except MissingError as error:
         return TorchBody(spec, target, str(error))
     except UsageError as error:  # such as an older library that refuses a bundle in int8

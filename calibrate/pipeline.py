@@ -118,7 +118,9 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
     write_text(bundle.folder / CALIBRATION, text)
     try:
-        ran = receipts(bundle, "native" if request.target == "native" else "onnxruntime")
+        if request.target == "openvino":
+            pipeline.FORMATS["openvino"](pipeline.Job(bundle, pipeline.Request()))
+        ran = receipts(bundle, "onnxruntime" if request.target == "tensorrt" else request.target)
         require_met(ran)
     except MissingError:  # it does not run here, as the search has said
         ran = []

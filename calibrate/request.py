@@ -9,7 +9,7 @@ from qcn.errors import UsageError, unknown_name
 
 Method = Literal["mse", "minmax", "entropy", "percentile"]  # how ranges are chosen, see `qcn.calibrate.ranges`
 METHODS: tuple[Method, ...] = get_args(Method)
-Target = Literal["native", "onnxruntime", "tensorrt"]  # backends, see `qcn.verify.runners`
+Target = Literal["native", "onnxruntime", "openvino", "tensorrt"]  # backends, see `qcn.verify.runners`
 TARGETS: tuple[Target, ...] = get_args(Target)
 Goal = Literal["latency", "size"]
 GOALS: tuple[Goal, ...] = get_args(Goal)

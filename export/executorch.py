@@ -1,6 +1,9 @@
 """What can be said of ExecuTorch's .pte files without torch; `qcn.export.torch.executorch` makes them."""
 
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 INSTALL = "pip install executorch"
@@ -14,3 +17,16 @@ def summary(facts: Mapping[str, Any]) -> str:
         f"XNNPACK runs {sum(taken.values())} of {sum(taken.values()) + sum(left.values())} operators, in "
         f"{facts.get('parts')} parts; portable kernels run {others or 'none'}"
     )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torchao, torch and ExecuTorch say of their own insides."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

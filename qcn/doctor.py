@@ -138,8 +138,11 @@ def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
     read_ir(bundle.path(artefact))
     if not installed("openvino"):
         return Support("cannot", "OpenVINO is not installed", INSTALL_OPENVINO)
-    lower = sorted({f"{one.asked} as {one.ran}" for one in _lower(bundle, "openvino")})
-    return Support("runs", f"by OpenVINO {version('openvino')}; " + ("; ".join(lower) or "computes in float32"))
+    found = _lower(bundle, "openvino")
+    lower = "; ".join(sorted({f"{one.asked} as {one.ran}" for one in found})) or "computes in float32"
+    if not all(one.met for one in found):
+        return Support("cannot", f"OpenVINO {version('openvino')} falls back here: {lower}", "run it on x86-64")
+    return Support("runs", f"by OpenVINO {version('openvino')}; {lower}")
 
 
 def _openvino_weights(artefact: Artefact, bundle: Bundle) -> Support:
@@ -215,7 +218,7 @@ def _triton(artefact: Artefact, bundle: Bundle) -> Support:
     checked = _onnx(artefact, bundle)
     if checked.state == "cannot":
         return checked
-    return replace(checked, reason=f"in Triton Inference Server; checked here by tritonclient and {checked.reason[3:]}")
+    return replace(checked, reason=f"in Triton Inference Server; checked here with tritonclient, {checked.reason}")
 
 
 LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {

@@ -35,6 +35,10 @@ class MissingError(QcnError):
     exit_code = 3
 
 
+class FellBack(MissingError):
+    """A backend runs here, but not in the precision asked for."""
+
+
 class BuildError(QcnError):
     """An artefact could not be built as asked."""
 

@@ -40,11 +40,11 @@ std::vector<int> counts(const Json& json, const std::string& what) {
   return found;
 }
 
-std::string one_of(const Json& json, std::initializer_list<const char*> choices, const std::string& what) {
+std::string one_of(const Json& json, const std::vector<std::string>& choices, const std::string& what) {
   const std::string& text = json.text(what);
   if (std::find(choices.begin(), choices.end(), text) != choices.end()) return text;
   std::string known;
-  for (const char* choice : choices) known += (known.empty() ? "" : ", ") + std::string(choice);
+  for (const std::string& choice : choices) known += (known.empty() ? "" : ", ") + choice;
   refuse(what + " must be one of " + known + ", not " + quoted(text));
 }
 
@@ -169,7 +169,7 @@ bool is_plain_name(const std::string& text) {
   return !text.empty() && text[0] != '.' && std::all_of(text.begin(), text.end(), plain);
 }
 
-// The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
+// The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have NAMEs of their own.
 const std::map<std::string, std::string> FILES = {
     {"native", "weights.safetensors"},
     {"golden", "golden.safetensors"},
@@ -183,7 +183,14 @@ const std::map<std::string, std::string> FILES = {
     {"openvino", "model*.xml"},
     {"openvino-weights", "model*.bin"},
     {"triton", "triton*.tar"},
+    {"trt", "engines/NAME.engine"},
 };
+
+std::vector<std::string> formats() {
+  std::vector<std::string> found;
+  for (const auto& [format, file] : FILES) found.push_back(format);
+  return found;
+}
 
 // Every format has its own file name, so no manifest leads a reader out of its bundle.
 void check_file(const Artefact& artefact) {
@@ -196,7 +203,7 @@ void check_file(const Artefact& artefact) {
         is_plain_name(file.substr(folder.size(), file.size() - folder.size() - ending.size()))) {
       return;
     }
-    refuse("a file of the format trt must be named engines/NAME.engine, not " + quoted(file));
+    refuse("a file of the format trt must be named " + FILES.at(format) + ", not " + quoted(file));
   }
   const std::string part = artefact.precision == "fp32" ? "" : "." + artefact.precision;
   std::string expected = FILES.at(format);
@@ -252,10 +259,7 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   const auto entry = [&](const char* name) -> const Json& { return json.at(name, what); };
   Artefact artefact;
   artefact.file = plain_text(entry("file"), "file");
-  artefact.format = one_of(entry("format"),
-                           {"native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt",
-                            "web", "triton", "openvino", "openvino-weights", "executorch"},
-                           artefact.file + ": format");
+  artefact.format = one_of(entry("format"), formats(), artefact.file + ": format");
   artefact.precision =
       one_of(entry("precision"), {"fp64", "fp32", "fp16", "bf16", "int8"}, artefact.file + ": precision");
   if ((artefact.format == "golden") != (artefact.precision == "fp64") ||

@@ -8,14 +8,14 @@ from typing import Any, Literal
 import onnx
 from onnx import TensorProto, helper
 
-from qcn.export.onnx import fused, integers, tensorrt, unrolled
+from qcn.export.onnx import fused, integers, openvino, tensorrt, unrolled
 from qcn.export.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
-# How routing is written: in standard operators arranged for ONNX Runtime (for OpenVINO too, which differs in int8
-# alone), the same arranged for TensorRT's fusion, or as one custom node per capsule layer.
+# How routing is written: in standard operators arranged for ONNX Runtime, the same with OpenVINO's digits or TensorRT's
+# fusion in mind, or as one custom node per capsule layer.
 Routing = Literal["unrolled", "openvino", "tensorrt", "fused"]
-ROUTE = {"unrolled": unrolled.route, "openvino": unrolled.route, "tensorrt": tensorrt.route, "fused": fused.route}
+ROUTE = {"unrolled": unrolled.route, "openvino": openvino.route, "tensorrt": tensorrt.route, "fused": fused.route}
 # How int8 is written: ONNX Runtime's integer operators, or Q/DQ pairs around a float convolution for the others.
 INT8 = {
     "unrolled": integers.exact,
@@ -130,9 +130,8 @@ class _Writer:
         if len(self.shapes[op.pose]) == 3:  # as a convolution gives them
             pose = self.g.reshape("capsules", pose, 0, children, 3, height, width)
         arrays = self.program.arrays
-        if (
-            ROUTE[self.routing] is not unrolled.route
-        ):  # TensorRT takes constants for a kernel, not what is computed from rotors
+        # TensorRT takes constants for a kernel, not what is computed from rotors.
+        if self.routing not in ("unrolled", "openvino"):
             arrays = {**arrays, op.rotation: self.program.rotation(op)}
             op = replace(op, scale=None)
         return ROUTE[self.routing](self.g, op, (children, height, width), arrays, pose, activation)

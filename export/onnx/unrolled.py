@@ -212,8 +212,12 @@ class UnrolledLayer:
     def _convolution(self, name: str, maps: GraphValue, kernel: GraphValue, planes: int) -> GraphValue:
         """Of maps [B, C, x, H·W] of C·x planes with a kernel [3·J or 1, planes, h, w] -> [B, 3 or 1, J or 1, n]."""
         maps = self.g.reshape(f"{name}.maps", maps, 0, planes, self.height, self.width)
-        out = self.g.node("Conv", f"{name}.conv", maps, kernel, strides=[self.op.stride] * 2)
+        out = self._products(name, maps, kernel, planes)
         return self.g.reshape(name, out, 0, *((1, 1) if planes == 1 else (3, self.J)), self.n)
+
+    def _products(self, name: str, maps: GraphValue, kernel: GraphValue, planes: int) -> GraphValue:
+        """Of maps [B, planes, H, W] with a kernel [parents, planes, h, w]."""
+        return self.g.node("Conv", f"{name}.conv", maps, kernel, strides=[self.op.stride] * 2)
 
     def children(self, name: str, maps: GraphValue) -> GraphValue:
         """Maps [B, C, (x,) H, W] -> the windows' children [B, I, x, n]."""
@@ -286,7 +290,7 @@ class UnrolledLayer:
         spread = g.node("Relu", "spread.positive", spread)  # rounding may leave a little less than nothing
         spread = g.node("Div", "spread.mean", spread, safe)
         variance = g.node("Add", "variance", spread, g.number("epsilon", VARIANCE_FLOOR))
-        logs = g.reduce("ReduceSum", "log_variance.sum", g.node("Log", "log_variance", variance), 1)
+        logs = g.reduce("ReduceSum", "log_variance.sum", self._log("log_variance", variance), 1)
         log_spread = g.node("Mul", "log_spread", logs, g.number("half", 0.5))  # [B, 1, J, n]
         cost = g.node("Add", "cost", log_spread, g.weight("beta_u", 3 * self.beta_u[:, None]))
         expected = g.node("Mul", "mass.expected", mass, g.number("per_expected", 2 * J / self.I))
@@ -297,9 +301,12 @@ class UnrolledLayer:
             z = g.node("Div", "score.unit", z, norm)
         return Parents(mean, variance, log_spread, z)
 
+    def _log(self, name: str, x: GraphValue) -> GraphValue:
+        return self.g.node("Log", name, x)
+
     def _log_sigmoid(self, z: GraphValue) -> GraphValue:
         """min(z, 0) − ln(1 + exp(−|z|)), which no engine can make overflow."""
         g = self.g
         power = g.node("Exp", "z.power", g.node("Neg", "z.below", g.node("Abs", "z.abs", z)))
-        tail = g.node("Log", "z.tail", g.node("Add", "z.one_more", power, g.number("one", 1.0)))
+        tail = self._log("z.tail", g.node("Add", "z.one_more", power, g.number("one", 1.0)))
         return g.node("Sub", "log_active", g.node("Min", "z.negative", z, g.number("zero", 0.0)), tail)

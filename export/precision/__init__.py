@@ -49,7 +49,8 @@ ELSEWHERE: dict[str, str] = {
     "openvino-weights": "the graph says what these weights are for",
     "executorch": "a .pte file is for ExecuTorch alone to read",
 }
-ROUTING = 3  # convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`)
+# Convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`), for OpenVINO in parts.
+ROUTING, ROUTING_OF = 3, {"openvino": 9}
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,12 @@ def read(path: Path, format: Format, program: Program) -> Seen:
         products = READERS[format](path)
     except UsageError as error:
         return Seen(None, str(error), readable=False)
-    return as_planned(products, program) if program.calibrated else judge(products, program)
+    routing = ROUTING_OF.get(format, ROUTING) * len(program.routes)
+    return as_planned(products, program, routing) if program.calibrated else judge(products, program, routing)
 
 
-def judge(products: Products, program: Program) -> Seen:
-    """The precision that these products of a file are in, as those of this program."""
+def judge(products: Products, program: Program, routing: int) -> Seen:
+    """The precision that these products of a file are in, as those of this program with so many of `routing`."""
     if strange := sorted(products.types - FLOATS):
         return Seen(None, f"it computes in {', '.join(strange)} too")
     halves = products.types - {"float32"}
@@ -97,19 +99,19 @@ def judge(products: Products, program: Program) -> Seen:
     if lacking := sum((expected - inside).values()):
         return Seen(None, f"{lacking} of its {expected.total()} convolutions and linear layers are not in {precision}")
     wide = sum(type_ == "float32" for type_, _ in products.weights)
-    if wide > ROUTING * len(program.routes):
+    if wide > routing:
         return Seen(None, f"{wide} of its {len(products.weights)} convolutions and linear layers are in fp32")
     return Seen(precision)
 
 
-def as_planned(products: Products, program: Program) -> Seen:
+def as_planned(products: Products, program: Program, routing: int) -> Seen:
     """The precision of a calibrated program, if these products of a file are in what it says of each."""
     expected, inside = Counter(_weights(program)), Counter(products.weights)
     if lacking := sum((expected - inside).values()):
         total = expected.total()
         return Seen(None, f"{lacking} of its {total} convolutions and linear layers are not in what the program says")
     others = inside - expected
-    if any(type_ != "float32" for type_, _ in others) or others.total() > ROUTING * len(program.routes):
+    if any(type_ != "float32" for type_, _ in others) or others.total() > routing:
         return Seen(None, f"it has {others.total()} convolutions and linear layers more than the program")
     planned = {ELEMENT_TYPES[operation.precision] for operation in program.operations}
     if strange := sorted(products.types - planned - {"float32"}):

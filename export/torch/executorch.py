@@ -6,16 +6,14 @@ outputs are called.
 """
 
 import json
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from qcn.export.executorch import quiet
 from qcn.export.program import Program
 from qcn.export.torch.interpreter import Interpreter, facts_of
 
@@ -28,7 +26,7 @@ def write_executorch(
     interpreter = Interpreter(program.at("fp32"), every_layer)
     facts = facts_of(interpreter, "fp32")
     images = interpreter.example()[:1].expand(batch, -1, -1, -1).contiguous()
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
@@ -51,16 +49,3 @@ def _operators(graphs: Iterable[Any]) -> dict[str, int]:
     called = (node.target for graph in graphs for node in graph.graph.nodes if node.op == "call_function")
     names = (target.name().partition("::")[2].partition(".")[0] for target in called if hasattr(target, "namespace"))
     return dict(Counter(filter(None, names)).most_common())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what torchao and torch say of their own insides while a program is lowered."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)

@@ -40,7 +40,7 @@ def calibrate(
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.calibration_targets),
-            help="What it is to be fast on: native, onnxruntime or tensorrt.",
+            help="What it is to be fast on: native, onnxruntime, openvino or tensorrt.",
         ),
     ] = "native",
     method: Annotated[

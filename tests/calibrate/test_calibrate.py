@@ -1,6 +1,7 @@
 """`qcn calibrate` from a bundle to a calibrated one, stopped and gone on with; the search; what is refused."""
 
 import json
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from qcn.export.program import Convolution, Program
 from qcn.export.quantise import quantised
 from qcn.names import CALIBRATION
 from qcn.train.record import load_run
+from qcn.verify.runners.openvino import OpenVinoRunner
 
 
 @pytest.fixture
@@ -99,6 +101,42 @@ def test_the_road_stopped_and_gone_on_with(
             tmp_path / "other",
         )
         assert ended == code and words in said, said
+
+
+def test_openvino_computes_int8_or_nothing_is_written(
+    bundle: Bundle,
+    program: Program,
+    calibration: record.Calibration,
+    qcn: Command,
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On x86-64 it computes int8 convolutions; elsewhere in floats, which is refused before and after the search."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
+    there = platform.machine() == "x86_64"
+    lowered = assignments.apply(program, assignments.lowest(program), calibration)
+    if not there:
+        with pytest.raises(CheckFailed, match=r"to calibrate for openvino here: .* in floats on this processor"):
+            find_body(bundle, "openvino", bundle.manifest.preprocessing, lowered)
+        monkeypatch.setattr(OpenVinoRunner, "_require_integers", lambda self: None)
+    out = tmp_path / "calibrated"
+    code, said = qcn(
+        *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--target", "openvino"),
+        *("--for", "size", "--out", out, "--report", tmp_path / "report"),
+    )
+    assert "openvino; times are the least of many runs" in (tmp_path / "report/search.json").read_text(), said
+    if there:
+        assert code == 0 and (out / "model.int8.xml").is_file(), said
+    else:
+        assert code == 1 and "was asked for in int8 and runs in fp32" in said and not out.exists(), said
+
+
+def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Program) -> None:
+    body, lowest = TorchBody(bundle.manifest.preprocessing, "openvino", "missing"), assignments.lowest(program)
+    capsules = {name: one for name, one in lowest.items() if one == "fp16"}
+    assert body.timed(program, capsules, None).share == 1  # type: ignore[arg-type]
+    assert body.timed(program, lowest, None).share < 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

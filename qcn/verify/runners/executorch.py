@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import threading
-import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
-from qcn.export.executorch import INSTALL
+from qcn.export.executorch import INSTALL, quiet
 from qcn.verify.runners import Options, Runner
 
 
@@ -29,12 +31,14 @@ class ExecuTorchRunner(Runner):
 
     def load_backend(self) -> None:
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "This API is experimental")
+            with quiet():
                 importlib.import_module("executorch.runtime")
+            from executorch.extension.pybindings import portable_lib
             from executorch.version import __version__
         except ImportError as error:
             raise MissingError(f"ExecuTorch is not installed, or not as a whole ({error}): {INSTALL}") from error
+        with _mute():
+            portable_lib._threadpool_get_thread_count()
         self.name = f"executorch {__version__.partition('+')[0]} (cpu)"
 
     def open(self) -> None:
@@ -78,3 +82,16 @@ class ExecuTorchRunner(Runner):
 
     def close(self) -> None:
         self._method = self._program = None
+
+
+@contextmanager
+def _mute() -> Iterator[None]:
+    """With nothing on standard error: on ARM, ExecuTorch says there which files it counts the processor's cores by."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

@@ -3,8 +3,11 @@
 OpenVINO lowers float32 to bfloat16 (on ARM to float16) wherever the processor is faster at it, and says nothing. Here
 it is told to compute in float32, and asked whether it does. So is a graph in half precision, of which only the weights
 are in half: OpenVINO's own half precision would take routing's statistics with it, and these are float32 everywhere.
+
+Of a graph in int8 it is asked what it compiled. Where it computes integers in floats, as on ARM, the graph is refused.
 """
 
+import platform
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import MissingError, UsageError
+from qcn.errors import FellBack, MissingError, UsageError
 from qcn.export.openvino import import_openvino, read_ir, written_by
+from qcn.export.precision import openvino_file
 from qcn.text import one_line
 from qcn.verify.runners import Options, Runner
 from qcn.verify.runners.onnxruntime import as_steps, layer_values
 
 ARITHMETIC = "f32"
+PRODUCTS = ("Convolution", "MatMul", "FullyConnected")  # of a compiled graph
 
 
 class OpenVinoRunner(Runner):
@@ -36,6 +41,11 @@ class OpenVinoRunner(Runner):
         import_openvino()
 
     def open(self) -> None:
+        self.compile()
+        self._require_integers()
+
+    def compile(self) -> None:
+        """`open` without a look at what integers are computed in."""
         openvino = import_openvino()
         version = openvino.__version__.partition("-")[0]
         graph, weights = read_ir(self.path)
@@ -92,6 +102,17 @@ class OpenVinoRunner(Runner):
             keys = ("layerType", "runtimePrecision", "primitiveType", "originalLayersNames")
             layers.append({key: str(said[key].value) for key in keys})
         return layers
+
+    def _require_integers(self) -> None:
+        """Refuse convolutions of integers that were compiled for floats."""
+        asked = sum(kind == "int8" for kind, _ in openvino_file.read(self.path).weights)
+        products = [layer for layer in self.executed() if layer["layerType"] in PRODUCTS] if asked else []
+        ran = sum(layer["runtimePrecision"] == "i8" for layer in products)
+        if ran < asked:
+            raise FellBack(
+                f"{self.name.removesuffix(' (cpu)')} computes {asked - ran} of {asked} int8 convolutions in floats on "
+                f"this processor ({platform.machine()}), which gains nothing: run the bundle in float32 here"
+            )
 
     def close(self) -> None:
         self._compiled = None

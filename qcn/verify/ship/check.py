@@ -226,8 +226,9 @@ def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked)
 def _left(bundle: Bundle, candidate: Candidate, asked: Asked, here: bool) -> list[str]:
     """What nothing was said of, beside the rows that say so."""
     said = [] if here else [f"{asked.target}: nothing ran on it; times, memory and energy are of this machine"]
+    parts = ("golden", "openvino-weights")  # which nothing runs by itself
     others = [
-        one.file for one in bundle.manifest.files if one.file != candidate.artefact.file and one.format != "golden"
+        one.file for one in bundle.manifest.files if one.file != candidate.artefact.file and one.format not in parts
     ]
     if others:
         said.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")
