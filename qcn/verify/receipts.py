@@ -97,15 +97,14 @@ def _of_openvino(path: Path, program: Program) -> list[Receipt]:
 
 
 def _receipt(op: Operation, events: Sequence[dict[str, Any]]) -> Receipt:
-    """From the products of an operation: its convolutions, or the votes of a capsule layer."""
+    """From the products of an operation: its convolutions, or the votes of a capsule layer.
+
+    Those of a class layer's first iteration, `PLACE/iteration1/turned`, are float32 in every plan.
+    """
     place = op.name.replace(".", "/")
     names = ("turned",) if isinstance(op, Route) else ("conv", "skip", "gemm")
-    own = [
-        event
-        for event in events
-        if event["name"].startswith(f"{place}/")
-        and event["name"].removesuffix(ENDING).removesuffix("_nchwc").rpartition("/")[2] in names
-    ]
+    nodes = {f"{place}/{name}" for name in names}
+    own = [event for event in events if event["name"].removesuffix(ENDING).removesuffix("_nchwc") in nodes]
     types = (kind for event in own for one in event["args"]["input_type_shape"][:2] for kind in one)
     return _seen(op, types, (event["args"]["op_name"] for event in own))
 
