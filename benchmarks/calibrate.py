@@ -2,7 +2,8 @@
 
     python benchmarks/calibrate.py --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
     python benchmarks/calibrate.py --time --data-dir data --json benchmarks/results/calibrate-x86_64.json [MODEL …]
-    python benchmarks/calibrate.py --page docs/calibrate.md --json benchmarks/results/calibrate-x86_64.json
+    python benchmarks/calibrate.py --page docs/calibrate.md --json benchmarks/results/calibrate-x86_64.json \\
+        --json benchmarks/results/calibrate-aarch64.json
 
 Every network is calibrated as `qcn calibrate MODEL --max-drop 0.2` does it, on its validation split. Then the test
 splits are answered once by each of: float32, the chosen int8 operations alone, the chosen fp16 capsule layers alone,
@@ -14,6 +15,7 @@ the machine has nothing else to do.
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -55,28 +57,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--json", type=Path, action="append", required=True, help="given several times: with --page")
     parser.add_argument("--time", action="store_true", help="time what was chosen, and measure nothing else")
     parser.add_argument("--page", type=Path, help="measure nothing: write the figures of --json into this page")
     arguments = parser.parse_args()
     if arguments.page:
-        before, mark, _ = arguments.page.read_text(encoding="utf-8").partition(MARK)
-        record = json.loads(arguments.json.read_text(encoding="utf-8"))
-        arguments.page.write_text(f"{before}{mark}\n\n{figures(record)}", encoding="utf-8")
+        arguments.page.write_text(page(arguments.page.read_text(encoding="utf-8"), arguments.json), encoding="utf-8")
         return
+    if len(arguments.json) > 1:
+        parser.error("--json is given several times with --page only")
+    path = arguments.json[0]
     if arguments.time:
-        record = json.loads(arguments.json.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
         for model in arguments.models:
             record["models"][model] |= timed(model, arguments.data_dir, record["models"][model]["assignment"])
-            arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return
     for model in arguments.models:
         with tempfile.TemporaryDirectory() as folder, shown():
             found = measured(model, arguments.data_dir, Path(folder))
-        there = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {}
+        there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         there |= facts() | {"models": there.get("models", {}) | {model: found}}
         there.setdefault("methods", methods("cifar10", arguments.data_dir))
-        arguments.json.write_text(json.dumps(there, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(there, indent=1) + "\n", encoding="utf-8")
         for row in found["rows"]:
             drop = "" if row["drop"] is None else f"  {row['drop']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
             print(
@@ -226,53 +229,76 @@ def equalised(program: Program, images: ImageSet, spec: Preprocessing) -> Progra
     return replace(program, arrays=arrays)
 
 
-def figures(record: dict[str, Any]) -> str:
-    """The tables of docs/calibrate.md."""
-    models = record["models"].items()
+def page(text: str, results: Sequence[Path]) -> str:
+    """docs/calibrate.md with the figures of these files."""
+    before, mark, _ = text.partition(MARK)
+    return f"{before}{mark}\n\n{figures([json.loads(path.read_text(encoding='utf-8')) for path in results])}"
+
+
+def figures(records: Sequence[dict[str, Any]]) -> str:
+    """The tables of docs/calibrate.md. What does not depend on the machine is told of the first."""
+    machines = {record["machine"].partition(",")[0]: record["models"] for record in records}
+    names = dict.fromkeys(model for models in machines.values() for model in models)
+    found = [
+        (model, machine, models[model]) for model in names for machine, models in machines.items() if model in models
+    ]
+    cells: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for model, machine, one in found:
+        for row in one["rows"]:
+            cells.setdefault((model, row["split"], row["what"]), {})[machine] = [hundredths(row["error"]), _drop(row)]
     errors = [
-        [f"`{model}`", row["split"], row["what"], hundredths(row["error"]), _drop(row)]
-        for model, found in models
-        for row in found["rows"]
+        [f"`{model}`", split, what, *(cell for machine in machines for cell in there.get(machine, ["", ""]))]
+        for (model, split, what), there in cells.items()
     ]
     sizes = [
         [
             f"`{model}`",
-            found["words"],
-            f"{found['validation']['drop']:+.2f}, up to {found['validation']['bound']:+.2f}",
-            f"{found['weights']['calibrated'] / found['weights']['float32']:.0%}",
-            f"{_total(found, 'calibrated') / _total(found, 'float32'):.0%}",
+            machine,
+            one["words"],
+            f"{one['validation']['drop']:+.2f}, up to {one['validation']['bound']:+.2f}",
+            f"{one['weights']['calibrated'] / one['weights']['float32']:.0%}",
+            f"{_total(one, 'calibrated') / _total(one, 'float32'):.0%}",
         ]
-        for model, found in models
+        for model, machine, one in found
     ]
     times = [
-        [f"`{model}`", what, f"{time['milliseconds']:.2f} ms" if time["milliseconds"] else "", f"{time['share']:.0%}"]
-        for model, found in models
-        for what, time in found["timed"].items()
+        [
+            f"`{model}`",
+            machine,
+            what,
+            *(f"{time[key]:.2f} ms" if time[key] else "" for key in ("milliseconds", "float32")),
+            f"{1 / time['share']:.2f}",
+        ]
+        for model, machine, one in found
+        for what, time in one["timed"].items()
+        if what != "all fp32"
     ]
+    all_digits = [one for _, _, network in found for one in network["digits"]]
     worst = {
-        name: max((one for _, found in models for one in found["digits"] if one["name"] == name), key=_below)
-        for name in dict.fromkeys(one["name"] for _, found in models for one in found["digits"])
+        name: max((one for one in all_digits if one["name"] == name), key=_below)
+        for name in dict.fromkeys(one["name"] for one in all_digits)
     }
     lost = [
         [name, f"{one['smallest']:.1e}", f"{one['largest']:.3g}", f"{100 * _below(one):.2g} %", _kept(one)]
         for name, one in worst.items()
     ]
-    compared_on = record["methods"]["images"]
-    compared = [[name, f"{value:.4f}"] for name, value in record["methods"].items() if name != "images"]
+    methods_found = records[0]["methods"]
+    compared = [[name, f"{value:.4f}"] for name, value in methods_found.items() if name != "images"]
     parts = (
         "## Measured",
-        f"{source(record)}. The networks that ship, calibrated on their validation splits with `--max-drop 0.2`.",
+        "The networks that ship, calibrated on their validation splits with `--max-drop 0.2`:",
+        "\n".join(f"- {source(record)}" for record in records),
         "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
-        table(["network", "split", "", "error", "drop"], errors),
+        table(["network", "split", "", *(f"{what}, {one}" for one in machines for what in ("error", "drop"))], errors),
         "What was chosen, its drop on the validation split, and its size. A bundle is weights, ONNX graph and golden "
         "answers:",
-        table(["network", "chosen", "validation drop", "weights", "bundle"], sizes),
-        f"Time per image at batch 1: {next(iter(record['models'].values()))['body']}:",
-        table(["network", "assignment", "time", "of float32"], times),
+        table(["network", "machine", "chosen", "validation drop", "weights", "bundle"], sizes),
+        f"Time per image at batch 1: {found[0][2]['body']}:",
+        table(["network", "machine", "assignment", "time", "float32", "times as fast"], times),
         "The largest share of numbers below fp16's smallest normal number, in any capsule layer of these networks:",
         table(["intermediate", "from", "to", "below 6.1e-5", "kept in"], lost),
-        f"The mean change of an activation of `cifar10` with all convolutions in int8, on {compared_on} validation "
-        "images; biases are corrected but where it says otherwise:",
+        "The mean change of an activation of `cifar10` with all convolutions in int8, on "
+        f"{methods_found['images']} validation images; biases are corrected but where it says otherwise:",
         table(["ranges", "change"], compared),
     )
     return "\n\n".join(parts) + "\n"

@@ -21,6 +21,16 @@ def test_results_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatc
     sys.modules.pop("tables")
 
 
+def test_figures_of_calibration_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import calibrate
+
+    results = sorted((ROOT / "benchmarks" / "results").glob("calibrate-*.json"), reverse=True)
+    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    assert text == calibrate.page(text, results)
+    sys.modules.pop("calibrate")
+
+
 def test_figures_in_the_readme_are_those_of_the_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- figures:.*?-->(.*?)<!-- end of figures -->", text, re.DOTALL)

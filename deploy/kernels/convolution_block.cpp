@@ -70,15 +70,26 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
   const Convolution& c = *call.convolution;
   size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
   size_t step = c.planar ? c.out.height * c.out.width : 1;
+  size_t beside[2] = {};  // from a pixel to the one beside it
+  for (size_t s = 0; s < c.source_count; ++s) beside[s] = c.sources[s].stride * c.sources[s].map.channels;
   Place place(c.out, first_pixel);
   for (size_t done = 0; done < pixels; done += tile) {
     size_t valid = pixels - done < tile ? pixels - done : tile;
     const float* from[2][tile];
     float* to[tile];
     for (size_t p = 0; p < tile; ++p) {
-      for (size_t s = 0; s < c.source_count; ++s) from[s][p] = call.in[s] + offset_in(c.sources[s], place);
-      to[p] = call.out + offset_out(c, place) + first_channel * step;
-      if (p + 1 < valid || valid == tile) place.advance(c.out);
+      if (p > 0 && p >= valid) {
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = from[s][p - 1];
+        continue;
+      }
+      if (p > 0 && place.x > 0) {  // beside the one before
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = from[s][p - 1] + beside[s];
+        to[p] = to[p - 1] + (c.planar ? 1 : c.out.channels);
+      } else {
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = call.in[s] + offset_in(c.sources[s], place);
+        to[p] = call.out + offset_out(c, place) + first_channel * step;
+      }
+      place.advance(c.out);
     }
 
     Vec sum[tile][vectors];

@@ -21,6 +21,15 @@ inline void add(Sum& sum, const uint8_t* weight, Quad x) {
   sum = vdotq_s32(sum, vld1q_s8(reinterpret_cast<const int8_t*>(weight)), x);
 }
 inline VecInt total(const Sum& sum) { return sum; }
+
+// The products of quad i of sixteen bytes.
+template <size_t i, size_t pixels, size_t vectors>
+inline void add_quad(const int8x16_t (&x)[pixels], const uint8_t* weight, Sum (&sum)[pixels][vectors]) {
+  for (size_t v = 0; v < vectors; ++v) {
+    const int8x16_t w = vld1q_s8(reinterpret_cast<const int8_t*>(weight + 16 * (i * vectors + v)));
+    for (size_t p = 0; p < pixels; ++p) sum[p][v] = vdotq_laneq_s32(sum[p][v], w, x[p], i);
+  }
+}
 #elif defined(__aarch64__)
 constexpr size_t kVectors = 2, kPixels = 8, kWeightBytes = 2;
 constexpr bool kTapsFirst = true;
@@ -186,6 +195,55 @@ void quantise(const float* in, size_t count, float scale, uint8_t* out) {
   }
 }
 
+// Adds the products of `length` bytes to each sum. `weight` is at the run's first, and moves on to the next run's.
+template <size_t pixels, size_t vectors>
+inline void add_run(const uint8_t* const (&from)[pixels], size_t length, const uint8_t*& weight,
+                    Sum (&sum)[pixels][vectors]) {
+  size_t k = 0;
+#if defined(__ARM_FEATURE_DOTPROD)  // multiplies by a quad of a register, so that one load brings four
+  for (; k + 16 <= length; k += 16, weight += 4 * vectors * kQuadBytes) {
+    int8x16_t x[pixels];
+    for (size_t p = 0; p < pixels; ++p) x[p] = vld1q_s8(reinterpret_cast<const int8_t*>(from[p] + k));
+    add_quad<0>(x, weight, sum);
+    add_quad<1>(x, weight, sum);
+    add_quad<2>(x, weight, sum);
+    add_quad<3>(x, weight, sum);
+  }
+#endif
+  for (; k < length; k += 4, weight += vectors * kQuadBytes) {
+    for (size_t p = 0; p < pixels; ++p) {
+      const Quad x = quad(from[p] + k);
+      for (size_t v = 0; v < vectors; ++v) add(sum[p][v], weight + v * kQuadBytes, x);
+    }
+  }
+}
+
+// The first `channels` numbers of x as bytes.
+template <size_t vectors>
+inline void write_bytes(const Vec (&x)[vectors], size_t channels, float scale, uint8_t* to) {
+#if defined(__aarch64__)  // to the nearest, halves to even, and cut off where a narrower integer ends
+  if (channels == vectors * kLanes && vectors % 2 == 0) {
+    for (size_t v = 0; v < vectors; v += 2) {
+      const int16x4_t low = vqmovn_s32(vcvtnq_s32_f32(x[v] / broadcast(scale)));
+      const int16x8_t both = vqmovn_high_s32(low, vcvtnq_s32_f32(x[(v + 1) % vectors] / broadcast(scale)));
+      vst1_s8(reinterpret_cast<int8_t*>(to + v * kLanes), vqmovn_s16(both));
+    }
+    return;
+  }
+#endif
+  float values[vectors * kLanes];
+  memcpy(values, x, sizeof values);
+  quantise(values, channels, scale, to);
+}
+
+// The first `channels` numbers of x, `step` apart.
+template <size_t vectors>
+inline void write_floats(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
+  float values[vectors * kLanes];
+  memcpy(values, x, sizeof values);
+  for (size_t i = 0; i < channels; ++i) to[i * step] = values[i];
+}
+
 template <size_t vectors, size_t tile>
 void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_t* packed, size_t first_pixel,
                      size_t pixels) {
@@ -194,35 +252,42 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
   const Map out = out_scale != 0 ? byte_map(c.out) : c.out;
   size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
   size_t step = c.planar ? c.out.height * c.out.width : 1;
+  Convolution::Source sources[2];
+  size_t beside[2] = {};  // from a pixel to the one beside it
+  for (size_t s = 0; s < c.source_count; ++s) {
+    sources[s] = c.sources[s];
+    sources[s].map = byte_map(c.sources[s].map);
+    beside[s] = sources[s].stride * sources[s].map.channels;
+  }
   Place place(c.out, first_pixel);
   for (size_t done = 0; done < pixels; done += tile) {
     size_t valid = pixels - done < tile ? pixels - done : tile;
     const uint8_t* from[2][tile];
     size_t to[tile];
     for (size_t p = 0; p < tile; ++p) {
-      for (size_t s = 0; s < c.source_count; ++s) {
-        Convolution::Source source = c.sources[s];
-        source.map = byte_map(source.map);
-        from[s][p] = call.in[s] + offset_in(source, place);
+      if (p > 0 && p >= valid) {
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = from[s][p - 1];
+        continue;
       }
-      to[p] = (c.planar ? planar_offset(c.out, place) : map_offset(out, place)) + first_channel * step;
-      if (p + 1 < valid || valid == tile) place.advance(c.out);
+      if (p > 0 && place.x > 0) {  // beside the one before
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = from[s][p - 1] + beside[s];
+        to[p] = to[p - 1] + (c.planar ? 1 : out.channels);
+      } else {
+        for (size_t s = 0; s < c.source_count; ++s) from[s][p] = call.in[s] + offset_in(sources[s], place);
+        to[p] = (c.planar ? planar_offset(c.out, place) : map_offset(out, place)) + first_channel * step;
+      }
+      place.advance(c.out);
     }
 
     Vec y[tile][vectors] = {};
     const uint8_t* w = packed;
     for (size_t s = 0; s < c.source_count; ++s) {
-      const Map map = byte_map(c.sources[s].map);
+      const Map& map = sources[s].map;
       const uint8_t *bias = w, *scale = w + vectors * kLanes * 4;
       w += vectors * kLanes * 8;
       Sum sum[tile][vectors] = {};
       for (size_t run = 0; run < c.sources[s].kernel; ++run) {
-        for (size_t k = 0; k < c.sources[s].kernel * map.channels; k += 4, w += vectors * kQuadBytes) {
-          for (size_t p = 0; p < tile; ++p) {
-            const Quad x = quad(from[s][p] + k);
-            for (size_t v = 0; v < vectors; ++v) add(sum[p][v], w + v * kQuadBytes, x);
-          }
-        }
+        add_run(from[s], c.sources[s].kernel * map.channels, w, sum);
         for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(map);
       }
       for (size_t p = 0; p < tile; ++p) {
@@ -234,12 +299,11 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
       }
     }
     for (size_t p = 0; p < valid; ++p) {
-      float values[vectors * kLanes];
-      for (size_t v = 0; v < vectors; ++v) store(values + v * kLanes, ended(c.ending, y[p][v]));
+      for (size_t v = 0; v < vectors; ++v) y[p][v] = ended(c.ending, y[p][v]);
       if (out_scale != 0) {
-        quantise(values, channels, out_scale, static_cast<uint8_t*>(call.out) + to[p]);
+        write_bytes(y[p], channels, out_scale, static_cast<uint8_t*>(call.out) + to[p]);
       } else {
-        for (size_t i = 0; i < channels; ++i) static_cast<float*>(call.out)[to[p] + i * step] = values[i];
+        write_floats(y[p], channels, step, static_cast<float*>(call.out) + to[p]);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include "em_routing.h"
 
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 
 #include "em_routing_cpu.h"
@@ -79,6 +80,9 @@ int prepare(const qcn_routing_shape* shape, Routing* r) {
   }
   r->windows = r->batch * r->positions;
   r->children = r->places * r->channels;
+  // Shared rotations repeat from place to place, if a place is whole groups of children.
+  const bool repeats = r->shared && half_kernels() && r->channels % half_kernels()->layout.children == 0;
+  r->half_period = repeats ? r->channels : r->children;
   return QCN_ROUTING_OK;
 }
 
@@ -93,10 +97,12 @@ bool any_null(std::initializer_list<const void*> arrays) {
 // kernels have them.
 std::size_t rotation_count(const Routing& r) { return (r.shared ? r.channels : r.children) * r.parents * 9; }
 
+std::size_t whole(std::size_t count, std::size_t group) { return (count + group - 1) / group * group; }
+
 std::size_t half_rotation_count(const Routing& r) {
   if (!half_kernels()) return 0;
-  const std::size_t together = half_kernels()->together;
-  return rotation_count(r) / r.parents * ((r.parents + together - 1) / together * together);
+  const HalfRotationLayout& to = half_kernels()->layout;
+  return whole(r.half_period, to.children) * whole(r.parents, to.parents) * 9;
 }
 
 void prepare_half(const Routing& r, const float* rotation, void* prepared) {
@@ -104,14 +110,17 @@ void prepare_half(const Routing& r, const float* rotation, void* prepared) {
   auto* rounded = static_cast<float*>(prepared);
   for (std::size_t i = 0; i < count; ++i) rounded[i] = float_of_half(half_of_float(rotation[i]));
   if (!half_kernels()) return;
+  const HalfRotationLayout& to = half_kernels()->layout;
   auto* halves = reinterpret_cast<std::uint16_t*>(rounded + count);
-  const std::size_t together = half_kernels()->together;
-  for (std::size_t i = 0; i < count; i += 9 * r.parents) {
-    for (std::size_t first = 0; first < r.parents; first += together) {
+  std::memset(halves, 0, half_rotation_count(r) * sizeof *halves);
+  const std::size_t vectors = whole(r.parents, to.parents) / to.parents;
+  for (std::size_t i = 0; i < r.half_period; ++i) {
+    const float* from = rotation + (r.shared ? i % r.channels : i) * r.parents * 9;
+    for (std::size_t j = 0; j < r.parents; ++j) {
+      std::uint16_t* vector = halves + (i / to.children * vectors + j / to.parents) * 9 * to.children * to.parents;
       for (std::size_t entry = 0; entry < 9; ++entry) {
-        for (std::size_t j = first; j < first + together; ++j) {
-          *halves++ = j < r.parents ? half_of_float(rotation[i + 9 * j + entry]) : std::uint16_t{0};
-        }
+        vector[i % to.children * to.child_step + entry * to.entry_step + j % to.parents] =
+            half_of_float(from[9 * j + entry]);
       }
     }
   }

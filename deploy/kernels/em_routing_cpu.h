@@ -17,7 +17,8 @@ struct Routing {
   size_t columns, positions, windows, places, children;  // positions and windows: of one image, of the batch
 
   const float *pose, *activation, *rotation, *beta_u, *beta_a;
-  const uint16_t* half_rotation;                  // of half precision: float16, as HalfRoutingKernels::together says
+  const uint16_t* half_rotation;                  // of half precision: float16, as HalfRotationLayout has it
+  size_t half_period;                             // children after which they repeat
   float *out_pose, *out_activation, *statistics;  // of the forward pass; statistics may be null
 
   const float *saved_statistics, *grad_out_pose, *grad_out_activation;  // of the backward pass, as all that follows
@@ -40,11 +41,17 @@ struct RoutingKernels {
   void (*backward_channel)(const Routing&, size_t channel, float* scratch);
 };
 
-// In half precision, forward only. half_rotation is [rotation][vector of parents][9][together].
+// How a body in half precision has its rotations: [group of `children`][vector of `parents`][9 * children * parents],
+// of which an entry's place is child * child_step + entry * entry_step + parent. What only fills up has zeros.
+struct HalfRotationLayout {
+  size_t children, parents, child_step, entry_step;
+};
+
+// In half precision, forward only.
 struct HalfRoutingKernels {
   const char* instruction_set;
-  size_t windows;   // of a tile
-  size_t together;  // parents in a vector; those that fill up the last have zeros
+  size_t windows;  // of a tile
+  HalfRotationLayout layout;
   size_t (*scratch_floats)(const Routing&);
   void (*forward_tile)(const Routing&, size_t tile, float* scratch);
 };

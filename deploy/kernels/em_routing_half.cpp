@@ -6,11 +6,13 @@
 // are not finite, it is routed in float32 instead.
 #include "em_routing_tile.h"
 #include "half_vector.h"
+#if defined(__aarch64__)
+#include "half_neon.h"
+#endif
 
 namespace qcn::QCN_INSTRUCTION_SET {
 namespace {
 
-constexpr size_t kSummed = 8;                      // children whose sums are float16
 constexpr float kScale = 16.0f, kRootOfScale = 4;  // of responsibilities
 constexpr float kNever = -30000.0f;                // the prior of a parent that only fills up a vector
 
@@ -38,18 +40,17 @@ size_t parent_of(size_t v, size_t side) { return v * kTogether + side % kTogethe
 size_t vectors_of(const Routing& r) { return (r.parents + kTogether - 1) / kTogether; }
 size_t padded(const Routing& r) { return (r.children + kSummed - 1) / kSummed * kSummed; }
 
+// The rotations of kSummed children from i on, for the first vector of parents; for the next they lie so much further.
+constexpr size_t kRotations = kSummed * 9 * kTogether;
 const uint16_t* half_rotations_of(const Routing& r, size_t i) {
-  if (i >= r.children) i = r.children - 1;
-  return r.half_rotation + (r.shared ? i % r.channels : i) * vectors_of(r) * 9 * kTogether;
+  return r.half_rotation + i % r.half_period / kSummed * vectors_of(r) * kRotations;
 }
 
-// Inlined, so that `group` stays in registers.
-inline __attribute__((always_inline)) void add(const HalfSums& group, WideSums& to) {
-  to.zeroth += widen(group.zeroth);
-  for (size_t h = 0; h < 3; ++h) {
-    to.first[h] += widen(group.first[h]);
-    to.second[h] += widen(group.second[h]);
-  }
+// In a loop of its own: only one of NEON's two units converts, and what waits for it would hold up what multiplies.
+void add(const HalfSums* groups, size_t vectors, WideSums* sums) {
+  const Half* from = &groups[0].zeroth;
+  Wide* to = &sums[0].zeroth;
+  for (size_t i = 0; i < 7 * vectors; ++i) to[i] += widen(from[i]);
 }
 
 void scale(WideSums* sums, size_t vectors, float by) {
@@ -62,140 +63,193 @@ void scale(WideSums* sums, size_t vectors, float by) {
   }
 }
 
-void pack_child(const Routing& r, const Tile* tiles, size_t i, HalfChild* to) {
-  if (i >= r.children) return static_cast<void>(*to = HalfChild{});
-  Vec pose[3][kParts];
-  for (size_t part = 0; part < kParts; ++part) {
-    Child child = child_of(r, tiles[part], place_offset(r, i / r.channels), i % r.channels);
-    for (size_t h = 0; h < 3; ++h) pose[h][part] = child.pose[h];
-    to->activation[part] = child.activation;
+// Packs the children of the tiles one after the other: channel by channel, place by place.
+class Packer {
+ public:
+  Packer(const Routing& r, const Tile* tiles) : r_(r), tiles_(tiles) {}
+
+  void pack(HalfChild* to) {
+    if (place_ == r_.places) return static_cast<void>(*to = HalfChild{});  // it only fills up a group
+    Vec pose[3][kParts];
+    for (size_t part = 0; part < kParts; ++part) {
+      Child child = child_of(r_, tiles_[part], offset_, channel_);
+      for (size_t h = 0; h < 3; ++h) pose[h][part] = child.pose[h];
+      to->activation[part] = child.activation;
+    }
+    for (size_t h = 0; h < 3; ++h) to->pose[h] = store_windows(pose[h]);
+    if (++channel_ < r_.channels) return;
+    channel_ = 0;
+    offset_ = place_offset(r_, ++place_);
   }
-  for (size_t h = 0; h < 3; ++h) to->pose[h] = store_windows(pose[h]);
+
+ private:
+  const Routing& r_;
+  const Tile* tiles_;
+  size_t place_ = 0, channel_ = 0, offset_ = 0;
+};
+
+struct ScaledChild {  // the root of the activation in the pose: root * vote = R (root * u)
+  Half pose[3], root, unused;
+};
+
+// The sums of kSummed children of a uniform sweep, for a vector of parents.
+template <bool kShifted>
+void add_uniform(const uint16_t* rotations, const ScaledChild* children, const Half* minus_shift, HalfSums& to) {
+#if defined(__aarch64__)
+  static_assert(sizeof *children == 80, "as half_neon.h has it");
+  if (!kShifted) return uniform_sums(rotations, children, to.first);
+#endif
+  HalfSums sums{};
+  for (size_t k = 0; k < kSummed; ++k) {
+    const Half root = children[k].root;
+    Half d[3];
+    if (kShifted) {
+      for (size_t h = 0; h < 3; ++h) d[h] = minus_shift[h] * root;
+      add_vote(rotations, k, children[k].pose, d);
+    } else {
+      set_vote(rotations, k, children[k].pose, d);
+    }
+    for (size_t h = 0; h < 3; ++h) {
+      sums.first[h] = multiply_add(root, d[h], sums.first[h]);
+      sums.second[h] = multiply_add(d[h], d[h], sums.second[h]);
+    }
+  }
+  to = sums;
 }
 
 // The first sweep, which is not shifted, packs the children of the tile as it goes.
 template <bool kShifted>
 void uniform_sweep(const Routing& r, const Tile* tiles, HalfChild* children, const Half (*minus_shift)[3],
-                   WideSums* sums) {
+                   HalfSums* groups, WideSums* sums) {
   size_t vectors = vectors_of(r);
   Vec mass[kParts] = {};
+  Packer packer(r, tiles);
+  memset(groups, 0, vectors * sizeof *groups);
   memset(sums, 0, vectors * sizeof *sums);
   for (size_t i = 0; i < padded(r); i += kSummed) {
-    Half pose[kSummed][3], root[kSummed];
-    const uint16_t* rotation[kSummed];
+    ScaledChild scaled[kSummed];
     for (size_t k = 0; k < kSummed; ++k) {
       HalfChild& child = children[i + k];
-      if (!kShifted) pack_child(r, tiles, i + k, &child);
+      if (!kShifted) packer.pack(&child);
       Vec roots[kParts];
       for (size_t part = 0; part < kParts; ++part) {
         Vec a = child.activation[part];
         mass[part] += a;
         roots[part] = kRootOfScale * a * inverse_root(max(broadcast(1e-20f), a));
       }
-      root[k] = for_all_parents(store_windows(roots));
-      for (size_t h = 0; h < 3; ++h) pose[k][h] = root[k] * for_all_parents(child.pose[h]);
-      rotation[k] = half_rotations_of(r, i + k);
+      const Half root = for_all_parents(store_windows(roots));
+      scaled[k].root = root;
+      for (size_t h = 0; h < 3; ++h) scaled[k].pose[h] = root * for_all_parents(child.pose[h]);
     }
-    for (size_t v = 0; v < vectors; ++v) {
-      HalfSums group{};
-      for (size_t k = 0; k < kSummed; ++k) {
-        const HalfRotation turned(rotation[k] + v * 9 * kTogether);
-        Half d[3];
-        if (kShifted) {
-          for (size_t h = 0; h < 3; ++h) d[h] = minus_shift[v][h] * root[k];
-          turned.add_vote(pose[k], d);
-        } else {
-          turned.set_vote(pose[k], d);
-        }
-        for (size_t h = 0; h < 3; ++h) {
-          group.first[h] = multiply_add(root[k], d[h], group.first[h]);
-          group.second[h] = multiply_add(d[h], d[h], group.second[h]);
-        }
-      }
-      add(group, sums[v]);
+    const uint16_t* rotations = half_rotations_of(r, i);
+    for (size_t v = 0; v < vectors; ++v, rotations += kRotations) {
+      add_uniform<kShifted>(rotations, scaled, minus_shift[v], groups[v]);
     }
+    add(groups, vectors, sums);
   }
   for (size_t v = 0; v < vectors; ++v) sums[v].zeroth = interleave(mass[0], mass[kParts - 1]) * kScale;
   scale(sums, vectors, 1.0f / (kScale * static_cast<float>(r.parents)));
 }
 
-// The votes less a shift, and the logits, of kGroup children.
+// The votes of kSummed children less a shift, and their logits.
 template <bool kShifted>
-void votes_and_logits(const Routing& r, const HalfChild* children, size_t i, const HalfGaussian* gaussians,
-                      const Half (*minus_shift)[3], Half (*votes)[kSummed][3], Half (*p)[kSummed], Half* largest) {
-  Half pose[kGroup][3];
-  const uint16_t* rotation[kGroup];
-  for (size_t k = 0; k < kGroup; ++k) {
-    for (size_t h = 0; h < 3; ++h) pose[k][h] = for_all_parents(children[i + k].pose[h]);
-    largest[k] = half_broadcast(-60000.0f);
-    rotation[k] = half_rotations_of(r, i + k);
+void votes_and_logits(const uint16_t* rotations, size_t vectors, const HalfChild* children,
+                      const HalfGaussian* gaussians, const Half (*minus_shift)[3], Half (*votes)[kSummed][3],
+                      Half (*p)[kSummed]) {
+#if defined(__aarch64__)
+  static_assert(sizeof *children == 80, "as half_neon.h has it");
+  for (size_t v = 0; v < vectors && !kShifted; ++v) {
+    votes_about_mean(rotations + v * kRotations, children, gaussians[v].minus_mean, votes[v], p[v]);
   }
-  for (size_t v = 0; v < vectors_of(r); ++v) {
-    const HalfGaussian& g = gaussians[v];
-    const Half* start = kShifted ? minus_shift[v] : g.minus_mean;
+  if (!kShifted) return;
+#endif
+  for (size_t first = 0; first < kSummed; first += kGroup) {
+    Half pose[kGroup][3];
     for (size_t k = 0; k < kGroup; ++k) {
-      Half d[3] = {reload(&start[0]), reload(&start[1]), reload(&start[2])}, logit = reload(&g.prior);
-      HalfRotation(rotation[k] + v * 9 * kTogether).add_vote(pose[k], d);
-      for (size_t h = 0; h < 3; ++h) {
-        votes[v][k][h] = d[h];
-        if (kShifted) d[h] += g.minus_mean[h] - start[h];
-        logit = minus_square(d[h] * g.inverse[h], logit);
+      for (size_t h = 0; h < 3; ++h) pose[k][h] = for_all_parents(children[first + k].pose[h]);
+    }
+    for (size_t v = 0; v < vectors; ++v) {
+      const HalfGaussian& g = gaussians[v];
+      const Half* start = kShifted ? minus_shift[v] : g.minus_mean;
+      for (size_t k = 0; k < kGroup; ++k) {
+        Half d[3] = {reload(&start[0]), reload(&start[1]), reload(&start[2])}, logit = reload(&g.prior);
+        add_vote(rotations + v * kRotations, first + k, pose[k], d);
+        for (size_t h = 0; h < 3; ++h) {
+          votes[v][first + k][h] = d[h];
+          if (kShifted) d[h] += g.minus_mean[h] - start[h];
+          logit = minus_square(d[h] * g.inverse[h], logit);
+        }
+        p[v][first + k] = logit;
       }
-      p[v][k] = logit;
-      largest[k] = max(largest[k], logit);
     }
   }
 }
 
-// Replaces the logits of kGroup children by powers of 2, and sets their weights: kScale * activation / sum of powers.
-void softmax(const HalfChild* children, size_t vectors, const Half* largest, const Half* terms, Half (*p)[kSummed],
-             Half* weight) {
-  constexpr size_t kAdded = 8;  // powers whose sum is float16
+// Replaces the logits of kGroup children, for some vectors of parents, by powers of 2, and gives the sums of these.
+void set_powers(size_t vectors, const Powers& powers, const Half* terms, Half (*p)[kSummed], Half* sums) {
+#if defined(__aarch64__)
+  if (!powers.subtract) return powers_of_four(vectors, powers.floor, powers.round, terms, p, sums);
+#endif
   for (size_t k = 0; k < kGroup; ++k) {
-    const Powers power(max_of_parents(largest[k]));
-    Vec sum[kParts] = {};
-    for (size_t first = 0; first < vectors; first += kAdded) {
-      Half some{};
-      for (size_t v = first; v < vectors && v < first + kAdded; ++v) some += p[v][k] = power(p[v][k], terms);
+    const Powers::OfChild power = powers.of(k);
+    Half sum{};
+    for (size_t v = 0; v < vectors; ++v) sum += p[v][k] = power(p[v][k], terms);
+    sums[k] = sum;
+  }
+}
+
+// Replaces the logits of kGroup children by powers of 2, and sets their weights: kScale * activation / sum of powers.
+void softmax(const HalfChild* children, size_t vectors, const Half* terms, Half (*p)[kSummed], Half* weight) {
+  constexpr size_t kAdded = 8;  // powers whose sum is float16
+  Half a = p[0][0], b = p[0][1], c = p[0][2], d = p[0][3];
+  for (size_t v = 1; v < vectors; ++v) {
+    a = max(a, p[v][0]), b = max(b, p[v][1]), c = max(c, p[v][2]), d = max(d, p[v][3]);
+  }
+  const Half largest[kGroup] = {max_of_parents(a), max_of_parents(b), max_of_parents(c), max_of_parents(d)};
+  const Powers powers(largest);
+  Vec sum[kGroup][kParts] = {};
+  for (size_t first = 0; first < vectors; first += kAdded) {
+    Half some[kGroup];
+    set_powers(vectors - first < kAdded ? vectors - first : kAdded, powers, terms, p + first, some);
+    for (size_t k = 0; k < kGroup; ++k) {
       Vec added[kParts];
-      sum_of_parents(some, added);
-      for (size_t part = 0; part < kParts; ++part) sum[part] += added[part];
+      sum_of_parents(some[k], added);
+      for (size_t part = 0; part < kParts; ++part) sum[k][part] += added[part];
     }
+  }
+  for (size_t k = 0; k < kGroup; ++k) {
     for (size_t part = 0; part < kParts; ++part) {
-      sum[part] = kScale * children[k].activation[part] * inverse(sum[part]);
+      sum[k][part] = kScale * children[k].activation[part] * inverse(sum[k][part]);
     }
-    weight[k] = for_all_parents(store_windows(sum));
+    weight[k] = for_all_parents(store_windows(sum[k]));
   }
 }
 
 template <bool kShifted>
 void weighted_sweep(const Routing& r, const HalfChild* children, const HalfGaussian* gaussians,
-                    const Half (*minus_shift)[3], const Half* terms, WideSums* sums, Half (*votes)[kSummed][3],
-                    Half (*p)[kSummed]) {
+                    const Half (*minus_shift)[3], const Half* terms, HalfSums* groups, WideSums* sums,
+                    Half (*votes)[kSummed][3], Half (*p)[kSummed]) {
   size_t vectors = vectors_of(r);
   memset(sums, 0, vectors * sizeof *sums);
   for (size_t i = 0; i < padded(r); i += kSummed) {
     Half weight[kSummed];
+    votes_and_logits<kShifted>(half_rotations_of(r, i), vectors, children + i, gaussians, minus_shift, votes, p);
     for (size_t first = 0; first < kSummed; first += kGroup) {
-      auto own_votes = reinterpret_cast<Half(*)[kSummed][3]>(votes[0][first]);
-      auto own_p = reinterpret_cast<Half(*)[kSummed]>(p[0] + first);
-      Half largest[kGroup];
-      votes_and_logits<kShifted>(r, children, i + first, gaussians, minus_shift, own_votes, own_p, largest);
-      softmax(children + i + first, vectors, largest, terms, own_p, weight + first);
+      auto own = reinterpret_cast<Half(*)[kSummed]>(p[0] + first);
+      softmax(children + i + first, vectors, terms, own, weight + first);
     }
     for (size_t v = 0; v < vectors; ++v) {
-      HalfSums group{};
+      Half s{}, sx{}, sy{}, sz{}, sxx{}, syy{}, szz{};
       for (size_t k = 0; k < kSummed; ++k) {
-        Half responsibility = p[v][k] * weight[k];
-        group.zeroth += responsibility;
-        for (size_t h = 0; h < 3; ++h) {
-          Half d = votes[v][k][h], weighted = responsibility * d;
-          group.first[h] += weighted;
-          group.second[h] = multiply_add(weighted, d, group.second[h]);
-        }
+        Half responsibility = p[v][k] * weight[k], x = votes[v][k][0], y = votes[v][k][1], z = votes[v][k][2];
+        Half rx = responsibility * x, ry = responsibility * y, rz = responsibility * z;
+        s += responsibility, sx += rx, sy += ry, sz += rz;
+        sxx = multiply_add(rx, x, sxx), syy = multiply_add(ry, y, syy), szz = multiply_add(rz, z, szz);
       }
-      add(group, sums[v]);
+      groups[v].zeroth = s, groups[v].first[0] = sx, groups[v].first[1] = sy, groups[v].first[2] = sz;
+      groups[v].second[0] = sxx, groups[v].second[1] = syy, groups[v].second[2] = szz;
     }
+    add(groups, vectors, sums);
   }
   scale(sums, vectors, 1.0f / kScale);
 }
@@ -205,6 +259,7 @@ struct Arrays {
   Half (*votes)[kSummed][3];
   Half (*p)[kSummed];
   Half* terms;
+  HalfSums* groups;
   WideSums* sums;
   HalfGaussian* gaussians;
   Half (*half_shift)[3];
@@ -219,6 +274,7 @@ struct Arrays {
         votes(scratch.take<Half[kSummed][3]>(vectors_of(r))),
         p(scratch.take<Half[kSummed]>(vectors_of(r))),
         terms(scratch.take<Half>(Powers::kTerms)),
+        groups(scratch.take<HalfSums>(vectors_of(r))),
         sums(scratch.take<WideSums>(vectors_of(r))),
         gaussians(scratch.take<HalfGaussian>(vectors_of(r))),
         half_shift(scratch.take<Half[3]>(vectors_of(r))) {
@@ -317,11 +373,11 @@ bool route(const Routing& r, const Tile* tiles, Arrays& a) {
   }
   Powers::set_terms(a.terms);
   bool lost = false;
-  uniform_sweep<false>(r, tiles, a.children, a.half_shift, a.sums);
+  uniform_sweep<false>(r, tiles, a.children, a.half_shift, a.groups, a.sums);
   if (!m_step(r, a, &lost)) return false;
   if (lost) {
     set_shift(r, a);
-    uniform_sweep<true>(r, tiles, a.children, a.half_shift, a.sums);
+    uniform_sweep<true>(r, tiles, a.children, a.half_shift, a.groups, a.sums);
     if (!m_step(r, a, &lost)) return false;
   }
   for (size_t iteration = 0;; ++iteration) {
@@ -332,11 +388,11 @@ bool route(const Routing& r, const Tile* tiles, Arrays& a) {
     if (iteration + 1 == r.iterations) return true;
     set_shift(r, a);
     set_gaussians(r, a);
-    weighted_sweep<false>(r, a.children, a.gaussians, a.half_shift, a.terms, a.sums, a.votes, a.p);
+    weighted_sweep<false>(r, a.children, a.gaussians, a.half_shift, a.terms, a.groups, a.sums, a.votes, a.p);
     if (!m_step(r, a, &lost)) return false;
     if (lost) {
       set_shift(r, a);
-      weighted_sweep<true>(r, a.children, a.gaussians, a.half_shift, a.terms, a.sums, a.votes, a.p);
+      weighted_sweep<true>(r, a.children, a.gaussians, a.half_shift, a.terms, a.groups, a.sums, a.votes, a.p);
       if (!m_step(r, a, &lost)) return false;
     }
   }
@@ -366,7 +422,10 @@ void half_tile(const Routing& r, size_t index, float* memory) {
 
 }  // namespace
 
-const HalfRoutingKernels half_kernels = {QCN_TEXT(QCN_INSTRUCTION_SET), kParts* kLanes, kTogether, scratch_floats,
+const HalfRoutingKernels half_kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
+                                         kParts* kLanes,
+                                         {kSummed, kTogether, kChildStep, kEntryStep},
+                                         scratch_floats,
                                          half_tile};
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

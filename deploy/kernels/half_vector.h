@@ -12,6 +12,8 @@
 
 namespace qcn::QCN_INSTRUCTION_SET {
 
+constexpr size_t kSummed = 8;  // children that are worked at together, and whose sums are float16
+
 struct Wide {  // a Half in float32, lane by lane
   Vec low, high;
 
@@ -31,6 +33,7 @@ typedef float16x8_t Half;
 
 inline Half half_broadcast(float x) { return vdupq_n_f16(static_cast<float16_t>(x)); }
 inline Half max(Half a, Half b) { return vmaxq_f16(a, b); }
+inline Half min(Half a, Half b) { return vminq_f16(a, b); }
 inline Wide widen(Half x) { return {vcvt_f32_f16(vget_low_f16(x)), vcvt_high_f32_f16(x)}; }
 inline Half narrow(const Wide& x) { return vcvt_high_f16_f32(vcvt_f16_f32(x.low), x.high); }
 
@@ -52,34 +55,12 @@ inline void sum_of_parents(Half x, Vec* parts) {
   parts[1] = wide.high;
 }
 
-// The nine entries of a rotation.
-class HalfRotation {
- public:
-  explicit HalfRotation(const uint16_t* entries)
-      : first_(vld1q_f16(reinterpret_cast<const float16_t*>(entries))),
-        last_(*reinterpret_cast<const float16_t*>(entries + 8)) {}
-
-  // Adds the vote to `sum`, or sets it. GCC 12 does not multiply float16 by a lane of its own: it would copy each lane
-  // to a vector first. The registers of the lanes are among the first sixteen ("x").
-#define QCN_REST_OF_VOTE                                                                   \
-  "fmla %0.8h, %4.8h, %6.h[1]\n fmla %1.8h, %4.8h, %6.h[4]\n fmla %2.8h, %4.8h, %6.h[7]\n" \
-  "fmla %0.8h, %5.8h, %6.h[2]\n fmla %1.8h, %5.8h, %6.h[5]\n fmla %2.8h, %5.8h, %7.h[0]"
-  void add_vote(const Half* pose, Half sum[3]) const {
-    __asm__("fmla %0.8h, %3.8h, %6.h[0]\n fmla %1.8h, %3.8h, %6.h[3]\n fmla %2.8h, %3.8h, %6.h[6]\n" QCN_REST_OF_VOTE
-            : "+w"(sum[0]), "+w"(sum[1]), "+w"(sum[2])
-            : "w"(pose[0]), "w"(pose[1]), "w"(pose[2]), "x"(first_), "x"(last_));
-  }
-  void set_vote(const Half* pose, Half sum[3]) const {
-    __asm__("fmul %0.8h, %3.8h, %6.h[0]\n fmul %1.8h, %3.8h, %6.h[3]\n fmul %2.8h, %3.8h, %6.h[6]\n" QCN_REST_OF_VOTE
-            : "=&w"(sum[0]), "=&w"(sum[1]), "=&w"(sum[2])
-            : "w"(pose[0]), "w"(pose[1]), "w"(pose[2]), "x"(first_), "x"(last_));
-  }
-#undef QCN_REST_OF_VOTE
-
- private:
-  float16x8_t first_;
-  float16_t last_;
-};
+// An entry of the rotation of child k, for all lanes. `rotations`: of kSummed children, entry by entry, so that a
+// vector has one entry of all children (half_neon.h multiplies by its lanes).
+constexpr size_t kChildStep = 1, kEntryStep = kSummed;
+inline Half entry_of(const uint16_t* rotations, size_t k, size_t entry) {
+  return vld1q_dup_f16(reinterpret_cast<const float16_t*>(rotations + k * kChildStep + entry * kEntryStep));
+}
 
 // 1 / x and 1 / sqrt(x), off by a relative 6e-5 at most.
 inline Vec inverse(Vec x) {
@@ -98,7 +79,7 @@ inline Half nearest_integer(Half x) { return vrndnq_f16(x); }
 inline Half select_below(Half x, Half bound, Half below) {  // `below` where x < bound, else 0
   return vreinterpretq_f16_u16(vandq_u16(vcltq_f16(x, bound), vreinterpretq_u16_f16(below)));
 }
-inline bool any(Half x) { return vmaxvq_u16(vreinterpretq_u16_f16(x)) != 0; }
+inline bool any_below(Half x, float bound) { return vmaxvq_u16(vcltq_f16(x, half_broadcast(bound))) != 0; }
 inline Half exponent_field(Half x) { return vreinterpretq_f16_u16(vshlq_n_u16(vreinterpretq_u16_f16(x), 10)); }
 
 #else
@@ -108,6 +89,7 @@ typedef __m512h Half;
 
 inline Half half_broadcast(float x) { return _mm512_set1_ph(static_cast<_Float16>(x)); }
 inline Half max(Half a, Half b) { return _mm512_max_ph(a, b); }
+inline Half min(Half a, Half b) { return _mm512_min_ph(a, b); }
 
 inline Wide widen(Half x) {
   const __m512i bits = _mm512_castph_si512(x);
@@ -145,31 +127,12 @@ inline void sum_of_parents(Half x, Vec* parts) {
   parts[0] = _mm512_cvtxph_ps(_mm256_castsi256_ph(_mm512_cvtepi32_epi16(sum)));
 }
 
-class HalfRotation {
- public:
-  explicit HalfRotation(const uint16_t* entries) : entries_(entries) {}
-
-  void add_vote(const Half* pose, Half sum[3]) const {
-    for (size_t axis = 0; axis < 3; ++axis) {
-      for (size_t h = 0; h < 3; ++h) sum[h] = _mm512_fmadd_ph(both(3 * h + axis), pose[axis], sum[h]);
-    }
-  }
-  void set_vote(const Half* pose, Half sum[3]) const {
-    for (size_t h = 0; h < 3; ++h) sum[h] = both(3 * h) * pose[0];
-    for (size_t axis = 1; axis < 3; ++axis) {
-      for (size_t h = 0; h < 3; ++h) sum[h] = _mm512_fmadd_ph(both(3 * h + axis), pose[axis], sum[h]);
-    }
-  }
-
- private:
-  Half both(size_t entry) const {
-    int bits;
-    memcpy(&bits, entries_ + 2 * entry, sizeof bits);
-    return _mm512_castsi512_ph(_mm512_set1_epi32(bits));
-  }
-
-  const uint16_t* entries_;
-};
+constexpr size_t kChildStep = 9 * kTogether, kEntryStep = kTogether;
+inline Half entry_of(const uint16_t* rotations, size_t k, size_t entry) {
+  int both;
+  memcpy(&both, rotations + k * kChildStep + entry * kEntryStep, sizeof both);
+  return _mm512_castsi512_ph(_mm512_set1_epi32(both));
+}
 
 inline Vec inverse(Vec x) { return _mm512_rcp14_ps(x); }
 inline Vec inverse_root(Vec x) { return _mm512_rsqrt14_ps(x); }
@@ -182,47 +145,79 @@ inline Half select_below(Half x, Half bound, Half below) {
   const __mmask32 yes = _mm512_cmp_ph_mask(x, bound, _CMP_LT_OQ);
   return _mm512_castsi512_ph(_mm512_maskz_mov_epi16(yes, _mm512_castph_si512(below)));
 }
-inline bool any(Half x) { return _mm512_test_epi16_mask(_mm512_castph_si512(x), _mm512_castph_si512(x)) != 0; }
+inline bool any_below(Half x, float bound) { return _mm512_cmp_ph_mask(x, half_broadcast(bound), _CMP_LT_OQ) != 0; }
 inline Half exponent_field(Half x) { return _mm512_castsi512_ph(_mm512_slli_epi16(_mm512_castph_si512(x), 10)); }
 
 #endif
 
 inline Half reload(const Half* from) { return *static_cast<const volatile Half*>(from); }
 
-// Powers of 2 of x less an integer near the largest x of a child. Adding kRound to a number of magnitude below 512
+// The vote of child k, or what it adds to `sum`.
+inline void set_vote(const uint16_t* rotations, size_t k, const Half* pose, Half sum[3]) {
+  for (size_t h = 0; h < 3; ++h) sum[h] = entry_of(rotations, k, 3 * h) * pose[0];
+  for (size_t axis = 1; axis < 3; ++axis) {
+    for (size_t h = 0; h < 3; ++h) sum[h] = multiply_add(entry_of(rotations, k, 3 * h + axis), pose[axis], sum[h]);
+  }
+}
+inline void add_vote(const uint16_t* rotations, size_t k, const Half* pose, Half sum[3]) {
+  for (size_t axis = 0; axis < 3; ++axis) {
+    for (size_t h = 0; h < 3; ++h) sum[h] = multiply_add(entry_of(rotations, k, 3 * h + axis), pose[axis], sum[h]);
+  }
+}
+
+// Powers of 2 of x less an integer near the largest x of a child. Adding kRound + 15 to a number of magnitude below 512
 // rounds it to an integer n and leaves n + 15, the exponent field of 2^n, in the lowest bits of the sum. What is below
 // 2^-14.5 becomes 0. The polynomial is the minimax one of 2^f for f in [-0.5, 0.5], off by a relative 7.5e-5, where
 // float16 has 4.9e-4.
 class Powers {
+  static constexpr float kRound = 1536.0f;
+
  public:
-  static constexpr size_t kTerms = 4;  // of 2^f, that of f^3 first; in memory, as for exp2_fraction
+  static constexpr float kFar = -500.0f;  // kRound does not round beyond 512: such a largest x is subtracted instead
+  static constexpr size_t kTerms = 4;     // of 2^f, that of f^3 first; in memory, as for exp2_fraction
   static void set_terms(Half* terms) {
     const float values[kTerms] = {0.0551717f, 0.2426111f, 0.6932610f, 1.0f};
     for (size_t i = 0; i < kTerms; ++i) terms[i] = half_broadcast(values[i]);
   }
 
-  explicit Powers(Half largest) {
-    const Half nearest = nearest_integer(largest);
-    offset_ = select_below(largest, half_broadcast(-500.0f), nearest);
-    subtract_ = any(offset_);
-    round_ = half_broadcast(1536.0f + 15.0f) - (nearest - offset_);
-    floor_ = nearest - offset_ - half_broadcast(15.0f);
+  static constexpr size_t kChildren = 4;  // worked at together
+  Half floor[kChildren], round[kChildren], offset[kChildren];
+  bool subtract;
+
+  explicit Powers(const Half* largest) {
+    Half least = largest[0];
+    for (size_t k = 1; k < kChildren; ++k) least = min(least, largest[k]);
+    subtract = any_below(least, kFar);
+    const Half magic = half_broadcast(kRound);
+    for (size_t k = 0; k < kChildren; ++k) {
+      Half nearest = (largest[k] + magic) - magic;
+      offset[k] = Half{};
+      if (__builtin_expect(subtract, false)) {
+        nearest = nearest_integer(largest[k]);
+        offset[k] = select_below(largest[k], half_broadcast(kFar), nearest);
+        nearest -= offset[k];
+      }
+      round[k] = half_broadcast(kRound + 15.0f) - nearest;
+      floor[k] = nearest - half_broadcast(15.0f);
+    }
   }
 
-  Half operator()(Half x, const Half* terms) const {
-    if (__builtin_expect(subtract_, false)) x -= offset_;
-    Half f = max(floor_, x);
-    const Half rounded = f + round_;
-    f -= rounded - round_;
-    Half power = multiply_add(reload(&terms[0]), f, reload(&terms[1]));
-    power = multiply_add(power, f, reload(&terms[2]));
-    power = multiply_add(power, f, reload(&terms[3]));
-    return power * exponent_field(rounded);
-  }
+  struct OfChild {
+    Half floor, round, offset;
+    bool subtract;
 
- private:
-  Half offset_, round_, floor_;
-  bool subtract_;
+    Half operator()(Half x, const Half* terms) const {
+      if (__builtin_expect(subtract, false)) x -= offset;
+      Half f = max(floor, x);
+      const Half rounded = f + round;
+      f -= rounded - round;
+      Half power = multiply_add(reload(&terms[0]), f, reload(&terms[1]));
+      power = multiply_add(power, f, reload(&terms[2]));
+      power = multiply_add(power, f, reload(&terms[3]));
+      return power * exponent_field(rounded);
+    }
+  };
+  OfChild of(size_t k) const { return {floor[k], round[k], offset[k], subtract}; }
 };
 
 inline Half join(Vec first, Vec second) { return narrow(interleave(first, second)); }
