@@ -250,13 +250,13 @@ def layers(device_name: str) -> list[Row]:
 def half(device_name: str, batch: int) -> list[Row]:
     """Triton's half precision beside its float32, with the children of a window split over 1, 2 and 4 warps.
 
-    `chosen` is the split that a fp16 Route gets, 0 for float32. Errors are those of an image against the float64
+    `chosen` is the split that a fp16 Route would get, 0 for float32. Errors are those of an image against the float64
     reference; `planned` is what rounding votes and distances to float16 costs there.
     """
     from qcn.kernels import cuda
 
     device, network, rows = torch.device(device_name), seeded(device_name).eval(), []
-    choose = cuda._half_split
+    choose, cuda.HALF_ALLOWED = cuda._half_split, True
     for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
         chosen: list[int] = []
 

@@ -135,9 +135,9 @@ def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: di
     if asked == "fp32":
         unmet += [f"{layer.name} ({layer.type}) is {layer.precision}" for layer in layers if layer.floats & HALVES]
     for node, wanted in convolutions.items():
-        layer = by_node.get(node)
-        if layer and layer.computes_in and wanted not in layer.computes_in:
-            unmet.append(f"{node} is {layer.precision} in {layer.name} ({layer.type}), not {wanted}")
+        own = by_node.get(node)
+        if own and own.computes_in and wanted not in own.computes_in:
+            unmet.append(f"{node} is {own.precision} in {own.name} ({own.type}), not {wanted}")
     unseen = [node for node in convolutions if node not in by_node]
     proven = bool(layers) and source != "network definition"
     if asked != "fp32":

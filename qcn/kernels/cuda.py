@@ -40,6 +40,8 @@ STEP_COST = {2: 1.12, 1: 1.45}
 # What a child costs in half precision, as a share of the float32 step with two windows per thread: counted in the
 # machine code of two sweeps for an H200 (tests/kernels/test_triton_code.py), not timed.
 HALF_STEP = 0.64
+# Whether it may be chosen: no GPU has run it yet. benchmarks/routing.py and tests/kernels/test_cuda.py do.
+HALF_ALLOWED = False
 # By children: programs for each multiprocessor, and windows that one has at least.
 PROGRAMS, FEWEST_WINDOWS = 48, 16
 # Multiply and add in one instruction: the default of today's Triton, but not of its next version.
@@ -250,7 +252,7 @@ def _cost(geometry: Geometry, windows: int, windows_per_thread: int, device: tor
 
 def _half_split(geometry: Geometry, windows: int, device: torch.device) -> int:
     """Over how many warps the children of a window are split in half precision; 0 where float32 should be faster."""
-    if geometry.parents > PARENTS.value or not _tensor_cores(device):
+    if not HALF_ALLOWED or geometry.parents > PARENTS.value or not _tensor_cores(device):
         return 0
     fours = geometry.window_height * geometry.window_width * groups(geometry.channels)
 
