@@ -16,6 +16,7 @@ to float16 do where a layer in fp16 makes even the first ones so: fused kernels 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -143,13 +144,7 @@ def statistics(
     windows = np.lib.stride_tricks.sliding_window_view
     poses = windows(pose, (kh, kw), (3, 4))[:, :, :, ::step, ::step]  # [n, C, 3, H', W', kh, kw]
     active = windows(activation, (kh, kw), (2, 3))[:, :, ::step, ::step].transpose(0, 2, 3, 1, 4, 5)
-    if half == "each":
-        votes = np.zeros((), type_)
-        for k in range(3):
-            votes = _half(votes + np.einsum("xycjh,ncabxy->njhabcxy", rotation[..., k], poses[:, :, k]))
-    else:
-        votes = np.einsum("xycjhk,nckabxy->njhabcxy", rotation, poses, optimize=True)
-        votes = _half(votes * type_(1 + nudge)) if half else votes
+    votes = _votes(rotation, poses, half, nudge)
     n, parents, *_ = votes.shape
     votes = votes.reshape(n, parents, 3, math.prod(layer.op.shape[1:]), -1)  # [n, J, 3, p, I]
     child = active.reshape(n, 1, *votes.shape[3:])  # [n, 1, p, I]
@@ -159,6 +154,15 @@ def statistics(
     mean = (r * votes).sum(-1) / mass
     variance = (r * (votes - mean[..., None]) ** 2).sum(-1) / mass + VARIANCE_FLOOR
     return mean, variance
+
+
+def _votes(rotation: Array, poses: Array, half: Way | None, nudge: float) -> Array:
+    """[n, J, 3, H', W', C, kh, kw]."""
+    if half == "each":
+        products = (np.einsum("xycjh,ncabxy->njhabcxy", rotation[..., k], poses[:, :, k]) for k in range(3))
+        return reduce(lambda total, product: _half(total + product), products, np.zeros((), poses.dtype))
+    votes: Array = np.einsum("xycjhk,nckabxy->njhabcxy", rotation, poses, optimize=True)
+    return _half(votes * votes.dtype.type(1 + nudge)) if half else votes
 
 
 def _shares(layer: Layer, votes: Array, child: Array, mean: Array, variance: Array) -> Array:
