@@ -17,7 +17,7 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt.build import TensorRT
 from qcn.kernels import native as native_kernels
-from qcn.verify.parity.arithmetic import layers, statistics
+from qcn.verify.parity.arithmetic import WAYS, Way, check, layers, statistics
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import read_report
 from qcn.verify.parity.verify import verify
@@ -99,6 +99,24 @@ def test_statistics_are_the_references(small: Bundle) -> None:
         # Rotations are float32 in the program, and float64 in the reference.
         np.testing.assert_allclose(mean, step.mean, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(variance, step.variance, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_second_variances_are_those_of_votes_made_in_either_way(small: Bundle, way: Way) -> None:
+    """And one that was rounded to float16 is not."""
+    golden, layer = small.golden(), layers(small, "fp16")[0]
+    before = golden.layers[layer.op.pose.removesuffix(".pose")]
+    first, second = f"{layer.op.name}/iteration1", f"{layer.op.name}/iteration2"
+    children = tuple(x[: len(golden.steps[first].mean)].astype(np.float32) for x in (before.pose, before.activation))
+    even = statistics(layer, *children, type_=np.float32)
+    mean, variance = statistics(layer, *children, even, np.float32, way)
+    shown = {layer.op.pose: children[0], layer.op.activation: children[1]}
+    shown |= {f"{first}/mean": even[0], f"{first}/variance": even[1], f"{second}/mean": mean}
+    honest = check(layer, second, "variance", {**shown, f"{second}/variance": variance}, golden)
+    rounded = variance.astype(np.float16).astype(np.float32)
+    wrong = check(layer, second, "variance", {**shown, f"{second}/variance": rounded}, golden)
+    assert honest and honest.passed
+    assert wrong and not wrong.passed
 
 
 def test_an_engine_of_another_model_is_found(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
