@@ -35,7 +35,7 @@ def test_figures_in_the_readme_are_those_of_the_results() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     table = re.search(r"<!-- figures:.*?-->(.*?)<!-- end of figures -->", text, re.DOTALL)
     assert table
-    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "speed.md")]
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "speed.md", "calibrate.md")]
     known = set(re.findall(r"\d[\d,.]*", " ".join(pages)))
     figures = re.findall(r"\d[\d,.]*", " ".join(row.partition("|")[2] for row in table[1].splitlines()[4:]))
     assert len(figures) > 10
