@@ -1,14 +1,11 @@
 """The tables of docs/results.md that say whether QCN is better, than what, and what a deployer asks. From JSON."""
 
-import json
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from pages import table
+from pages import RESULTS, read, table
 
-RESULTS = Path(__file__).parent / "results"
 RIVALS = ("cnn-small", "cnn")
 Row = dict[str, Any]
 DEV = "viewpoints-dev"  # other toys, whose novel views may be looked at
@@ -326,8 +323,7 @@ def _auroc(rows: Sequence[Row], name: str) -> str:
 
 def robustness_files() -> dict[str, dict[str, Any]]:
     """What benchmarks/robustness.py has written, by data set."""
-    files = sorted(RESULTS.glob("robustness-*.json"))
-    records = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    records = [read(file.name) for file in sorted(RESULTS.glob("robustness-*.json"))]
     return {record["dataset"]: record for record in records}
 
 

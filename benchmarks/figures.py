@@ -3,18 +3,17 @@
 python benchmarks/figures.py
 """
 
-import json
 import math
 import statistics
-from pathlib import Path
 from typing import Any
 
-from evidence import RESULTS, by_model, chosen, mean_errors, robustness_files, trained_alike
+from evidence import by_model, chosen, mean_errors, robustness_files, trained_alike
 from matplotlib.figure import Figure
+from pages import ROOT, read
 
 from qcn.plots import COLOURS
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 POLAR = "viewpoints-azimuth-pooled"
 
 
@@ -140,9 +139,8 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     for dataset, record in robustness_files().items():
         robustness(dataset, record)
-    azimuths(json.loads((RESULTS / "accuracy-h200.json").read_text(encoding="utf-8"))["results"])
-    if (RESULTS / "poses.json").is_file():
-        poses(json.loads((RESULTS / "poses.json").read_text(encoding="utf-8")))
+    azimuths(read("accuracy-h200.json")["results"])
+    poses(read("poses.json"))
 
 
 if __name__ == "__main__":

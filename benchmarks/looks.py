@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from machine import facts
+from pages import RESULTS
 from reproduce import RECIPES, folder_of, seeds_of
 
 from qcn.data import find
@@ -25,7 +26,7 @@ from qcn.train.settings import settings_from
 from qcn.train.validation import count_errors
 
 DEMO = {"dataset": "viewpoints-demo", "epochs": 18, "batch_size": 27}  # as `make demo`
-ROWS = RECIPES | {
+ROWS = {row: settings for row, settings in RECIPES.items() if "teachers" not in settings} | {
     "demo/qcn-tiny": DEMO | {"model": "qcn-tiny", "loss": "spread", "lr": 0.02},
     "demo/cnn-small": DEMO | {"model": "cnn-small", "loss": "ce", "lr": 0.01},
 }
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
     parser.add_argument("--runs", type=Path, default=Path("runs/looks"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "looks-h200.json")
+    parser.add_argument("--json", type=Path, default=RESULTS / "looks-h200.json")
     arguments = parser.parse_args()
     record = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"results": []}
     for row in arguments.rows:

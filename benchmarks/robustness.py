@@ -19,6 +19,7 @@ import torch
 from corruptions import CORRUPTIONS, EPSILONS, STEPS, corrupted, fooled
 from machine import facts
 from numpy.typing import NDArray
+from pages import RESULTS
 
 from qcn import data
 from qcn.confidence import BINS, calibration_error
@@ -34,7 +35,6 @@ from qcn.shipped import place
 from qcn.train.checkpoint import load_network
 from qcn.zoo import parameter_count
 
-RESULTS = Path(__file__).parent / "results"
 COVERAGES = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 # Sets of pictures of something else; a coloured one takes grey ones too.
 OUTSIDE = {"mnist": ("fashion-mnist",), "fashion-mnist": ("mnist",), "cifar10": ("svhn", "fashion-mnist", "mnist")}

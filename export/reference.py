@@ -214,8 +214,8 @@ def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
     found: Floors = {}
     single = program_answers(program, image)
     for precision in HALVES:
-        rounded = program.at(precision, rest=precision)
         try:
+            rounded = program.at(precision, rest=precision)
             ways = [Rounding(rounded), *([Rounding(rounded, half_sums=True)] if precision == "fp16" else [])]
         except BuildError:
             continue

@@ -264,10 +264,10 @@ class Manifest:
             raise UsageError(f"it has {size:,} bytes; at most {records.LARGEST:,} are read")
         record = records.parse(text, MANIFEST)
         if isinstance(record, dict) and (schema := record.get("schema")) != SCHEMA:
-            text = f"it has schema {schema!r}; this version of qcn reads {SCHEMA}"
+            says = f"it has schema {schema!r}; this version of qcn reads {SCHEMA}"
             if type(schema) is int and schema > SCHEMA:
-                raise NewerBundle(f"{text}: pip install --upgrade qcn-toolkit")
-            raise UsageError(text)
+                raise NewerBundle(f"{says}: pip install --upgrade qcn-toolkit")
+            raise UsageError(says)
         return records.read(Manifest, record, MANIFEST)
 
 

@@ -49,7 +49,8 @@ ELSEWHERE: dict[str, str] = {
     "openvino-weights": "the graph says what these weights are for",
     "executorch": "a .pte file is for ExecuTorch alone to read",
 }
-# Convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`), for OpenVINO in parts.
+# Convolutions of float32 in a capsule layer: the first M-step (`qcn.export.onnx.unrolled`). OpenVINO has two of the
+# three in 4 parts (`qcn.export.onnx.openvino`).
 ROUTING, ROUTING_OF = 3, {"openvino": 9}
 
 
