@@ -45,12 +45,15 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--run", type=Path, help="a run of the full-size QCN, for errors on trained weights")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--only", metavar="TABLE", help="one of inference, training, layers, half and errors")
     arguments = parser.parse_args()
     record: dict[str, Any] = {**facts(), "device": arguments.device}
     if arguments.run:
         _, run = checkpoint.load_network(arguments.run)
         record["trained"] = {"dataset": run.settings.dataset, "epochs": (run.best or run.last).epoch}
     for name, about, measure, *given in variants(arguments):
+        if arguments.only not in (None, name):
+            continue
         try:
             rows = apart(measure, arguments.device, *given)
         except Died as error:
