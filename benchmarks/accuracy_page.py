@@ -3,9 +3,10 @@
 import statistics
 from typing import Any
 
+import counting
 import evidence
 from evidence import asked, by_recipe
-from pages import ROOT, hundredths, percent, read, source, table
+from pages import RESULTS, ROOT, hundredths, percent, read, source, table
 
 from qcn.verify import words
 from qcn.zoo import MODELS, create, parameter_count
@@ -192,6 +193,14 @@ are shown as a density on the sphere; "mean of axes" is the length of their mean
 """
 
 
+def two_ways() -> str:
+    """What benchmarks/looks.py saw; nothing where it was not run."""
+    if not (RESULTS / "looks-h200.json").exists():
+        return ""
+    record = read("looks-h200.json")
+    return counting.section(record, source(record))
+
+
 def page() -> str:
     """docs/results.md."""
     novel = read("novel-viewpoints-h200.json")
@@ -277,7 +286,7 @@ float64. {source(components)}: `python benchmarks/components.py`.
 
 {evidence.components(components["results"])}
 
-{deployers()}{turning_poses()}## Other capsule networks
+{two_ways()}{deployers()}{turning_poses()}## Other capsule networks
 
 Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain protocol:
 five training instances of each category at six azimuths; "familiar" and "novel" both show the other five instances, so

@@ -1,6 +1,7 @@
 """Two ways of counting: the checkpoint that validation chose, or the best of many looks at the test views.
 
-    python benchmarks/looks.py viewpoints-azimuth-pooled/qcn viewpoints-azimuth-pooled/cnn-small --seeds 0-2
+    python benchmarks/looks.py viewpoints-azimuth-pooled/cnn-small-turned --seeds 0-4
+    python benchmarks/looks.py viewpoints-azimuth-pooled/qcn-turned --set iterations=1 --seeds 0-4
     python benchmarks/looks.py demo/qcn-tiny demo/cnn-small --seeds 0-2 --json benchmarks/results/looks-demo.json
 
 Rows of reproduce.py, or the set of `make demo`, are trained once more, and after every epoch the test splits are looked
@@ -10,19 +11,20 @@ code keeps the network with the least test error, and compares networks at equal
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from machine import facts
 from pages import RESULTS
-from reproduce import RECIPES, folder_of, seeds_of
+from reproduce import RECIPES, add_options, changed_by, folder_of, told
 
 from qcn.data import find
 from qcn.devices import pick_device
 from qcn.files import write_text
 from qcn.train.loop import Training, load_once
 from qcn.train.record import Epoch
-from qcn.train.settings import settings_from
+from qcn.train.settings import Settings, settings_from
 from qcn.train.validation import count_errors
 
 DEMO = {"dataset": "viewpoints-demo", "epochs": 18, "batch_size": 27}  # as `make demo`
@@ -47,32 +49,36 @@ class Looked(Training):
         return row
 
 
-def looked(row: str, seed: int, data_dir: Path, out: Path) -> dict[str, Any]:
-    """Train a row, and the errors after each of its epochs."""
-    settings = settings_from("best", **ROWS[row], seed=seed)
+def looked(settings: Settings, data_dir: Path, out: Path) -> dict[str, Any]:
+    """Train with these settings, and the errors after each epoch."""
     training = Looked(settings, load_once(find(settings.dataset), data_dir), out, pick_device("auto"))
     training.looks = []
-    training.run()
-    return {"row": row, "dataset": settings.dataset, "model": settings.model, "seed": seed, "looks": training.looks}
+    run = training.run()
+    return told(asdict(run.settings)) | {"looks": training.looks}
+
+
+def results(file: Path) -> list[dict[str, Any]]:
+    """The runs that are done."""
+    return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", metavar="ROW", choices=ROWS)
-    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
-    parser.add_argument("--runs", type=Path, default=Path("runs/looks"))
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, default=RESULTS / "looks-h200.json")
+    add_options(parser, "runs/looks", RESULTS / "looks-h200.json")
     arguments = parser.parse_args()
-    record = json.loads(arguments.json.read_text(encoding="utf-8")) if arguments.json.exists() else {"results": []}
+    changed, note = changed_by(arguments.set)
     for row in arguments.rows:
         for seed in arguments.seeds:
-            if any((one["row"], one["seed"]) == (row, seed) for one in record["results"]):
+            name = row + note
+            if any((one["row"], one["seed"]) == (name, seed) for one in results(arguments.json)):
                 continue
-            found = looked(row, seed, arguments.data_dir, folder_of(arguments.runs, row, seed))
-            record |= facts() | {"results": [*record["results"], found]}
+            settings = settings_from("best", **ROWS[row] | changed | {"seed": seed})
+            found = looked(settings, arguments.data_dir, folder_of(arguments.runs, name, seed))
+            # Read again: another process may have written meanwhile.
+            record = facts() | {"results": [*results(arguments.json), {"row": name, **found}]}
             write_text(arguments.json, json.dumps(record, indent=1) + "\n")
-            print(f"{row} seed {seed}: the last look {found['looks'][-1]}", flush=True)
+            print(f"{name} seed {seed}: the last look {found['looks'][-1]}", flush=True)
 
 
 if __name__ == "__main__":

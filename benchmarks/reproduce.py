@@ -161,15 +161,26 @@ def seeds_of(text: str) -> list[int]:
     return list(range(int(first), int(last or first) + 1))
 
 
+def add_options(parser: argparse.ArgumentParser, runs: str, results: Path) -> None:
+    """What looks.py takes too: which seeds and settings of the rows, and the places."""
+    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings; named in the row")
+    parser.add_argument("--runs", type=Path, default=Path(runs))
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, default=results)
+
+
+def changed_by(given: list[str]) -> tuple[dict[str, Any], str]:
+    """The settings that --set names, and what the row's name has of them."""
+    changed = {name: json.loads(value) for name, value in (one.split("=", 1) for one in given)}
+    return changed, "".join(f",{one}" for one in given)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="DATASET/MODEL: see --list")
     parser.add_argument("--list", action="store_true", help="show the rows and their settings")
-    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings; named in the row")
-    parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"))
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    add_options(parser, "runs/reproduce", RESULTS)
     arguments = parser.parse_args()
     if unknown := set(arguments.rows) - set(RECIPES):
         parser.error(f"there is no row {min(unknown)}: see --list")
@@ -177,8 +188,7 @@ def main() -> None:
         for row, settings in RECIPES.items():
             print(row, *(f"{name}={value}" for name, value in settings.items() if name != "dataset"))
         return
-    changed = {name: json.loads(value) for name, value in (one.split("=", 1) for one in arguments.set)}
-    note = "".join(f",{one}" for one in arguments.set)
+    changed, note = changed_by(arguments.set)
     for row in arguments.rows:
         for seed in arguments.seeds:
             folder = folder_of(arguments.runs, row + note, seed)

@@ -1,5 +1,6 @@
 """The figures of docs/results.md: what the tables count, and the pictures that are drawn of them."""
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,12 +16,10 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import evidence
-    import figures
-    import poses
-
-    monkeypatch.setattr(figures, "IMAGES", tmp_path)
-    return SimpleNamespace(evidence=evidence, figures=figures, poses=poses)
+    names = ("accuracy_page", "counting", "evidence", "figures", "poses")
+    modules = {name: importlib.import_module(name) for name in names}
+    monkeypatch.setattr(modules["figures"], "IMAGES", tmp_path)
+    return SimpleNamespace(**modules)
 
 
 def rate(error: float) -> dict[str, float]:
@@ -84,6 +83,65 @@ def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: Simpl
     assert "Nowhere" in made.evidence.not_better([run("qcn", 0, 0.1), run("cnn", 0, 0.2)], published)
 
 
+def looks(*errors: tuple[float, float, float, float]) -> list[dict[str, float]]:
+    """After each epoch: training, validation, familiar, novel."""
+    return [dict(zip(("train", "validation", "familiar", "novel"), each, strict=True)) for each in errors]
+
+
+def test_validation_chooses_the_last_of_equal_checkpoints_as_training_does(made: SimpleNamespace) -> None:
+    seen = looks((0.3, 0.1, 0.1, 0.30), (0.2, 0.0, 0.0, 0.25), (0.1, 0.0, 0.0, 0.20), (0.1, 0.1, 0.0, 0.05))
+    assert made.counting.by_validation(seen)["novel"] == 0.20
+    assert made.counting.best_look(seen, "novel") == 0.05
+
+
+def test_the_better_network_is_taken_back_to_where_it_erred_as_the_other_ends(made: SimpleNamespace) -> None:
+    slow = looks((0.5, 0, 0.30, 0.4), (0.4, 0, 0.05, 0.3), (0.3, 0, 0.10, 0.2))
+    fast = looks((0.6, 0, 0.20, 0.5), (0.3, 0, 0.08, 0.4), (0.1, 0, 0.00, 0.1))
+    for ours, theirs in ((slow, fast), (fast, slow)):
+        one, other, chose = made.counting.matched(ours, theirs, "familiar")
+        assert chose and {one["novel"], other["novel"]} == {0.2, 0.4}
+        assert (one is slow[-1]) == (ours is slow)
+    assert made.counting.matched(slow, fast, "train")[:2] == (slow[2], fast[1])
+    assert made.counting.matched(fast, fast, "familiar") == (fast[-1], fast[-1], False)
+
+
+def test_both_ways_of_counting_are_in_the_page(
+    made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made.accuracy_page, "RESULTS", tmp_path)
+    monkeypatch.setattr("pages.RESULTS", tmp_path)
+    assert made.accuracy_page.two_ways() == ""  # was not run
+    ours, theirs, other = (
+        [
+            run(model, seed, 0, augment=augment, **more)
+            | {"looks": looks((0.3, 0, 0, far + 0.1), (end, 0, 0, far + 0.01 * seed), (end, 0.1, 0, far - 0.02))}
+            for seed in range(3)
+        ]
+        for model, augment, end, far, more in (
+            ("qcn", "turned", 0.1, 0.1, {"iterations": 1}),
+            ("cnn-small", "turned", 0.2, 0.2, {}),
+            ("cnn-small", "light", 0.1, 0.5, {}),  # not trained alike: has its own line, and is compared with none
+        )
+    )
+    stamp = {"date": "", "machine": "", "versions": {}, "commit": ""}
+    (tmp_path / "looks-h200.json").write_text(json.dumps(stamp | {"results": ours + theirs[:2] + other}))
+    said = made.accuracy_page.two_ways()
+    every, paired = (part.splitlines() for part in said.split("On novel viewpoints, by the seeds"))
+    begins = "| `viewpoints-azimuth-pooled` | `qcn` | turned, iterations 1 | 30 "
+    assert f"{begins}| familiar | 0.00 ± 0.00 (3) | 0.00 ± 0.00 (3) |" in every
+    assert f"{begins}| novel | 11.00 ± 1.00 (3) | 8.00 ± 0.00 (3) |" in every
+    assert sum("`cnn-small`" in line for line in every) == 4
+    begins, ends = "| `viewpoints-azimuth-pooled`, turned, iterations 1 ", "too few runs for a test |"
+    assert [line for line in paired if line.startswith(begins)] == [
+        f"{begins}| chosen by validation | 10.50 ± 0.71 (2) | 20.50 ± 0.71 (2) | 1.95×, {ends}",
+        f"{begins}| best of all looks | 8.00 ± 0.00 (2) | 18.00 ± 0.00 (2) | 2.25×, {ends}",
+        f"{begins}| at equal familiar error | 8.00 ± 0.00 (2) | 18.00 ± 0.00 (2) | 2.25×, {ends}",
+        f"{begins}| at equal training error | 10.50 ± 0.71 (2) | 18.00 ± 0.00 (2) | 1.71×, {ends}",
+    ]
+    assert "familiar error: in 2 of 2 pairs both end with the same error (0.00 %), matching chooses nothing" in said
+    assert "training error: in 2 of 2 one is taken back to an earlier epoch, at 20.00 %." in said
+
+
 def test_a_pose_that_turns_is_told_from_one_that_does_not(made: SimpleNamespace) -> None:
     azimuth = np.radians(np.arange(0, 360, 20.0))
     still = np.array([0.3, 0.2, 2.0])
@@ -133,5 +191,5 @@ def test_pictures_in_the_page_are_there(made: SimpleNamespace) -> None:
     stored = json.loads((BENCHMARKS / "results" / "poses.json").read_text(encoding="utf-8"))
     made.figures.poses(stored)
     assert (made.figures.IMAGES / "poses.png").stat().st_size > 10_000
-    for name in ("evidence", "figures", "poses"):
+    for name in vars(made):
         sys.modules.pop(name)

@@ -1,5 +1,6 @@
 """Where libqcn and its TensorRT plugin are looked for, and what Python and they must agree on."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from bundles import bundle_of
-from libqcn_load import BAD_ARGUMENT, OK, load
+from bundles import bundle_of, put_manifest
+from libqcn_load import BAD_ARGUMENT, BAD_BUNDLE, OK, load
 
+import qcn
 from qcn import libqcn, limits
 from qcn.errors import MissingError, UsageError
-from qcn.export.bundle import WEIGHTS
+from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.tensorrt import plugin
 from qcn.kernels import native
 from qcn.model import qcn_tiny
@@ -62,6 +64,22 @@ def test_more_threads_than_any_machine_has_are_refused(tmp_path: Path) -> None:
         assert status == BAD_ARGUMENT and f"threads is {threads}, not from 0 to" in said
         with pytest.raises(UsageError, match=f"threads is {threads}"):
             create("native", tmp_path / WEIGHTS, threads=threads).open()
+
+
+@pytest.mark.parametrize("tools", ['{"qcn": "9.1.0"}', '["unknown"]', '{"qcn": 9}', r'{"qcn": "9\u0007"}'])
+def test_python_and_the_library_say_the_same_of_a_newer_bundle(tmp_path: Path, tools: str) -> None:
+    """By which version it was made, as far as that can be read; nothing is to be removed."""
+    folder = bundle_of(tmp_path / "bundle", qcn_tiny(1, 3).eval(), 16, 16).folder
+    record = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    put_manifest(folder, json.dumps(record | {"schema": 99, "tools": json.loads(tools), "new": True}))
+    with pytest.raises(UsageError) as python:
+        Bundle.open(folder)
+    status, said = load(folder)
+    assert status == BAD_BUNDLE and said.replace("libqcn", "qcn") == str(python.value)
+    made = "9.1.0" in tools
+    assert f"it has schema 99, of {'qcn 9.1.0' if made else 'a newer qcn'}; libqcn {qcn.__version__} reads " in said
+    to = " to 9.1.0 or newer" if made else ""
+    assert said.endswith(f": update libqcn{to}, with pip install --upgrade qcn-toolkit")
 
 
 def test_no_more_threads_are_started_than_there_is_work_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/reproduce.py: rows are trained once, in pieces, and their results gathered."""
+"""benchmarks/reproduce.py and looks.py: rows are trained once, in pieces, and their results gathered."""
 
 import json
 import subprocess
@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "reproduce.py"
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def benchmark(script: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, BENCHMARKS / script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def reproduce(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], capture_output=True, text=True, check=False)
+    return benchmark("reproduce.py", *arguments)
 
 
 @pytest.mark.slow
@@ -42,3 +47,25 @@ def test_the_rows_are_listed_and_others_refused() -> None:
     )
     wrong = reproduce("mnist/qnc")
     assert wrong.returncode == 2 and "there is no row mnist/qnc: see --list" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_looks_are_taken_after_every_epoch_of_a_changed_row_and_not_again(data_dir: Path, tmp_path: Path) -> None:
+    results = tmp_path / "looks.json"
+    call = ("mnist/cnn-small", "--seeds", "0-1", "--set", "epochs=2", "batch_size=30")
+    places = ("--data-dir", data_dir, "--runs", tmp_path / "runs", "--json", results)
+    first = benchmark("looks.py", *call, *places)
+    assert first.returncode == 0, first.stderr
+    rows = json.loads(results.read_text())["results"]
+    assert [(row["row"], row["seed"]) for row in rows] == [
+        ("mnist/cnn-small,epochs=2,batch_size=30", seed) for seed in (0, 1)
+    ]
+    for row in rows:
+        assert len(row["looks"]) == row["epochs"] == 2 and row["augment"] == "light"
+        assert all(set(look) == {"train", "validation", "test"} for look in row["looks"])
+        run = json.loads(next((tmp_path / "runs").glob(f"*-seed{row['seed']}/run.json")).read_text())
+        errors = [look["validation"] for look in row["looks"]]  # the best checkpoint is the last of the least
+        assert run["best"]["epoch"] == 2 - errors[::-1].index(min(errors))
+    trained = results.stat().st_mtime_ns
+    assert benchmark("looks.py", *call, *places).stdout == ""
+    assert results.stat().st_mtime_ns == trained

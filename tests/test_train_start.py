@@ -4,6 +4,7 @@ import copy
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from qcn.data.preprocess import preprocess
 from qcn.errors import MissingError, UsageError
 from qcn.train import resume
 from qcn.train.checkpoint import load_network
+from qcn.train.graph import WARM_UP
 from qcn.train.loop import Training
 from qcn.train.losses import distillation, loss_of, softened
 from qcn.train.record import load_run
 from qcn.train.settings import Settings
-from qcn.train.start import start_from
+from qcn.train.start import channels_innermost, start_from
 from qcn.zoo import create
 
 CPU = torch.device("cpu")
@@ -103,6 +105,50 @@ def test_the_loss_of_a_taught_network_is_that_of_distillation(data_dir: Path, tm
         expected = distillation(by_labels, answers, softened(teacher(image)))
     found = taught.run().history[0].train_loss
     assert found == pytest.approx(float(expected), rel=1e-4) and found != pytest.approx(float(by_labels), rel=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_cpu_teachers_answer_in_the_precision_of_the_run(
+    few: Splits, tmp_path: Path, precision: Literal["fp32", "bf16"]
+) -> None:
+    settings, run = Settings("mnist", "cnn-small", batch_size=16, precision=precision), tmp_path / "teacher"
+    Training(replace(settings, model="qcn-tiny"), few, run, CPU).save(best=True)
+    training = Training(replace(settings, teachers=(str(run),)), few, tmp_path / "run", CPU)
+    image = preprocess(torch.from_numpy(few.train.images), training.preprocessing)
+    teacher, _ = load_network(run)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
+        expected = softened(teacher.eval()(image))
+    found = training.taught(image)
+    assert found is not None and found.dtype == torch.float32 and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("model", ["qcn-tiny", "em", "vb", "cnn", "cnn-small", "cnn-wide"])
+def test_a_teacher_answers_the_same_with_its_channels_innermost(model: str) -> None:
+    network, image = create(model, in_channels=1, classes=10).eval(), torch.rand(2, 1, 32, 32)
+    with torch.no_grad():
+        before = network(image).logit
+        channels_innermost(network)
+        assert torch.allclose(network(image).logit, before, rtol=1e-4, atol=1e-4)
+    weights = {name: tensor for name, tensor in network.named_parameters() if tensor.dim() == 4}
+    assert any(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in weights.values())
+    assert all(tensor.is_contiguous() for name, tensor in weights.items() if "rotors" in name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model", ["qcn-tiny", "cnn-wide"])
+def test_on_a_gpu_teachers_answer_in_bfloat16_inside_the_graph(data_dir: Path, tmp_path: Path, model: str) -> None:
+    settings = Settings("mnist", model, epochs=2, batch_size=16)
+    splits, teacher, gpu = load("mnist", data_dir), tmp_path / "teacher", torch.device("cuda")
+    Training(settings, splits, teacher, gpu).run()
+    taught = Training(replace(settings, model="cnn-small", teachers=(str(teacher),)), splits, tmp_path / "run", gpu)
+    image = preprocess(torch.from_numpy(splits.train.images[:16]), taught.preprocessing)
+    with torch.no_grad():
+        exact = softened(load_network(teacher)[0].eval()(image))
+    short = taught.taught(image.to(gpu))
+    assert short is not None and short.dtype == torch.float32
+    assert torch.allclose(short.cpu(), exact, atol=0.02) and not torch.equal(short.cpu(), exact)
+    assert taught.steps_per_epoch > WARM_UP and taught.as_graph
+    assert taught.run().history[-1].train_loss > 0
 
 
 def test_a_teacher_of_other_classes_is_refused(run: Path, few: Splits, tmp_path: Path) -> None:

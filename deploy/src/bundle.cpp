@@ -138,6 +138,8 @@ Manifest read_manifest_once(const std::string& folder, const std::optional<Publi
     check_digest(sha256(text->data(), text->size()), *sums);
     if (key) check_signature(folder, *text, *key);
     return parse_manifest(*text);
+  } catch (const NewerBundle& error) {  // it is whole
+    throw NewerBundle(path + " cannot be read: " + error.what());
   } catch (const Error& error) {
     if (error.status == QCN_BAD_SIGNATURE) throw;
     throw Error(error.status, path + " cannot be read: " + error.what() +

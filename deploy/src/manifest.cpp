@@ -330,13 +330,23 @@ std::vector<std::string> parse_classes(const Json& json) {
   return classes;
 }
 
+// What Python says too (export/bundle/manifest.py).
+std::string of_a_newer_qcn(std::int64_t schema, const Json* tools) {
+  const Json* qcn = tools ? tools->find("qcn") : nullptr;
+  const auto made = qcn ? std::get_if<std::string>(&qcn->value) : nullptr;
+  const bool known = made && printable(*made);
+  return "it has schema " + std::to_string(schema) + ", of " + (known ? "qcn " + *made : "a newer qcn") + "; libqcn " +
+         qcn_version() + " reads schema " + std::to_string(kSchema) + ": update libqcn" +
+         (known ? " to " + *made + " or newer" : "") + ", with pip install --upgrade qcn-toolkit";
+}
+
 void check_schema(const Json& json) {
   const Json& schema = json.at("schema", "the manifest");
   const auto number = std::get_if<std::int64_t>(&schema.value);
   if (number && *number == kSchema) return;
+  if (number && *number > kSchema) throw NewerBundle(of_a_newer_qcn(*number, json.find("tools")));
   refuse((number ? "it has schema " + std::to_string(*number) : "its schema is not a whole number") +
-         "; this version of libqcn, " + qcn_version() + ", reads " + std::to_string(kSchema) +
-         (number && *number > kSchema ? ": a newer libqcn is needed" : ""));
+         "; this version of libqcn, " + qcn_version() + ", reads " + std::to_string(kSchema));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "error.h"
 #include "fit.h"
 #include "signature.h"
 
@@ -60,6 +61,12 @@ struct Manifest {
   double temperature = 1;  // see qcn/confidence.py
   Signature signature;
   std::vector<Artefact> files;
+};
+
+// The bundle was made by a newer version of qcn, and is whole for that.
+class NewerBundle : public Error {
+ public:
+  explicit NewerBundle(const std::string& message) : Error(QCN_BAD_BUNDLE, message) {}
 };
 
 // Both throw Error(QCN_BAD_BUNDLE) with what is wrong.

@@ -264,11 +264,20 @@ class Manifest:
             raise UsageError(f"it has {size:,} bytes; at most {records.LARGEST:,} are read")
         record = records.parse(text, MANIFEST)
         if isinstance(record, dict) and (schema := record.get("schema")) != SCHEMA:
-            says = f"it has schema {schema!r}; this version of qcn reads {SCHEMA}"
             if type(schema) is int and schema > SCHEMA:
-                raise NewerBundle(f"{says}: pip install --upgrade qcn-toolkit")
-            raise UsageError(says)
+                raise NewerBundle(_of_a_newer_qcn(schema, record.get("tools")))
+            raise UsageError(f"it has schema {schema!r}; this version of qcn reads {SCHEMA}")
         return records.read(Manifest, record, MANIFEST)
+
+
+def _of_a_newer_qcn(schema: int, tools: object) -> str:
+    """What libqcn says too (deploy/src/manifest.cpp)."""
+    made = tools.get("qcn") if isinstance(tools, dict) else None
+    known = isinstance(made, str) and made.isprintable()
+    return (
+        f"it has schema {schema}, of {f'qcn {made}' if known else 'a newer qcn'}; qcn {qcn.__version__} reads schema "
+        f"{SCHEMA}: update qcn{f' to {made} or newer' if known else ''}, with pip install --upgrade qcn-toolkit"
+    )
 
 
 def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: str, tools: dict[str, str]) -> Manifest:

@@ -39,7 +39,8 @@ class Settings:
     label_smoothing   share of a label that is spread over all classes; of cross-entropy only
     iterations    of routing; None: the network's own
     init          the run whose weights this one starts from
-    teachers      runs whose answers this one learns beside the labels (`distillation` in `qcn.train.losses`)
+    teachers      runs whose answers this one learns beside the labels (`distillation` in `qcn.train.losses`);
+                  on a GPU they answer in bfloat16, whatever the precision of this one
     size, fit, channels   of a folder of pictures: see `qcn.data.spec.Stored`; None for other data sets
     """
 

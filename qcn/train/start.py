@@ -1,5 +1,6 @@
 """What a run takes from others: their weights to start from (`--init`), their answers to learn (`--teacher`)."""
 
+import torch
 from torch import nn
 
 from qcn.errors import UsageError
@@ -29,12 +30,21 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     return (f"starting from {init}; these layers start anew, since they have another shape: {', '.join(anew)}",)
 
 
-def teachers_of(settings: Settings, record: Run) -> list[nn.Module]:
+def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[nn.Module]:
     """The networks that the run `record` learns from. They must take the same images and know the same classes."""
     teachers = []
     for name in settings.teachers:
         teacher, run = load_network(place(name))
         if (run.classes, run.preprocessing) != (record.classes, record.preprocessing):
             raise UsageError(f"{name} cannot teach this network: it has other classes, or sees its images differently")
-        teachers.append(teacher.eval().requires_grad_(False))
+        teachers.append(teacher.eval().requires_grad_(False).to(device))
+        if device.type == "cuda":
+            channels_innermost(teacher)
     return teachers
+
+
+def channels_innermost(network: nn.Module) -> None:
+    """Lay out the convolutions as tensor cores take them. What they compute is the same."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):  # and not rotors, which have four dimensions too
+            module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
