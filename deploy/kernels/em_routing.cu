@@ -221,7 +221,8 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arith
   r.out_pose = out_pose, r.out_activation = out_activation;
   r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
-  r.parents = shape->parents, r.children = r.places * shape->channels, r.iterations = shape->iterations;
+  r.parents = shape->parents, r.iterations = shape->iterations;
+  r.share = 1.0f / r.parents, r.cost = 2.0f * r.parents / (r.places * shape->channels);
   r.windows = windows(*shape), r.rows = rows(*shape), r.columns = columns(*shape);
   r.channels = shape->channels, r.width = shape->width, r.plane = shape->height * shape->width;
   r.window_width = shape->window_width, r.stride = shape->stride;
