@@ -38,12 +38,14 @@ struct HalfTile {
   static constexpr int kPlaces = kWindows * kAllParents;
   static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
   static constexpr int kAllStageFloats = kStages * kStageFloats;
-  static constexpr int kBufferFloats = std::max(kAllStageFloats, kAllSumFloats);
+  static constexpr bool kApart = kCluster > 1;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : 0;
+  static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
   static constexpr int kStateFloats = 9 * kPlaces;  // means, offsets and weights
   static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
 
   static_assert(kPaddedChildren % (2 * kPairs) == 0 && kPairs % kSplits == 0);
-  static_assert(kCluster == 1 || kSplits > 1);  // the cluster's sums go where the second split's were
+  static_assert(kCluster == 1 || kChildWarps > 1);  // the Gaussians go where the second warp's sums were
 
   static constexpr bool kScaled = true;
   static constexpr float kMassScale = 4096.0f;

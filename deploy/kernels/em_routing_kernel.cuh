@@ -60,7 +60,7 @@ struct Block {
   __device__ static int first_window() { return blockIdx.x / T::kCluster * T::kWindows; }
   __device__ static int rank() { return blockIdx.x % T::kCluster; }
   // The sums of some warps, the first's, and then the next Gaussians.
-  __device__ float* moments(int of_child_warp) const { return buffer + of_child_warp * T::kSumFloats; }
+  __device__ float* moments(int of_child_warp) const { return buffer + T::kSumsAt + of_child_warp * T::kSumFloats; }
   __device__ float* next() const { return moments(T::kCluster > 1); }
   __device__ int moment(int m, int v) const {
     return m * T::kPlaces + window[v] * T::kAllParents + kParents * parent_lane;
@@ -237,10 +237,12 @@ struct Block {
 #pragma unroll
       for (int p = 0; p < kParents; ++p) sums[v][p] = Sums{};
     }
-    const int steps = (r.places * r.groups * kGroup + T::kStep - 1) / T::kStep;
-    int copied = 0, computed = 0;  // stages
+    const int all = (r.places * r.groups * kGroup + T::kStep - 1) / T::kStep;
+    const int steps = (all - rank() + T::kCluster - 1) / T::kCluster;  // of this block
+    const bool still = T::kApart && steps <= T::kStages && (!kFirst || kShifted);  // in shared memory since the first
+    int copied = 0, computed = 0;                                                  // stages
     const auto copy_next = [&](int step) {
-      if (step < steps) copy_step(step, buffer + copied * T::kStageFloats);
+      if (step < steps && !still) copy_step(rank() + step * T::kCluster, buffer + copied * T::kStageFloats);
       __pipeline_commit();
       copied = copied + 1 < T::kStages ? copied + 1 : 0;
     };
@@ -308,6 +310,7 @@ struct Block {
     }
     const int first = add_lanes<kV * kParents / 2, 16>(x);
     constexpr int kKept = kV * kParents > T::kChildLanes ? kV * kParents / T::kChildLanes : 1;
+    if (T::kCluster > 1) cluster_wait();  // for those who read the last sums
     __syncthreads();
     float* own = moments(split / T::kChildLanes) + window[0] * T::kAllParents + kParents * parent_lane;
 #pragma unroll
@@ -336,7 +339,11 @@ struct Block {
         }
         moments(0)[n] = total[0];
       }
-      T::kCluster > 1 ? cluster_barrier() : __syncthreads();
+      if constexpr (T::kCluster > 1) {
+        cluster_arrive(), cluster_wait();
+      } else {
+        __syncthreads();
+      }
     }
   }
 
@@ -464,25 +471,29 @@ struct Block {
   // `sweep(first, shifted)` is this block's, or that of em_routing_half.cuh.
   template <class Sweep>
   __device__ void run(const Sweep& sweep) {
+    if (T::kCluster > 1) cluster_arrive();  // waited for in add_splits()
     bool shifted = false;
     for (int iteration = 0;;) {
       const bool first = iteration == 0, last = iteration + 1 == r.iterations;
       sweep(first, shifted);
       add_splits();
       const bool lost = m_step(first, shifted, last);
-      if (T::kCluster > 1) cluster_barrier();
-      if (__syncthreads_or(lost && !shifted)) {
+      const bool again = __syncthreads_or(lost && !shifted);
+      if (T::kCluster > 1) cluster_arrive();
+      if (again) {
         shifted = true;
         shift_to_next(first);
       } else if (last) {
         write();
+        __syncwarp();
+        if (T::kCluster > 1) cluster_wait();  // other blocks may still read this one's sums
         return;
       } else {
         shifted = false;
         ++iteration;
         load_next();
       }
-      __syncthreads();  // all threads are past reading what the next sweep writes
+      if (!T::kApart) __syncthreads();  // all threads are past reading what the next sweep writes
     }
   }
 
@@ -553,6 +564,9 @@ __device__ void route_in_single(Block<T>& block) {
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksPerSM) route(const __grid_constant__ Routing routing) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900  // no clusters
+  if constexpr (T::kCluster > 1) return;
+#endif
   extern __shared__ float4 shared[];
   Block<T> block(routing, reinterpret_cast<float*>(shared));
   route_in_single(block);

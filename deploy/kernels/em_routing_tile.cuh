@@ -37,7 +37,8 @@ struct Routing {
   uint32_t groups_inverse, window_width_inverse;     // see divide()
 };
 
-template <int kParentLanes_, int kWindowLanes_, int kWindowsPerThread, int kWindowWarps, int kChildWarps_, int kStages_>
+template <int kParentLanes_, int kWindowLanes_, int kWindowsPerThread, int kWindowWarps, int kChildWarps_, int kStages_,
+          int kCluster_ = 1>
 struct Tile {
   static constexpr int kParentLanes = kParentLanes_, kWindowLanes = kWindowLanes_, kStages = kStages_;
   static constexpr int kV = kWindowsPerThread;  // their index is v, as a thread's parents' is p and an axis is h
@@ -53,20 +54,25 @@ struct Tile {
   // and n^1, or lanes n and n^2, read the same: so lanes n and n^1 have the same parents, hence rotors, in two windows
   // where there are two, and lanes n and n^2 the same window, hence poses.
   static constexpr int kParentBit = kWindowLanes > 1 ? 2 : 1;
-  static constexpr int kCluster = 1;
+  static constexpr int kCluster = kCluster_;
   static constexpr int kRotorFloats = 9 * kAllParents;  // of a child
   static constexpr int kStageFloats = kStep * (kRotorFloats + 4 * kWindows);
   static constexpr int kAllStageFloats = kStages * kStageFloats;
   static constexpr int kPlaces = kWindows * kAllParents;  // of a moment
   static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
-  static constexpr int kBufferFloats = std::max(kAllStageFloats, kAllSumFloats);  // stages in a sweep, sums after it
-  static constexpr int kStateFloats = 6 * kPlaces;                                // means and offsets
+  // Stages in a sweep and sums after it are in the same memory, unless there are few sums, or other blocks of the cluster
+  // may still be reading them.
+  static constexpr bool kApart = kCluster > 1 || kChildLanes > 1;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : 0;
+  static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
+  static constexpr int kStateFloats = 6 * kPlaces;  // means and offsets
   static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
   // Eight warps a multiprocessor: two windows a thread need more than the 168 registers that twelve warps would leave.
   static constexpr int kBlocksPerSM = 256 / kThreads;
 
   static_assert(kPaddedChildren % kStep == 0 && kStep % kSplits == 0);
   static_assert(kThreads % kWindows == 0 && kStep % kGroup == 0);
+  static_assert(kCluster == 1 || kChildWarps > 1);  // the Gaussians go where the second warp's sums were
 
   // Nothing is scaled, and nothing rounded.
   static constexpr bool kScaled = false;

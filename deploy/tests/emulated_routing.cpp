@@ -134,6 +134,16 @@ int main(int argc, char** argv) {
   }
   right &= check<Tile<4, 8, 2, 2, 2, 2>>(all[0]);
   right &= check<Tile<4, 2, 2, 1, 8, 2>>(all[0]);
+  // Clusters whose blocks have several steps, one, and some none; a guard that trips.
+  for (int i : {0, 4, 21}) {
+    if (all[i].shape.parents <= 8) {
+      right &= check<Tile<2, 1, 2, 1, 8, 3, 4>>(all[i]);
+    } else {
+      right &= check<Tile<4, 1, 2, 1, 8, 3, 4>>(all[i]) && check<Tile<4, 1, 2, 1, 8, 3, 8>>(all[i]);
+    }
+  }
+  right &= check<HalfTile<1, 4, 2, 2>>(all[0]);
+  right &= check<HalfTile<1, 8, 8, 1>>(all[21]);
   right &= check<HalfTile<4, 1, 1, 2>>(all[1], true);
   right &= check<HalfTile<1, 8, 8, 1>>(all[1]);
   return right ? 0 : 1;
