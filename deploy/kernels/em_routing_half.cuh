@@ -39,7 +39,7 @@ struct HalfTile {
   static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
   static constexpr int kAllStageFloats = kStages * kStageFloats;
   static constexpr bool kApart = kCluster > 1;
-  static constexpr int kSumsAt = kApart ? kAllStageFloats : 0;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : kStageFloats;
   static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
   static constexpr int kStateFloats = 9 * kPlaces;  // means, offsets and weights
   static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
@@ -165,20 +165,24 @@ struct HalfSweep {
     *reinterpret_cast<uint4*>(to) = make_uint4(x[0], x[1], x[2], x[3]);
   }
 
+  __device__ int steps() const { return (r.places * r.groups * kGroup + 2 * T::kPairs - 1) / (2 * T::kPairs); }
+
+  __device__ void start(int step, float* stage) {
+    if (step >= steps()) return;
+    copy_rotors(step, stage);
+    __pipeline_commit();
+    fetch_poses(step);
+  }
+
+  // A sweep's first step, before the sweep.
+  __device__ void begin() { start(block.rank(), block.buffer); }
+
   // The children of all steps; `add` adds a pair, given its rotors and the stage's poses.
   template <bool kFirst, class Add>
   __device__ void over_children(const Add& add) {
-    const int steps = (r.places * r.groups * kGroup + 2 * T::kPairs - 1) / (2 * T::kPairs);
     int step = block.rank(), stage = 0;
-    const auto start = [&](int next, float* to) {
-      if (next >= steps) return;
-      copy_rotors(next, to);
-      __pipeline_commit();
-      fetch_poses(next);
-    };
-    start(step, block.buffer);
-    if (step < steps) store_poses<kFirst>(block.buffer);
-    for (; step < steps; step += T::kCluster) {
+    if (step < steps()) store_poses<kFirst>(block.buffer);
+    for (; step < steps(); step += T::kCluster) {
       __pipeline_wait_prior(0);
       __syncthreads();
       float* current = block.buffer + stage * T::kStageFloats;
@@ -189,7 +193,7 @@ struct HalfSweep {
       for (int pair = block.split; pair < T::kPairs; pair += T::kSplits) {
         add(current + pair * kPairFloats, current + T::kPairs * kPairFloats, pair);
       }
-      if (step + T::kCluster < steps) store_poses<kFirst>(other);
+      if (step + T::kCluster < steps()) store_poses<kFirst>(other);
     }
   }
 
@@ -447,13 +451,14 @@ struct HalfSweep {
 template <class T>
 __device__ void route_in_half(Block<T>& block) {
   HalfSweep<T> half(block);
-  block.run([&](bool first, bool shifted) {
+  const auto sweep = [&](bool first, bool shifted) {
     if (first) {
       shifted ? half.template weigh<true, true>() : half.first();
     } else {
       shifted ? half.template weigh<false, true>() : half.template weigh<false, false>();
     }
-  });
+  };
+  block.run([&](bool) { half.begin(); }, sweep);
 }
 
 template <class T>

@@ -230,6 +230,24 @@ struct Block {
     return x;
   }
 
+  // Copies a step that is not among the stages yet; `at_first`: before the first sweep, or in it. A block whose steps all
+  // have a stage of their own copies them but once.
+  __device__ void copy_next(int step, int steps, int stage, bool at_first) const {
+    const bool kept = T::kApart && steps <= T::kStages && !at_first;
+    if (step < steps && !kept) copy_step(rank() + step * T::kCluster, buffer + stage * T::kStageFloats);
+    __pipeline_commit();
+  }
+  __device__ int steps() const {
+    const int all = (r.places * r.groups * kGroup + T::kStep - 1) / T::kStep;
+    return (all - rank() + T::kCluster - 1) / T::kCluster;  // of this block
+  }
+
+  // A sweep's first steps, before the sweep.
+  __device__ void begin(bool first) const {
+#pragma unroll 1
+    for (int step = 0; step < T::kStages - 1; ++step) copy_next(step, steps(), step, first);
+  }
+
   template <bool kFirst, bool kShifted>
   __device__ void sweep() {
 #pragma unroll
@@ -237,21 +255,13 @@ struct Block {
 #pragma unroll
       for (int p = 0; p < kParents; ++p) sums[v][p] = Sums{};
     }
-    const int all = (r.places * r.groups * kGroup + T::kStep - 1) / T::kStep;
-    const int steps = (all - rank() + T::kCluster - 1) / T::kCluster;  // of this block
-    const bool still = T::kApart && steps <= T::kStages && (!kFirst || kShifted);  // in shared memory since the first
-    int copied = 0, computed = 0;                                                  // stages
-    const auto copy_next = [&](int step) {
-      if (step < steps && !still) copy_step(rank() + step * T::kCluster, buffer + copied * T::kStageFloats);
-      __pipeline_commit();
-      copied = copied + 1 < T::kStages ? copied + 1 : 0;
-    };
-#pragma unroll 1
-    for (int step = 0; step < T::kStages - 1; ++step) copy_next(step);
+    const int steps = this->steps();
+    int copied = T::kStages - 1, computed = 0;  // stages
     for (int step = 0; step < steps; ++step) {
       __pipeline_wait_prior(T::kStages - 2);
       __syncthreads();
-      copy_next(step + T::kStages - 1);
+      copy_next(step + T::kStages - 1, steps, copied, kFirst && !kShifted);
+      copied = copied + 1 < T::kStages ? copied + 1 : 0;
       const float* stage = buffer + computed * T::kStageFloats;
       const float* rotor = stage + split * T::kRotorFloats + kParents * parent_lane;
       const float* poses = stage + T::kStep * T::kRotorFloats + split * 4 * T::kWindows;
@@ -311,7 +321,6 @@ struct Block {
     const int first = add_lanes<kV * kParents / 2, 16>(x);
     constexpr int kKept = kV * kParents > T::kChildLanes ? kV * kParents / T::kChildLanes : 1;
     if (T::kCluster > 1) cluster_wait();  // for those who read the last sums
-    __syncthreads();
     float* own = moments(split / T::kChildLanes) + window[0] * T::kAllParents + kParents * parent_lane;
 #pragma unroll
     for (int i = 0; i < kKept; i += kKept < kParents ? 1 : kParents) {
@@ -468,14 +477,18 @@ struct Block {
     }
   }
 
-  // `sweep(first, shifted)` is this block's, or that of em_routing_half.cuh.
-  template <class Sweep>
-  __device__ void run(const Sweep& sweep) {
+  // `begin(first)` and `sweep(first, shifted)` are this block's, or those of em_routing_half.cuh. The first steps of a
+  // sweep are on their way while the one before is added up.
+  template <class Begin, class Sweep>
+  __device__ void run(const Begin& begin, const Sweep& sweep) {
+    begin(true);
     if (T::kCluster > 1) cluster_arrive();  // waited for in add_splits()
     bool shifted = false;
     for (int iteration = 0;;) {
       const bool first = iteration == 0, last = iteration + 1 == r.iterations;
       sweep(first, shifted);
+      __syncthreads();  // all threads are past the stages
+      if (!last) begin(false);
       add_splits();
       const bool lost = m_step(first, shifted, last);
       const bool again = __syncthreads_or(lost && !shifted);
@@ -483,6 +496,7 @@ struct Block {
       if (again) {
         shifted = true;
         shift_to_next(first);
+        if (last) begin(false);
       } else if (last) {
         write();
         __syncwarp();
@@ -493,7 +507,6 @@ struct Block {
         ++iteration;
         load_next();
       }
-      if (!T::kApart) __syncthreads();  // all threads are past reading what the next sweep writes
     }
   }
 
@@ -553,13 +566,14 @@ struct Block {
 
 template <class T>
 __device__ void route_in_single(Block<T>& block) {
-  block.run([&](bool first, bool shifted) {
+  const auto sweep = [&](bool first, bool shifted) {
     if (first) {
       shifted ? block.template sweep<true, true>() : block.template sweep<true, false>();
     } else {
       shifted ? block.template sweep<false, true>() : block.template sweep<false, false>();
     }
-  });
+  };
+  block.run([&](bool first) { block.begin(first); }, sweep);
 }
 
 template <class T>

@@ -60,10 +60,10 @@ struct Tile {
   static constexpr int kAllStageFloats = kStages * kStageFloats;
   static constexpr int kPlaces = kWindows * kAllParents;  // of a moment
   static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
-  // Stages in a sweep and sums after it are in the same memory, unless there are few sums, or other blocks of the cluster
-  // may still be reading them.
+  // Stages in a sweep and sums after it are in the same memory, but for the first stage, which is filled for the next
+  // sweep meanwhile; unless there are few sums, or other blocks of the cluster may still be reading them.
   static constexpr bool kApart = kCluster > 1 || kChildLanes > 1;
-  static constexpr int kSumsAt = kApart ? kAllStageFloats : 0;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : kStageFloats;
   static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
   static constexpr int kStateFloats = 6 * kPlaces;  // means and offsets
   static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
@@ -72,6 +72,7 @@ struct Tile {
 
   static_assert(kPaddedChildren % kStep == 0 && kStep % kSplits == 0);
   static_assert(kThreads % kWindows == 0 && kStep % kGroup == 0);
+  static_assert(kApart || kStages == 2);
   static_assert(kCluster == 1 || kChildWarps > 1);  // the Gaussians go where the second warp's sums were
 
   // Nothing is scaled, and nothing rounded.
