@@ -21,6 +21,10 @@ namespace {
 template <class T>
 struct Block {
   static constexpr int kV = T::kV;
+  // Of the M-step.
+  static constexpr int kLanes = T::kAllParents < 32 ? T::kAllParents : 32, kPerLane = T::kAllParents / kLanes;
+  static constexpr int kWorkers = T::kWindows * kLanes, kPasses = (kWorkers + T::kThreads - 1) / T::kThreads;
+  static constexpr bool kAddFirst = T::kChildWarps > 1 && (T::kCluster > 1 || kWorkers < T::kThreads);
   const Routing& r;
   // Shared memory. means: what the sums are about; offsets: see add_child(); weights: where sums are scaled by them.
   float *buffer, *means, *offsets, *weights, *betas;
@@ -44,10 +48,6 @@ struct Block {
 #pragma unroll
     for (int v = 0; v < kV; ++v) window[v] = first + v * T::kWindowLanes;
 
-    for (int j = threadIdx.x; j < T::kAllParents; j += T::kThreads) {
-      betas[j] = j < r.parents ? r.beta_u[j] : 0.0f;
-      betas[T::kAllParents + j] = j < r.parents ? r.beta_a[j] : 0.0f;
-    }
     const int n = min(static_cast<int>(first_window() + threadIdx.x % T::kWindows), r.windows - 1);
     const int column = n % r.columns, row = n / r.columns % r.rows;
     const int64_t image = n / r.columns / r.rows * static_cast<int64_t>(r.channels) * r.plane;
@@ -310,7 +310,8 @@ struct Block {
   }
 
   // Adds the sums of all threads that share out a window's children, always in the same order: of the lanes, then of
-  // the warps. A block's whole is then in moments(0), and other blocks of the cluster may read it.
+  // the warps. If kAddFirst, a block's whole is then in moments(0), and other blocks of the cluster may read it; else the
+  // M-step adds the warps'.
   __device__ void add_splits() {
     float x[kV * kParents][kMoments];
 #pragma unroll
@@ -336,18 +337,8 @@ struct Block {
       }
     }
     __syncthreads();
-    if constexpr (T::kChildWarps > 1) {
-      for (int n = threadIdx.x; n < T::kSumFloats; n += T::kThreads) {
-        float total[T::kChildWarps];
-#pragma unroll
-        for (int w = 0; w < T::kChildWarps; ++w) total[w] = moments(w)[n];
-#pragma unroll
-        for (int w = T::kChildWarps / 2; w > 0; w /= 2) {
-#pragma unroll
-          for (int i = 0; i < w; ++i) total[i] += total[i + w];
-        }
-        moments(0)[n] = total[0];
-      }
+    if constexpr (kAddFirst) {
+      for (int n = threadIdx.x; n < T::kSumFloats; n += T::kThreads) moments(0)[n] = of_warps(n);
       if constexpr (T::kCluster > 1) {
         cluster_arrive(), cluster_wait();
       } else {
@@ -356,7 +347,19 @@ struct Block {
     }
   }
 
-  // What a thread has of a moment, in its block or in all blocks of the cluster.
+  __device__ float of_warps(int n) const {
+    float total[T::kChildWarps];
+#pragma unroll
+    for (int w = 0; w < T::kChildWarps; ++w) total[w] = moments(w)[n];
+#pragma unroll
+    for (int w = T::kChildWarps / 2; w > 0; w /= 2) {
+#pragma unroll
+      for (int i = 0; i < w; ++i) total[i] += total[i + w];
+    }
+    return total[0];
+  }
+
+  // Of all warps, in all blocks of the cluster.
   __device__ float whole(int n) const {
     if constexpr (T::kCluster > 1) {
       float total[T::kCluster];
@@ -366,14 +369,12 @@ struct Block {
       for (int of = 1; of < T::kCluster; ++of) total[0] += total[of];
       return total[0];
     } else {
-      return moments(0)[n];
+      return kAddFirst ? moments(0)[n] : of_warps(n);
     }
   }
 
   // From sums about the means to the next Gaussians, a lane for each parent of a window or, of 64 parents, for two. The
   // last Gaussians have z for a prior. Returns whether a mean has gone so far that digits were lost.
-  static constexpr int kLanes = T::kAllParents < 32 ? T::kAllParents : 32, kPerLane = T::kAllParents / kLanes;
-  static constexpr int kWorkers = T::kWindows * kLanes, kPasses = (kWorkers + T::kThreads - 1) / T::kThreads;
   __device__ static int place(int n, int k) { return n / kLanes * T::kAllParents + n % kLanes + k * kLanes; }
 
   __device__ bool m_step(bool first, bool shifted, bool last) const {
@@ -482,6 +483,10 @@ struct Block {
   template <class Begin, class Sweep>
   __device__ void run(const Begin& begin, const Sweep& sweep) {
     begin(true);
+    for (int j = threadIdx.x; j < T::kAllParents; j += T::kThreads) {
+      betas[j] = j < r.parents ? r.beta_u[j] : 0.0f;
+      betas[T::kAllParents + j] = j < r.parents ? r.beta_a[j] : 0.0f;
+    }
     if (T::kCluster > 1) cluster_arrive();  // waited for in add_splits()
     bool shifted = false;
     for (int iteration = 0;;) {
