@@ -27,8 +27,9 @@ struct Device {
 };
 
 // Microseconds of a sweep on an H200: for each round of thread blocks, and more if they are clusters; for each child of
-// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, which every block reads its
-// share of. Half precision reads them faster than it needs them. A cluster in single precision was not measured: half's.
+// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, of which every block of a
+// cluster reads a share. Half precision reads them faster than it needs them. In single precision no cluster has been
+// measured yet: the price is half precision's.
 using Cost = std::array<double, 5>;
 constexpr Cost kSingleCost = {4.94, 1.2, 0.0653, 0.0341, 0.00749};
 constexpr Cost kHalfCost = {6.84, 1.2, 0.0913, 0.0176, 0.0};

@@ -84,8 +84,8 @@ __device__ void product(float (&)[4], Half2, Half2, Half2);
 __device__ void product(float (&)[4], Half2, Half2, Half2, Half2, Half2);
 #endif
 
-// Blocks of a cluster run at a time and can read each other's shared memory. What a thread did before it arrived is done
-// for those who waited until all threads had arrived.
+// Blocks of a cluster run at a time and can read each other's shared memory. A thread that has waited sees what all had
+// done when they arrived.
 __device__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

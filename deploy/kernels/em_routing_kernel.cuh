@@ -10,7 +10,8 @@
 // so that the softmax is a few shuffles. The other lanes and warps take other windows (many windows: all of them read
 // the same rotors) or other children of the same windows (few windows: their sums are added at the end of a sweep,
 // always in the same order). Rotors and poses come through shared memory, in steps of some children, copied while the
-// step before is computed.
+// step before is computed. The M-step is done once for each parent of a window, by a lane of its own, and the Gaussians
+// come back to all threads through shared memory.
 #ifndef QCN_KERNELS_EM_ROUTING_KERNEL_CUH
 #define QCN_KERNELS_EM_ROUTING_KERNEL_CUH
 
@@ -230,8 +231,8 @@ struct Block {
     return x;
   }
 
-  // Copies a step that is not among the stages yet; `at_first`: before the first sweep, or in it. A block whose steps all
-  // have a stage of their own copies them but once.
+  // Copies a step that is not among the stages yet; `at_first`: before the first sweep, or in it. A block whose steps
+  // all have a stage of their own copies them once.
   __device__ void copy_next(int step, int steps, int stage, bool at_first) const {
     const bool kept = T::kApart && steps <= T::kStages && !at_first;
     if (step < steps && !kept) copy_step(rank() + step * T::kCluster, buffer + stage * T::kStageFloats);
@@ -310,8 +311,8 @@ struct Block {
   }
 
   // Adds the sums of all threads that share out a window's children, always in the same order: of the lanes, then of
-  // the warps. If kAddFirst, a block's whole is then in moments(0), and other blocks of the cluster may read it; else the
-  // M-step adds the warps'.
+  // the warps. If kAddFirst, a block's whole is then in moments(0), and other blocks of the cluster may read it; else
+  // the M-step adds the warps'.
   __device__ void add_splits() {
     float x[kV * kParents][kMoments];
 #pragma unroll

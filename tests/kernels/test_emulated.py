@@ -1,5 +1,5 @@
-"""What the CUDA kernels compute is checked without a GPU: deploy/tests/emulated_device.h runs their own source on a CPU,
-lane by lane, and float16 is rounded as the GPU rounds it.
+"""What the CUDA kernels compute is checked without a GPU: deploy/tests/emulated_device.h runs their own source on a
+CPU, lane by lane, and float16 is rounded as the GPU rounds it.
 
 On a GPU deploy/tests/cuda_routing.cu checks the same cases, on every tile. Which tile and which arithmetic the kernels
 choose for the QCN's layers is compared with the times that were measured.
