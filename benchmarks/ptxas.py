@@ -77,8 +77,7 @@ def registers(architectures: list[str], library: Path) -> list[dict[str, Any]]:
             (window_warps, child_warps, cluster, *_), stages = numbers, 2
             parent_lanes, window_lanes, per_thread = 4, 8, 2
         else:
-            parent_lanes, window_lanes, per_thread, window_warps, child_warps, stages = numbers
-            cluster = 1
+            parent_lanes, window_lanes, per_thread, window_warps, child_warps, stages, cluster = numbers
         if int(architecture) < (90 if cluster > 1 else 80 if kernel == "route_half" else 0):
             continue  # an empty kernel: never called there
         rows.append(

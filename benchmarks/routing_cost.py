@@ -4,7 +4,8 @@
 
 FILE: what `deploy/tests/cuda_routing --sweep --json FILE` wrote on an H200; benchmarks/results/routing-cuda-cpp.json if
 none is named. Needs g++, not a GPU. Least squares of relative errors, over tiles that take at most twice as long as the
-fastest: the others are never chosen. Copy the constants to the header if they differ.
+fastest: the others are never chosen. Copy the constants to the header, and to the table of docs/kernels.md, if they
+differ. What no row of FILE pays for keeps the header's price.
 """
 
 import ctypes
@@ -88,8 +89,10 @@ def fitted(costs: Costs, rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
         for _, of_layer in groups(these, "layer", "batch"):
             near += [row for row in of_layer if row["us"] <= 2 * min(r["us"] for r in of_layer)]
         relative = np.array([costs.paid(row) / row["us"] for row in near])
-        prices = np.linalg.lstsq(relative, np.ones(len(near)), rcond=None)[0]
-        found[arithmetic] = np.array([float(f"{price:.3g}") if abs(price) > 1e-9 else 0.0 for price in prices])
+        seen = relative.any(axis=0)
+        found[arithmetic] = costs.prices()[arithmetic]
+        prices = np.linalg.lstsq(relative[:, seen], np.ones(len(near)), rcond=None)[0]
+        found[arithmetic][seen] = [float(f"{price:.3g}") for price in prices]
     return found
 
 

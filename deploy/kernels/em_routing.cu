@@ -23,9 +23,9 @@ Variant variant(void (*kernel)(Routing) = route<T>) {
   return {kernel, {T::kWindows, T::kSplits, T::kThreads, T::kStages, T::kSharedBytes, T::kCluster}};
 }
 
-constexpr int kTiles = 5;  // of either arithmetic
+constexpr int kTiles = 7;  // of either arithmetic
 
-// From many windows a block to few.
+// From many windows a block to few, then clusters, of at most 16 parents.
 template <int kParentLanes>
 Variant variant(int tile) {
   constexpr int kLanes = 32 / kParentLanes;
@@ -38,8 +38,16 @@ Variant variant(int tile) {
       return variant<Tile<kParentLanes, (kLanes + 3) / 4, 2, 1, 8, 2>>();
     case 3:
       return variant<Tile<kParentLanes, 1, 2, 1, 8, 3>>();
-    default:
+    case 4:
       return variant<Tile<kParentLanes, 1, 2, 1, 4, 3>>();
+    default:
+      if constexpr (kParentLanes > 4) {
+        return {};
+      } else if (tile == 5) {
+        return variant<Tile<kParentLanes, 1, 2, 1, 8, 3, 4>>();
+      } else {
+        return variant<Tile<kParentLanes, 1, 2, 1, 8, 3, 8>>();
+      }
   }
 }
 
@@ -48,7 +56,7 @@ Variant half_variant() {
   return variant<T>(route_half<T>);
 }
 
-// The same for half precision; the last is for devices with clusters.
+// The same for half precision.
 Variant half_variant(int tile) {
   switch (tile) {
     case 0:
@@ -59,8 +67,12 @@ Variant half_variant(int tile) {
       return half_variant<HalfTile<1, 4, 1, 2>>();
     case 3:
       return half_variant<HalfTile<1, 8, 1, 1>>();
-    default:
+    case 4:
       return half_variant<HalfTile<1, 8, 8, 1>>();
+    case 5:
+      return half_variant<HalfTile<1, 8, 2, 1>>();
+    default:
+      return half_variant<HalfTile<1, 4, 2, 2>>();
   }
 }
 
@@ -119,7 +131,8 @@ bool has(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const Devic
 }
 
 bool fits(const qcn_cuda_routing_tile& tile, const Device& device) {
-  return tile.shared_bytes <= device.shared_per_block && (tile.cluster == 1 || device.capability >= 9);
+  return tile.threads > 0 && tile.shared_bytes <= device.shared_per_block &&
+         (tile.cluster == 1 || device.capability >= 9);
 }
 
 struct Choice {
@@ -186,8 +199,7 @@ qcn_cuda_routing_tile qcn_cuda_routing_describe(const qcn_routing_shape* shape, 
 int qcn_cuda_routing_fits(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int tile) {
   Device device;
   const qcn_cuda_routing_tile described = qcn_cuda_routing_describe(shape, arithmetic, tile);
-  return described.threads > 0 && current(&device) == cudaSuccess && has(*shape, arithmetic, device) &&
-         fits(described, device);
+  return valid(shape) && current(&device) == cudaSuccess && has(*shape, arithmetic, device) && fits(described, device);
 }
 
 int qcn_cuda_routing_choose(const qcn_routing_shape* shape, qcn_cuda_arithmetic arithmetic, int* tile) {
@@ -221,7 +233,8 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arith
   r.out_pose = out_pose, r.out_activation = out_activation;
   r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
-  r.parents = shape->parents, r.children = r.places * shape->channels, r.iterations = shape->iterations;
+  r.parents = shape->parents, r.iterations = shape->iterations;
+  r.share = 1.0f / r.parents, r.cost = 2.0f * r.parents / (r.places * shape->channels);
   r.windows = windows(*shape), r.rows = rows(*shape), r.columns = columns(*shape);
   r.channels = shape->channels, r.width = shape->width, r.plane = shape->height * shape->width;
   r.window_width = shape->window_width, r.stride = shape->stride;

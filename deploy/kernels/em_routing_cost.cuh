@@ -27,10 +27,11 @@ struct Device {
 };
 
 // Microseconds of a sweep on an H200: for each round of thread blocks, and more if they are clusters; for each child of
-// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, which every block reads.
-// Half precision reads them faster than it needs them.
+// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, of which every block of a
+// cluster reads a share. Half precision reads them faster than it needs them. In single precision no cluster has been
+// measured yet: the price is half precision's.
 using Cost = std::array<double, 5>;
-constexpr Cost kSingleCost = {4.94, 0.0, 0.0653, 0.0341, 0.00749};
+constexpr Cost kSingleCost = {4.94, 1.2, 0.0653, 0.0341, 0.00749};
 constexpr Cost kHalfCost = {6.84, 1.2, 0.0913, 0.0176, 0.0};
 
 // How often each of them is paid. Eight warps fill a multiprocessor: registers leave room for no more.
@@ -43,7 +44,7 @@ Cost counts(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const qc
   const double of_thread = double(children(s)) / (tile.cluster * tile.splits);
   const double rotors = arithmetic == QCN_CUDA_HALF ? 0 : children(s) * 9.0 * kParents * parent_lanes(s.parents) / 256;
   Cost paid = {rounds, rounds * (tile.cluster > 1), rounds * of_thread, blocks * tile.threads / 32 * of_thread,
-               blocks * rotors};
+               blocks * rotors / tile.cluster};
   for (double& each : paid) each *= s.iterations;
   return paid;
 }

@@ -84,10 +84,16 @@ __device__ void product(float (&)[4], Half2, Half2, Half2);
 __device__ void product(float (&)[4], Half2, Half2, Half2, Half2, Half2);
 #endif
 
-// Blocks of a cluster run at a time and can read each other's shared memory.
-__device__ void cluster_barrier() {
+// Blocks of a cluster run at a time and can read each other's shared memory. A thread that has waited sees what all had
+// done when they arrived.
+__device__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+}
+__device__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 __device__ float load_from_block(const float* shared, [[maybe_unused]] int rank) {

@@ -21,14 +21,13 @@ namespace {
 constexpr int kHalfParents = 16;
 constexpr int kPairFloats = 3 * 2 * 32;  // rotors of two children: axes, products of 8 parents, lanes; float16 by twos
 constexpr float kDistanceScale = 1024.0f, kRootDistanceScale = 32.0f;
-constexpr float kShareOffset = 15.0f;  // a power of 2
-constexpr float kMassScale = 4096.0f;
 constexpr float kVanishingHalf = 0.125f;
 
-template <int kWindowWarps, int kChildWarps, int kCluster_, int kBlocksPerSM_>
+template <int kWindowWarps, int kChildWarps_, int kCluster_, int kBlocksPerSM_>
 struct HalfTile {
   static constexpr int kParentLanes = 4, kWindowLanes = 8, kV = 2, kParentBit = 1, kChildLanes = 1, kStages = 2;
-  static constexpr int kSplits = kChildWarps, kCluster = kCluster_, kBlocksPerSM = kBlocksPerSM_;
+  static constexpr int kChildWarps = kChildWarps_, kSplits = kChildWarps;
+  static constexpr int kCluster = kCluster_, kBlocksPerSM = kBlocksPerSM_;
   static constexpr int kWindowsPerWarp = kWindowLanes * kV;
   static constexpr int kWindows = kWindowsPerWarp * kWindowWarps;
   static constexpr int kThreads = 32 * kWindowWarps * kChildWarps;
@@ -36,17 +35,26 @@ struct HalfTile {
   static constexpr int kItems = 2;  // pairs of children in one window that a thread copies in a step
   static constexpr int kPairs = kItems * kThreads / kWindows;
   static constexpr int kStageFloats = kPairs * (kPairFloats + 8 * kWindows);
-  static constexpr int kSumFloats = kMoments * kWindows * kAllParents;
-  static constexpr int kAllStageFloats = kStages * kStageFloats, kAllSumFloats = kSplits * kSumFloats;
-  static constexpr int kBufferFloats = std::max(kAllStageFloats, kAllSumFloats);
-  static constexpr int kOffsetFloats = 3 * kWindows * kAllParents;
-  static constexpr int kSharedBytes = 4 * (kBufferFloats + kOffsetFloats + 2 * kAllParents);
+  static constexpr int kPlaces = kWindows * kAllParents;
+  static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
+  static constexpr int kAllStageFloats = kStages * kStageFloats;
+  static constexpr bool kApart = kCluster > 1;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : kStageFloats;
+  static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
+  static constexpr int kStateFloats = 9 * kPlaces;  // means, offsets and weights
+  static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
 
   static_assert(kPaddedChildren % (2 * kPairs) == 0 && kPairs % kSplits == 0);
-  static_assert(kCluster == 1 || kSplits > 1);  // the cluster's sums go where the second split's were
+  static_assert(kCluster == 1 || kChildWarps > 1);  // the Gaussians go where the second warp's sums were
 
+  static constexpr bool kScaled = true;
+  static constexpr float kMassScale = 4096.0f;
+  static constexpr float kShareOffset = 15.0f;  // a power of 2
   // What a product of float16 matrices can be told to subtract.
   __device__ static float as_shift(float x) { return widen(static_cast<uint16_t>(pack(x, 0.0f))); }
+  __device__ static float as_weight(float variance) {
+    return as_shift(fast_sqrt(0.5f * kLog2E * fast_reciprocal(variance)) / kRootDistanceScale);
+  }
 };
 
 __device__ float low(Half2 x) { return widen(static_cast<uint16_t>(x)); }
@@ -148,7 +156,8 @@ struct HalfSweep {
       if (kFirst) {
         store_packed(others + 4 * at, second);
       } else {
-        *reinterpret_cast<float2*>(others + 2 * at) = {kMassScale * activation[0], kMassScale * activation[1]};
+        *reinterpret_cast<float2*>(others + 2 * at) = {T::kMassScale * activation[0],
+                                                              T::kMassScale * activation[1]};
       }
     }
   }
@@ -156,20 +165,24 @@ struct HalfSweep {
     *reinterpret_cast<uint4*>(to) = make_uint4(x[0], x[1], x[2], x[3]);
   }
 
+  __device__ int steps() const { return (r.places * r.groups * kGroup + 2 * T::kPairs - 1) / (2 * T::kPairs); }
+
+  __device__ void start(int step, float* stage) {
+    if (step >= steps()) return;
+    copy_rotors(step, stage);
+    __pipeline_commit();
+    fetch_poses(step);
+  }
+
+  // A sweep's first step, before the sweep.
+  __device__ void begin() { start(block.rank(), block.buffer); }
+
   // The children of all steps; `add` adds a pair, given its rotors and the stage's poses.
   template <bool kFirst, class Add>
   __device__ void over_children(const Add& add) {
-    const int steps = (r.places * r.groups * kGroup + 2 * T::kPairs - 1) / (2 * T::kPairs);
     int step = block.rank(), stage = 0;
-    const auto start = [&](int next, float* to) {
-      if (next >= steps) return;
-      copy_rotors(next, to);
-      __pipeline_commit();
-      fetch_poses(next);
-    };
-    start(step, block.buffer);
-    if (step < steps) store_poses<kFirst>(block.buffer);
-    for (; step < steps; step += T::kCluster) {
+    if (step < steps()) store_poses<kFirst>(block.buffer);
+    for (; step < steps(); step += T::kCluster) {
       __pipeline_wait_prior(0);
       __syncthreads();
       float* current = block.buffer + stage * T::kStageFloats;
@@ -180,7 +193,7 @@ struct HalfSweep {
       for (int pair = block.split; pair < T::kPairs; pair += T::kSplits) {
         add(current + pair * kPairFloats, current + T::kPairs * kPairFloats, pair);
       }
-      if (step + T::kCluster < steps) store_poses<kFirst>(other);
+      if (step + T::kCluster < steps()) store_poses<kFirst>(other);
     }
   }
 
@@ -238,14 +251,14 @@ struct HalfSweep {
         }
       }
     });
-    block.share_out();
+    block.same_masses();
   }
 
   // About the Gaussians' means, or, kShifted, about a shift in their place. kEven: without a softmax.
   template <bool kEven, bool kShifted>
   __device__ void weigh() {
     clear();
-    set_parents();
+    set_parents<kEven || !kShifted>();  // else the weights stay
     const bool upper = block.parent_lane >= 2;
     over_children<false>([&](const float* rotors, const float* poses, int pair) {
       Half2 rotor[3][2], pose[2];
@@ -296,8 +309,6 @@ struct HalfSweep {
         }
       }
     });
-    unscale();
-    if (kEven) block.share_out();
   }
 
   // share: the responsibilities of two children's parents, times kMassScale, as the activations are. Both children
@@ -419,40 +430,18 @@ struct HalfSweep {
     }
   }
 
-  // -m and w from the Gaussians. In a sweep only these are in registers; unscale() gives the Gaussians back, rounded.
+  // -m and w from the Gaussians: in a sweep only these are in registers.
+  template <bool kWeights>
   __device__ void set_parents() {
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
-#pragma unroll
-      for (int p = 0; p < kParents; ++p) block.gaussians[v][p].prior += kShareOffset;
 #pragma unroll
       for (int h = 0; h < 3; ++h) {
 #pragma unroll
         for (int q = 0; q < 2; ++q) {
           const Gaussian &a = block.gaussians[v][2 * q], &b = block.gaussians[v][2 * q + 1];
           shift[h][q][v] = pack(-a.mean[h], -b.mean[h]);
-          weight[h][q][v] =
-              pack(fast_sqrt(-a.weight[h]) / kRootDistanceScale, fast_sqrt(-b.weight[h]) / kRootDistanceScale);
-        }
-      }
-    }
-  }
-
-  // Sums of r x and r x^2 to sums of r d and r d^2.
-  __device__ void unscale() {
-#pragma unroll
-    for (int v = 0; v < kV; ++v) {
-#pragma unroll
-      for (int p = 0; p < kParents; ++p) {
-        Sums& s = block.sums[v][p];
-        s.mass /= kMassScale;
-        block.gaussians[v][p].prior -= kShareOffset;
-#pragma unroll
-        for (int h = 0; h < 3; ++h) {
-          const float w = part(weight[h], p, v), inverse = reciprocal(w);
-          block.gaussians[v][p].mean[h] = -part(shift[h], p, v);
-          block.gaussians[v][p].weight[h] = -kDistanceScale * w * w;
-          s.first[h] *= inverse / kMassScale, s.second[h] *= inverse * inverse / kMassScale;
+          if (kWeights) weight[h][q][v] = pack(a.weight[h], b.weight[h]);
         }
       }
     }
@@ -462,13 +451,14 @@ struct HalfSweep {
 template <class T>
 __device__ void route_in_half(Block<T>& block) {
   HalfSweep<T> half(block);
-  block.run([&](bool first, bool shifted) {
+  const auto sweep = [&](bool first, bool shifted) {
     if (first) {
       shifted ? half.template weigh<true, true>() : half.first();
     } else {
       shifted ? half.template weigh<false, true>() : half.template weigh<false, false>();
     }
-  });
+  };
+  block.run([&](bool) { half.begin(); }, sweep);
 }
 
 template <class T>

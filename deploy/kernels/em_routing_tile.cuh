@@ -29,18 +29,20 @@ struct Routing {
   const float *rotors, *beta_u, *beta_a;  // rotors: as prepare_rotors() or prepare_half_rotors() writes them
   float *out_pose, *out_activation;
   bool half, brain, unit;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
-  int parents, children, iterations;
+  int parents, iterations;
+  float share, cost;                                 // 1 / parents, 2 parents / children
   int windows, rows, columns;                        // windows: of the batch
   int channels, width, plane, window_width, stride;  // plane: height * width
   int places, groups;                                // of a window; of kGroup channels
   uint32_t groups_inverse, window_width_inverse;     // see divide()
 };
 
-template <int kParentLanes_, int kWindowLanes_, int kWindowsPerThread, int kWindowWarps, int kChildWarps, int kStages_>
+template <int kParentLanes_, int kWindowLanes_, int kWindowsPerThread, int kWindowWarps, int kChildWarps_, int kStages_,
+          int kCluster_ = 1>
 struct Tile {
   static constexpr int kParentLanes = kParentLanes_, kWindowLanes = kWindowLanes_, kStages = kStages_;
   static constexpr int kV = kWindowsPerThread;  // their index is v, as a thread's parents' is p and an axis is h
-  static constexpr int kChildLanes = 32 / (kParentLanes * kWindowLanes);
+  static constexpr int kChildLanes = 32 / (kParentLanes * kWindowLanes), kChildWarps = kChildWarps_;
   static constexpr int kSplits = kChildLanes * kChildWarps;
   static constexpr int kWindowsPerWarp = kWindowLanes * kV;
   static constexpr int kWindows = kWindowsPerWarp * kWindowWarps;
@@ -52,27 +54,38 @@ struct Tile {
   // and n^1, or lanes n and n^2, read the same: so lanes n and n^1 have the same parents, hence rotors, in two windows
   // where there are two, and lanes n and n^2 the same window, hence poses.
   static constexpr int kParentBit = kWindowLanes > 1 ? 2 : 1;
-  static constexpr int kCluster = 1;
+  static constexpr int kCluster = kCluster_;
   static constexpr int kRotorFloats = 9 * kAllParents;  // of a child
   static constexpr int kStageFloats = kStep * (kRotorFloats + 4 * kWindows);
-  static constexpr int kSumFloats = kMoments * kWindows * kAllParents;  // of a split
-  static constexpr int kAllStageFloats = kStages * kStageFloats, kAllSumFloats = kSplits * kSumFloats;
-  static constexpr int kBufferFloats = std::max(kAllStageFloats, kAllSumFloats);  // stages in a sweep, sums after it
-  static constexpr int kOffsetFloats = 3 * kWindows * kAllParents;
-  static constexpr int kSharedBytes = 4 * (kBufferFloats + kOffsetFloats + 2 * kAllParents);
+  static constexpr int kAllStageFloats = kStages * kStageFloats;
+  static constexpr int kPlaces = kWindows * kAllParents;  // of a moment
+  static constexpr int kSumFloats = kMoments * kPlaces, kAllSumFloats = kChildWarps * kSumFloats;
+  // Stages in a sweep and sums after it are in the same memory, but for the first stage, which is filled for the next
+  // sweep meanwhile; unless there are few sums, or other blocks of the cluster may still be reading them.
+  static constexpr bool kApart = kCluster > 1 || kChildLanes > 1;
+  static constexpr int kSumsAt = kApart ? kAllStageFloats : kStageFloats;
+  static constexpr int kBufferFloats = std::max(kAllStageFloats, kSumsAt + kAllSumFloats);
+  static constexpr int kStateFloats = 6 * kPlaces;  // means and offsets
+  static constexpr int kSharedBytes = 4 * (kBufferFloats + kStateFloats + 2 * kAllParents);
   // Eight warps a multiprocessor: two windows a thread need more than the 168 registers that twelve warps would leave.
   static constexpr int kBlocksPerSM = 256 / kThreads;
 
   static_assert(kPaddedChildren % kStep == 0 && kStep % kSplits == 0);
   static_assert(kThreads % kWindows == 0 && kStep % kGroup == 0);
+  static_assert(kApart || kStages == 2);
+  static_assert(kCluster == 1 || kChildWarps > 1);  // the Gaussians go where the second warp's sums were
 
+  // Nothing is scaled, and nothing rounded.
+  static constexpr bool kScaled = false;
+  static constexpr float kMassScale = 1.0f, kShareOffset = 0.0f;
   __device__ static float as_shift(float x) { return x; }
+  __device__ static float as_weight(float variance) { return -0.5f * kLog2E * fast_reciprocal(variance); }
 };
 
 struct Gaussian {
   float prior;  // log2(activation) - log2(spread), less the window's largest; -inf for a parent that is padding
   float mean[3];
-  float weight[3];  // -log2(e) / (2 variance)
+  float weight[3];  // T::as_weight() of the variance: -log2(e) / (2 variance) in single precision
 };
 
 struct Sums {

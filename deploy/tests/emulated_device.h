@@ -61,7 +61,7 @@ struct Fiber {
   std::vector<char> stack;
   Block* block;
   unsigned thread, block_index;
-  int turn = 0;
+  int turn = 0, arrived = 0;
   bool started = false, ended = false;
 };
 struct Index {
@@ -206,6 +206,7 @@ inline bool __syncthreads_or(bool x) {
   __syncthreads();
   return block.any[turn];
 }
+inline void __syncwarp() {}
 inline float __shfl_xor_sync(uint32_t, float x, int bit) {
   const uint32_t mine[] = {emulated::bits(x)};
   return emulated::from_bits(emulated::exchange(mine)[emulated::lane() ^ bit][0]);
@@ -285,8 +286,14 @@ inline void product(float (&d)[4], Half2 a0, Half2 a1, Half2 a2, Half2 a3, Half2
   for (int n = 0; n < 4; ++n) d[n] = static_cast<float>(sums[n]);
 }
 
-inline void cluster_barrier() {
-  emulated::wait(emulated::cluster, emulated::blocks.size() * emulated::blocks[0].warps.size() * 32);
+inline void cluster_arrive() {
+  emulated::Barrier& cluster = emulated::cluster;
+  emulated::current->arrived = cluster.generation;
+  const size_t threads = emulated::blocks.size() * emulated::blocks[0].warps.size() * 32;
+  if (++cluster.waiting == static_cast<int>(threads)) cluster.waiting = 0, ++cluster.generation;
+}
+inline void cluster_wait() {
+  while (emulated::cluster.generation == emulated::current->arrived) emulated::yield();
 }
 inline float load_from_block(const float* shared, int rank) {
   const auto offset = shared - reinterpret_cast<const float*>(emulated::current->block->shared.data());
