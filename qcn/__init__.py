@@ -7,10 +7,12 @@
 Importing this package imports no torch: the half of the product that runs on a device does without it.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import os.path  # and no other module: `qcn.entry` should be reached at once
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from torch import nn
 
     from qcn.runtime import load
@@ -19,20 +21,20 @@ if TYPE_CHECKING:
 
 # In a clone `qcn.export` and `qcn.calibrate` are beside this folder. An editable install knows that. Python that is
 # started in a clone takes this folder from the current directory, installed or not, and finds them by this line.
-if not (Path(__file__).parent / "export").is_dir():
-    __path__.append(str(Path(__file__).parent.parent))
+if not os.path.isdir(os.path.join(__path__[0], "export")):  # noqa: PTH112, PTH118
+    __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
 __all__ = ["__version__", "create", "load"]
 
 
-def create(name: str, *, in_channels: int, classes: int, **options: Any) -> "nn.Module":
+def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
     """A freshly initialised network: "qcn", "qcn-unbranched", "qcn-tiny", "em", "vb", "cnn", … (see `qcn.zoo`)."""
     from qcn.zoo import create as create_network
 
     return create_network(name, in_channels=in_channels, classes=classes, **options)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """`qcn.load` and the version, when they are first asked for: importing the package stays quick."""
     if name == "load":
         from qcn.runtime import load

@@ -1,5 +1,5 @@
 """`python -m qcn`, and so `torchrun … -m qcn`."""
 
-from qcn.cli import main
+from qcn.entry import main
 
 main()

@@ -4,8 +4,10 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +295,41 @@ def test_ctrl_c_ends_a_command_with_a_word(bundle: Bundle, qcn: Command, monkeyp
     monkeypatch.setattr(doctor, "diagnose", interrupted)
     code, said = qcn("doctor", bundle.folder)
     assert (code, said.splitlines()[-1]) == (130, "qcn: stopped")
+
+
+BEGUN = """
+import signal, sys
+
+class Begun:
+    def find_spec(self, name, path=None, target=None):
+        if name == "qcn.cli":
+            print("begun", flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
+sys.meta_path.insert(0, Begun())
+from qcn.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.05, 0.1, 0.2, 0.3, 0.4])
+def test_ctrl_c_ends_a_command_that_is_still_being_imported(delay_s: float, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEGUN, "train", "--dataset", "viewpoints-demo", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+
+
+def test_nothing_is_imported_before_ctrl_c_is_caught() -> None:
+    code = (
+        "import os.path, sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules)\n"
+        "import qcn.entry; print(*sorted(set(sys.modules) - before))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parent.parent)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "qcn qcn.entry\n"
 
 
 def test_commands_end_with_the_next_one(bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def main() -> None:
         if ended.code == 130:  # Ctrl-C, of which Typer says nothing
             _end("stopped", 130)
         raise
+    except KeyboardInterrupt:  # before Typer waits for it
+        _end("stopped", 130)
     except MemoryError as error:
         _end(f"not enough memory: {error}", MissingError.exit_code)
     except ModuleNotFoundError as error:
