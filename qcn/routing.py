@@ -37,6 +37,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_shapes
 from qcn.limits import MASS_FLOOR, MAX_ITERATIONS, VARIANCE_FLOOR
 from qcn.names import Mode
+from qcn.rounding import rounded
 
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
@@ -150,7 +151,7 @@ def em_routing(
     children, parents = rotation.shape[:2]
 
     def short(x: Tensor) -> Tensor:
-        return x if half is None else x.to(half).to(x.dtype)
+        return x if half is None else rounded(x, half)
 
     # The three axes outermost and the children innermost: every sum over children runs along memory.
     votes = short(torch.einsum("ijhk,nik->hnji", short(rotation), short(pose)).contiguous())  # [3, N, J, I]
