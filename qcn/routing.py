@@ -153,8 +153,10 @@ def em_routing(
     def short(x: Tensor) -> Tensor:
         return x if half is None else rounded(x, half)
 
-    # The three axes outermost and the children innermost: every sum over children runs along memory.
-    votes = short(torch.einsum("ijhk,nik->hnji", short(rotation), short(pose)).contiguous())  # [3, N, J, I]
+    # The three axes outermost and the children innermost: every sum over children runs along memory. As the product
+    # leaves them they are outermost: one transposition of a matrix, which torch is quick at, puts that right.
+    votes = torch.einsum("ijhk,nik->ihjn", short(rotation), short(pose)).flatten(1)
+    votes = short(votes.t().contiguous().unflatten(0, (3, parents, len(pose))).transpose(1, 2))  # [3, N, J, I]
     child = activation[:, None, :]  # [N, 1, I]
     r = (child / parents).expand(-1, parents, -1)  # [N, J, I]
     for iteration in range(iterations):
