@@ -105,8 +105,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
         },
         "calibrated": out.program(),
     }
-    spec = found.base.manifest.preprocessing
-    body = find_body(found.base, request.target, spec, programs["calibrated"])
+    body = find_body(found.base, request.target, programs["calibrated"])
     rows = []
     for split, whole in load(found.calibration.data, data_dir).tests.items():
         images = spread(whole, MOST)
@@ -158,7 +157,7 @@ def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision])
         images = spread(load(base.manifest.source.data, data_dir).validation, OBSERVED)
         path = Path(folder) / "ranges.json"
         ranges = calibrate(path, program, spec, images, "", request.method, Key("", "", ""), "")
-        body = find_body(base, request.target, spec, apply(program, assignment, ranges))
+        body = find_body(base, request.target, apply(program, assignment, ranges))
         parts = [{k: v for k, v in assignment.items() if v == p} for p in dict.fromkeys(assignment.values())]
         found = {in_words(program, one): body.timed(program, one, ranges) for one in (*parts, assignment)}
     for what, one in found.items():

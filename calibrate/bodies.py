@@ -132,9 +132,9 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -
     return bundle
 
 
-def find_body(base: Bundle, target: Target, spec: Preprocessing, lowered: Program) -> Body:
+def find_body(base: Bundle, target: Target, lowered: Program) -> Body:
     """The target where it runs this program here, else torch; CheckFailed where it runs it in another precision."""
-    body = TargetBody(base, target)
+    body, spec = TargetBody(base, target), base.manifest.preprocessing
     try:
         if target == "tensorrt" and targets.this_gpu() is None:
             raise MissingError("there is no GPU")

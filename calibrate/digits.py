@@ -21,6 +21,8 @@ from qcn.export.program import Program, Route
 from qcn.export.torch.interpreter import Interpreter
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.progress import doing
+from qcn.rounding import rounded
+from qcn.routing import in_windows, voted
 from qcn.verify.words import share
 
 IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image
@@ -89,7 +91,7 @@ class Digits:
         self.numbers += len(size)
         self.below += int((size < SMALLEST).sum())
         self.above += int(above.sum())
-        self.error += float(((size.half().float() - size).abs() / size)[~above].double().sum())
+        self.error += float(((rounded(size, torch.float16) - size).abs() / size)[~above].double().sum())
 
     def words(self) -> str:
         """What is lost and what is done about it; empty where nothing is."""
@@ -119,13 +121,10 @@ def analyse(program: Program, images: NDArray[np.uint8], spec: Preprocessing) ->
 def intermediates(program: Program, route: Route, pose: Tensor, activation: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Every number that routing makes of one map of capsules, by name, in float32; see `qcn.routing.em_routing`."""
     rotation, beta_u, beta_a = (torch.from_numpy(program.arrays[name]) for name in route.arrays)
-    (kh, kw), stride = route.window, route.stride
     pose = pose.reshape(len(pose), -1, 3, *pose.shape[-2:])
-    u = pose.unfold(3, kh, stride).unfold(4, kw, stride).permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2)
-    a = activation.unfold(2, kh, stride).unfold(3, kw, stride).permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2)
-    matrices = rotation.expand(kh, kw, -1, -1, -1, -1).flatten(0, 2)
+    u, a, matrices = in_windows(pose, activation, rotation, route.window, route.stride)
     children, parents = matrices.shape[:2]
-    votes = torch.einsum("ijhk,nik->hnji", matrices, u)  # [3, N, J, I]
+    votes = voted(matrices, u)  # [3, N, J, I]
     yield "vote v", votes
     r = (a[:, None] / parents).expand(-1, parents, -1)
     for _ in range(route.iterations):

@@ -18,9 +18,7 @@ from qcn.intervals import ONE_SIDED, paired_drop
 
 LEAST = 16  # images: fewer are refused
 FEW = 256  # fewer are told
-OBSERVED = (
-    512  # images at most that ranges are taken from: more were seen to change no scale by more than a few per cent
-)
+OBSERVED = 512  # images at most that ranges are taken from: more were seen to change scales by a few per cent at most
 HALF, SOME = 0.5, 0.01  # shares of odd images that are refused, and that are told
 NOISE = 0.25  # neighbouring pixels of noise are correlated less than this
 

@@ -18,7 +18,7 @@ from qcn.calibrate.bodies import find_body
 from qcn.calibrate.images import OBSERVED, Audit, audit, spread
 from qcn.calibrate.record import Calibration, Key
 from qcn.calibrate.request import Method, Request
-from qcn.calibrate.search import Search, Searcher
+from qcn.calibrate.search import Search, Searcher, Trial
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.data import read
 from qcn.data.imageset import ImageSet
@@ -62,6 +62,12 @@ class Calibrated:
     sensitivities: list[Sensitivity]
     search: Search
 
+    @property
+    def chosen(self) -> Trial:
+        if self.search.chosen is None:
+            raise ValueError("the search has not ended")
+        return self.search.chosen
+
 
 def calibrate(
     source: Path, report: Path, request: Request, told: Callable[[Audit, list[digits.Digits]], None]
@@ -100,9 +106,7 @@ def calibrate(
 
 def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
     """The bundle of what was chosen, and what its operations are seen to run in."""
-    chosen = found.search.chosen
-    if chosen is None:
-        raise ValueError("the search has not ended")
+    chosen = found.chosen
     program = apply(found.program, chosen.assignment, found.calibration)
     text = json_files.text(found.calibration.shown())
     facts = {
@@ -118,7 +122,7 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
     write_text(bundle.folder / CALIBRATION, text)
     try:
-        if request.target == "openvino":
+        if request.target == "openvino":  # the graph of ONNX Runtime is there, and engines are built on their device
             pipeline.FORMATS["openvino"](pipeline.Job(bundle, pipeline.Request()))
         ran = receipts(bundle, "onnxruntime" if request.target == "tensorrt" else request.target)
         require_met(ran)
@@ -198,7 +202,7 @@ def search_in(
 ) -> Search:
     """The search, from the trials at `path` on, as far as they are of the same calibration and target."""
     lowered = apply(program, lowest(program), calibration)
-    body = find_body(base, request.target, base.manifest.preprocessing, lowered)
+    body = find_body(base, request.target, lowered)
     new = Search(calibration.key, calibration.method, request.target, body.name, request.goal, request.max_drop)
     if path.exists():
         before = json_files.read(Search, path, "qcn calibrate")

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.calibrate.observers import BINS, Observer
-from qcn.calibrate.request import METHODS, Method
-from qcn.errors import unknown_name
+from qcn.calibrate.request import Method
 
 LEVELS = 127  # the largest int8 number
 KEPT = 0.9999  # by `percentile`
@@ -23,8 +22,6 @@ TRIED = 128  # thresholds, by `mse` and `entropy`
 
 def scale_of(seen: Observer, method: Method) -> float:
     """The scale, exactly a float32; 1/127 for a value that is always 0."""
-    if method not in _THRESHOLDS:
-        raise unknown_name("method", method, METHODS)
     found = np.float32((min(_THRESHOLDS[method](seen), seen.largest) or 1.0) / LEVELS)
     return float(max(found, np.finfo(np.float32).tiny))
 
@@ -71,7 +68,7 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
     return float((p[both] * np.log(p[both] / q[both])).sum() + missed * np.log(1e6))
 
 
-_THRESHOLDS: dict[str, Callable[[Observer], float]] = {
+_THRESHOLDS: dict[Method, Callable[[Observer], float]] = {
     "minmax": _minmax,
     "entropy": _entropy,
     "percentile": _percentile,

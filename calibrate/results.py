@@ -112,7 +112,7 @@ def receipts_table(receipts: Sequence[Receipt]) -> Table:
 
 def verdict(found: Calibrated) -> str:
     """One line: what was chosen, what it costs, what it saves."""
-    chosen, base = _chosen(found), _base(found)
+    chosen, base = found.chosen, _base(found)
     sizes = f"weights {chosen.bytes / 1e6:.2f} MB, {chosen.bytes / base.bytes:.0%} of {base.bytes / 1e6:.2f} MB"
     return (
         f"{in_words(found.program, chosen.assignment)}: accuracy drops by {chosen.drop:.2f} points, and by less than "
@@ -176,12 +176,6 @@ def _time(trial: Trial) -> str:
     return f"{words.milliseconds(trial.timed.milliseconds)}, {trial.timed.share:.0%}"
 
 
-def _chosen(found: Calibrated) -> Trial:
-    if found.search.chosen is None:
-        raise ValueError("the search has not ended")
-    return found.search.chosen
-
-
 def _base(found: Calibrated) -> Trial:
     base = found.search.known({})
     if base is None:
@@ -219,7 +213,8 @@ def pareto_chart(path: Path, search: Search) -> None:
 
 def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
     """The HTML; one file that asks nothing of any network and runs no script."""
-    chosen, base = _chosen(found), _base(found)
+    chosen, base = found.chosen, _base(found)
+    lowerable = {one.operation for one in found.sensitivities}
     smallest = min((one.activation for one in found.sensitivities if one.activation), default=1e-9)
     largest = max((one.activation for one in found.sensitivities), default=1.0)
 
@@ -264,16 +259,12 @@ def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
             audit=found.audit,
             receipts=receipts,
             assignment=chosen.assignment,
-            operations=[one for one in found.program.operations if one.name in _lowerable(found)],
+            operations=[one for one in found.program.operations if one.name in lowerable],
             command=command,
             version=qcn.__version__,
             made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         )
     )
-
-
-def _lowerable(found: Calibrated) -> set[str]:
-    return {one.operation for one in found.sensitivities}
 
 
 @cache

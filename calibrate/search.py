@@ -11,6 +11,7 @@ Every trial is kept, for the Pareto front, and so that an interrupted search goe
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,6 @@ class Searcher:
         self.program, self.calibration, self.images, self.body = program, calibration, images, body
         self.record, self.keep = record, keep
         self._harm = {(one.operation, one.precision): one.activation for one in sensitivities}
-        self._exact: NDArray[np.int64] | None = None
 
     def run(self) -> Search:
         """Find it, or raise CheckFailed with what came nearest."""
@@ -111,7 +111,6 @@ class Searcher:
         points: list[Assignment] = [{}, *groups.values(), *([whole] if len(groups) > 1 else [])]
         for place, assignment in enumerate(points):
             with part(place, len(points) + 1):
-                self.judged(assignment)
                 self.timed(assignment)
         with part(len(points), len(points) + 1):
             kept = whole if self.record.goal == "size" else self._faster(groups)
@@ -125,15 +124,18 @@ class Searcher:
         self._keep(replace(self.record, chosen=self.record.known(chosen.assignment)))
         return self.record
 
+    @cached_property
+    def _exact(self) -> NDArray[np.int64]:
+        """The answers of float32."""
+        return self.body.predicted(self.program, self.images.images, "accuracy: all fp32")
+
     def judged(self, assignment: Assignment) -> Trial:
         """The trial of an assignment, from the record or by answering all images."""
         if known := self.record.known(assignment):
             return known
-        said = in_words(self.program, assignment)
         program = apply(self.program, assignment, self.calibration)
-        if self._exact is None:
-            self._exact = self.body.predicted(self.program, self.images.images, "accuracy: all fp32")
-        found = self._exact if not assignment else self.body.predicted(program, self.images.images, f"accuracy: {said}")
+        said = f"accuracy: {in_words(self.program, assignment)}"
+        found = self.body.predicted(program, self.images.images, said) if assignment else self._exact
         right, still = self._exact == self.images.labels, found == self.images.labels
         wrong = int((~still).sum())
         trial = Trial(dict(assignment), len(found), wrong, *lost_and_won(right, still), array_bytes(program))

@@ -58,15 +58,17 @@ def measure(
     known: Iterable[Sensitivity] = (),
 ) -> Iterable[list[Sensitivity]]:
     """All that is found so far, after each operation; `known` is what an earlier, interrupted measurement found."""
-    found = {(one.operation, one.precision): one for one in known}
-    tried = lowered_alone(program)
-    exact = answers(program, images.images, spec) if len(found) < len(tried) else None
-    for place, (name, precision) in enumerate(tried):
-        if (name, precision) not in found and exact is not None:
-            doing(f"sensitivity: {name} in {precision}", place, of=len(tried))
-            lowered = answers(apply(program, {name: precision}, calibration), images.images, spec)
-            found[name, precision] = compare(name, precision, exact, lowered, images.labels)
-        yield list(found.values())
+    found = list(known)
+    before, tried = {(one.operation, one.precision) for one in found}, lowered_alone(program)
+    missing = [one for one in tried if one not in before]
+    if not missing:
+        return
+    exact = answers(program, images.images, spec)
+    for name, precision in missing:
+        doing(f"sensitivity: {name} in {precision}", len(found), of=len(tried))
+        lowered = answers(apply(program, {name: precision}, calibration), images.images, spec)
+        found.append(compare(name, precision, exact, lowered, images.labels))
+        yield found
 
 
 def compare(

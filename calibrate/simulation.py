@@ -43,30 +43,20 @@ class Simulation(Interpreter):
         pose, activation = inputs
         pose = pose.reshape(len(pose), -1, 3, *pose.shape[-2:])
         rotation, beta_u, beta_a = (self._array(op, name) for name in op.arrays)
-        if op.precision == "bf16":
-            made: tuple[Tensor, ...] = UnrolledRoute(op, rotation, beta_u, beta_a, DTYPES["bf16"])(pose, activation)
-            return made
         arrays = (rotation, beta_u, beta_a)
+        how: dict[str, Any] = {"window": op.window, "stride": op.stride, "iterations": op.iterations}
+        if op.precision == "bf16":
+            made: tuple[Tensor, ...] = UnrolledRoute(op, *arrays, DTYPES["bf16"])(pose, activation)
+            return made
         if op.precision == "fp16" and native.has_half():
-            return native.half_forward(
-                pose,
-                activation,
-                *arrays,
-                window=op.window,
-                stride=op.stride,
-                iterations=op.iterations,
-                unit=op.mode == "unit",
-            )
-
-        def route(pose: Tensor, activation: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-            how |= {"window": op.window, "stride": op.stride, "iterations": op.iterations, "mode": op.mode}
-            return routing.route(pose, activation, *arrays, **how)
-
+            return native.half_forward(pose, activation, *arrays, **how, unit=op.mode == "unit")
+        how["mode"] = op.mode
         if op.precision == "fp32":
-            return route(pose, activation)
+            return routing.route(pose, activation, *arrays, **how)
         # One image at a time: the votes, written out, are 50 MB of a full-size QCN.
+        how |= {"kernels": "reference", "half": torch.float16}
         maps = zip(pose.split(1), activation.split(1), strict=True)
-        parts = [route(*one, kernels="reference", half=torch.float16) for one in maps]
+        parts = [routing.route(*one, *arrays, **how) for one in maps]
         return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
 
 

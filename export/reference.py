@@ -30,6 +30,7 @@ from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
 from qcn.export.torch.interpreter import DTYPES, Interpreter, end
 from qcn.model import QCN, choose_kernels
+from qcn.rounding import rounded
 from qcn.train.record import Run
 
 REAL = 16  # images of the data set among the golden ones, beside the edge cases
@@ -179,13 +180,13 @@ class Rounding(Interpreter):
         half = DTYPES[operation.precision]
         if isinstance(operation, Route | Pool):
             return super().operation(operation, inputs)
-        given = [x.to(half).float() for x in inputs]
+        given = [rounded(x, half) for x in inputs]
         if self.half_sums and isinstance(operation, Product):
             made = self._sum(operation, given)
         else:
             plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
             (made,) = super().operation(plain, given)
-        return (end(made.to(half).float(), operation.ending),)  # type: ignore[attr-defined]
+        return (end(rounded(made, half), operation.ending),)  # type: ignore[attr-defined]
 
     def _sum(self, op: Product, inputs: list[Tensor]) -> Tensor:
         """Before the ending: the bias, and channel by channel of the inputs what they add to it."""
@@ -199,7 +200,7 @@ class Rounding(Interpreter):
                     more = F.conv2d(channel, factor, None, op.strides[i], op.paddings[i])
                 else:
                     more = F.linear(channel, factor)
-                made = (made + more).to(half).float()
+                made = rounded(made + more, half)
         return made
 
 
@@ -299,18 +300,19 @@ def real_images(tests: dict[str, ImageSet], count: int) -> Iterator[tuple[str, N
     splits = list(tests.items())
     if not any(len(images) for _, images in splits):
         raise UsageError("the data set has no test images: golden answers need some")
-    classes = range(len(splits[0][1].classes))
     generator = np.random.default_rng(0)
     orders = {name: generator.permutation(len(images)) for name, images in splits}
-    places = [(turn, label) for turn in range(max(len(images) for _, images in splits)) for label in classes]
     given = 0
-    for turn, label in places:
-        name, images = splits[(label + turn) % len(splits)]
-        candidates = orders[name][images.labels[orders[name]] == label]
-        if turn // len(splits) < len(candidates) and given < count:
-            index = candidates[turn // len(splits)]
-            given += 1
-            yield f"{name} {index}: {images.classes[label]}", images.images[index], label
+    for turn in range(max(len(images) for _, images in splits)):
+        for label, title in enumerate(splits[0][1].classes):
+            name, images = splits[(label + turn) % len(splits)]
+            candidates = orders[name][images.labels[orders[name]] == label]
+            if turn // len(splits) < len(candidates):
+                index = candidates[turn // len(splits)]
+                yield f"{name} {index}: {title}", images.images[index], label
+                given += 1
+                if given == count:
+                    return
 
 
 def edge_images(shape: tuple[int, ...]) -> dict[str, NDArray[np.uint8]]:

@@ -37,6 +37,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_shapes
 from qcn.limits import MASS_FLOOR, MAX_ITERATIONS, VARIANCE_FLOOR
 from qcn.names import Mode
+from qcn.rounding import rounded
 
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
@@ -90,11 +91,7 @@ def route(
             pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save, narrow
         )
         return out[0], out[1]
-    check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    kh, kw = window
-    poses = pose.unfold(3, kh, stride).unfold(4, kw, stride)  # [B, C, 3, H', W', kh, kw]
-    activations = activation.unfold(2, kh, stride).unfold(3, kw, stride)  # [B, C, H', W', kh, kw]
-    grid = (poses.shape[0], poses.shape[3], poses.shape[4])
+    grid = (len(pose), *check_map(pose, activation, rotation, beta_u, beta_a, window, stride))
 
     def by_image(mean: Tensor, variance: Tensor, active: Tensor) -> None:
         """Show the parents of all windows [B·H'·W', J, …] to the watchers."""
@@ -103,9 +100,7 @@ def route(
             watcher(mean, variance, active)
 
     parents, active = em_routing(
-        poses.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C, 3]
-        activations.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C]
-        rotation.expand(kh, kw, -1, -1, -1, -1).flatten(0, 2),  # [kh·kw·C, J, 3, 3]
+        *in_windows(pose, activation, rotation, window, stride),
         beta_u,
         beta_a,
         iterations=iterations,
@@ -114,6 +109,27 @@ def route(
         half=half,
     )
     return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
+
+
+def in_windows(
+    pose: Tensor, activation: Tensor, rotation: Tensor, window: tuple[int, int], stride: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The children of every window, and their rotations: from what `route` takes to what `em_routing` does."""
+    kh, kw = window
+    poses = pose.unfold(3, kh, stride).unfold(4, kw, stride)  # [B, C, 3, H', W', kh, kw]
+    activations = activation.unfold(2, kh, stride).unfold(3, kw, stride)  # [B, C, H', W', kh, kw]
+    return (
+        poses.permute(0, 3, 4, 5, 6, 1, 2).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C, 3]
+        activations.permute(0, 2, 3, 4, 5, 1).flatten(3, 5).flatten(0, 2),  # [B·H'·W', kh·kw·C]
+        rotation.expand(kh, kw, -1, -1, -1, -1).flatten(0, 2),  # [kh·kw·C, J, 3, 3]
+    )
+
+
+def voted(rotation: Tensor, pose: Tensor) -> Tensor:
+    """The votes [3, N, J, I], with the children innermost: every sum over them runs along memory."""
+    # The product leaves the children outermost: one transposed matrix, which torch is quick at, mends that.
+    votes = torch.einsum("ijhk,nik->ihjn", rotation, pose).flatten(1)
+    return votes.t().contiguous().unflatten(0, (3, rotation.shape[1], len(pose))).transpose(1, 2)
 
 
 def fused(kernels: Kernels, pose: Tensor, parents: int) -> bool:
@@ -150,10 +166,9 @@ def em_routing(
     children, parents = rotation.shape[:2]
 
     def short(x: Tensor) -> Tensor:
-        return x if half is None else x.to(half).to(x.dtype)
+        return x if half is None else rounded(x, half)
 
-    # The three axes outermost and the children innermost: every sum over children runs along memory.
-    votes = short(torch.einsum("ijhk,nik->hnji", short(rotation), short(pose)).contiguous())  # [3, N, J, I]
+    votes = short(voted(short(rotation), short(pose)))  # [3, N, J, I]
     child = activation[:, None, :]  # [N, 1, I]
     r = (child / parents).expand(-1, parents, -1)  # [N, J, I]
     for iteration in range(iterations):

@@ -53,7 +53,7 @@ def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkey
         raise UsageError("libqcn 0.1.0 reads no int8")
 
     monkeypatch.setattr(TargetBody, "predicted", refused)
-    body = find_body(bundle, "native", bundle.manifest.preprocessing, program)
+    body = find_body(bundle, "native", program)
     assert "native does not run here (it refuses a calibrated bundle: libqcn 0.1.0 reads no int8)" in body.name
 
 
@@ -118,7 +118,7 @@ def test_openvino_computes_int8_or_nothing_is_written(
     lowered = assignments.apply(program, assignments.lowest(program), calibration)
     if not there:
         with pytest.raises(CheckFailed, match=r"to calibrate for openvino here: .* in floats on this processor"):
-            find_body(bundle, "openvino", bundle.manifest.preprocessing, lowered)
+            find_body(bundle, "openvino", lowered)
         monkeypatch.setattr(OpenVinoRunner, "_require_integers", lambda self: None)
     out = tmp_path / "calibrated"
     code, said = qcn(
