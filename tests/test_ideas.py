@@ -68,7 +68,9 @@ def run_well(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 def test_another_routing_rule(folder: Path) -> None:
     train, _, evaluate, *_ = commands("Another routing rule")
-    assert "routing: by a rule of your own, agreement, in plain torch" in run_well(folder, train).stderr
+    trained = run_well(folder, train)
+    assert "routing: by a rule of your own, agreement, in plain torch" in trained.stderr
+    assert "next: python idea.py evaluate runs/mine\n" in trained.stdout
     run_well(folder, evaluate)
     run_well(folder, "python gradients.py")
     with pytest.raises(UsageError, match=r"no model named 'mine'.*python FILE.py … \(docs/ideas.md\)"):
