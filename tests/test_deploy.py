@@ -117,6 +117,20 @@ def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(tiny: Pa
     assert run(tmp_path / "consumer_c", tiny) == run(tmp_path / "consumer_cpp", tiny) != ""
 
 
+@pytest.mark.slow  # it compiles everything
+def test_a_program_in_c_alone_links_an_installed_static_library(tiny: Path, tmp_path: Path) -> None:
+    options = ["-DBUILD_SHARED_LIBS=OFF", "-DQCN_CUDA=OFF", "-DQCN_TESTS=OFF", "-DQCN_PROGRAMS=OFF"]
+    configure(DEPLOY, tmp_path / "library", *options)
+    run("cmake", "--build", tmp_path / "library", "--parallel", "2")
+    run("cmake", "--install", tmp_path / "library", "--prefix", tmp_path / "installed")
+    lines = ["cmake_minimum_required(VERSION 3.25)", "project(robot LANGUAGES C)", "find_package(qcn REQUIRED)"]
+    lines += [f"add_executable(robot {CONSUMER / 'consumer.c'})", "target_link_libraries(robot PRIVATE qcn::qcn)"]
+    (tmp_path / "CMakeLists.txt").write_text("\n".join(lines), encoding="utf-8")
+    configure(tmp_path, tmp_path / "robot", f"-DCMAKE_PREFIX_PATH={tmp_path / 'installed'}")
+    run("cmake", "--build", tmp_path / "robot")
+    assert run(tmp_path / "robot" / "robot", tiny) != ""
+
+
 def test_fuzzers_begin_with_files_that_are_right() -> None:
     """A file that is refused at its first key leads a fuzzer nowhere."""
     for manifest in (DEPLOY / "fuzz" / "corpus" / "manifest").iterdir():
