@@ -1,1 +1,1 @@
-"""From a trained run to a deployable bundle (installed as `qcn.export`). Nothing is here yet."""
+"""From a trained run, or a bundle, to a deployable bundle (installed as `qcn.export`): `pipeline` is where to begin."""

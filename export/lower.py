@@ -4,9 +4,12 @@ Batch norms are folded into the convolutions before them, rotors become rotation
 poses are divided between capsule layers, a constant by now, goes into the next layer's rotations. Folding is done in
 float64 and rounded once.
 
-A new extractor needs its class in `qcn.model` and a function here, registered with `lower_extractor`. Nothing else.
+A new network needs a function registered with `lower_network`, a QCN's new extractor one registered with
+`lower_extractor`, here or in your own file (docs/ideas.md). Nothing else. What is not known is refused, and so is a
+subclass whose forward is its own: it would be lowered as if it computed what its parent does.
 """
 
+from collections.abc import Iterable
 from functools import singledispatch
 from typing import Any, Literal
 
@@ -32,7 +35,7 @@ from qcn.export.program import (
     Value,
     slide,
 )
-from qcn.model import QCN, BranchedExtractor, ConvCapsules, UnbranchedExtractor, check_sides
+from qcn.model import QCN, BranchedExtractor, Capsules, ClassCapsules, ConvCapsules, UnbranchedExtractor, check_sides
 from qcn.quaternion import rotation_matrix, rotor
 
 IMAGE = "image"
@@ -60,20 +63,21 @@ def layer_scales(network: nn.Module, plan: Program) -> dict[str, float]:
 
 def _lowered(network: nn.Module, height: int, width: int) -> tuple[Program, dict[str, list[nn.Module]]]:
     """The program, and the layers of each convolution and linear in it, in the order of its inputs."""
-    if not isinstance(network, QCN | CNN | ResidualCNN):
+    check_forward(network, lower_network.registry)
+    build = ProgramBuilder(getattr(network, "in_channels", 0), height, width)
+    return lower_network(network, build), build.layers
+
+
+def check_forward(module: Any, known: Iterable[type]) -> Any:
+    """The module itself, unless it is of a subclass of a known class with a forward of its own."""
+    kind = next((one for one in type(module).__mro__ if one in known), object)
+    if kind is not object and type(module).forward is not kind.forward:  # type: ignore[attr-defined]
+        name = type(module).__name__
         raise UsageError(
-            f"{type(network).__name__} is for training only: EM and VB routing with matrix capsules have no deployment "
-            "form. Export carries the Quaternion Capsule Networks (qcn, qcn-unbranched, qcn-tiny), cnn and cnn-small"
+            f"export cannot carry {name}: it computes something else than {kind.__name__}, from which it is derived, "
+            "and has no lowering of its own"
         )
-    build = ProgramBuilder(network.in_channels, height, width)
-    if isinstance(network, CNN):
-        program = _lower_cnn(network, build)
-    elif isinstance(network, ResidualCNN):
-        program = _lower_residual_cnn(network, build)
-    else:
-        check_sides(height, width, network.smallest_input)
-        program = _lower_qcn(network, build)
-    return program, build.layers
+    return module
 
 
 class ProgramBuilder:
@@ -119,6 +123,8 @@ class ProgramBuilder:
         sources: list[tuple[str, str, Any]] = [(value, "weight", convolution)]
         if skip:
             sources.append((skip[0], "skip", skip[1]))
+        for _, _, conv in sources:
+            check_convolution(name, conv)
         main: Any = convolution
         channels = main.out_channels
         bias = double(main.bias) if main.bias is not None else torch.zeros(channels, dtype=torch.float64)
@@ -184,7 +190,12 @@ class ProgramBuilder:
         self, name: str, pose: str, activation: str, layer: nn.Module, scale: nn.Module | None
     ) -> tuple[str, str]:
         """A capsule layer; `scale` is the running RMS that divides the poses which it reads."""
-        capsules: Any = layer
+        capsules: Capsules = check_forward(layer, (ConvCapsules, ClassCapsules))
+        if capsules.rule is not None:
+            raise UsageError(
+                f"export cannot carry {name}: it routes by a rule of your own, and every backend knows EM routing "
+                "(qcn/routing.py) alone"
+            )
         rotation = rotation_matrix(rotor(double(capsules.rotors.theta), double(capsules.rotors.axis)))
         _, *sides = self.shapes[activation]
         if isinstance(layer, ConvCapsules):
@@ -221,8 +232,21 @@ class ProgramBuilder:
         return operation.name
 
 
-def _lower_qcn(network: QCN, build: ProgramBuilder) -> Program:
-    pose, activation = lower_extractor(network.extractor, build)
+@singledispatch
+def lower_network(network: nn.Module, build: ProgramBuilder) -> Program:
+    """The program of a network: its operations, by the methods of `build`, and its outputs."""
+    raise UsageError(
+        f"{type(network).__name__} is for training only: export carries the Quaternion Capsule Networks (qcn, "
+        "qcn-unbranched, qcn-tiny), cnn and cnn-small. EM and VB routing with matrix capsules have no deployment form; "
+        "a network of your own needs a function registered with qcn.export.lower.lower_network"
+    )
+
+
+@lower_network.register
+def _qcn(network: QCN, build: ProgramBuilder) -> Program:
+    _, height, width = build.input.shape
+    check_sides(height, width, network.smallest_input)
+    pose, activation = lower_extractor(check_forward(network.extractor, lower_extractor.registry), build)
     names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
     layers = [*network.layers, network.class_capsules]
     for name, layer, scale in zip(names, layers, [None, *network.scales], strict=True):
@@ -230,7 +254,8 @@ def _lower_qcn(network: QCN, build: ProgramBuilder) -> Program:
     return build.program(activation=(activation, (network.classes,)), pose=(pose, (network.classes, 3)))
 
 
-def _lower_cnn(network: CNN, build: ProgramBuilder) -> Program:
+@lower_network.register
+def _cnn(network: CNN, build: ProgramBuilder) -> Program:
     _, height, width = build.input.shape
     if (height, width) != (network.size, network.size):
         size = f"{network.size}×{network.size}"
@@ -244,7 +269,8 @@ def _lower_cnn(network: CNN, build: ProgramBuilder) -> Program:
     return build.program(activation=(value, (network.classes,)))
 
 
-def _lower_residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
+@lower_network.register
+def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
     _, height, width = build.input.shape
     if height != width:
         raise UsageError(f"export carries cnn-small for square images, not for {height}×{width}")
@@ -258,7 +284,10 @@ def _lower_residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
 @singledispatch
 def lower_extractor(extractor: nn.Module, build: ProgramBuilder) -> tuple[str, str]:
     """Add an extractor's operations; returns the values of the primary poses [3C, H, W] and activations [C, H, W]."""
-    raise UsageError(f"export does not know the extractor {type(extractor).__name__}: qcn/export/lower.py needs it")
+    raise UsageError(
+        f"export does not know the extractor {type(extractor).__name__}: it needs a function registered with "
+        "qcn.export.lower.lower_extractor"
+    )
 
 
 @lower_extractor.register
@@ -278,9 +307,25 @@ def _unbranched(extractor: UnbranchedExtractor, build: ProgramBuilder) -> tuple[
     return pose, build.projection("activation", stem, extractor.activation, "sigmoid")
 
 
+def check_convolution(name: str, convolution: Any) -> None:
+    """Refuse what an operation of a program cannot say."""
+    conv = convolution
+    square = len({*conv.stride}) == 1 and len({*conv.padding}) == 1 and not isinstance(conv.padding, str)
+    if conv.groups != 1 or {*conv.dilation} != {1} or not square or conv.padding_mode != "zeros":
+        raise UsageError(
+            f"export cannot carry {name}, {conv}: a convolution must have one group and no dilation, the same stride "
+            "and the same padding by zeros, in numbers, along both axes"
+        )
+
+
 def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
     """A batch norm with its running statistics as x · scale + shift."""
-    scale = double(norm.weight) * (double(norm.running_var) + norm.eps).rsqrt()
+    if getattr(norm, "running_var", None) is None:
+        raise UsageError(f"export cannot carry {norm}: it folds batch norms, which have running statistics")
+    scale = (double(norm.running_var) + norm.eps).rsqrt()
+    if not norm.affine:
+        return scale, -double(norm.running_mean) * scale
+    scale = double(norm.weight) * scale
     return scale, double(norm.bias) - double(norm.running_mean) * scale
 
 

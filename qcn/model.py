@@ -8,6 +8,7 @@ Shapes: B images, C capsule types, J parent types, H×W positions, k×k kernel.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from qcn.errors import UsageError
 from qcn.kernels import obstacle, rotation
 from qcn.names import Mode
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import Kernels, fused, route
+from qcn.routing import Kernels, Rule, fused, route
 
 
 class Prediction(NamedTuple):
@@ -199,76 +200,83 @@ class Rotors(nn.Module):
         return rotation_matrix(rotor(self.theta, self.axis))
 
 
-class ConvCapsules(nn.Module):
-    """A capsule layer whose parents each see a k×k window of children; no padding."""
+class Capsules(nn.Module):
+    """What capsule layers have in common: how they route. A `rule` of your own is set on each layer (docs/ideas.md)."""
 
     kernels: Kernels = "auto"
 
-    def __init__(self, capsules_in: int, layer: CapsuleLayer, iterations: int, mode: Mode) -> None:
+    def __init__(self, rotors: Rotors, iterations: int, mode: Mode) -> None:
         super().__init__()
-        self.kernel, self.stride = layer.kernel, layer.stride
-        self.iterations, self.mode = iterations, mode
-        self.rotors = Rotors(layer.kernel, layer.kernel, capsules_in, layer.capsules)
+        self.rotors, self.iterations, self.mode = rotors, iterations, mode
+        self.rule: Rule | None = None
 
-    def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, J, 3, H', W'], activation [B, J, H', W']."""
+    def route(
+        self, pose: Tensor, activation: Tensor, rotation: Tensor, window: tuple[int, int], stride: int = 1
+    ) -> tuple[Tensor, Tensor]:
         return route(
             pose,
             activation,
-            self.rotors(self.kernels),
+            rotation,
             self.rotors.beta_u,
             self.rotors.beta_a,
-            window=(self.kernel, self.kernel),
-            stride=self.stride,
+            window=window,
+            stride=stride,
             iterations=self.iterations,
             mode=self.mode,
             kernels=self.kernels,
+            rule=self.rule,
         )
 
 
-class ClassCapsules(nn.Module):
+class ConvCapsules(Capsules):
+    """A capsule layer whose parents each see a k×k window of children; no padding."""
+
+    def __init__(self, capsules_in: int, layer: CapsuleLayer, iterations: int, mode: Mode) -> None:
+        super().__init__(Rotors(layer.kernel, layer.kernel, capsules_in, layer.capsules), iterations, mode)
+        self.kernel, self.stride = layer.kernel, layer.stride
+
+    def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
+        """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, J, 3, H', W'], activation [B, J, H', W']."""
+        return self.route(pose, activation, self.rotors(self.kernels), (self.kernel, self.kernel), self.stride)
+
+
+class ClassCapsules(Capsules):
     """The last layer: one parent per class, children from all positions, one rotor per (child type, class) pair."""
 
-    kernels: Kernels = "auto"
-
     def __init__(self, capsules_in: int, classes: int, iterations: int, mode: Mode) -> None:
-        super().__init__()
-        self.iterations, self.mode = iterations, mode
-        self.rotors = Rotors(capsules_in, classes)
+        super().__init__(Rotors(capsules_in, classes), iterations, mode)
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
         """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, classes, 3], activation [B, classes]."""
-        pose, activation = route(
-            pose,
-            activation,
-            self.rotors(self.kernels)[None, None],
-            self.rotors.beta_u,
-            self.rotors.beta_a,
-            window=(pose.shape[-2], pose.shape[-1]),
-            iterations=self.iterations,
-            mode=self.mode,
-            kernels=self.kernels,
-        )
+        window = (pose.shape[-2], pose.shape[-1])
+        pose, activation = self.route(pose, activation, self.rotors(self.kernels)[None, None], window)
         return pose.flatten(2), activation.flatten(1)
+
+
+def capsule_layers(network: nn.Module) -> Iterator[Capsules]:
+    """The capsule layers of a network, in order; none for other networks."""
+    return (module for module in network.modules() if isinstance(module, Capsules))
 
 
 def choose_kernels(network: nn.Module, kernels: Kernels) -> None:
     """Have the capsule layers of a network route by these kernels from now on. Other layers are left alone."""
-    for module in network.modules():
-        if isinstance(module, (ConvCapsules, ClassCapsules)):
-            module.kernels = kernels
+    for layer in capsule_layers(network):
+        layer.kernels = kernels
 
 
 def routed_by(network: nn.Module) -> str:
     """What routes in the capsule layers of this network, in words; empty where it has none of these layers."""
     body = ""
-    for module in network.modules():
-        if isinstance(module, (ConvCapsules, ClassCapsules)):
-            beta = module.rotors.beta_u
-            asked = "--kernels reference was asked for" if module.kernels == "reference" else ""
-            if why := asked or obstacle(beta.device.type, beta.dtype, len(beta)):
-                return f"in plain torch, which is slow: {why}"
-            body = f"by fused kernels ({'Triton' if beta.device.type == 'cuda' else 'libqcn'})"
+    for layer in capsule_layers(network):
+        beta = layer.rotors.beta_u
+        if layer.rule is not None:
+            return (
+                f"by a rule of your own, {getattr(layer.rule, '__name__', type(layer.rule).__name__)}, in plain torch"
+            )
+        asked = "--kernels reference was asked for" if layer.kernels == "reference" else ""
+        if why := asked or obstacle(beta.device.type, beta.dtype, len(beta)):
+            return f"in plain torch, which is slow: {why}"
+        body = f"by fused kernels ({'Triton' if beta.device.type == 'cuda' else 'libqcn'})"
     return body
 
 

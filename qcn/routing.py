@@ -20,12 +20,15 @@ grow with the window (Gritzman 2019). `mode="unit"` is the authors' activation: 
 parents of a window; it keeps every activation within sigmoid(±1).
 
 `em_routing` is the oracle: any floating dtype, differentiable, plain torch. `route` is what the network calls: it does
-the same in every window of a map of capsules, by a fused kernel that keeps no votes (qcn/kernels) where there is one.
-`watched` shows the reference's iterations, to find the one where a deployed network goes wrong.
+the same in every window of a map of capsules, by a fused kernel that keeps no votes (qcn/kernels) where there is one;
+or by another rule, to try it (docs/ideas.md). `watched` shows the reference's iterations, to find the one where a
+deployed network goes wrong.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, get_args
 
 import torch
@@ -41,7 +44,7 @@ from qcn.rounding import rounded
 
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
-
+Rule = Callable[..., tuple[Tensor, Tensor]]  # called as `em_routing`, with iterations and mode by name
 Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and activation of the parents after an M-step
 _watchers: list[Watcher] = []
 
@@ -73,9 +76,11 @@ def route(
     mode: Mode = "logistic",
     kernels: Kernels = "auto",
     half: torch.dtype | None = None,
+    rule: Rule | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Route the children of every window of a map to that window's parents; no padding.
 
+    With a `rule` of your own it routes in place of `em_routing`, in plain torch; then `kernels` has no meaning.
     With `half` the reference rounds as in `em_routing`. If it is float16 and no gradient is wanted, the fused kernels
     for CUDA route in it where that should be faster. All other fused kernels are float32, which is no less precise.
 
@@ -84,7 +89,8 @@ def route(
     -> pose [B, J, 3, H', W'], activation [B, J, H', W']
     """
     _check_options(iterations, mode)
-    if (half is None or kernels == "fused") and fused(kernels, pose, beta_u.numel()):  # which checks the shapes itself
+    if rule is None and (half is None or kernels == "fused") and fused(kernels, pose, beta_u.numel()):
+        # The kernels check the shapes themselves.
         save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
         narrow = half == torch.float16 and not save
         out = qcn.kernels.route(
@@ -99,15 +105,15 @@ def route(
         for watcher in _watchers:
             watcher(mean, variance, active)
 
-    parents, active = em_routing(
+    parents, active = (rule or partial(em_routing, watcher=by_image if _watchers else None, half=half))(
         *in_windows(pose, activation, rotation, window, stride),
         beta_u,
         beta_a,
         iterations=iterations,
         mode=mode,
-        watcher=by_image if _watchers else None,
-        half=half,
     )
+    windows, count = math.prod(grid), beta_u.numel()
+    check_shapes({"a rule's pose": (parents, (windows, count, 3)), "a rule's activation": (active, (windows, count))})
     return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
 
 

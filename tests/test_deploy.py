@@ -1,5 +1,6 @@
 """The C++ side: its tests, also under the sanitizers; its fuzzers for a moment; programs that use it once installed."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,8 @@ from qcn.export.bundle.manifest import Manifest
 DEPLOY = Path(__file__).parents[1] / "deploy"
 BUILD = DEPLOY.parent / "build"  # by `make`, in release form
 CONSUMER = DEPLOY / "tests" / "consumer"
+HEADER = (DEPLOY / "include" / "qcn" / "qcn.h").read_text(encoding="utf-8")
+VERSION = ".".join(re.findall(r"#define QCN_VERSION_\w+ (\d+)", HEADER))
 
 
 def run(*command: object, **environment: str) -> str:
@@ -63,9 +66,13 @@ def test_cpp_tests_pass_under_the_sanitizers(tmp_path: Path) -> None:
 def test_the_library_exports_its_interface_and_nothing_else(installed: Path) -> None:
     library = next(installed.glob("lib*/**/libqcn.so"))
     symbols = [line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", library).splitlines()]
-    assert {"qcn_model_load", "qcn_classify", "qcn_routing_forward"} <= set(symbols)
+    declared = set(re.findall(r"^QCN_API .*?(qcn_\w+)\(", HEADER, re.MULTILINE))
+    assert len(declared) > 10
+    assert declared | {"qcn_routing_forward"} <= set(symbols)
     assert [symbol for symbol in symbols if not symbol.startswith("qcn_")] == []
-    assert "[libqcn.so.0]" in run("readelf", "--dynamic", library)
+    major, minor, _ = VERSION.split(".")
+    interface = f"{major}.{minor}" if major == "0" else major  # before 1.0 a minor version may change the interface
+    assert f"[libqcn.so.{interface}]" in run("readelf", "--dynamic", library)
     assert library.stat().st_size < 1_000_000
 
 
@@ -88,12 +95,40 @@ def test_a_program_finds_the_installed_library_by_pkg_config(
     assert run(tmp_path / "program", tiny, LD_LIBRARY_PATH=str(library)) != ""
 
 
+@pytest.mark.parametrize("example", sorted((DEPLOY / "examples").glob("*.c*")), ids=lambda path: path.name)
+def test_an_example_can_be_copied_into_a_program_of_ones_own(example: Path, installed: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(example, tmp_path))
+    compiler = ["cc", "-std=c99"] if copy.suffix == ".c" else ["c++", "-std=c++17"]
+    library = next(installed.glob("lib*/**/libqcn.so")).parent
+    run(*compiler, copy, f"-I{installed / 'include'}", f"-L{library}", "-lqcn", "-o", tmp_path / "program")
+
+
+def test_installed_programs_find_the_library_beside_them(installed: Path) -> None:
+    for name in ("qcn-run", "qcn-bench", "qcn-camera"):
+        assert run(installed / "bin" / name, "--version") == f"{VERSION}\n"
+        assert str(BUILD) not in run("readelf", "--dynamic", installed / "bin" / name)
+
+
 @pytest.mark.slow  # it compiles everything
 def test_a_program_has_the_sources_as_a_part_of_it_and_links_statically(tiny: Path, tmp_path: Path) -> None:
     options = [f"-DQCN_SOURCE={DEPLOY}", "-DBUILD_SHARED_LIBS=OFF", "-DCMAKE_BUILD_TYPE=Debug", "-DQCN_CUDA=OFF"]
     configure(CONSUMER, tmp_path, *options)
     run("cmake", "--build", tmp_path, "--parallel", "2")
     assert run(tmp_path / "consumer_c", tiny) == run(tmp_path / "consumer_cpp", tiny) != ""
+
+
+@pytest.mark.slow  # it compiles everything
+def test_a_program_in_c_alone_links_an_installed_static_library(tiny: Path, tmp_path: Path) -> None:
+    options = ["-DBUILD_SHARED_LIBS=OFF", "-DQCN_CUDA=OFF", "-DQCN_TESTS=OFF", "-DQCN_PROGRAMS=OFF"]
+    configure(DEPLOY, tmp_path / "library", *options)
+    run("cmake", "--build", tmp_path / "library", "--parallel", "2")
+    run("cmake", "--install", tmp_path / "library", "--prefix", tmp_path / "installed")
+    lines = ["cmake_minimum_required(VERSION 3.25)", "project(robot LANGUAGES C)", "find_package(qcn REQUIRED)"]
+    lines += [f"add_executable(robot {CONSUMER / 'consumer.c'})", "target_link_libraries(robot PRIVATE qcn::qcn)"]
+    (tmp_path / "CMakeLists.txt").write_text("\n".join(lines), encoding="utf-8")
+    configure(tmp_path, tmp_path / "robot", f"-DCMAKE_PREFIX_PATH={tmp_path / 'installed'}")
+    run("cmake", "--build", tmp_path / "robot")
+    assert run(tmp_path / "robot" / "robot", tiny) != ""
 
 
 def test_fuzzers_begin_with_files_that_are_right() -> None:

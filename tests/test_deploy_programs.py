@@ -282,11 +282,14 @@ def test_exit_codes(built: Path, bundle: Bundle, tmp_path: Path) -> None:
             ((bundle.folder, *rest, "--backend", "cuda"), 2, "auto, native or tensorrt"),
             ((tmp_path / "none", *rest), 2, "none"),
             ((bundle.folder, *rest, "--backend", "tensorrt"), 3, "no TensorRT engine"),
+            ((bundle.folder, *rest, "--precision", "int8"), 3, "the native backend computes in fp32, not in int8"),
         ):
             done = run(program, *arguments)
             assert done.returncode == code, (arguments, done.stdout, done.stderr)
             assert message in done.stderr
-        assert run(program, "--help").stdout.startswith("usage: ")
+        shown = run(program, "--help").stdout
+        assert shown.startswith("usage: ")
+        assert all(line[24] == " " != line[25] for line in shown.splitlines() if line.startswith("  --"))
         altered = tmp_path / f"altered-{program.name}"
         shutil.copytree(bundle.folder, altered)
         weights = (altered / WEIGHTS).read_bytes()
@@ -328,7 +331,7 @@ def test_the_smallest_program(built: Path, bundle: Bundle, tmp_path: Path) -> No
 
 def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: Make, tmp_path: Path) -> None:
     golden = write_pictures(bundle, tmp_path / "pictures")
-    program = built / "examples/camera"
+    program = built / "programs/qcn-camera"
     done = run(program, bundle.folder, "--folder", tmp_path / "pictures")
     assert done.returncode == 0, done.stderr
     found = [line.split(": ")[1].split()[0] for line in done.stdout.splitlines()[1:]]
@@ -336,9 +339,9 @@ def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: M
     assert run(program, bundle.folder, "--folder", tmp_path / "pictures", "--frames", 2).stdout.count("frame ") == 2
     done = run(program, bundle.folder, "--camera", "/dev/no-such-camera")
     assert done.returncode == 1
-    assert "/dev/no-such-camera: cannot be opened: No such file" in done.stderr
+    assert "/dev/no-such-camera: cannot be opened (--camera names another device" in done.stderr
 
-    # A stereo frame: the camera example and qcn-run see the same pair of views, and never guess it.
+    # A stereo frame: qcn-camera and qcn-run see the same pair of views, and never guess it.
     pair = make(2, 32, NORB)
     (tmp_path / "stereo").mkdir()
     Image.fromarray(np.ascontiguousarray(drawn(3, 96, 192).transpose(1, 2, 0))).save(tmp_path / "stereo/frame.png")
@@ -362,7 +365,7 @@ def test_the_camera_takes_frames_of_a_webcam(built: Path, make: Make, channels: 
     for number, image in enumerate((drawn(3, 480, 640), drawn(3, 720, 1280), drawn(1, 480, 640), drawn(4, 480, 640))):
         pixels = np.squeeze(np.ascontiguousarray(image.transpose(1, 2, 0)))
         Image.fromarray(pixels).save(tmp_path / f"{number}.png", compress_level=1)
-    done = run(built / "examples/camera", bundle.folder, "--folder", tmp_path, "--no-self-test")
+    done = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path, "--no-self-test")
     assert done.returncode == 0, done.stderr
     found = [line.split(": ")[1].split(",")[0] for line in done.stdout.splitlines()[1:]]
     files = sorted(tmp_path.glob("*.png"))
@@ -375,7 +378,7 @@ def test_ctrl_c_ends_the_camera_in_order(built: Path, bundle: Bundle, tmp_path: 
     frame = drawn(1, 28, 28)[0]
     for i in range(20000):
         os.link(tmp_path / "0.pgm", tmp_path / f"{i}.pgm") if i else Image.fromarray(frame).save(tmp_path / "0.pgm")
-    command = [built / "examples/camera", bundle.folder, "--folder", tmp_path]
+    command = [built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as camera:
         assert camera.stdout is not None
         camera.stdout.readline()

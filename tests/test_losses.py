@@ -1,9 +1,11 @@
 """The spread loss, and distillation."""
 
+import pytest
 import torch
 
+from qcn.errors import UsageError
 from qcn.model import Prediction
-from qcn.train.losses import TAUGHT, TEMPERATURE, distillation, spread_loss
+from qcn.train.losses import TAUGHT, TEMPERATURE, distillation, loss_of, spread_loss
 
 
 def test_spread_loss_is_the_papers_sum() -> None:
@@ -25,3 +27,8 @@ def test_distillation_is_hintons() -> None:
     expected = (1 - TAUGHT) * 2.0 + TAUGHT * TEMPERATURE**2 * (p * (p / q).log()).sum()
     got = distillation(torch.tensor(2.0), Prediction(logit[..., None], logit.sigmoid(), logit), p)
     torch.testing.assert_close(got, expected)
+
+
+def test_a_network_that_returns_a_plain_tensor_is_told_what_to_return() -> None:
+    with pytest.raises(UsageError, match=r"returns a qcn\.model\.Prediction, not a Tensor: docs/ideas\.md"):
+        loss_of(torch.randn(2, 3), torch.zeros(2, dtype=torch.long), "ce", 0.9)  # type: ignore[arg-type]

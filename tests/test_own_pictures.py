@@ -110,7 +110,7 @@ def test_shell_python_cpp_and_camera_give_the_same_answers(shell: Shell) -> None
         assert answer.pose is not None
         assert np.array_equal(np.float32([found[name]["pose"] for name in CLASSES]), answer.pose)
 
-    seen = shell(BUILD / "examples/camera", "bundle", "--folder", "new").splitlines()[1:]
+    seen = shell(BUILD / "programs/qcn-camera", "bundle", "--folder", "new").splitlines()[1:]
     assert [line.split(": ")[1].split(",")[0] for line in seen] == [
         f"{label} {row.max():.4f}" for label, row in zip(labels, active, strict=True)
     ]

@@ -100,7 +100,7 @@ std::vector<std::string> Arguments::parse(int argc, char** argv) const {
     if (argument == "--help" || argument == "-h") {
       std::printf("usage: %s\n\n%s\n\n", usage_.c_str(), about_.c_str());
       for (const Option& option : options_) {
-        std::printf("  %-22s %s\n", (option.name + (option.takes_value ? " …" : "")).c_str(), option.help.c_str());
+        std::printf("  %-22s %s\n", (option.name + (option.takes_value ? " VALUE" : "")).c_str(), option.help.c_str());
       }
       std::printf("  %-22s %s\n", "--version", "print the version of the library");
       std::exit(0);

@@ -37,7 +37,7 @@ std::string read_key(const std::string& path) {
 
 void ModelOptions::add_to(Arguments& arguments) {
   arguments.choice("--backend", "what runs the network", {"auto", "native", "tensorrt"}, backend);
-  arguments.choice("--precision", "of the TensorRT engine", {"fp32", "fp16", "bf16"}, precision);
+  arguments.choice("--precision", "of the engine, or of the weights", {"fp32", "fp16", "bf16", "int8"}, precision);
   arguments.number("--threads", "of the native backend (default: one per core)", 1, QCN_MAX_THREADS, threads);
   arguments.number("--device", "CUDA device (default: 0)", 0, 1023, device);
   arguments.text("--public-key", "PEM file; refuse a bundle that its owner did not sign (qcn sign)", public_key);

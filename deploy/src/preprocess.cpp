@@ -3,12 +3,12 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "error.h"
 #include "resampling.h"
+#include "structures.h"
 
 namespace qcn {
 namespace {
@@ -23,7 +23,8 @@ struct Scratch {
 
 std::string by(std::int64_t width, std::int64_t height) { return std::to_string(width) + "×" + std::to_string(height); }
 
-// Refuses an image whose last pixel's address would wrap around: computing it would be undefined.
+// Refuses an image whose last pixel's address would wrap around, since computing it would be undefined; and floats whose
+// strides were counted in floats, which would be read across each other.
 void check_strides(const qcn_image& image) {
   std::ptrdiff_t below = 0, above = 0;  // how far the image reaches on either side of `data`
   const std::ptrdiff_t strides[] = {image.column_stride, image.row_stride, image.channel_stride};
@@ -35,6 +36,12 @@ void check_strides(const qcn_image& image) {
         __builtin_add_overflow(reach, length, &reach)) {
       refuse("strides of " + std::to_string(strides[i]) + " bytes for " + std::to_string(counts[i]) +
              " pixels are more than there is memory");
+    }
+    constexpr auto kFloat = static_cast<std::ptrdiff_t>(sizeof(float));
+    if (image.pixel == QCN_FLOAT32 && counts[i] > 1 && strides[i] != 0 && strides[i] > -kFloat && strides[i] < kFloat) {
+      refuse("a stride of " + std::to_string(strides[i]) +
+             " is less than a float: strides are in bytes, those of qcn_image_default and qcn_image_planar for bytes; "
+             "multiply them by sizeof(float)");
     }
   }
   const auto address = reinterpret_cast<std::uintptr_t>(image.data);
@@ -124,16 +131,16 @@ void check_image(const Preprocessing& spec, const qcn_image& image) {
     refuse("width, height and channels of an image must be 1 or more, not " + by(image.width, image.height) + " and " +
            std::to_string(image.channels));
   }
-  unsigned int pixel = 0;  // C may have written any number there, which is more than a C++ enum may hold
-  static_assert(sizeof pixel == sizeof image.pixel);
-  std::memcpy(&pixel, &image.pixel, sizeof pixel);
+  const int pixel = number_of(image.pixel);
   if (pixel != QCN_UINT8 && pixel != QCN_FLOAT32) {
     refuse("pixel must be QCN_UINT8 or QCN_FLOAT32, not " + std::to_string(pixel));
   }
   const Stored& stored = spec.stored;
   if (!converts(image.channels, stored.channels)) {
     refuse("the picture has " + std::to_string(image.channels) + " channels, and the network takes " +
-           std::to_string(stored.channels) + ": there is no way from one to the other");
+           std::to_string(stored.channels) + ": there is no way from one to the other. It takes " +
+           (stored.channels == 2 ? "the two views of a stereo pair, as one picture of 2 channels"
+                                 : "grey, colour, and colour with transparency: 1, 3 or 4 channels"));
   }
   if (pixel == QCN_FLOAT32 && !(stored == image)) {
     refuse("floats are taken in the size of the network's images, " + by(stored.width, stored.height) + " with " +

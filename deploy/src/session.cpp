@@ -138,14 +138,8 @@ qcn_image image_at(const qcn_image* images, int index) {
     throw Error(QCN_BAD_ARGUMENT,
                 "image " + std::to_string(index) + " has another size of structure than the first: " + kMaker);
   }
-  const qcn_image image = read_structure(reinterpret_cast<const qcn_image*>(place), qcn_image_default(nullptr, 0, 0, 0),
-                                         kLeast, "a qcn_image", kMaker);
-  const int pixel = number_of(image.pixel);
-  if (pixel != QCN_UINT8 && pixel != QCN_FLOAT32) {
-    throw Error(QCN_BAD_ARGUMENT, "image " + std::to_string(index) + ": " + std::to_string(pixel) +
-                                      " is not a qcn_pixel: it must be QCN_UINT8 or QCN_FLOAT32");
-  }
-  return image;
+  return read_structure(reinterpret_cast<const qcn_image*>(place), qcn_image_default(nullptr, 0, 0, 0), kLeast,
+                        "a qcn_image", kMaker);
 }
 
 }  // namespace qcn

@@ -235,6 +235,8 @@ static void classifying(const char* bundle) {
                "12\xC3\x97"
                "10 with 1 channels, not 12\xC3\x97"
                "9 with 1"));
+  REFUSED(wrong.pixel = QCN_FLOAT32); /* with the strides of bytes */
+  CHECK(strstr(qcn_last_error(), "a stride of 1 is less than a float") && strstr(qcn_last_error(), "sizeof(float)"));
   REFUSED(wrong.channels = 0);
   REFUSED(wrong.pixel = (qcn_pixel)9);
   REFUSED(wrong.on_device = 1);

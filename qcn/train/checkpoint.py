@@ -22,6 +22,7 @@ from qcn.errors import UsageError, unknown_name
 from qcn.files import atomic_write, file_sha256
 from qcn.names import RUN
 from qcn.train.record import Run, TensorFile, load_run
+from qcn.zoo import MODELS
 
 
 def save(
@@ -70,7 +71,12 @@ def load_network(folder: Path, which: str = "best") -> tuple[nn.Module, Run]:
     try:
         network = run.model.create()
     except UsageError as error:
-        raise UsageError(f"{folder / RUN} does not describe a network: {error}") from None
+        own = (
+            ""
+            if run.model.name in MODELS
+            else "; one of your own is added by your file: python FILE.py … (docs/ideas.md)"
+        )
+        raise UsageError(f"{folder / RUN} does not describe a network: {error}{own}") from None
     restore(network, load_tensors(folder, run.weights(which)), folder)
     return network.eval(), run
 

@@ -5,6 +5,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from qcn.errors import UsageError
 from qcn.model import Prediction
 
 Loss = Literal["spread", "ce"]
@@ -30,6 +31,8 @@ def loss_of(
     mixed: Mixed | None = None,
 ) -> Tensor:
     """The training loss of a batch, a scalar; `mixed` names other labels in its images, and how much of each."""
+    if not isinstance(prediction, Prediction):  # of a network of the user's
+        raise UsageError(f"a network returns a qcn.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md")
     if mixed:
         other, share = mixed
         parts = [_each(prediction, of, loss, margin, smoothing) for of in (label, other)]

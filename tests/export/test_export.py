@@ -332,7 +332,7 @@ def test_a_network_for_training_only_is_refused(
     untrained = create("em", in_channels=1, classes=10)
     monkeypatch.setattr(checkpoint, "load_network", lambda source, which: (untrained, checkpoint.load_run(source)))
     result = qcn("export", run, "--data-dir", data_dir, "--out", tmp_path / "bundle")
-    assert ended(result, 2, "MatrixCapsules is for training only: EM and VB routing with matrix capsules have no")
+    assert ended(result, 2, "MatrixCapsules is for training only: export carries the Quaternion Capsule Networks")
     assert not (tmp_path / "bundle").exists()
 
 

@@ -12,11 +12,11 @@ from qcn import create
 from qcn.baselines import CNN
 from qcn.errors import UsageError
 from qcn.export.bundle import Bundle
-from qcn.export.lower import lower
+from qcn.export.lower import ProgramBuilder, lower, scale_and_shift
 from qcn.export.program import Pool, Program
 from qcn.export.reference import Evaluation, answers
 from qcn.export.torch.interpreter import Interpreter
-from qcn.model import QCN
+from qcn.model import QCN, BranchedExtractor, ConvCapsules, Prediction
 
 SIZE = (28, 26)  # not square: rows and columns must not be mixed up
 QCNS = ["qcn", "qcn-tiny", "qcn-unbranched"]
@@ -141,7 +141,7 @@ def test_the_programs_shapes_are_those_of_the_networks_layers(name: str) -> None
 def test_networks_for_training_only_are_refused_with_that_reason(name: str) -> None:
     network = create(name, in_channels=1, classes=4)
     with pytest.raises(
-        UsageError, match=r"is for training only: EM and VB routing .* no deployment form.*cnn and cnn-small$"
+        UsageError, match=r"is for training only: .*cnn and cnn-small.* EM and VB routing .* no deployment form"
     ):
         lower(network, 28, 28)
 
@@ -170,3 +170,72 @@ def test_an_extractor_that_export_does_not_know_is_refused() -> None:
     network.extractor = nn.Identity()
     with pytest.raises(UsageError, match="does not know the extractor Identity"):
         lower(network, 28, 28)
+
+
+class Turned(ConvCapsules):
+    """A layer of somebody's own, which would be lowered as if it were its parent."""
+
+    def forward(self, pose: torch.Tensor, activation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        pose, activation = super().forward(pose, activation)
+        return -pose, activation
+
+
+class Doubled(QCN):
+    def forward(self, image: torch.Tensor) -> Prediction:
+        return super().forward(2 * image)
+
+
+class Swapped(BranchedExtractor):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return super().forward(x.flip(1))
+
+
+class Same(QCN):
+    """A subclass that computes the same is no other network."""
+
+
+def _another(kind: str) -> QCN:
+    network = create("qcn-tiny", in_channels=1, classes=4)
+    assert isinstance(network, QCN)
+    if kind == "layer":
+        network.layers[0].__class__ = Turned
+    elif kind == "extractor":
+        network.extractor.__class__ = Swapped
+    else:
+        network.__class__ = Doubled if kind == "network" else Same
+    return network
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("layer", "cannot carry Turned: it computes something else than ConvCapsules"),
+        ("extractor", "cannot carry Swapped: it computes something else than BranchedExtractor"),
+        ("network", "cannot carry Doubled: it computes something else than QCN"),
+    ],
+)
+def test_what_computes_something_else_than_its_parent_is_refused(kind: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        lower(_another(kind), 28, 28)
+    lower(_another("same"), 28, 28)
+
+
+@pytest.mark.parametrize(
+    "options", [{"groups": 2}, {"dilation": 2}, {"stride": (1, 2)}, {"padding": "same"}, {"padding_mode": "reflect"}]
+)
+def test_a_convolution_that_no_operation_can_say_is_refused(options: dict[str, Any]) -> None:
+    build = ProgramBuilder(4, 8, 8)
+    build.convolution("plain", "image", nn.Conv2d(4, 4, 3))
+    with pytest.raises(UsageError, match=r"cannot carry odd, Conv2d\(4, 4, .*one group and no dilation"):
+        build.convolution("odd", "image", nn.Conv2d(4, 4, 3, **options))
+
+
+def test_norms_are_folded_or_refused() -> None:
+    norm, image = nn.BatchNorm2d(4, affine=False), torch.randn(8, 4, 5, 5, dtype=torch.float64)
+    norm.double()(image)
+    norm.eval()
+    scale, shift = scale_and_shift(norm)
+    torch.testing.assert_close(image * scale[:, None, None] + shift[:, None, None], norm(image))
+    for other in (nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False)):
+        with pytest.raises(UsageError, match=rf"cannot carry {type(other).__name__}\(.*running statistics"):
+            scale_and_shift(other)

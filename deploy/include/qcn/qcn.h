@@ -101,7 +101,8 @@ typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
 typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
-  const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest one in the bundle
+  const char* precision;  // of an engine: "fp32", "fp16", "bf16" or "int8"; NULL: the fastest one in the bundle.
+                          // The native backend has one, that of the bundle's weights, and refuses others
   int self_test;          // how many golden images to check at loading. 0: none, 1: three (the default), 2: all
   int threads;            // of the native backend, for all models together; at most QCN_MAX_THREADS.
                           // 0: leave as is; at the start one per core
@@ -211,7 +212,7 @@ QCN_API void qcn_session_free(qcn_session* session);  // NULL is allowed
 
 typedef enum { QCN_UINT8 = 0, QCN_FLOAT32 = 1 } qcn_pixel;  // 0 to 255, or 0.0 to 1.0
 
-// A picture in memory. Strides are in bytes and may be negative.
+// A picture in memory. Strides are in bytes, for floats too, and may be negative.
 //
 // Bytes are taken in any size up to 16384 × 16384, and brought to image_width × image_height as the bundle says:
 // cropped, letterboxed or stretched, by whole-number arithmetic that docs/bundle.md defines to the last bit. Grey (1

@@ -1,8 +1,8 @@
 // Classifies the frames of a camera, one after the other, until Ctrl-C.
 //
-//     ./camera BUNDLE                    frames of /dev/video0
-//     ./camera BUNDLE --folder frames    pictures of a folder instead of a camera
-//     ./camera BUNDLE --beside           frames of a stereo camera on USB, which shows both views side by side
+//     qcn-camera BUNDLE                    frames of /dev/video0
+//     qcn-camera BUNDLE --folder frames    pictures of a folder instead of a camera
+//     qcn-camera BUNDLE --beside           frames of a stereo camera on USB, which shows both views side by side
 //
 // Frames have any size: the library brings them to that of the network's images. A network of one channel gets the
 // brightness of a frame, and a network of three channels its colours. A network of two channels takes the two views of
@@ -87,7 +87,7 @@ int watch(int argc, char** argv) {
   int width = 640, height = 480, most = 0;
   double least = 0;
   bool beside = false;
-  Arguments arguments("camera BUNDLE [options]", "Prints the class of each frame of a camera.");
+  Arguments arguments("qcn-camera BUNDLE [options]", "Prints the class of each frame of a camera.");
   arguments.text("--camera", "V4L2 device (default: /dev/video0)", device);
   arguments.text("--folder", "read the pictures of this folder instead of a camera", folder);
   arguments.number("--width", "to ask of the camera (default: 640)", 16, 8192, width);
@@ -129,4 +129,4 @@ int watch(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return guarded_main("camera", watch, argc, argv); }
+int main(int argc, char** argv) { return guarded_main("qcn-camera", watch, argc, argv); }

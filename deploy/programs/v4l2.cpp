@@ -26,7 +26,7 @@ class Camera : public Frames {
  public:
   Camera(const std::string& device, int width, int height, bool colour) : device_(device) {
     file_ = open(device.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
-    if (file_ < 0) fail("cannot be opened");
+    if (file_ < 0) fail("cannot be opened (--camera names another device, `v4l2-ctl --list-devices` shows all)");
     try {
       start(width, height, colour);
     } catch (...) {
