@@ -62,6 +62,17 @@ def arithmetics(record: dict[str, Any]) -> str:
     return table(["layer", "batch", "single", "half", "times faster"], rows)
 
 
+def splits(rows: list[dict[str, Any]]) -> str:
+    """Triton's half precision beside its float32, the children of a window split over so many warps."""
+    cells = []
+    for row in rows:
+        half = [row[f"half, split {split}, ms"] for split in (1, 2, 4)]
+        times = [f"{1000 * ms:.1f} µs" for ms in (row["float32, ms"], *half)]
+        worst = f"{row['pose, half']:.1e} / {row['pose, planned']:.1e}"
+        cells.append([row["layer"], str(row["batch"]), *times, f"{row['float32, ms'] / min(half):.2f}", worst])
+    return table(["layer", "batch", "float32", "1 warp", "2", "4", "times faster", "error of a pose"], cells)
+
+
 def errors(rows: list[dict[str, Any]]) -> str:
     """Largest absolute errors, the fused operator's over the float32 reference's."""
     names = [name for name in rows[0] if name not in ("weights", "layer", "kernels")]
@@ -265,6 +276,8 @@ def page() -> str:
     exported_gpu = read("export-h200.json")
     gpu = read("deployed-h200.json")
     half = read("deployed-h200-half.json")
+    fleet = read("deployed-h200-fleet.json")
+    triton = read("routing-triton-half.json")
     local = read("deployed-cpu.json")
     edges = read("deployed-runtimes.json")
     larger = read("larger-images-cost.json")
@@ -294,11 +307,18 @@ moments from NVML's counter, which changes ten times per second. `qcn benchmark`
 
 {deployed(gpu)}
 
-`cifar10-qcn`, as it shipped then, by TensorRT 8.6, which routes in [half precision](kernels.md) where fp16 is asked
-for: commit {half["commit"]}, by `benchmarks/engines_on_gpu.sh`. An int8 engine was not built in that run: TensorRT's
-parser refused the graph, for a reason that has been removed since.
+`cifar10-qcn` by TensorRT 8.6, which routes in [half precision](kernels.md) where fp16 is asked for, with the kernels of
+commit {half["commit"]}, by `benchmarks/engines_on_gpu.sh`. TensorRT 8.6 built no int8 engine of it here: it says of a node,
+without naming it, that it was "incorrectly marked as an int8 node".
 
 {deployed(half)}
+
+Engines of the same network for a fleet ([export.md](export.md)): for every GPU from Ampere on ("ampere-plus"), or to get
+other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT ("compatible"),
+which cannot hold our plugin, beside another without it. In one run, commit {fleet["commit"]}, by
+`PARTS=fleet benchmarks/engines_on_gpu.sh`.
+
+{deployed(fleet)}
 
 The fused engines of the first table for batches of 1 to 64 (optimised for 8) in a C++ program, by libqcn
 (`qcn-bench`), transfers included; pre-processing runs on one core of the host:
@@ -379,11 +399,16 @@ reached: {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds per second.
 The CUDA C++ kernels for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), in single and in
 [half precision](kernels.md), by `deploy/tests/half_on_gpu.sh WORKDIR OUTDIR`, which first compares them with a loop in
 double precision. The kernels choose by such times (`python benchmarks/routing_cost.py`): where both columns are the
-same, half precision was asked for and single precision ran. "All four" is one CUDA graph. For the column "half" poses
-were given in float16, which kernels in single precision read more slowly: that is why all four take longer at batch 1.
-{source(cpp)}:
+same, half precision was asked for and single precision ran. "All four" is one CUDA graph; in the column "half" poses were
+given in float16. {source(cpp)}:
 
 {arithmetics(cpp)}
+
+Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps, which are [not chosen
+yet](kernels.md); the error beside what rounding votes and distances to float16 costs by itself. {source(triton)}:
+`python benchmarks/routing.py --device cuda --only half`.
+
+{splits(triton["half"])}
 
 Largest error against the float64 reference, the fused operator's / the float32 reference's own, on two random images.
 "Trained" is a QCN after {cuda["trained"]["epochs"]} epochs of `{cuda["trained"]["dataset"]}`:

@@ -27,12 +27,18 @@ struct Device {
 };
 
 // Microseconds of a sweep on an H200: for each round of thread blocks, and more if they are clusters; for each child of
-// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, of which every block of a
-// cluster reads a share. Half precision reads them faster than it needs them. In single precision no cluster has been
-// measured yet: the price is half precision's.
+// a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, which every block reads its
+// share of, once if it can keep it. Half precision reads them faster than it needs them.
 using Cost = std::array<double, 5>;
-constexpr Cost kSingleCost = {4.94, 1.2, 0.0653, 0.0341, 0.00749};
-constexpr Cost kHalfCost = {6.84, 1.2, 0.0913, 0.0176, 0.0};
+constexpr Cost kSingleCost = {2.58, 1.01, 0.103, 0.0282, 0.00908};
+constexpr Cost kHalfCost = {5.49, 0.786, 0.105, 0.0154, 0.0};
+
+// Whether all children of a block fit its stages, which are then copied in the first sweep alone: Tile's kStep, kApart.
+bool keeps_children(const qcn_routing_shape& s, const qcn_cuda_routing_tile& tile) {
+  const int64_t full = tile.threads / tile.windows * kGroup;
+  const int64_t step = std::max<int64_t>(tile.splits, std::min<int64_t>(128 / parent_lanes(s.parents), full));
+  return tile.stages > 2 && ceil_divide(ceil_divide(children(s), step), tile.cluster) <= tile.stages;
+}
 
 // How often each of them is paid. Eight warps fill a multiprocessor: registers leave room for no more.
 Cost counts(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const qcn_cuda_routing_tile& tile,
@@ -42,10 +48,12 @@ Cost counts(const qcn_routing_shape& s, qcn_cuda_arithmetic arithmetic, const qc
   const int64_t room = std::min(256 / tile.threads, device.shared_per_multiprocessor / (tile.shared_bytes + 1024));
   const double rounds = ceil_divide(blocks, std::max<int64_t>(room, 1));
   const double of_thread = double(children(s)) / (tile.cluster * tile.splits);
-  const double rotors = arithmetic == QCN_CUDA_HALF ? 0 : children(s) * 9.0 * kParents * parent_lanes(s.parents) / 256;
-  Cost paid = {rounds, rounds * (tile.cluster > 1), rounds * of_thread, blocks * tile.threads / 32 * of_thread,
-               blocks * rotors / tile.cluster};
+  Cost paid = {rounds, rounds * (tile.cluster > 1), rounds * of_thread, blocks * tile.threads / 32 * of_thread, 0.0};
   for (double& each : paid) each *= s.iterations;
+  if (arithmetic == QCN_CUDA_SINGLE) {
+    const double rotors = children(s) * 9.0 * kParents * parent_lanes(s.parents) / 256 / tile.cluster;
+    paid[4] = blocks * rotors * (keeps_children(s, tile) ? 1 : s.iterations);
+  }
   return paid;
 }
 

@@ -37,10 +37,10 @@ RESIDENT = 2
 # What a step over the children costs by how many lanes of a warp, with a window each, share the rotors that it loads:
 # measured on an H200. With more lanes 1; with one, and the children over several warps, 1.6.
 STEP_COST = {2: 1.12, 1: 1.45}
-# What a child costs in half precision, as a share of the float32 step with two windows per thread: counted in the
-# machine code of two sweeps for an H200 (tests/kernels/test_triton_code.py), not timed.
-HALF_STEP = 0.64
-# Whether it may be chosen: no GPU has run it yet. benchmarks/routing.py and tests/kernels/test_cuda.py do.
+# What half precision costs beside its children, in their steps: timed on an H200 (benchmarks/routing.py --only half).
+# A child takes as long as in float32 there, though it has two thirds of the instructions; more windows run at a time.
+HALF_START = 15
+# Whether it may be chosen: its tests in tests/kernels/test_cuda.py have not run on a GPU yet.
 HALF_ALLOWED = False
 # By children: programs for each multiprocessor, and windows that one has at least.
 PROGRAMS, FEWEST_WINDOWS = 48, 16
@@ -257,7 +257,7 @@ def _half_split(geometry: Geometry, windows: int, device: torch.device) -> int:
     fours = geometry.window_height * geometry.window_width * groups(geometry.channels)
 
     def cost(split: int) -> float:
-        return HALF_STEP * _rounds(windows, half_windows(split), device) * 4 * triton.cdiv(fours, split)
+        return HALF_START + _rounds(windows, half_windows(split), device) * 4 * triton.cdiv(fours, split)
 
     half, single = min((1, 2, 4), key=cost), _child_split(geometry, windows, 2, device)
     return half if cost(half) < _cost(geometry, windows, 2, device, single) else 0

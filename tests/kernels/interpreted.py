@@ -209,7 +209,7 @@ def test_with_gradients_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (32, 16, 5, 16, 64, 4),
         (32, 16, 5, 16, 1, 0),  # few windows: float32 shares their children out over more threads
-        (16, 12, 5, 16, 64, 4),
+        (16, 12, 5, 16, 64, 0),  # too few children to be worth its start
         (16, 4, 4, 10, 256, 0),
         (32, 16, 5, 17, 64, 0),  # more parents than a tile has
     ],
@@ -217,7 +217,7 @@ def test_with_gradients_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_half_precision_runs(
     channels: int, size: int, window: int, parents: int, batch: int, split: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a GPU of 132 multiprocessors, by the count of instructions."""
+    """On a GPU of 132 multiprocessors, as was timed on one."""
     monkeypatch.setattr(cuda, "_multiprocessors", lambda _: 132)
     monkeypatch.setattr(cuda, "HALF_ALLOWED", True)
     pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)

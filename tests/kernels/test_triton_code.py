@@ -18,8 +18,6 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["87", "90"])
 def test_no_kernel_spills_and_half_precision_has_fewer_instructions(architecture: str, tmp_path: Path) -> None:
-    from qcn.kernels.cuda import HALF_STEP
-
     program = Path(__file__).parent / "machine_code.py"
     env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, program, architecture], env=env, capture_output=True, text=True, check=False)
@@ -30,4 +28,4 @@ def test_no_kernel_spills_and_half_precision_has_fewer_instructions(architecture
     for facts in made.values():
         assert facts["registers"] <= 255
         assert min(facts["products_per_child"]) > 0  # tensor cores
-        assert sum(facts["per_child"]) / single == pytest.approx(HALF_STEP, abs=0.06)
+        assert sum(facts["per_child"]) / single < 0.7
