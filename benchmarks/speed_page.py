@@ -406,7 +406,7 @@ given in float16. {source(cpp)}:
 
 Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps, which are [not chosen
 yet](kernels.md); the error beside what rounding votes and distances to float16 costs by itself. {source(triton)}:
-`python benchmarks/routing.py --device cuda --only half`.
+`benchmarks/routing.py`, the table `half`.
 
 {splits(triton["half"])}
 

@@ -33,6 +33,7 @@ class Graph:
         self.functions: list[onnx.FunctionProto] = []
         self._path: list[str] = []
         self._taken: set[str] = set()
+        self._casts: dict[tuple[str, int], GraphValue] = {}
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -80,8 +81,12 @@ class Graph:
         return GraphValue(full, inputs[0].type if type is None else type)
 
     def cast(self, name: str, value: GraphValue, type: int) -> GraphValue:
-        """The value in another type, or as it is where it has that type already."""
-        return value if value.type == type else self.node("Cast", name, value, type=type, to=type)
+        """The value in another type, or as it is where it has that type already. It is cast once for all who ask."""
+        if value.type == type:
+            return value
+        if (value.name, type) not in self._casts:
+            self._casts[value.name, type] = self.node("Cast", name, value, type=type, to=type)
+        return self._casts[value.name, type]
 
     def reshape(self, name: str, value: GraphValue, *shape: int) -> GraphValue:
         """0 keeps a side as it is, -1 is what the others leave."""
