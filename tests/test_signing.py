@@ -192,7 +192,8 @@ def test_openssl_makes_keys_for_us_and_takes_our_signatures(made: Path, tmp_path
     key, public = tmp_path / "key.pem", tmp_path / "public.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True, capture_output=True)
     subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True, capture_output=True)
-    Bundle.open(made).sign(key)
+    signed = qcn("sign", made, "--key", key)
+    assert signed.returncode == 0 and signed.stdout.endswith("--public-key PUBLIC.pem\n"), signed.stdout + signed.stderr
     assert not refused(made, public)
     verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", made / MANIFEST]
     done = subprocess.run([*verify, "-sigfile", made / SIGNATURE], capture_output=True, text=True, check=False)

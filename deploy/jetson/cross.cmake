@@ -17,5 +17,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
 find_program(QCN_QEMU qemu-${CMAKE_SYSTEM_PROCESSOR})
 if(QCN_QEMU)
-  set(CMAKE_CROSSCOMPILING_EMULATOR ${QCN_QEMU} -L /usr/${triple})
+  # With LD_LIBRARY_PATH: the loader would take a C library of the other architecture from /lib, if there is one there too,
+  # and that of another build ends every program ("stack smashing detected").
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QCN_QEMU} -L /usr/${triple} -E LD_LIBRARY_PATH=/usr/${triple}/lib)
 endif()

@@ -36,4 +36,5 @@ def sign(
         raise UsageError("qcn sign BUNDLE --key KEY.pem, or qcn sign --new-key KEY.pem")
     signing.private_key(key)  # first: a wrong key is the quicker thing to say
     say(Bundle.open(bundle).sign(key))
-    say_next("qcn", "doctor", bundle, "--public-key", signing.public_path(key))
+    public = signing.public_path(key)  # a key of openssl's has none beside it
+    say_next("qcn", "doctor", bundle, "--public-key", public if public.is_file() else "PUBLIC.pem")
