@@ -308,13 +308,13 @@ moments from NVML's counter, which changes ten times per second. `qcn benchmark`
 {deployed(gpu)}
 
 `cifar10-qcn` by TensorRT 8.6, which routes in [half precision](kernels.md) where fp16 is asked for, with the kernels of
-commit {half["commit"]}, by `benchmarks/engines_on_gpu.sh`. TensorRT 8.6 built no int8 engine of it here: it says of a node,
-without naming it, that it was "incorrectly marked as an int8 node".
+commit {half["commit"]}, by `benchmarks/engines_on_gpu.sh`. TensorRT 8.6 built no int8 engine of it here: it says of a
+node, without naming it, that it was "incorrectly marked as an int8 node".
 
 {deployed(half)}
 
-Engines of the same network for a fleet ([export.md](export.md)): for every GPU from Ampere on ("ampere-plus"), or to get
-other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT ("compatible"),
+Engines of the same network for a fleet ([export.md](export.md)): for every GPU from Ampere on ("ampere-plus"), or to
+get other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT ("compatible"),
 which cannot hold our plugin, beside another without it. In one run, commit {fleet["commit"]}, by
 `PARTS=fleet benchmarks/engines_on_gpu.sh`.
 
@@ -399,8 +399,8 @@ reached: {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds per second.
 The CUDA C++ kernels for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), in single and in
 [half precision](kernels.md), by `deploy/tests/half_on_gpu.sh WORKDIR OUTDIR`, which first compares them with a loop in
 double precision. The kernels choose by such times (`python benchmarks/routing_cost.py`): where both columns are the
-same, half precision was asked for and single precision ran. "All four" is one CUDA graph; in the column "half" poses were
-given in float16. {source(cpp)}:
+same, half precision was asked for and single precision ran. "All four" is one CUDA graph; in the column "half" poses
+were given in float16. {source(cpp)}:
 
 {arithmetics(cpp)}
 
