@@ -314,8 +314,8 @@ node, without naming it, that it was "incorrectly marked as an int8 node".
 {deployed(half)}
 
 Engines of the same network for a fleet ([export.md](export.md)): for every GPU from Ampere on ("ampere-plus"), or to
-get other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT ("compatible"),
-which cannot hold our plugin, beside another without it. In one run, commit {fleet["commit"]}, by
+get other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT
+("compatible"), which cannot hold our plugin, beside another without it. In one run, commit {fleet["commit"]}, by
 `PARTS=fleet benchmarks/engines_on_gpu.sh`.
 
 {deployed(fleet)}
