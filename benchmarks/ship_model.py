@@ -223,8 +223,9 @@ A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be lef
     qcn train --dataset my-pictures --init cifar10
     qcn verify-parity runs/export/cifar10-qcn --run cifar10
 
-A run or bundle in the working folder goes before a network that ships under the same name. `evaluate` and `export` read
-the data set: get it with `qcn datasets fetch`. Probabilities are calibrated on the validation split
+A run or bundle in the working folder goes before a network that ships under the same name. `evaluate` reads the data
+set: get it with `qcn datasets fetch`. `export` takes the images of its golden answers from there, and pictures of
+rendered toys where the data set is not at hand. Probabilities are calibrated on the validation split
 ([training.md](training.md)). The networks cannot be resumed, because the state of the optimiser is left out; `--init`
 starts from their weights.
 

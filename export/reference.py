@@ -23,6 +23,8 @@ from qcn.data import read
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.data.viewpoints.dataset import Variant, render
+from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
 from qcn.export.bundle.golden import QUANTITIES, Answers, Floors, Golden, Step, flat, step_names
 from qcn.export.bundle.tolerance import HALVES
@@ -30,6 +32,7 @@ from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
 from qcn.export.torch.interpreter import DTYPES, Interpreter, end
 from qcn.model import QCN, choose_kernels
+from qcn.progress import doing
 from qcn.rounding import rounded
 from qcn.train.record import Run
 
@@ -72,12 +75,17 @@ class Evaluation:
         return flat(self.answers, self.layers, self.steps)
 
 
-def make_golden(network: nn.Module, run: Run, data_dir: Path) -> Golden:
-    """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them."""
+def make_golden(network: nn.Module, run: Run, data_dir: Path, *, of_toys: bool = False) -> Golden:
+    """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them.
+
+    With `of_toys` no data set is read: rendered toys are in the place of its images.
+    """
     dataset = run.dataset()
     dataset.check_fits(run.classes, run.data.image)
-    rows, images, labels = zip(*real_images(read(dataset, data_dir).tests, REAL), strict=True)
+    chosen = toys(run.data.image, REAL) if of_toys else real_images(read(dataset, data_dir).tests, REAL)
+    rows, images, labels = zip(*chosen, strict=True)
     given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
+    doing("making golden answers, in float64")
     return golden_of(network, given, tuple(run.classes))
 
 
@@ -313,6 +321,15 @@ def real_images(tests: dict[str, ImageSet], count: int) -> Iterator[tuple[str, N
                 given += 1
                 if given == count:
                     return
+
+
+def toys(shape: tuple[int, int, int], count: int) -> Iterator[tuple[str, NDArray[np.uint8], int]]:
+    """`count` toys of `viewpoints` as images [C, H, W] without a label; more channels than eyes see by turns."""
+    channels, height, width = shape
+    each = Variant(size=max(height, width), elevations=(45,), azimuths=(40,), lightings=(0,))
+    pairs = render(each)[:: len(each.instances) * len(CATEGORIES) // count]
+    for number, pair in enumerate(pairs[:count], 1):
+        yield f"toy {number}", pair[np.arange(channels) % 2, :height, :width], -1
 
 
 def edge_images(shape: tuple[int, ...]) -> dict[str, NDArray[np.uint8]]:

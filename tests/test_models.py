@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from qcn.cards import load_card, text
 from qcn.cli import app
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure
+from qcn.export.bundle import GOLDEN, golden
 from qcn.export.lower import lower
 from qcn.export.torch.interpreter import Interpreter
 from qcn.shipped import SHIPPED, networks, place
@@ -83,6 +85,20 @@ def test_a_network_can_be_exported(folder: Path) -> None:
         assert (answers[1] - expected.pose).abs().max() < 1e-3 * expected.pose.abs().max()
 
 
+def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
+    assert done.exit_code == 0, done.output
+    assert "cifar10 is not in data: golden answers are to pictures of rendered toys" in done.output
+    made = golden.read(tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN)
+    pictures = [image for row, image in zip(made.rows, made.image, strict=True) if row.startswith("toy")]
+    assert len(pictures) == len({image.tobytes() for image in pictures}) == 16
+    assert (made.label == -1).all()
+    shutil.copytree(SHIPPED / "cifar10-cnn-small", "mine")  # a run of one's own has its data somewhere
+    done = CliRunner().invoke(app, ["export", "mine", "--format", "native"])
+    assert isinstance(done.exception, MissingError) and "qcn datasets fetch cifar10" in str(done.exception)
+
+
 @pytest.mark.slow
 @each_network
 def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
@@ -120,10 +136,7 @@ def test_names_may_leave_out_qcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         place("cifar")
 
 
-def test_export_and_explain_take_names(tmp_path: Path) -> None:
-    asked = CliRunner().invoke(app, ["export", "mnist", "--data-dir", str(tmp_path), "--out", str(tmp_path / "bundle")])
-    assert isinstance(asked.exception, MissingError)
-    assert "qcn datasets fetch mnist" in str(asked.exception)
+def test_explain_takes_names(tmp_path: Path) -> None:
     asked = CliRunner().invoke(
         app, ["explain", "mnist", str(tmp_path / "none.png"), "--save", str(tmp_path / "p.html")]
     )
