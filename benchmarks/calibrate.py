@@ -77,7 +77,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, shown():
             found = measured(model, arguments.data_dir, Path(folder))
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        there |= facts() | {"models": there.get("models", {}) | {model: found}}
+        there |= (now := facts()) | {"models": there.get("models", {}) | {model: found | {"commit": now["commit"]}}}
         there.setdefault("methods", methods("cifar10", arguments.data_dir))
         path.write_text(json.dumps(there, indent=1) + "\n", encoding="utf-8")
         for row in found["rows"]:
@@ -85,6 +85,11 @@ def main() -> None:
             print(
                 f"{model:26} {row['split']:9} {row['what']:18} {100 * row['error']['error']:6.2f} %{drop}", flush=True
             )
+
+
+def commits(record: dict[str, Any]) -> list[str]:
+    """Of the code that measured each network."""
+    return sorted({model["commit"] for model in record["models"].values()})
 
 
 def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
@@ -286,7 +291,7 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
     parts = (
         "## Measured",
         "The networks that ship, calibrated on their validation splits with `--max-drop 0.2`:",
-        "\n".join(f"- {source(record)}" for record in records),
+        "\n".join(f"- {source(record | {'commit': ', '.join(commits(record))})}" for record in records),
         "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
         table(["network", "split", "", *(f"{what}, {one}" for one in machines for what in ("error", "drop"))], errors),
         "What was chosen, its drop on the validation split, and its size. A bundle is weights, ONNX graph and golden "

@@ -28,9 +28,11 @@ def facts() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
+    """HEAD, `-dirty` if files differ from it: not those that benchmarks write, or a second result would be dirty."""
+    here, others = Path(__file__).parent, [":/", ":(top,exclude)benchmarks/results"]
     try:
-        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        head = subprocess.run(["git", "describe", "--always"], cwd=here, capture_output=True, text=True, check=True)
+        changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *others], cwd=here, check=False)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return answer.stdout.strip()
+    return head.stdout.strip() + ("-dirty" if changed.returncode else "")
