@@ -200,7 +200,7 @@ def test_no_altered_record_ends_a_command_in_a_traceback(
     train(Settings("mnist", "qcn-tiny", epochs=1, batch_size=60), data_dir, tmp_path / "run", "cpu")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     answers = bundle.golden()
-    monkeypatch.setattr(reference, "make_golden", lambda *_: answers)  # the slowest part, which reads no record
+    monkeypatch.setattr(reference, "make_golden", lambda *_, **__: answers)  # the slowest part, which reads no record
     native, few = Request(("native",)), ("= None", "= 'x'", "= -1")
     tried = {"refused": 0, "read": 0}
     for change, version, _ in altered(record):
