@@ -77,7 +77,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder, shown():
             found = measured(model, arguments.data_dir, Path(folder))
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        there |= (now := facts()) | {"models": there.get("models", {}) | {model: found | {"commit": now["commit"]}}}
+        now = facts()
+        there |= now | {"models": there.get("models", {}) | {model: found | {"commit": now["commit"]}}}
         there.setdefault("methods", methods("cifar10", arguments.data_dir))
         path.write_text(json.dumps(there, indent=1) + "\n", encoding="utf-8")
         for row in found["rows"]:

@@ -324,7 +324,7 @@ def real_images(tests: dict[str, ImageSet], count: int) -> Iterator[tuple[str, N
 
 
 def toys(shape: tuple[int, int, int], count: int) -> Iterator[tuple[str, NDArray[np.uint8], int]]:
-    """`count` toys of `viewpoints` as images [C, H, W] without a label; more channels than eyes see by turns."""
+    """`count` toys of `viewpoints` as images [C, H, W] without a label. Channels are the views of both eyes in turn."""
     channels, height, width = shape
     each = Variant(size=max(height, width), elevations=(45,), azimuths=(40,), lightings=(0,))
     pairs = render(each)[:: len(each.instances) * len(CATEGORIES) // count]

@@ -1,4 +1,4 @@
-"""Numbers as a half precision has them, in float32."""
+"""Numbers as a half precision has them."""
 
 import platform
 

@@ -157,7 +157,7 @@ struct HalfSweep {
         store_packed(others + 4 * at, second);
       } else {
         *reinterpret_cast<float2*>(others + 2 * at) = {T::kMassScale * activation[0],
-                                                              T::kMassScale * activation[1]};
+                                                       T::kMassScale * activation[1]};
       }
     }
   }

@@ -29,8 +29,8 @@ struct Block {
   const Routing& r;
   // Shared memory. means: what the sums are about; offsets: see add_child(); weights: where sums are scaled by them.
   float *buffer, *means, *offsets, *weights, *betas;
-  int parent_lane, split;           // which four parents, which share of the children
-  int window[kV];                   // in the block
+  int parent_lane, split;  // which four parents, which share of the children
+  int window[kV];          // in the block
   Gaussian gaussians[kV][kParents];
   Sums sums[kV][kParents];
   const char *staged_pose, *staged_activation;  // the first corner of the window that this thread copies
