@@ -3,11 +3,11 @@
 # (fp32, fp16) and as `qcn calibrate` wrote them, each compared with its golden answers, timed, and read layer by layer;
 # what engines for a fleet cost beside them; and the routing kernels alone.
 #   usage: engines_on_gpu.sh OUT GPU HEADERS BUNDLES [NAME...]
-#     OUT       results go there: NAME/, NAME-int8/, fleet/, half/, run.log (benchmarks/deployed.py gathers them)
+#     OUT       results go there: NAME/, NAME-int8/, fleet/, refit/, half/, run.log (benchmarks/deployed.py gathers them)
 #     GPU       what shared/gpu/unpack made: trt-python, trt/        HEADERS   the folder of NvInferRuntime.h
 #     BUNDLES   folder of the bundles NAME (`qcn export`) and NAME-int8 (`qcn calibrate`), and of fashion-mnist and mnist
 #               for `qcn refit`: networks of one structure; they are copied. NAME: cifar10
-#   PARTS: in their order (networks half fleet)
+#   PARTS: in their order (networks half fleet refit)
 #   WORK: where things are built (build/on_gpu); what is there is not built again. With OUT/cache of an earlier run in it,
 #   engines build in seconds: without, TensorRT times kernels for 40 s per engine in fp16
 #   BUDGET: seconds; what would begin later is left out (300)
@@ -79,8 +79,8 @@ half() {
   step "routing in half precision" "$root/deploy/tests/half_on_gpu.sh" "$WORK" "$out/half"
 }
 
-fleet() { # engines for a fleet, beside those for this machine alone; and one that gets other weights
-  local bundle again to=$out/fleet
+fleet() { # engines for a fleet, beside those for this machine alone
+  local bundle to=$out/fleet
   mkdir -p "$to"
   bundle=$(copied "${names%% *}" -fleet)
   for option in "" --hardware-compatible --refittable; do
@@ -93,16 +93,20 @@ fleet() { # engines for a fleet, beside those for this machine alone; and one th
   ls -l "$bundle/engines" >"$to/sizes.txt"
   step "fleet: verify-parity" on_gpu "$bundle" "$to" verify
   step "fleet: benchmark" on_gpu "$bundle" "$to" benchmark
+}
+
+refit() { # an engine gets other weights
+  local bundle again to=$out/refit
+  mkdir -p "$to"
   bundle=$(copied fashion-mnist) again=$(copied mnist)
-  mkdir -p "$to/refit"
-  PROFILES=64 PRECISIONS=fp16 OPTIONS="--routing fused --refittable" step "refit: build" on_gpu "$bundle" "$to/refit" export
-  WEIGHTS=$again step "refit: weights of mnist for the engine of fashion-mnist" on_gpu "$bundle" "$to/refit" refit
-  step "refit: verify-parity" on_gpu "$again" "$to/refit" verify
-  cp "$again"/engines/*.json "$to/refit/"
+  PROFILES=64 PRECISIONS=fp16 OPTIONS="--routing fused --refittable" step "refit: build" on_gpu "$bundle" "$to" export
+  WEIGHTS=$again step "refit: weights of mnist for the engine of fashion-mnist" on_gpu "$bundle" "$to" refit
+  step "refit: verify-parity" on_gpu "$again" "$to" verify
+  cp "$again"/engines/*.json "$to/"
 }
 
 [ -f "$WORK/libqcn_plugin.so" ] || step build on_gpu "$bundles" "$out" build
-for part in ${PARTS:-networks half fleet}; do
+for part in ${PARTS:-networks half fleet refit}; do
   $part
   cp -r "$XDG_CACHE_HOME" "$out/"
 done
