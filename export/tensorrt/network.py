@@ -17,7 +17,6 @@ from qcn.export.tensorrt.receipt import ELEMENT_TYPES, HALVES, EngineLayer, type
 # values about from its input, and a plugin from itself. Told it once more, TensorRT 8.6 finds no kernel for the region
 # that they are fused into.
 _MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
-_JOIN_INTEGERS = ("/sum", "/relu")  # how the nodes behind a convolution are named that are computed with it
 _TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
@@ -97,9 +96,11 @@ def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
         # Behind Q/DQ pairs a layer computes in integers, which a precision that it is told would forbid; so would one
-        # that is told to the sum and the ReLU that are fused into it.
+        # that is told to the ReLU that is fused into it. A sum is told its own: else TensorRT 8.6 wants the convolution
+        # that it is fused into to give out int8, and has no kernel that would add a float ("incorrectly marked as an
+        # int8 node").
         names = {tensor.name for tensor in inputs if tensor is not None}
-        joined = layer.name.endswith(_JOIN_INTEGERS) and bool(names & integers)
+        joined = layer.name.endswith("/relu") and bool(names & integers)
         if joined or any(name.endswith(".pair") for name in names):
             integers |= {layer.get_output(index).name for index in range(layer.num_outputs)}
             continue

@@ -273,7 +273,7 @@ def test_a_real_engine_computes_in_integers(whole: Program, tmp_path: Path) -> N
 def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
     whole: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not to a convolution behind Q/DQ pairs, nor to the sum and ReLU that join it; to everything else it is."""
+    """Not to a convolution behind Q/DQ pairs, nor to a ReLU right behind it. Everything else, as a sum, is told."""
     monkeypatch.setattr(targets, "this_gpu", lambda: targets.Gpu("NVIDIA H200", 90))
     onnx.save(build(calibrated(whole), routing="fused"), tmp_path / "model.onnx")
     tensorrt = TensorRT("tensorrt", (8, 6, 1), fake("8.6.1", disobey="INT8"))
@@ -282,8 +282,9 @@ def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
     assert tensorrt.module.told["flags"] == {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
     layers = {layer.name: layer for layer in tensorrt.module.told["network"].layers}
     told = {name for name, layer in layers.items() if layer.precision_is_set}
-    block = next(
-        op.name.replace(".", "/") for op in whole.operations if getattr(op, "skips", None) or "conv2" in op.name
-    )
-    assert not {f"{block}/{node}" for node in ("conv", "skip", "sum", "relu")} & told
+    sums = {name.removesuffix("/sum") for name in layers if name.endswith("/sum")}
+    assert sums and {f"{op}/{node}" for op in sums for node in ("sum", "relu")} <= told
+    alone = {name.removesuffix("/conv") for name in layers if name.endswith("/conv")} - sums
+    assert not {f"{op}/{node}" for op in sums for node in ("conv", "skip")} & told
+    assert not {f"{op}/{node}" for op in alone for node in ("conv", "relu")} & told
     assert {name for name in layers if name.endswith("/sigmoid")} <= told
