@@ -8,6 +8,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,17 @@ class Browser(Window):
         log = self._profile / "log.txt"
         with log.open("wb") as said:
             self._process = subprocess.Popen(
-                [*command, "--remote-debugging-port", "0", "about:blank"], stdout=said, stderr=said
+                [*command, "--remote-debugging-port", "0", "about:blank"],
+                stdout=said,
+                stderr=said,
+                env={**os.environ, "HOME": str(self._profile)},  # root may not use another user's
             )
+        until = time.monotonic() + 60
         while not (found := re.search(r"listening on ws://127\.0\.0\.1:(\d+)\n", log.read_text())):
-            if self._process.poll() is not None:
-                raise OSError(f"Firefox ended: {log.read_text()}")
+            if self._process.poll() is not None or time.monotonic() > until:
+                self._process.kill()
+                raise OSError(f"Firefox did not start: {log.read_text()}")
+            time.sleep(0.02)
         self._socket = socket.create_connection(("127.0.0.1", int(found[1])), timeout=60)
         self._answers = self._socket.makefile("rb")
         key = base64.b64encode(os.urandom(16)).decode()

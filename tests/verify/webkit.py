@@ -48,7 +48,13 @@ class Browser(Window):
             self._port = free.getsockname()[1]
         driver, quiet = ["WebKitWebDriver", f"--port={self._port}"], subprocess.DEVNULL
         self._driver = subprocess.Popen(driver, env=environment, stdout=quiet, stderr=quiet)
-        self._start()
+        self._session = ""
+        try:
+            self._wait()
+            self._start()
+        except BaseException:
+            self.close()
+            raise
 
     def show(self, page: Path | str, width: int, dark: bool = False, height: int = 900) -> None:
         if dark != self._dark:
@@ -81,7 +87,8 @@ class Browser(Window):
         self._call("POST", f"/element/{found}/value", text=str(path))
 
     def close(self) -> None:
-        self._call("DELETE", "")
+        if self._session:
+            self._call("DELETE", "")
         for process in (self._driver, self._screen):
             process.terminate()
             process.wait(10)
@@ -105,12 +112,20 @@ class Browser(Window):
     def _call(self, method: str, path: str, **body: Any) -> Any:
         content = json.dumps(body).encode() if method == "POST" else None
         request = Request(f"http://127.0.0.1:{self._port}/session{self._session}{path}", content, method=method)
-        for _ in range(100):
+        try:
+            with urlopen(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except HTTPError as error:
+            raise ValueError(f"{body}: {error.read().decode()}") from None
+
+    def _wait(self) -> None:
+        """Until the driver listens."""
+        until = time.monotonic() + 20
+        while True:
             try:
-                with urlopen(request, timeout=60) as answer:
-                    return json.load(answer)["value"]
-            except HTTPError as error:
-                raise ValueError(f"{body}: {error.read().decode()}") from None
-            except OSError:  # it is still starting
-                time.sleep(0.1)
-        raise OSError("WebKitWebDriver does not answer")
+                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+                return
+            except OSError:
+                if self._driver.poll() is not None or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
