@@ -35,19 +35,19 @@ CODE = "can carry code: runs only with --trust"
 class Row:
     """A file of the bundle: whether it `runs` here (or is `whole`, where there is nothing to run), why not, the fix.
 
-    `cannot` speaks of this machine; `altered`, `missing` and `unknown` of the bundle.
+    `cannot` speaks of this machine; `altered`, `missing`, `denied` and `unknown` of the bundle.
     """
 
     file: str
     format: str
-    state: Literal["runs", "whole", "cannot", "altered", "missing", "unknown"]
+    state: Literal["runs", "whole", "cannot", "altered", "missing", "denied", "unknown"]
     reason: str
     fix: str = ""
 
     @property
     def faulty(self) -> bool:
-        """Whether the bundle itself is not as it was written."""
-        return self.state in ("altered", "missing")
+        """Whether the bundle itself is not as it was written, or cannot be seen to be."""
+        return self.state in ("altered", "missing", "denied")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
         artefact = artefacts.get(finding.file)
         if finding.state != "whole" or artefact is None:
             kind = artefact.format if artefact else ""
-            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.rebuild))
+            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.fix))
             continue
         try:
             support = LOOKS[artefact.format](artefact, bundle)

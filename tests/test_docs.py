@@ -79,7 +79,8 @@ def test_every_option_in_the_documentation_exists() -> None:
         own = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
         return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
 
-    others = {"--nproc-per-node", "--help", "--recipe", "--constraint", "--install", "--model-repository"}
+    others = {"--nproc-per-node", "--help", "--recipe", "--constraint", "--install"}
+    others |= {"--no-deps", "--model-repository", "--exit-on-error"}
     known = options(get_command(app)) | others
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", page.read_text(encoding="utf-8")):

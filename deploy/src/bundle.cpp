@@ -160,8 +160,10 @@ std::vector<std::byte> read_checked(const std::string& folder, const std::string
   const File file(folder, name);
   if (file.error() == ELOOP) throw Error(QCN_BAD_BUNDLE, path + kLink + rebuilt(folder, artefact));
   if (!file.is_open()) {
-    throw Error(QCN_NO_FILE, path + ", which " + kManifest + " names, cannot be opened: " + because(file.error()) +
-                                 rebuilt(folder, artefact));
+    const bool refused = file.error() == EACCES || file.error() == EPERM;
+    const std::string fix = refused ? "; allow it with: chmod a+rX " + shell_word(path) : rebuilt(folder, artefact);
+    throw Error(QCN_NO_FILE,
+                path + ", which " + kManifest + " names, cannot be opened: " + because(file.error()) + fix);
   }
   // The size first: no more is read, nor memory taken, than the manifest and the file agree on.
   const std::int64_t size = file.size();

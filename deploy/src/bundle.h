@@ -26,8 +26,8 @@ void check_digest(const std::string& digest, std::string_view sums);
 const Artefact* find_artefact(const Manifest& manifest, const std::string& format);
 
 // The file's bytes; those kept in .kept/SHA256 where another file has just taken its place. Throws Error(QCN_NO_FILE)
-// when it is gone, Error(QCN_BAD_BUNDLE) when it was altered or is a symbolic link, both with the command that rebuilds
-// it.
+// when it is gone or may not be read, Error(QCN_BAD_BUNDLE) when it was altered or is a symbolic link, with the command
+// that helps.
 std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact);
 
 }  // namespace qcn

@@ -63,15 +63,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a file of the bundle found, and what helps: the command that rebuilds it, or removes it.
+    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it.
 
     `place` is where the bytes of a whole one lie: under its name, or in `.kept` while it is being replaced.
     """
 
     file: str
-    state: Literal["whole", "altered", "missing", "unknown"]
+    state: Literal["whole", "altered", "missing", "denied", "unknown"]
     reason: str = ""
-    rebuild: str = ""
+    fix: str = ""
     place: str = ""
 
 
@@ -142,13 +142,14 @@ class Bundle:
         )
 
     def path(self, artefact: Artefact) -> Path:
-        """Its place, with its hash checked. An altered or missing one is refused, with the command to rebuild it.
+        """Its place, with its hash checked. One that is altered, missing or not to be read is refused, with what helps.
 
         If a writer has replaced it since the manifest was read, this is the new one, and the manifest is read again.
         """
         finding = self._look(artefact)
         if finding.state != "whole":
-            raise UsageError(f"{self.folder / artefact.file} {finding.reason}; rebuild it with: {finding.rebuild}")
+            how = "allow it with" if finding.state == "denied" else "rebuild it with"
+            raise UsageError(f"{self.folder / artefact.file} {finding.reason}; {how}: {finding.fix}")
         return self.folder / finding.place
 
     def program(self) -> Program:
@@ -328,13 +329,16 @@ def _tolerances(
 
 def _look(folder: Path, artefact: Artefact) -> Finding:
     """One file against its entry, in its place and in `.kept`."""
-    rebuild, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
+    fix, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
     reason = ""
     try:
         descriptor = inside.open_file(folder, artefact.file)
     except FileNotFoundError:
-        state: Literal["altered", "missing"] = "missing"
+        state: Literal["altered", "missing", "denied"] = "missing"
         reason = f"is missing, though {MANIFEST} names it"
+    except PermissionError as error:  # of the file, or of the folder that it lies in
+        state, reason = "denied", f"cannot be read: {error.strerror}"
+        fix = command_line("chmod", "a+rX", error.filename)
     except UsageError as error:
         state, reason = "altered", f"cannot be read: {error}"
     else:
@@ -348,7 +352,7 @@ def _look(folder: Path, artefact: Artefact) -> Finding:
             reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
     if inside.sha256(folder, kept) == artefact.sha256:
         return Finding(artefact.file, "whole", place=kept)
-    return Finding(artefact.file, state, reason, rebuild)
+    return Finding(artefact.file, state, reason, fix)
 
 
 def _lying(folder: Path) -> list[str]:

@@ -17,7 +17,7 @@ async function unpack({ base64, fours }) {
       "This browser cannot decompress the network (DecompressionStream). Chrome 95, Firefox 113, Safari 16.4 and newer can.",
     );
   const packed = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Response(packed).body.pipeThrough(new DecompressionStream("gzip"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   if (!fours) return bytes;
   const quarter = bytes.length >> 2,
@@ -72,11 +72,11 @@ async function startHelpers(module, memory, exports, threads) {
   }
 }
 
-// The build for this browser: with threads where the page may share memory (it is "cross-origin isolated"), else with
-// SIMD, else plain. `variant` asks for one by name.
+// The build for this browser: with threads where the page may share memory (it is "cross-origin isolated"; WebKit can say
+// so and still have no SharedArrayBuffer), else with SIMD, else plain. `variant` asks for one by name.
 async function openLibrary(wasm, variant, threads = 1) {
   if (typeof WebAssembly === "undefined") throw new Error("This browser has no WebAssembly, which the network needs.");
-  const shares = threads > 1 && globalThis.crossOriginIsolated === true;
+  const shares = threads > 1 && globalThis.crossOriginIsolated === true && typeof SharedArrayBuffer === "function";
   const chosen = variant || (!WebAssembly.validate(SIMD) ? "plain" : shares ? "threads" : "simd");
   const seen = [];
   const text = (address) => {

@@ -49,9 +49,16 @@ const toy = {
     data.scene.lights.forEach((_, i) => $("light").append(made("option", { value: i, textContent: i + 1 })));
     $("which").onchange = $("light").onchange = () => this.show();
     const canvas = $("toy");
-    canvas.onpointerdown = (event) => canvas.setPointerCapture(event.pointerId);
+    // By places, not by movementX: that has other units in every browser, and none for a finger in some.
+    let at;
+    canvas.onpointerdown = (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      at = event;
+    };
     canvas.onpointermove = (event) => {
-      if (event.buttons) this.turn(-event.movementX / 2, event.movementY / 3);
+      if (!event.buttons || !at) return;
+      this.turn((at.clientX - event.clientX) / 2, (event.clientY - at.clientY) / 3);
+      at = event;
     };
     canvas.onkeydown = (event) => {
       const steps = { ArrowLeft: [5, 0], ArrowRight: [-5, 0], ArrowUp: [0, 5], ArrowDown: [0, -5] }[event.key];
@@ -204,7 +211,7 @@ const camera = {
       this.stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640 } });
     } catch (error) {
       return trouble(
-        `The camera cannot be used: ${error.name === "NotAllowedError" ? "it was refused. Allow it in the browser’s settings for this page" : error.name === "NotFoundError" ? "there is none" : error.message}.`,
+        `The camera cannot be used: ${error.name === "NotAllowedError" ? "it was refused. Allow it in the browser’s settings for this page" : ["NotFoundError", "OverconstrainedError"].includes(error.name) ? "there is none" : error.message}.`,
       );
     }
     const video = $("video"),

@@ -246,8 +246,9 @@ def doctor(
         say(f"{row.file}: {row.reason}", row.state, colour)
         if row.fix:
             say(f"→ {row.fix}", "")
-    if faulty := [row.file for row in rows if row.faulty]:
-        raise CheckFailed(f"{bundle} is not as it was written: {', '.join(faulty)}")
+    if faulty := [row for row in rows if row.faulty]:
+        what = "may not be read" if all(row.state == "denied" for row in faulty) else "is not as it was written"
+        raise CheckFailed(f"{bundle} {what}: {', '.join(row.file for row in faulty)}")
     able, unable = (sum(row.state == state for row in rows) for state in ("runs", "cannot"))
     say(f"{bundle} is whole: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
     say_next("qcn", "verify-parity", bundle)

@@ -379,7 +379,7 @@ def test_what_does_not_belong_to_a_bundle_is_named(bundle: Bundle, tmp_path: Pat
         (folder / strange).touch()
     (folder / "way out").symlink_to(tmp_path)
     os.mkfifo(folder / "pipe")
-    found = {one.file: (one.reason, one.rebuild) for one in bundle.check() if one.state == "unknown"}
+    found = {one.file: (one.reason, one.fix) for one in bundle.check() if one.state == "unknown"}
     assert set(found) == {"notes.txt", "engines/more", ".00000000.part", ".kept", r"bell\x07", "way out", "pipe"}
     assert found["notes.txt"] == ("is not in manifest.json", f"if it is not yours: rm -r -- {folder}/notes.txt")
     assert found["way out"][0].startswith(f"is a symbolic link, to {tmp_path}")

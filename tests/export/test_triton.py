@@ -1,5 +1,6 @@
 """A model repository for Triton: from a bundle, held against Triton's protobuf and rules, walked, asked by a client."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import onnxruntime
 import pytest
 from command import Command
 from PIL import Image
+from triton_server import missing, serving
 
 import qcn
 from qcn.data.spec import Preprocessing
@@ -60,12 +62,18 @@ def speed(batch: int, milliseconds: float, compute: float | None = None, **more:
     return Speed(**about, batch=batch, latency_ms=times, compute_ms=short)
 
 
-def test_a_repository_is_served_as_measured(
-    pb: Any, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, measured = Command(monkeypatch, capsys), tmp_path / "measured.json"
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """The file of a benchmark by which batches of 4 are the best."""
     speeds = {one.key: one for one in (speed(1, 1.0), speed(4, 3.0), speed(16, 14.0))}
-    json_files.write(measured, Benchmark(3, "tiny", "", Plan(), environment(), speeds))
+    json_files.write(tmp_path / "measured.json", Benchmark(3, "tiny", "", Plan(), environment(), speeds))
+    return tmp_path / "measured.json"
+
+
+def test_a_repository_is_served_as_measured(
+    pb: Any, bundle: Bundle, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command(monkeypatch, capsys)
     code, said = command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert code == 0 and "a batch of 4 saves 0.25 ms per image" in said and "tar -xf" in said
     files = read_repository(bundle.folder / "triton.tar")
@@ -192,7 +200,6 @@ FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
         "prefers batches of 65, and max_batch_size is 64",
     ),
     "warm-up": (edited("tiny-network", "zero_data: true\n", "zero_data: true dims: 1\n"), "is not of its inputs"),
-    "instances": (edited("tiny-network", "count: 1", "count: 0"), "no instance that runs it"),
     "ensemble's instances": (
         edited("tiny", "parameters", "instance_group { count: 1 }\nparameters"),
         "its models have",
@@ -320,16 +327,81 @@ def server(repository: Path, pb: Any) -> Iterator[str]:
             listening.stop(0).wait()
 
 
-def test_the_client_gets_what_libqcn_answers(pb: Any, served: Bundle, tmp_path: Path) -> None:
-    golden, pictures = served.golden(), []
+@pytest.fixture
+def pictures(bundle: Bundle, tmp_path: Path) -> list[Path]:
+    """Golden images as files, of another size."""
+    golden, files = bundle.golden(), []
     for row in golden.with_image[:3]:
-        pictures.append(tmp_path / f"{row}.png")
-        Image.fromarray(golden.image[row][0]).resize((40, 50)).save(pictures[-1])
-    with server(served.folder / "triton.tar", pb) as address:
-        asked = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
-        said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
-    answers = qcn.load(served.folder).predict([str(picture) for picture in pictures])
+        files.append(tmp_path / f"{row}.png")
+        Image.fromarray(golden.image[row][0]).resize((40, 50)).save(files[-1])
+    return files
+
+
+def check_client(address: str, bundle: Bundle, pictures: list[Path]) -> None:
+    """The client says what libqcn answers."""
+    asked = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
+    answers = qcn.load(bundle.folder).predict([str(picture) for picture in pictures])
     expected = [
         f"{path}: {one.label} ({one.activation.max():.3f})" for path, one in zip(pictures, answers, strict=True)
     ]
     assert said.splitlines() == expected
+
+
+def test_the_client_gets_what_libqcn_answers(pb: Any, served: Bundle, pictures: list[Path]) -> None:
+    with server(served.folder / "triton.tar", pb) as address:
+        check_client(address, served, pictures)
+
+
+needs_triton = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+def unpacked(files: Files, folder: Path) -> Path:
+    """A repository as Triton reads it."""
+    for name, content in files.items():
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(content)
+    return folder
+
+
+@pytest.mark.slow
+@needs_triton
+def test_triton_itself_serves_a_repository(
+    bundle: Bundle, measured: Path, pictures: list[Path], tmp_path: Path
+) -> None:
+    request = pipeline.Request(formats=("triton",), benchmark=for_serving(measured))
+    pipeline.export(bundle.folder, None, request, bundle.folder)
+    models = unpacked(read_repository(bundle.folder / "triton.tar"), tmp_path / "models")
+    golden, rows = bundle.golden(), bundle.golden().with_image
+    with serving(models, tmp_path) as triton:
+        assert triton.ask("/v2/health/ready") == (200, None), triton.log.read_text(errors="replace")
+        _, said = triton.ask("/v2/models/tiny-network/stats")
+        assert [of["batch_size"] for of in said["model_stats"][0]["batch_stats"]] == [1, 4]  # those of its warm-up
+        check_client(triton.grpc, bundle, pictures)
+        pixels = golden.image[rows]
+        given = {"name": "pixels", "datatype": "UINT8", "shape": pixels.shape, "data": pixels.ravel().tolist()}
+        status, answer = triton.ask("/v2/models/tiny/infer", {"inputs": [given]})
+        assert status == 200, answer
+    found = {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer["outputs"]}
+    np.testing.assert_allclose(found["activation"], golden.reference.activation[rows], atol=1e-4)
+    np.testing.assert_allclose(found["pose"], golden.reference.pose[rows], atol=1e-3)
+
+
+@pytest.mark.slow
+@needs_triton
+def test_triton_itself_refuses_what_we_say_it_would(served: Bundle, tmp_path: Path) -> None:
+    ours = {"one step", "labels"}  # what it would serve, but nobody wants
+    honest, models = read_repository(served.folder / "triton.tar"), tmp_path / "models"
+    with serving(unpacked(honest, models), tmp_path, "--model-control-mode=explicit") as triton:
+        load = "/v2/repository/models/tiny/load"
+        assert triton.ask(load, {}) == (200, None), triton.log.read_text(errors="replace")
+        for fault, (plant, _) in FAULTS.items():
+            triton.ask("/v2/repository/models/tiny/unload", {"parameters": {"unload_dependents": True}})
+            shutil.rmtree(models)
+            files = dict(honest)
+            plant(files)
+            unpacked(files, models)
+            status, said = triton.ask(load, {})
+            assert (status == 200) == (fault in ours), f"{fault}: {said}"

@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,10 +12,11 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from bundles import put_manifest
+from bundles import bundle_of, put_manifest
 from command import Command
-from verify import chromium
-from verify.chromium import Browser
+from PIL import Image
+from verify import chromium, firefox, webkit
+from verify.browser import Window
 
 import qcn
 from qcn.data.viewpoints import raytrace
@@ -28,9 +29,13 @@ from qcn.export.web import page, scene
 from qcn.verify.runners import Options, capsule_layers, create
 from qcn.verify.runners.web import WebRunner
 
-NODE, BROWSER = shutil.which("node"), chromium.find()
+NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node here: apt install nodejs")
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium here: apt install chromium")
+BROWSERS = {
+    "chromium": (chromium, "apt install chromium"),
+    "firefox": (firefox, "apt install firefox-esr"),
+    "webkit": (webkit, "apt install webkit2gtk-driver xvfb"),
+}
 LARGEST = 3_000_000  # bytes of a page
 
 
@@ -128,54 +133,89 @@ def test_the_page_renders_toys_as_python_does(tmp_path: Path) -> None:
         assert (difference > 1).mean() < 1e-3 and difference.mean() < 0.05
 
 
-def wait_for(browser: Browser, condition: str, seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not browser.ask(condition):
-        assert time.monotonic() < until, f"{condition}: {browser.ask('document.body.innerText')} {browser.complaints}"
-        time.sleep(0.05)
+@pytest.fixture(params=BROWSERS)
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Window]:
+    module, command = BROWSERS[request.param]
+    if (program := module.find()) is None:
+        pytest.skip(f"no {request.param} here: {command}")
+    with module.Browser(program, tmp_path / "profile") as opened:
+        yield opened
 
 
 @pytest.mark.slow
-@needs_browser
-def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, tmp_path: Path) -> None:
+def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: Window, tmp_path: Path) -> None:
     path, golden = with_page.folder / "page.html", with_page.golden()
     rows = [int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])]
     shown = [golden.image[row].transpose(1, 2, 0) for row in rows[: page.EXAMPLES]]
     expected = [answer.activation for answer in qcn.load(with_page.folder, "native").predict(shown)]
-    with Browser(str(BROWSER), tmp_path / "profile") as browser:
-        for width, dark in ((1280, False), (390, True)):
-            browser.show(path, width, dark)
-            wait_for(browser, "window.qcn && window.qcn.answers > 0")
-            browser.check_width(width)
-        for i, activation in enumerate(expected):
-            answers = browser.ask("window.qcn.answers")
-            browser.ask(f"document.querySelectorAll('#examples button')[{i}].click()")
-            wait_for(browser, f"window.qcn.answers > {answers}")
-            np.testing.assert_allclose(browser.ask("window.qcn.activation"), activation, atol=1e-5)
-        assert browser.ask("document.querySelectorAll('#networks section').length") == 2
+    for width, dark in ((1280, False), (390, True)):
+        browser.show(path, width, dark)
+        browser.wait_for("window.qcn && window.qcn.answers > 0")
+        browser.check_width(width)
+        assert browser.ask("matchMedia('(prefers-color-scheme: dark)').matches") == dark
 
-        # By keyboard: to the drawing, and a line in it, whose pen is seen.
-        answers = browser.ask("window.qcn.answers")
-        press = "for (const key of [' ', 'ArrowUp', 'ArrowUp', 'ArrowUp']) document.getElementById('drawing')"
-        browser.ask(f"{press}.dispatchEvent(new KeyboardEvent('keydown', {{ key }}))")
-        wait_for(browser, f"window.qcn.answers > {answers}")
-        assert browser.ask("[pen.hidden, pen.className, pen.style.top]") == [False, "down", "41.4286%"]
-        assert browser.complaints == []
-        assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    def answer(act: Callable[[], object]) -> list[float]:
+        """What the network answers to the next picture that it is shown."""
+        before = browser.ask("window.qcn.answers")
+        act()
+        browser.wait_for(f"window.qcn.answers > {before}")
+        activation: list[float] = browser.ask("window.qcn.activation")
+        return activation
 
-        # What goes wrong is said, and nothing breaks.
-        trouble = "!document.getElementById('trouble').hidden && document.getElementById('trouble').textContent"
-        browser.ask("showFile(new File(['no picture'], 'notes.txt', { type: 'text/plain' }))")
-        wait_for(browser, trouble)
-        assert "notes.txt is not a picture" in browser.ask(trouble)
-        browser.ask(
-            "navigator.mediaDevices.getUserMedia = async () => { throw new DOMException('', 'NotAllowedError') }"
-        )
-        browser.ask("camera.start()")
-        wait_for(browser, f"({trouble} || '').includes('refused')")
-        (tmp_path / "plain.html").write_text(path.read_text().replace("WebAssembly.validate(SIMD)", "false"))
-        browser.show(tmp_path / "plain.html", 390)  # a browser without SIMD
-        wait_for(browser, "window.qcn && document.getElementById('facts').textContent.includes('plain')")
+    for i, activation in enumerate(expected):
+        found = answer(partial(browser.ask, f"document.querySelectorAll('#examples button')[{i}].click()"))
+        np.testing.assert_allclose(found, activation, atol=1e-5)
+    assert browser.ask("document.querySelectorAll('#networks section').length") == 2
+
+    # By keyboard: to the drawing, and a line in it, whose pen is seen. By mouse.
+    draw = "document.getElementById('drawing').dispatchEvent(new KeyboardEvent('keydown', { key }))"
+    by_keys = answer(lambda: browser.ask(f"[' ', 'ArrowUp', 'ArrowUp', 'ArrowUp'].forEach((key) => {draw})"))
+    pen = "[pen.hidden, pen.className, parseFloat(pen.style.top).toFixed(2)]"
+    assert browser.ask(pen) == [False, "down", "41.43"]
+    assert answer(lambda: browser.drag("drawing", 60, 20)) != by_keys
+
+    # A file that a person chooses, and a camera (the browser's own pictures).
+    browser.ask("choose('file')")
+    Image.fromarray(shown[-1][..., 0]).save(tmp_path / "shown.png")
+    found = answer(lambda: browser.choose_file("file", tmp_path / "shown.png"))
+    np.testing.assert_allclose(found, expected[-1], atol=1e-5)
+    answer(lambda: browser.ask("(choose('camera'), camera.start(), true)"))
+    browser.wait_for("document.getElementById('under').textContent.includes('camera')")
+    browser.ask("camera.stop()")
+    assert browser.complaints == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+
+    # What goes wrong is said, and nothing breaks.
+    trouble = "!document.getElementById('trouble').hidden && document.getElementById('trouble').textContent"
+    browser.ask("(showFile(new File(['no picture'], 'notes.txt', { type: 'text/plain' })), true)")
+    browser.wait_for(f"({trouble} || '').includes('notes.txt is not a picture')")
+    for error, said in (("NotAllowedError", "it was refused"), ("OverconstrainedError", "there is none")):
+        thrown = f"async () => {{ throw new DOMException('', '{error}') }}"
+        browser.ask(f"(navigator.mediaDevices.getUserMedia = {thrown}, camera.start(), true)")
+        browser.wait_for(f"({trouble} || '').includes('{said}')")
+    (tmp_path / "plain.html").write_text(path.read_text().replace("WebAssembly.validate(SIMD)", "false"))
+    browser.show(tmp_path / "plain.html", 390)  # a browser without SIMD
+    browser.wait_for("window.qcn && document.getElementById('facts').textContent.includes('plain')")
+
+
+@pytest.mark.slow
+def test_a_toy_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -> None:
+    network = qcn.create("qcn-tiny", in_channels=2, classes=5)
+    folder = bundle_of(tmp_path / "toys", network, 32, 32).folder
+    put_manifest(folder, (folder / MANIFEST).read_text().replace('"noise"', '"viewpoints-demo"'))
+    pipeline.export(folder, None, pipeline.Request(formats=("web",)), folder)
+    angles = "document.getElementById('angles').textContent"
+    browser.show(folder / "page.html", 390)
+    browser.wait_for("window.qcn && window.qcn.answers > 0")
+    browser.check_width(390)
+    assert "Azimuth 30°, elevation 40°" in browser.ask(angles)
+    browser.drag("toy", 60, -30)
+    browser.wait_for(f"{angles}.includes('Azimuth 0°, elevation 30°')")
+    browser.ask("document.getElementById('toy').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft' }))")
+    browser.wait_for(f"{angles}.includes('Azimuth 5°, elevation 30°') && window.qcn.answers > 2")
+    browser.ask("document.getElementById('spin').click()")
+    browser.wait_for("toy.azimuth > 30 && window.qcn.answers > 6")
+    assert browser.complaints == []
 
 
 class Isolated(SimpleHTTPRequestHandler):
@@ -191,22 +231,25 @@ class Isolated(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.slow
-@needs_browser
-def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, tmp_path: Path) -> None:
+def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, browser: Window) -> None:
     pipeline.export(bundle.folder, None, pipeline.Request(formats=("web",)), bundle.folder)
     handler = partial(Isolated, directory=str(bundle.folder))
-    with (
-        ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-        Browser(str(BROWSER), tmp_path / "profile") as browser,
-    ):
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        browser.show(bundle.folder / "page.html", 390)
-        browser.ask(f"location.href = 'http://127.0.0.1:{server.server_port}/page.html'")
-        wait_for(browser, "window.crossOriginIsolated && window.qcn")
+        where, said = f"http://127.0.0.1:{server.server_port}", "document.getElementById('facts').textContent"
+        browser.show(f"{where}/page.html", 390)
+        browser.wait_for("window.crossOriginIsolated && window.qcn")
         threads = browser.ask("Math.min(navigator.hardwareConcurrency, 8)")
-        said = browser.ask("document.getElementById('facts').textContent")
-        assert threads == 1 or f"simd128, {threads} threads" in said
+        assert threads == 1 or f"simd128, {threads} threads" in browser.ask(said)
         golden = bundle.golden()
         row = int(np.argmax(golden.label == golden.label[golden.label >= 0].min()))
         np.testing.assert_allclose(browser.ask("window.qcn.activation"), golden.reference.activation[row], atol=1e-5)
+        library, text = '<script type="text/plain" id="library">', (bundle.folder / "page.html").read_text()
+        assert library in text  # WebKit may call a page isolated, and have nothing to share memory by
+        (bundle.folder / "alone.html").write_text(
+            text.replace(library, library + "delete globalThis.SharedArrayBuffer;")
+        )
+        browser.show(f"{where}/alone.html", 390)
+        browser.wait_for("window.crossOriginIsolated && window.qcn")
+        assert "simd128, 1 thread." in browser.ask(said)
         server.shutdown()

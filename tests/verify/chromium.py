@@ -1,4 +1,4 @@
-"""A real browser without a window, spoken to through two pipes (--remote-debugging-pipe): no package is needed."""
+"""Chromium, spoken to through two pipes (--remote-debugging-pipe)."""
 
 import base64
 import json
@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Any
+
+from verify.browser import Window, address
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -16,17 +17,18 @@ def find() -> str | None:
     return next((path for path in map(shutil.which, PROGRAMS) if path), None)
 
 
-class Browser:
-    """One page. `complaints` is what it wrote on its console, errors and failed or refused requests included."""
-
+class Browser(Window):
     def __init__(self, program: str, profile: Path) -> None:
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
+        super().__init__()
         self._count = 0
         read, self._write = os.pipe()
         self._read, write = os.pipe()
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         options += ["--remote-debugging-pipe", "--no-first-run", "--disable-background-networking"]
+        options += [
+            "--use-fake-device-for-media-stream",
+            "--use-fake-ui-for-media-stream",
+        ]  # a camera, and it is allowed
         command = [program, *options, f"--user-data-dir={profile}", "about:blank"]
         # The browser reads from 3 and writes to 4.
         shell = ["bash", "-c", f'exec "$@" 3<&{read} 4>&{write}', "bash", *command]
@@ -41,34 +43,36 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
-    def show(self, page: Path, width: int, dark: bool = False, height: int = 900) -> None:
-        """Load a page, as wide as a screen of so many pixels."""
+    def show(self, page: Path | str, width: int, dark: bool = False, height: int = 900) -> None:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._call("Emulation.setEmulatedMedia", features=scheme)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", **size)
         self._loaded = False
-        self._call("Page.navigate", url=page.resolve().as_uri())
+        self._call("Page.navigate", url=address(page))
         while not self._loaded:
             self._next()
 
     def ask(self, script: str) -> Any:
-        """The value of an expression of JavaScript."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in answer:
             raise ValueError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
-    def check_width(self, width: int) -> None:
-        """Nothing of the page lies outside of a window so wide, and there is no sideways scrolling."""
-        assert self.ask("document.documentElement.scrollWidth") == width
-        outside = "[...document.querySelectorAll('main > *, section > :not(.scroll)')]"
-        outside += f".filter(e => e.getBoundingClientRect().right > {width}).length"
-        assert self.ask(outside) == 0
-
     def screenshot(self, path: Path, whole: bool = True) -> None:
         answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
+
+    def drag(self, element: str, right: int, down: int) -> None:
+        x, y = self.middle(element)
+        mouse = {"button": "left", "buttons": 1, "clickCount": 1}
+        self._call("Input.dispatchMouseEvent", type="mousePressed", x=x, y=y, **mouse)
+        self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x + right, y=y + down, **mouse)
+        self._call("Input.dispatchMouseEvent", type="mouseReleased", x=x + right, y=y + down, **mouse)
+
+    def choose_file(self, element: str, path: Path) -> None:
+        found = self._call("Runtime.evaluate", expression=f"document.getElementById('{element}')")["result"]
+        self._call("DOM.setFileInputFiles", files=[str(path)], objectId=found["objectId"])
 
     def print(self, path: Path) -> None:
         answer = self._call("Page.printToPDF", printBackground=True)
@@ -103,12 +107,7 @@ class Browser:
             self.requests.append(params["request"]["url"])
         return message
 
-    def __enter__(self) -> "Browser":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._process.terminate()
         self._process.wait(10)
         os.close(self._write)

@@ -1,9 +1,9 @@
 """A server's model repository, run as its configuration says: Triton's rules, by Triton's own definition of a config.
 
-There is no Triton here. What is here: its protobuf (tritonclient), the rules that it checks a repository by when it
-loads one (`_check_model`, `_check_ensemble`), and ONNX Runtime, which its backend is. The ensemble is walked step by
-step: every tensor must have the name, the type and the shape that config.pbtxt says, in batches of up to
-max_batch_size.
+No server is needed. What is here: its protobuf (tritonclient), the rules that it checks a repository by when it loads
+one (`_check_model`, `_check_ensemble`; a test holds them against the server), and ONNX Runtime, which its backend is.
+The ensemble is walked step by step: every tensor must have the name, the type and the shape that config.pbtxt says, in
+batches of up to max_batch_size.
 """
 
 import importlib
@@ -173,7 +173,7 @@ def _parse(files: dict[str, bytes]) -> dict[str, _Model]:
 
 
 def _check_model(model: _Model) -> None:
-    """What Triton asks of a model of one file: its tensors, batches, instances and warm-up."""
+    """What Triton asks of a model of one file: its tensors, batches and warm-up."""
     config, most = model.config, model.config.max_batch_size
     if model.session:
         for words, ports, there in (
@@ -183,8 +183,6 @@ def _check_model(model: _Model) -> None:
             _check_ports(model, words, ports, {port.name: port for port in there})
     if too_large := [size for size in config.dynamic_batching.preferred_batch_size if not 0 < size <= most]:
         raise _Wrong(f"{model.name} prefers batches of {too_large[0]}, and max_batch_size is {most}")
-    if not config.instance_group or min(group.count for group in config.instance_group) < 1:
-        raise _Wrong(f"{model.name} has no instance that runs it")
     for warmup in config.model_warmup:
         asked = {name: (sample.data_type, tuple(sample.dims)) for name, sample in warmup.inputs.items()}
         if asked != {port.name: (port.data_type, tuple(port.dims)) for port in config.input}:
