@@ -121,11 +121,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
             before = right if before is None else before
             lost, won = lost_and_won(before, right)
             low, high = paired_drop(lost, won, len(right))
-            drop = (
-                {}
-                if what == "float32"
-                else {"drop": 100 * (lost - won) / len(right), "low": 100 * low, "high": 100 * high}
-            )
+            points = [100 * x for x in ((lost - won) / len(right), low, high)] if what != "float32" else [None] * 3
             rows.append(
                 {
                     "split": split,
@@ -133,7 +129,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
                     "error": asdict(ErrorRate.of(int(np.sum(~right)), len(right))),
                     "lost": lost,
                     "won": won,
-                    **{"drop": None, "low": None, "high": None, **drop},
+                    **dict(zip(("drop", "low", "high"), points, strict=True)),
                 }
             )
     return {

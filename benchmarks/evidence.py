@@ -4,10 +4,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pages import RESULTS, read, table
+from pages import RESULTS, Row, columns, read, table
 
 RIVALS = ("cnn-small", "cnn")
-Row = dict[str, Any]
 DEV = "viewpoints-dev"  # other toys, whose novel views may be looked at
 
 
@@ -47,6 +46,7 @@ QUESTIONS = {
     "svhn": "house numbers",
     "smallnorb-azimuth-pooled": "photographed toys from new azimuths",
 }
+UNAVAILABLE = {"svhn": "svhn", "smallnorb-azimuth-pooled": "smallnorb"}  # and what fetches each
 
 
 def recipe(row: Row) -> Recipe:
@@ -154,16 +154,9 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     for dataset, words in QUESTIONS.items():
         ours = chosen(rows, dataset, "qcn")
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
-        others = [
-            f"{paper}" if paper is not None else "",
-            f"{capsules[0]} ({capsules[1]})" if capsules else "",
-        ]
+        others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
         if not ours:
-            reason = (
-                "data not available where this was run"
-                if dataset in ("svhn", "smallnorb-azimuth-pooled")
-                else "not run yet"
-            )
+            reason = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
             lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", *others])
             continue
         cells = []
@@ -175,17 +168,8 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
             else:
                 cells += [told, compared(ours, theirs) if theirs else ""]
         lines.append([f"`{dataset}`: {words}", mean_error(ours), *cells, *others])
-    headings = [
-        "set",
-        "`qcn`",
-        "`cnn-small`",
-        "as wrong as `qcn`",
-        "`cnn`",
-        "as wrong as `qcn`",
-        "the paper",
-        "capsules",
-    ]
-    return table(headings, lines)
+    rivals = [heading for rival in RIVALS for heading in (f"`{rival}`", "as wrong as `qcn`")]
+    return table(["set", "`qcn`", *rivals, "the paper", "capsules"], lines)
 
 
 def ablations(rows: Sequence[Row]) -> str:
@@ -259,7 +243,7 @@ def unavailable() -> str:
     """How to fill the rows whose data were not to be had."""
     return "\n".join(
         f"    qcn datasets fetch {fetched} && qcn train --dataset {dataset} --out RUN && qcn evaluate RUN"
-        for dataset, fetched in (("svhn", "svhn"), ("smallnorb-azimuth-pooled", "smallnorb"))
+        for dataset, fetched in UNAVAILABLE.items()
     )
 
 
@@ -364,15 +348,12 @@ def turning_answer(record: dict[str, Any]) -> str:
 
 def learned_rotors(record: dict[str, Any]) -> str:
     """Angles and axes by layer, beside an untrained network."""
-    lines = []
-    for layer, trained in record["rotors"]["trained"].items():
-        before = record["rotors"]["untrained"][layer]
-        lines.append(
-            [
-                f"`{layer}`",
-                f"{trained['rotors']:,}",
-                f"{trained['mean_degrees']:.1f}° / {before['mean_degrees']:.1f}°",
-                f"{trained['axis_resultant']:.3f} / {before['axis_resultant']:.3f}",
-            ]
-        )
-    return table(["layer", "rotors", "mean angle, trained / untrained", "mean of axes, trained / untrained"], lines)
+    before = record["rotors"]["untrained"]
+    forms = {
+        "layer": "`{layer}`",
+        "rotors": "{rotors:,}",
+        "mean angle, trained / untrained": "{mean_degrees:.1f}° / {before[mean_degrees]:.1f}°",
+        "mean of axes, trained / untrained": "{axis_resultant:.3f} / {before[axis_resultant]:.3f}",
+    }
+    trained = record["rotors"]["trained"].items()
+    return columns([{"layer": layer, "before": before[layer], **found} for layer, found in trained], forms)

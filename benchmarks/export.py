@@ -50,15 +50,13 @@ def main() -> None:
 
 def make(run_folder: Path, folder: Path) -> None:
     """The bundle's graphs and the naive one."""
-    from rich.console import Console
-
     from qcn.export.pipeline import Job, Request, onnx_graph, open_source
 
     for precision in ("fp32", "fp16"):
         request = Request(precision=precision)
         bundle = open_source(run_folder, folder / "bundle", request, Path("data"))
         for routing in ("unrolled", "tensorrt"):
-            onnx_graph(Job(bundle, request, Console()), routing)
+            onnx_graph(Job(bundle, request), routing)
     write_naive(bundle, folder / "naive.onnx")
 
 
