@@ -75,6 +75,12 @@ def check_file(option: str, path: Path | None) -> None:
         raise UsageError(f"{path} is a folder; {option} names a file")
 
 
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuse a file where an option names a folder to write."""
+    if path and path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; {option} names a folder")
+
+
 def check_time_limit(seconds: float) -> None:
     if not 0 < seconds < math.inf:
         raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")

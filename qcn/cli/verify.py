@@ -15,6 +15,7 @@ from qcn.cli.options import (
     TimeLimit,
     Trust,
     check_file,
+    check_folder,
     check_max_regression,
     check_time_limit,
 )
@@ -89,8 +90,7 @@ def verify_parity(
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = read_benchmark(benchmark) if benchmark else None
-    if report and report.exists() and not report.is_dir():
-        raise UsageError(f"{report} is a file; --report names a folder")
+    check_folder("--report", report)
     before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle, public_key)
     outputs = [port.name for port in opened.manifest.outputs]

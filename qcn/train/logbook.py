@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -48,9 +47,7 @@ class Logbook:
             self.events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self.step)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._held.close()
         if self.active:
             self.events.close()
