@@ -36,10 +36,11 @@ from qcn.calibrate.simulation import answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
-from qcn.export import pipeline as export
+from qcn.export.formats import Job, onnx_graph
 from qcn.export.lower import lower
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import find, quantised
+from qcn.export.request import Request as ExportRequest
 from qcn.export.torch.interpreter import Interpreter
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
@@ -100,7 +101,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     chosen = found.search.chosen
     assert chosen is not None
     out, _ = pipeline.write(found, folder / "calibrated", request)
-    export.FORMATS["onnx"](export.Job(found.base, export.Request()))
+    onnx_graph(Job(found.base, ExportRequest()), "unrolled")
     programs = {
         "float32": found.program,
         **{

@@ -50,7 +50,9 @@ def main() -> None:
 
 def make(run_folder: Path, folder: Path) -> None:
     """The bundle's graphs and the naive one."""
-    from qcn.export.pipeline import Job, Request, onnx_graph, open_source
+    from qcn.export.formats import Job, onnx_graph
+    from qcn.export.pipeline import open_source
+    from qcn.export.request import Request
 
     for precision in ("fp32", "fp16"):
         request = Request(precision=precision)

@@ -57,7 +57,7 @@ def shipped() -> list[str]:
 
 
 def formats() -> list[str]:
-    return [*names_in("qcn.export.pipeline", "FORMATS")(), "all"]
+    return [*names_in("qcn.export.request", "FORMATS")(), "all"]
 
 
 def fits() -> Iterable[str]:
@@ -68,7 +68,7 @@ def fits() -> Iterable[str]:
 
 datasets = names_in("qcn.data", "DATASETS")
 precisions = names_in("qcn.names", "PRECISIONS")
-routings = names_in("qcn.export.pipeline", "ROUTINGS")
+routings = names_in("qcn.export.request", "ROUTINGS")
 targets = names_in("qcn.export.targets", "TARGETS", "ALIASES")
 calibration_targets = names_in("qcn.calibrate.request", "TARGETS")
 methods = names_in("qcn.calibrate.request", "METHODS")

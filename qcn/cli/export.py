@@ -16,7 +16,8 @@ from qcn.progress import doing, shown
 
 if TYPE_CHECKING:
     from qcn.export.bundle import Bundle
-    from qcn.export.pipeline import Made, Request
+    from qcn.export.formats import Made
+    from qcn.export.request import Request
 
 
 def export(
@@ -118,6 +119,7 @@ def export(
     """Carry a trained network into a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a page, libqcn's."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
+    from qcn.export.request import Request
     from qcn.export.tensorrt.config import Fleet
     from qcn.shipped import place
     from qcn.verify.speed.results import for_serving
@@ -125,7 +127,7 @@ def export(
     listed = Path(target) if target.endswith(".toml") else None
     if listed and (format or (precision, batch) != ("fp32", "1:8:64")):
         raise UsageError(f"{listed} says the formats, precision and batch of each device: leave these options out")
-    request = pipeline.Request(
+    request = Request(
         formats=tuple(format or ("onnx",)),
         precision=precision,  # type: ignore[arg-type]  # checked by Request
         batch=Batch.parse(batch),

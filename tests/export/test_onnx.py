@@ -22,12 +22,13 @@ from qcn import create
 from qcn.errors import BuildError
 from qcn.export import reference
 from qcn.export.bundle import Bundle
+from qcn.export.formats import Job
 from qcn.export.lower import lower
 from qcn.export.onnx import unrolled
 from qcn.export.onnx.build import build
 from qcn.export.onnx.graph import Graph, GraphValue
-from qcn.export.pipeline import metadata
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
+from qcn.export.request import Request
 from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN
 from qcn.routing import route
@@ -399,7 +400,7 @@ def test_an_iteration_more_costs_few_nodes(program: Program) -> None:
 def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: str) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    onnx.save(build(bundle.program(), routing=routing, metadata=metadata(bundle)), alone / "model.onnx")
+    onnx.save(build(bundle.program(), routing=routing, metadata=Job(bundle, Request()).metadata), alone / "model.onnx")
     assert [path.name for path in alone.iterdir()] == ["model.onnx"]
     again = onnx.load(alone / "model.onnx", load_external_data=False)
     assert again.graph.initializer and not any(weight.external_data for weight in again.graph.initializer)
