@@ -82,6 +82,7 @@ def verify_parity(
     from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
     from qcn.verify.parity.run import check_run
     from qcn.verify.parity.samples import samples as choose
+    from qcn.verify.parity.verdict import conclude
     from qcn.verify.report.files import write
     from qcn.verify.runners import candidates
     from qcn.verify.speed.results import read_benchmark
@@ -123,7 +124,7 @@ def verify_parity(
             written = write(report, record, images)
         for path in written:
             say(path)
-    parity.conclude(found, asked, chosen.golden.plan)
+    conclude(found, asked, chosen.golden.plan)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
     say(results.verdict(found, chosen.golden.plan))

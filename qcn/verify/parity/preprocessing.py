@@ -22,7 +22,7 @@ from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
-from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
+from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict
 from qcn.verify.runners import Candidate, Options
 from qcn.verify.runners.native import NativeRunner
 from qcn.verify.runners.triton import SEEN

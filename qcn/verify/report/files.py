@@ -22,7 +22,7 @@ from qcn.text import readable
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit

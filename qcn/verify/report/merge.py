@@ -18,7 +18,7 @@ from qcn.text import command_line
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
-from qcn.verify.parity.verify import NO_BACKENDS, Status, Verdict
+from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.files import HERE, templates
 from qcn.verify.speed.latency import Speed

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
-from qcn.verify.parity.verify import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
+from qcn.verify.parity.verdict import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
 from qcn.verify.ship.results import Ship
 from qcn.verify.speed.latency import Speed
 from qcn.verify.words import milliseconds, share

@@ -18,7 +18,7 @@ from qcn.verify.parity.compare import Share
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Report, make_report
 from qcn.verify.parity.samples import samples
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.runners import BACKENDS, TIME_LIMIT, Candidate, candidates
 from qcn.verify.ship import judge
 from qcn.verify.ship.judge import Row
