@@ -260,12 +260,7 @@ def folder_of(path: Path) -> Path:
 
 
 def _planned(
-    file: str,
-    format: Format,
-    precision: AnyPrecision,
-    rebuild: str,
-    batch: Batch | None = None,
-    plugin: bool = False,
+    file: str, format: Format, precision: AnyPrecision, rebuild: str, batch: Batch | None = None, plugin: bool = False
 ) -> Artefact:
     """The entry of an artefact that is not made yet."""
     allowed: dict[str, float] | None = None if format == "golden" else {}

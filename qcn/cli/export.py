@@ -70,8 +70,7 @@ def export(
         str | None, typer.Option(help="tensorrt (if not given) or rtx, where both are installed.")
     ] = None,
     tf32: Annotated[
-        bool,
-        typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32."),
+        bool, typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32.")
     ] = False,
     optimization: Annotated[
         int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5; its own if not given, 3.")
@@ -86,8 +85,7 @@ def export(
         ),
     ] = False,
     hardware_compatible: Annotated[
-        bool,
-        typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on."),
+        bool, typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on.")
     ] = False,
     refittable: Annotated[
         bool, typer.Option("--refittable", show_default="off", help="An engine whose weights `qcn refit` can replace.")

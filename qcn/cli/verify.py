@@ -55,9 +55,7 @@ def verify_parity(
     bisect: Annotated[
         bool,
         typer.Option(
-            "--bisect",
-            show_default="off",
-            help="Compare every layer and iteration, also where the answers are right.",
+            "--bisect", show_default="off", help="Compare every layer and iteration, also where the answers are right."
         ),
     ] = False,
     report: Annotated[

@@ -12,18 +12,7 @@ from qcn.errors import UsageError
 
 SIZE = 28
 DIGITS = tuple("0123456789")
-GARMENTS = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def load(folder: Path, name: str, classes: tuple[str, ...]) -> Splits:

@@ -81,13 +81,7 @@ def compare(
     """Each of the network's outputs; those that `allowed` names by that tolerance."""
     held = golden.judged_by(precision)
     return {
-        name: errors(
-            found[name],
-            golden.arrays(name)[0],
-            floor_of(golden, name, held),
-            held,
-            allowed.get(name),
-        )
+        name: errors(found[name], golden.arrays(name)[0], floor_of(golden, name, held), held, allowed.get(name))
         for name in golden.outputs
     }
 

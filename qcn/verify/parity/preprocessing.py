@@ -97,15 +97,7 @@ def _compared(
         reasons = (seen, *reasons)
         first_wrong = "input"
     status: Status = "failed" if reasons else "passed"
-    return Verdict(
-        *about,
-        status,
-        reasons,
-        by,
-        outputs={"input": compared},
-        images=len(found),
-        first_wrong=first_wrong,
-    )
+    return Verdict(*about, status, reasons, by, outputs={"input": compared}, images=len(found), first_wrong=first_wrong)
 
 
 def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:

@@ -212,12 +212,7 @@ def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked)
     if not _ran(verdict):
         return Speed(*about, missing=verdict.reasons[0]), []
     timed = latency.benchmark(
-        bundle,
-        [candidate.backend.name],
-        asked.plan,
-        candidate.trusted,
-        asked.time_limit,
-        candidate.artefact.file,
+        bundle, [candidate.backend.name], asked.plan, candidate.trusted, asked.time_limit, candidate.artefact.file
     )
     own = [one for one in timed if (one.backend, one.file, one.precision, one.batch) == about]
     return own[0], own
