@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_file, check_folder, check_time_limit
+from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_file, check_folder
 from qcn.cli.say import command, say, show
 from qcn.progress import shown
 
@@ -71,7 +71,6 @@ def ship_check(
     from qcn.verify.ship.check import PLAN, Asked, check, choose
     from qcn.verify.ship.limits import Limits
 
-    check_time_limit(time_limit)
     limits = Limits.parse(min_accuracy, max_calibration_error, max_latency, max_memory, max_energy)
     check_file("--json", json)
     check_file("--junit", junit)

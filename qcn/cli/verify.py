@@ -16,8 +16,6 @@ from qcn.cli.options import (
     Trust,
     check_file,
     check_folder,
-    check_max_regression,
-    check_time_limit,
 )
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import MissingError, UsageError
@@ -85,7 +83,6 @@ def verify_parity(
     from qcn.verify.runners import candidates
     from qcn.verify.speed.results import read_benchmark
 
-    check_time_limit(time_limit)
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = read_benchmark(benchmark) if benchmark else None
@@ -156,9 +153,7 @@ def benchmark(
     from qcn.verify.speed import latency, nvml, results
     from qcn.verify.words import by_reason
 
-    check_time_limit(time_limit)
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
-    check_max_regression(max_regression)
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)

@@ -24,9 +24,9 @@ import numpy as np
 from qcn import records
 from qcn.data import cache
 from qcn.data.cache import Listing, Picture, Split
-from qcn.data.fit import PICTURES
+from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
     "train": "train",
@@ -174,10 +174,9 @@ def _sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
 
 def _glance(path: Path) -> tuple[int, int, bool] | None:
     """Width, height, and whether it is grey, from the head of the file; None if it cannot be read."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
+    need_pillow()
+    from PIL import Image
+
     try:
         with Image.open(path) as opened:
             return *opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
