@@ -203,19 +203,15 @@ def tried(rows: Sequence[Row]) -> str:
 
 def components(rows: Sequence[Row]) -> str:
     """Three pose components against four, by activation and precision."""
-
-    def told(row: Row) -> list[str]:
-        if row["largest"] is None:
-            return ["NaN", "NaN"]
-        return [f"{row['largest']:.1g}", f"{100 * row['agree']:.0f} %"]
-
-    lines = [
-        [str(row["components"]), row["activation"], row["precision"], *told(row), f"{row['spread']:.1g}"]
-        for row in rows
-        if row["precision"] != "float64"
-    ]
-    agreed = "same most active parent"
-    return table(["components", "activation", "precision", "largest difference", agreed, "spread over parents"], lines)
+    forms = {
+        "components": "{components}",
+        "activation": "{activation}",
+        "precision": "{precision}",
+        "largest difference": lambda row: "NaN" if row["largest"] is None else f"{row['largest']:.1g}",
+        "same most active parent": lambda row: "NaN" if row["largest"] is None else f"{100 * row['agree']:.0f} %",
+        "spread over parents": "{spread:.1g}",
+    }
+    return columns([row for row in rows if row["precision"] != "float64"], forms)
 
 
 def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:

@@ -29,14 +29,9 @@ from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
 from qcn.errors import UsageError
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 TABLES = (".csv", ".jsonl")
 SAMPLED = 200  # pictures that are looked at to choose a size

@@ -28,17 +28,8 @@ from qcn.verify.runners.web import INSTALL_NODE, find_node
 from qcn.verify.speed import nvml
 
 PACKAGES = (
-    "torch",
-    "triton",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "executorch",
-    "tensorrt",
-    "tensorrt_rtx_cu13_bindings",
-    "cuda-bindings",
-    "nvidia-ml-py",
-    "numpy",
+    *("torch", "triton", "onnxruntime", "onnxruntime-gpu", "openvino", "executorch", "tensorrt"),
+    *("tensorrt_rtx_cu13_bindings", "cuda-bindings", "nvidia-ml-py", "numpy"),
 )
 
 

@@ -444,6 +444,8 @@ def test_poses_go_to_a_fused_node_in_float32_and_half_is_an_attribute(program: P
 
 # One capsule layer alone
 
+NAMED = {name: name for name in ("pose", "activation", "rotation", "beta_u", "beta_a")}  # what a layer reads
+
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[Route, Shape, bool, int]:
@@ -453,11 +455,7 @@ def layers(draw: st.DrawFn) -> tuple[Route, Shape, bool, int]:
     sides = (window[0] + draw(st.integers(0, 3)), window[1] + draw(st.integers(0, 3)))
     op = Route(
         name="layer",
-        pose="pose",
-        activation="activation",
-        rotation="rotation",
-        beta_u="beta_u",
-        beta_a="beta_a",
+        **NAMED,
         window=window,
         stride=stride,
         iterations=draw(st.integers(1, 4)),
@@ -527,11 +525,7 @@ def test_class_votes_that_agree_to_many_digits_keep_their_variance() -> None:
     """As in a confident network: Σ v² − μ² of votes about 3 that differ by 0.03 would leave three digits of it."""
     op = Route(
         name="classes",
-        pose="pose",
-        activation="activation",
-        rotation="rotation",
-        beta_u="beta_u",
-        beta_a="beta_a",
+        **NAMED,
         window=(4, 4),
         stride=1,
         iterations=1,
