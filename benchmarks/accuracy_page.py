@@ -65,11 +65,6 @@ def accuracy_by_recipe(rows: list[Row]) -> str:
     return table(headings, lines)
 
 
-def accuracy_source(record: Row) -> str:
-    (machine,) = {(row["machine"]["gpu"].partition(",")[0], row["machine"]["torch"]) for row in record["results"]}
-    return f"{record['date']}, {machine[0]}, torch {machine[1]}"
-
-
 def novel_viewpoints(record: Row) -> str:
     forms = {
         "model": "`{model}`",
@@ -175,6 +170,9 @@ def page() -> str:
     novel = read("novel-viewpoints-h200.json")
     demo = read("novel-viewpoints-demo.json")
     accuracy = read("accuracy-h200.json")
+    ((gpu, torch),) = {
+        (row["machine"]["gpu"].partition(",")[0], row["machine"]["torch"]) for row in accuracy["results"]
+    }
     planted = read("faults.json")
     learnt = read("larger-images-learning.json")
     published = read("published.json")
@@ -221,7 +219,7 @@ run the checkpoint counts that was best on the validation split, and the test sp
 protocol of the paper's code "familiar" and "novel" show the objects that were trained on, and "novel" shows them from
 new azimuths or elevations. Seeds that stand twice were trained at two commits whose networks, data and recipe are the
 same: on a GPU a seed does not fix the result, and the difference shows how far. Up to three runs shared the GPU, so the
-seconds of a run alone are fewer. {accuracy_source(accuracy)}:
+seconds of a run alone are fewer. {accuracy["date"]}, {gpu}, torch {torch}:
 
 {accuracy_by_recipe(accuracy["results"])}
 

@@ -2,7 +2,7 @@
 
     python benchmarks/ptxas.py --json FILE [--architectures 87 90]
 
-Needs nvcc, not a GPU; a minute of one core an architecture. Compiles for all that deploy/CMakeLists.txt compiles for,
+Needs nvcc, not a GPU; a minute of one core per architecture. Compiles for all that deploy/CMakeLists.txt compiles for,
 unless told otherwise.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
 from qcn.errors import MissingError, UsageError
@@ -107,24 +107,16 @@ def _native(job: Job) -> Made:
     return Made("native", artefact)
 
 
-def _torchscript(job: Job) -> Made:
-    need_torch("TorchScript")
+def _torch_file(job: Job, format: Literal["torchscript", "pt2"]) -> Made:
+    need_torch("TorchScript" if format == "torchscript" else "pt2")
+    from qcn.export.torch.pt2 import write_pt2
     from qcn.export.torch.torchscript import write_torchscript
 
-    return _torch_file(job, "torchscript", write_torchscript)
-
-
-def _pt2(job: Job) -> Made:
-    need_torch("pt2")
-    from qcn.export.torch.pt2 import write_pt2
-
-    return _torch_file(job, "pt2", write_pt2)
-
-
-def _torch_file(job: Job, format: Format, write: Callable[..., dict[str, Any]]) -> Made:
+    write = write_torchscript if format == "torchscript" else write_pt2
     _refuse_calibrated(job, format)
     program, request = job.bundle.program(), job.request
-    options = {"precision": request.precision, "every_layer": request.every_layer, "metadata": job.metadata}
+    options: dict[str, Any] = {"precision": request.precision, "every_layer": request.every_layer}
+    options["metadata"] = job.metadata
     return Made(format, job.add(format, job.command(format), lambda path: write(program, path, **options)))
 
 
@@ -143,11 +135,11 @@ def _executorch(job: Job) -> Made:
         raise UsageError(f"executorch is made in fp32 and not in {job.precision}: leave out --precision")
     least = job.request.batch.min
     job = replace(job, request=replace(job.request, batch=Batch(least, least, least), opset=None))
-    program, options = job.bundle.program(), {"every_layer": job.request.every_layer, "metadata": job.metadata}
+    options: dict[str, Any] = {"batch": least, "every_layer": job.request.every_layer, "metadata": job.metadata}
     made = job.add(
         "executorch",
         job.command("executorch"),
-        lambda path: write_executorch(program, path, batch=least, **options),  # type: ignore[arg-type]
+        lambda path: write_executorch(job.bundle.program(), path, **options),
         job.request.batch,
     )
     return Made("executorch", made, notes=(f"{made.file}, for batches of {made.batch}: {summary(made.facts)}",))
@@ -302,8 +294,8 @@ def _refuse_calibrated(job: Job, format: str) -> None:
 # A new format is a function and a line here, and its name in `qcn.export.request.FORMATS`.
 WRITERS: dict[str, Callable[[Job], Made]] = {
     "native": _native,
-    "torchscript": _torchscript,
-    "pt2": _pt2,
+    "torchscript": lambda job: _torch_file(job, "torchscript"),
+    "pt2": lambda job: _torch_file(job, "pt2"),
     "onnx": _onnx,
     "trt": _trt,
     "web": _web,
