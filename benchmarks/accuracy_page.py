@@ -1,12 +1,11 @@
 """docs/results.md: errors of networks, and of exports with faults planted in them."""
 
 import statistics
-from typing import Any
 
 import counting
 import evidence
-from evidence import asked, by_recipe
-from pages import RESULTS, ROOT, hundredths, percent, read, source, table
+from evidence import asked, by_recipe, recipe
+from pages import RESULTS, ROOT, Row, columns, hundredths, percent, read, source, table
 
 from qcn.verify import words
 from qcn.zoo import MODELS, create, parameter_count
@@ -21,116 +20,81 @@ def parameters() -> str:
     return table(["model", *shapes], rows)
 
 
-def larger_learning(record: dict[str, Any]) -> str:
+def larger_learning(record: Row) -> str:
     """The same toys at several resolutions."""
-    rows = [
-        [
-            f"{row['size']}×{row['size']}",
-            str(row["seed"]),
-            f"{row['parameters']:,}",
-            f"{100 * row['validation_error']:.2f}",
-            percent(row["familiar"]),
-            percent(row["novel"]),
-        ]
-        for row in sorted(record["results"], key=lambda row: (row["size"], row["seed"]))
-    ]
-    return table(["images", "seed", "parameters", "validation", "familiar", "novel"], rows)
+    forms = {
+        "images": "{size}×{size}",
+        "seed": "{seed}",
+        "parameters": "{parameters:,}",
+        "validation": lambda row: f"{100 * row['validation_error']:.2f}",
+        "familiar": lambda row: percent(row["familiar"]),
+        "novel": lambda row: percent(row["novel"]),
+    }
+    return columns(sorted(record["results"], key=lambda row: (row["size"], row["seed"])), forms)
 
 
-def accuracies(rows: list[dict[str, Any]]) -> str:
+def accuracies(rows: list[Row]) -> str:
     """Every run, those of one recipe together."""
-    columns = [
-        [
-            f"`{key.dataset}`",
-            f"`{key.model}`",
-            f"{key.loss}, {key.lr:g}",
-            key.varied,
-            str(row["seed"]),
-            f"{row['epoch']} of {row['epochs']}",
-            f"{100 * row['validation_error']:.2f}",
-            hundredths(row["splits"].get("test") or row["splits"]["familiar"]),
-            hundredths(row["splits"]["novel"]) if "novel" in row["splits"] else "",
-            row["machine"]["commit"][:7],
-        ]
-        for key, runs in by_recipe(rows).items()
-        for row in sorted(runs, key=lambda row: row["seed"])
-    ]
-    headings = [
-        "model",
-        "loss, lr",
-        "augmentation",
-        "seed",
-        "epoch",
-        "validation",
-        "test or familiar",
-        "novel",
-        "commit",
-    ]
-    return table(["set", *headings], columns)
+    forms = {
+        "set": "`{dataset}`",
+        "model": "`{model}`",
+        "loss, lr": "{loss}, {lr:g}",
+        "augmentation": lambda row: recipe(row).varied,
+        "seed": "{seed}",
+        "epoch": "{epoch} of {epochs}",
+        "validation": lambda row: f"{100 * row['validation_error']:.2f}",
+        "test or familiar": lambda row: hundredths(row["splits"].get("test") or row["splits"]["familiar"]),
+        "novel": lambda row: hundredths(row["splits"]["novel"]) if "novel" in row["splits"] else "",
+        "commit": lambda row: row["machine"]["commit"][:7],
+    }
+    groups = by_recipe(rows).values()
+    return columns((row for runs in groups for row in sorted(runs, key=lambda row: row["seed"])), forms)
 
 
-def accuracy_by_recipe(rows: list[dict[str, Any]]) -> str:
+def accuracy_by_recipe(rows: list[Row]) -> str:
     """The spread over the runs of each recipe, and what a run takes; the first runs did not keep their seconds."""
-    columns = []
+    lines = []
     for key, runs in by_recipe(rows).items():
         errors, seconds = [asked(row) for row in runs], [row["seconds"] for row in runs if "seconds" in row]
-        columns.append(
-            [
-                f"`{key.dataset}`",
-                f"`{key.model}`",
-                f"{key.loss}, {key.lr:g}",
-                key.varied,
-                str(key.epochs),
-                ", ".join(str(seed) for seed in sorted(row["seed"] for row in runs)),
-                evidence.spread(errors),
-                f"{min(errors):.2f} to {max(errors):.2f}" if len(errors) > 1 else "",
-                f"{statistics.mean(seconds):.0f}" if seconds else "",
-            ]
-        )
-    headings = ["model", "loss, lr", "augmentation", "epochs", "seeds", "error", "range", "seconds a run"]
-    return table(["set", *headings], columns)
+        seeds = ", ".join(str(seed) for seed in sorted(row["seed"] for row in runs))
+        between = f"{min(errors):.2f} to {max(errors):.2f}" if len(errors) > 1 else ""
+        mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
+        told = [f"`{key.dataset}`", f"`{key.model}`", f"{key.loss}, {key.lr:g}", key.varied, str(key.epochs), seeds]
+        lines.append([*told, evidence.spread(errors), between, mean])
+    headings = ["set", "model", "loss, lr", "augmentation", "epochs", "seeds", "error", "range", "seconds a run"]
+    return table(headings, lines)
 
 
-def accuracy_source(record: dict[str, Any]) -> str:
-    (machine,) = {(row["machine"]["gpu"].partition(",")[0], row["machine"]["torch"]) for row in record["results"]}
-    return f"{record['date']}, {machine[0]}, torch {machine[1]}"
+def novel_viewpoints(record: Row) -> str:
+    forms = {
+        "model": "`{model}`",
+        "loss": "{settings[loss]}",
+        "learning rate": "{settings[lr]:g}",
+        "seed": "{settings[seed]}",
+        "parameters": "{parameters:,}",
+        "training": "{seconds:.0f} s",
+        "validation": lambda row: f"{100 * row['validation_error']:.2f}",
+        "familiar": lambda row: percent(row["familiar"]),
+        "novel": lambda row: percent(row["novel"]),
+    }
+    return columns(record["results"], forms)
 
 
-def novel_viewpoints(record: dict[str, Any]) -> str:
-    rows = [
-        [
-            f"`{row['model']}`",
-            row["settings"]["loss"],
-            f"{row['settings']['lr']:g}",
-            str(row["settings"]["seed"]),
-            f"{row['parameters']:,}",
-            f"{row['seconds']:.0f} s",
-            f"{100 * row['validation_error']:.2f}",
-            percent(row["familiar"]),
-            percent(row["novel"]),
-        ]
-        for row in record["results"]
-    ]
-    headings = ["model", "loss", "learning rate", "seed", "parameters", "training", "validation", "familiar", "novel"]
-    return table(headings, rows)
-
-
-def faults(record: dict[str, Any]) -> str:
+def faults(record: Row) -> str:
     """What was said of planted faults."""
-    rows = [
-        [
-            row["fault"],
-            row["status"],
-            row["caught_by"].replace(": ", " of "),
-            f"`{row['place']}`" if row["place"] else "",
-            words.share(float(row["share"])) if row["share"] is not None else "",
-        ]
-        for row in record["faults"]
-    ]
-    return table(["fault", "", "by", "first wrong", "largest error, of what is allowed"], rows)
+    forms = {
+        "fault": "{fault}",
+        "": "{status}",
+        "by": lambda row: row["caught_by"].replace(": ", " of "),
+        "first wrong": lambda row: f"`{row['place']}`" if row["place"] else "",
+        "largest error, of what is allowed": lambda row: (
+            words.share(float(row["share"])) if row["share"] is not None else ""
+        ),
+    }
+    return columns(record["faults"], forms)
 
 
-def half_statistics(rows: list[dict[str, Any]]) -> str:
+def half_statistics(rows: list[Row]) -> str:
     """In words, what became of routing statistics in half precision."""
     honest = [row for row in rows if row["network"] == "honest"]
     faulty = [row for row in rows if row["network"] != "honest"]
@@ -206,6 +170,9 @@ def page() -> str:
     novel = read("novel-viewpoints-h200.json")
     demo = read("novel-viewpoints-demo.json")
     accuracy = read("accuracy-h200.json")
+    ((gpu, torch),) = {
+        (row["machine"]["gpu"].partition(",")[0], row["machine"]["torch"]) for row in accuracy["results"]
+    }
     planted = read("faults.json")
     learnt = read("larger-images-learning.json")
     published = read("published.json")
@@ -252,7 +219,7 @@ run the checkpoint counts that was best on the validation split, and the test sp
 protocol of the paper's code "familiar" and "novel" show the objects that were trained on, and "novel" shows them from
 new azimuths or elevations. Seeds that stand twice were trained at two commits whose networks, data and recipe are the
 same: on a GPU a seed does not fix the result, and the difference shows how far. Up to three runs shared the GPU, so the
-seconds of a run alone are fewer. {accuracy_source(accuracy)}:
+seconds of a run alone are fewer. {accuracy["date"]}, {gpu}, torch {torch}:
 
 {accuracy_by_recipe(accuracy["results"])}
 

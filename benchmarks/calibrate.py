@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import facts
-from pages import hundredths, source, table
+from pages import columns, hundredths, source, table
 
 from qcn.calibrate import pipeline
 from qcn.calibrate.assignments import apply, array_bytes, in_words, lowest
@@ -36,10 +36,11 @@ from qcn.calibrate.simulation import answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
-from qcn.export import pipeline as export
+from qcn.export.formats import Job, onnx_graph
 from qcn.export.lower import lower
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import find, quantised
+from qcn.export.request import Request as ExportRequest
 from qcn.export.torch.interpreter import Interpreter
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
@@ -88,11 +89,6 @@ def main() -> None:
             )
 
 
-def commits(record: dict[str, Any]) -> list[str]:
-    """Of the code that measured each network."""
-    return sorted({model["commit"] for model in record["models"].values()})
-
-
 def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     """Everything of one network."""
     request = Request(data_dir=data_dir, command=f"qcn calibrate {model}")
@@ -100,7 +96,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     chosen = found.search.chosen
     assert chosen is not None
     out, _ = pipeline.write(found, folder / "calibrated", request)
-    export.FORMATS["onnx"](export.Job(found.base, export.Request()))
+    onnx_graph(Job(found.base, ExportRequest()), "unrolled")
     programs = {
         "float32": found.program,
         **{
@@ -121,11 +117,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
             before = right if before is None else before
             lost, won = lost_and_won(before, right)
             low, high = paired_drop(lost, won, len(right))
-            drop = (
-                {}
-                if what == "float32"
-                else {"drop": 100 * (lost - won) / len(right), "low": 100 * low, "high": 100 * high}
-            )
+            points = [100 * x for x in ((lost - won) / len(right), low, high)] if what != "float32" else [None] * 3
             rows.append(
                 {
                     "split": split,
@@ -133,7 +125,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
                     "error": asdict(ErrorRate.of(int(np.sum(~right)), len(right))),
                     "lost": lost,
                     "won": won,
-                    **{"drop": None, "low": None, "high": None, **drop},
+                    **dict(zip(("drop", "low", "high"), points, strict=True)),
                 }
             )
     return {
@@ -146,7 +138,10 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
             in_words(found.program, one.assignment): asdict(one.timed) for one in found.search.trials if one.timed
         },
         "weights": {what: array_bytes(program) for what, program in programs.items()},
-        "bundle": {name: _bytes(one) for name, one in (("float32", found.base), ("calibrated", out))},
+        "bundle": {
+            name: {artefact.file: artefact.bytes for artefact in one.manifest.files}
+            for name, one in (("float32", found.base), ("calibrated", out))
+        },
         "refused": found.search.refused,
         "rows": rows,
         "digits": [asdict(one) | {"kept_in_fp16": one.in_fp16} for one in found.digits],
@@ -242,66 +237,68 @@ def page(text: str, results: Sequence[Path]) -> str:
 
 def figures(records: Sequence[dict[str, Any]]) -> str:
     """The tables of docs/calibrate.md. What does not depend on the machine is told of the first."""
+    commits = [", ".join(sorted({model["commit"] for model in record["models"].values()})) for record in records]
     machines = {record["machine"].partition(",")[0]: record["models"] for record in records}
     names = dict.fromkeys(model for models in machines.values() for model in models)
     found = [
-        (model, machine, models[model]) for model in names for machine, models in machines.items() if model in models
+        {"network": model, "machine": machine, **models[model]}
+        for model in names
+        for machine, models in machines.items()
+        if model in models
     ]
     cells: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for model, machine, one in found:
+    for one in found:
         for row in one["rows"]:
-            cells.setdefault((model, row["split"], row["what"]), {})[machine] = [hundredths(row["error"]), _drop(row)]
+            there = cells.setdefault((one["network"], row["split"], row["what"]), {})
+            there[one["machine"]] = [hundredths(row["error"]), _drop(row)]
     errors = [
         [f"`{model}`", split, what, *(cell for machine in machines for cell in there.get(machine, ["", ""]))]
         for (model, split, what), there in cells.items()
     ]
-    sizes = [
-        [
-            f"`{model}`",
-            machine,
-            one["words"],
-            f"{one['validation']['drop']:+.2f}, up to {one['validation']['bound']:+.2f}",
-            f"{one['weights']['calibrated'] / one['weights']['float32']:.0%}",
-            f"{_total(one, 'calibrated') / _total(one, 'float32'):.0%}",
-        ]
-        for model, machine, one in found
-    ]
-    times = [
-        [
-            f"`{model}`",
-            machine,
-            what,
-            *(f"{time[key]:.2f} ms" if time[key] else "" for key in ("milliseconds", "float32")),
-            f"{1 / time['share']:.2f}",
-        ]
-        for model, machine, one in found
-        for what, time in one["timed"].items()
-        if what != "all fp32"
-    ]
-    all_digits = [one for _, _, network in found for one in network["digits"]]
-    worst = {
-        name: max((one for one in all_digits if one["name"] == name), key=_below)
-        for name in dict.fromkeys(one["name"] for one in all_digits)
+    sizes = {
+        "network": "`{network}`",
+        "machine": "{machine}",
+        "chosen": "{words}",
+        "validation drop": "{validation[drop]:+.2f}, up to {validation[bound]:+.2f}",
+        "weights": lambda one: f"{one['weights']['calibrated'] / one['weights']['float32']:.0%}",
+        "bundle": lambda one: f"{_total(one, 'calibrated') / _total(one, 'float32'):.0%}",
     }
-    lost = [
-        [name, f"{one['smallest']:.1e}", f"{one['largest']:.3g}", f"{100 * _below(one):.2g} %", _kept(one)]
-        for name, one in worst.items()
+    every = [{**one, "what": what, **time} for one in found for what, time in one["timed"].items()]
+    times = {
+        "network": "`{network}`",
+        "machine": "{machine}",
+        "assignment": "{what}",
+        "time": lambda one: f"{one['milliseconds']:.2f} ms" if one["milliseconds"] else "",
+        "float32": lambda one: f"{one['float32']:.2f} ms" if one["float32"] else "",
+        "times as fast": lambda one: f"{1 / one['share']:.2f}",
+    }
+    all_digits = [one for network in found for one in network["digits"]]
+    worst = [
+        max((one for one in all_digits if one["name"] == name), key=_below)
+        for name in dict.fromkeys(one["name"] for one in all_digits)
     ]
+    lost = {
+        "intermediate": "{name}",
+        "from": "{smallest:.1e}",
+        "to": "{largest:.3g}",
+        "below 6.1e-5": lambda one: f"{100 * _below(one):.2g} %",
+        "kept in": lambda one: "fp16" if one["kept_in_fp16"] else "float32",
+    }
     methods_found = records[0]["methods"]
     compared = [[name, f"{value:.4f}"] for name, value in methods_found.items() if name != "images"]
     parts = (
         "## Measured",
         "The networks that ship, calibrated on their validation splits with `--max-drop 0.2`:",
-        "\n".join(f"- {source(record | {'commit': ', '.join(commits(record))})}" for record in records),
+        "\n".join(f"- {source(record | {'commit': of})}" for record, of in zip(records, commits, strict=True)),
         "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
         table(["network", "split", "", *(f"{what}, {one}" for one in machines for what in ("error", "drop"))], errors),
         "What was chosen, its drop on the validation split, and its size. A bundle is weights, ONNX graph and golden "
         "answers:",
-        table(["network", "machine", "chosen", "validation drop", "weights", "bundle"], sizes),
-        f"Time per image at batch 1: {found[0][2]['body']}:",
-        table(["network", "machine", "assignment", "time", "float32", "times as fast"], times),
+        columns(found, sizes),
+        f"Time per image at batch 1: {found[0]['body']}:",
+        columns([one for one in every if one["what"] != "all fp32"], times),
         "The largest share of numbers below fp16's smallest normal number, in any capsule layer of these networks:",
-        table(["intermediate", "from", "to", "below 6.1e-5", "kept in"], lost),
+        columns(worst, lost),
         "The mean change of an activation of `cifar10` with all convolutions in int8, on "
         f"{methods_found['images']} validation images; biases are corrected but where it says otherwise:",
         table(["ranges", "change"], compared),
@@ -319,15 +316,6 @@ def _total(found: dict[str, Any], bundle: str) -> int:
 
 def _below(one: dict[str, Any]) -> float:
     return float(one["below"] / max(one["numbers"], 1))
-
-
-def _kept(one: dict[str, Any]) -> str:
-    return "fp16" if one["kept_in_fp16"] else "float32"
-
-
-def _bytes(bundle: Any) -> dict[str, int]:
-    """By file."""
-    return {artefact.file: artefact.bytes for artefact in bundle.manifest.files}
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pages import RESULTS, ROOT, read, table
+from pages import RESULTS, ROOT, Row, columns, read, table
 
 from qcn.names import RUN
 
 RIVALS = ("cnn-small", "cnn")
-Row = dict[str, Any]
 DEV = "viewpoints-dev"  # other toys, whose novel views may be looked at
 
 
@@ -50,6 +49,7 @@ QUESTIONS = {
     "svhn": "house numbers",
     "smallnorb-azimuth-pooled": "photographed toys from new azimuths",
 }
+UNAVAILABLE = {"svhn": "svhn", "smallnorb-azimuth-pooled": "smallnorb"}  # and what fetches each
 
 
 def recipe(row: Row) -> Recipe:
@@ -157,16 +157,9 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     for dataset, words in QUESTIONS.items():
         ours = chosen(rows, dataset, "qcn")
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
-        others = [
-            f"{paper}" if paper is not None else "",
-            f"{capsules[0]} ({capsules[1]})" if capsules else "",
-        ]
+        others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
         if not ours:
-            reason = (
-                "data not available where this was run"
-                if dataset in ("svhn", "smallnorb-azimuth-pooled")
-                else "not run yet"
-            )
+            reason = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
             lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", *others])
             continue
         cells = []
@@ -178,17 +171,8 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
             else:
                 cells += [told, compared(ours, theirs) if theirs else ""]
         lines.append([f"`{dataset}`: {words}", mean_error(ours), *cells, *others])
-    headings = [
-        "set",
-        "`qcn`",
-        "`cnn-small`",
-        "as wrong as `qcn`",
-        "`cnn`",
-        "as wrong as `qcn`",
-        "the paper",
-        "capsules",
-    ]
-    return table(headings, lines)
+    rivals = [heading for rival in RIVALS for heading in (f"`{rival}`", "as wrong as `qcn`")]
+    return table(["set", "`qcn`", *rivals, "the paper", "capsules"], lines)
 
 
 def ablations(rows: Sequence[Row]) -> str:
@@ -235,19 +219,15 @@ def tried(rows: Sequence[Row]) -> str:
 
 def components(rows: Sequence[Row]) -> str:
     """Three pose components against four, by activation and precision."""
-
-    def told(row: Row) -> list[str]:
-        if row["largest"] is None:
-            return ["NaN", "NaN"]
-        return [f"{row['largest']:.1g}", f"{100 * row['agree']:.0f} %"]
-
-    lines = [
-        [str(row["components"]), row["activation"], row["precision"], *told(row), f"{row['spread']:.1g}"]
-        for row in rows
-        if row["precision"] != "float64"
-    ]
-    agreed = "same most active parent"
-    return table(["components", "activation", "precision", "largest difference", agreed, "spread over parents"], lines)
+    forms = {
+        "components": "{components}",
+        "activation": "{activation}",
+        "precision": "{precision}",
+        "largest difference": lambda row: "NaN" if row["largest"] is None else f"{row['largest']:.1g}",
+        "same most active parent": lambda row: "NaN" if row["largest"] is None else f"{100 * row['agree']:.0f} %",
+        "spread over parents": "{spread:.1g}",
+    }
+    return columns([row for row in rows if row["precision"] != "float64"], forms)
 
 
 def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:
@@ -275,7 +255,7 @@ def unavailable() -> str:
     """How to fill the rows whose data were not to be had."""
     return "\n".join(
         f"    qcn datasets fetch {fetched} && qcn train --dataset {dataset} --out RUN && qcn evaluate RUN"
-        for dataset, fetched in (("svhn", "svhn"), ("smallnorb-azimuth-pooled", "smallnorb"))
+        for dataset, fetched in UNAVAILABLE.items()
     )
 
 
@@ -380,15 +360,12 @@ def turning_answer(record: dict[str, Any]) -> str:
 
 def learned_rotors(record: dict[str, Any]) -> str:
     """Angles and axes by layer, beside an untrained network."""
-    lines = []
-    for layer, trained in record["rotors"]["trained"].items():
-        before = record["rotors"]["untrained"][layer]
-        lines.append(
-            [
-                f"`{layer}`",
-                f"{trained['rotors']:,}",
-                f"{trained['mean_degrees']:.1f}° / {before['mean_degrees']:.1f}°",
-                f"{trained['axis_resultant']:.3f} / {before['axis_resultant']:.3f}",
-            ]
-        )
-    return table(["layer", "rotors", "mean angle, trained / untrained", "mean of axes, trained / untrained"], lines)
+    before = record["rotors"]["untrained"]
+    forms = {
+        "layer": "`{layer}`",
+        "rotors": "{rotors:,}",
+        "mean angle, trained / untrained": "{mean_degrees:.1f}° / {before[mean_degrees]:.1f}°",
+        "mean of axes, trained / untrained": "{axis_resultant:.3f} / {before[axis_resultant]:.3f}",
+    }
+    trained = record["rotors"]["trained"].items()
+    return columns([{"layer": layer, "before": before[layer], **found} for layer, found in trained], forms)

@@ -50,15 +50,15 @@ def main() -> None:
 
 def make(run_folder: Path, folder: Path) -> None:
     """The bundle's graphs and the naive one."""
-    from rich.console import Console
-
-    from qcn.export.pipeline import Job, Request, onnx_graph, open_source
+    from qcn.export.formats import Job, onnx_graph
+    from qcn.export.pipeline import open_source
+    from qcn.export.request import Request
 
     for precision in ("fp32", "fp16"):
         request = Request(precision=precision)
         bundle = open_source(run_folder, folder / "bundle", request, Path("data"))
         for routing in ("unrolled", "tensorrt"):
-            onnx_graph(Job(bundle, request, Console()), routing)
+            onnx_graph(Job(bundle, request), routing)
     write_naive(bundle, folder / "naive.onnx")
 
 

@@ -24,7 +24,8 @@ from plants import FAULTS, honest  # noqa: E402
 
 from qcn.export.bundle import Bundle  # noqa: E402
 from qcn.verify.parity.preprocessing import check_preprocessing  # noqa: E402
-from qcn.verify.parity.verify import Verdict, verify  # noqa: E402
+from qcn.verify.parity.verdict import Verdict  # noqa: E402
+from qcn.verify.parity.verify import verify  # noqa: E402
 
 CHOSEN_ON = 120  # seeds that the tolerance of fp32 was chosen on: false alarms are counted on others
 BACKENDS = ("onnxruntime", "torch", "native")

@@ -56,7 +56,8 @@ def measured(folder: Path, pictures: int, steps: int) -> list[dict[str, Any]]:
     settings = settings_from("best", dataset=str(folder / "noise"), epochs=100, size=SIZE, **DEMO)
     dataset = find(settings.dataset, settings.stored)
     splits = {way: read(dataset, folder / way) for way in (MAPPED, COLD)}  # two caches: a page in use is not dropped
-    splits = {MEMORY: in_memory(splits[MAPPED])} | splits
+    train = replace(splits[MAPPED].train, images=np.array(splits[MAPPED].train.images))
+    splits = {MEMORY: replace(splits[MAPPED], train=train)} | splits
     ways = {way: Training(settings, of, folder / "run", torch.device("cpu"), dataset) for way, of in splits.items()}
     times: dict[str, list[float]] = {way: [] for way in ways}
     reads: dict[str, list[int]] = {way: [] for way in ways}
@@ -72,16 +73,14 @@ def measured(folder: Path, pictures: int, steps: int) -> list[dict[str, Any]]:
             if turn >= WARM_UP:
                 times[way].append(time.perf_counter() - started)
                 reads[way].append(_pages_read() - before)
-    batch = settings.batch_size
     rows = []
     for way in ways:
         seconds = statistics.median(times[way])
-        least = min(times[way])
         rows.append(
             {
                 "way": way,
-                "images_per_second": batch / seconds,
-                "fastest_step": batch / least,
+                "images_per_second": settings.batch_size / seconds,
+                "fastest_step": settings.batch_size / min(times[way]),
                 "of_memory": statistics.median(times[MEMORY]) / seconds,
                 "pages_read_per_step": statistics.mean(reads[way]),
             }
@@ -98,10 +97,6 @@ def write_noise(folder: Path, count: int) -> None:
     for number in range(count):
         pixels = generator.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)
         Image.fromarray(pixels).save(folder / f"class{number % CLASSES}" / f"{number:06}.bmp")
-
-
-def in_memory(splits: Splits) -> Splits:
-    return replace(splits, train=replace(splits.train, images=np.array(splits.train.images)))
 
 
 def stepper(training: Training) -> Callable[[int], None]:

@@ -33,9 +33,8 @@ from bundles import bundle_of  # noqa: E402
 from routing import PER_VOTE  # noqa: E402
 
 from qcn import data  # noqa: E402
-from qcn.data.imageset import Splits  # noqa: E402
 from qcn.data.splits import by_viewpoint  # noqa: E402
-from qcn.data.viewpoints.dataset import DEMO, Variant, load_viewpoints  # noqa: E402
+from qcn.data.viewpoints.dataset import DEMO, load_viewpoints  # noqa: E402
 from qcn.evaluate import measure  # noqa: E402
 from qcn.export.bundle import WEIGHTS  # noqa: E402
 from qcn.export.bundle.golden import Answers, Golden  # noqa: E402
@@ -188,14 +187,10 @@ def enlarged_demo(times: int) -> str:
         demo,
         name=name,
         size=variant.size,
-        load=partial(load_demo, variant=variant),
+        load=lambda folder: by_viewpoint(load_viewpoints(folder, variant), demo.name, "azimuth", pooled=True),
         preprocessing=replace(demo.preprocessing, crop=size),
     )
     return name
-
-
-def load_demo(folder: Path, variant: Variant) -> Splits:
-    return by_viewpoint(load_viewpoints(folder, variant), "viewpoints-demo", "azimuth", pooled=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from reproduce import RECIPES, add_options, changed_by, folder_of, told
 from qcn.data import find
 from qcn.devices import pick_device
 from qcn.files import write_text
-from qcn.train.loop import Training, load_once
+from qcn.train.begin import load_once
+from qcn.train.loop import Training
 from qcn.train.record import Epoch
 from qcn.train.settings import Settings, settings_from
 from qcn.train.validation import count_errors

@@ -14,10 +14,8 @@ from typing import Any
 
 from apart import Died, apart
 from machine import facts
-from rich.console import Console
-from rich.table import Table
 
-from qcn.evaluate import ErrorRate, evaluate
+from qcn.evaluate import evaluate
 from qcn.train import resume, train
 from qcn.train.record import load_run
 from qcn.train.settings import settings_from
@@ -37,10 +35,6 @@ def parse(recipe: str) -> dict[str, Any]:
     return settings
 
 
-def percent(rate: dict[str, float]) -> str:
-    return f"{100 * rate['error']:.2f} ({100 * rate['low']:.2f} to {100 * rate['high']:.2f})"
-
-
 def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train one recipe, or continue its run, and measure it on the test splits."""
     chosen = {"dataset": arguments.dataset, "epochs": arguments.epochs, **parse(recipe)}
@@ -53,7 +47,6 @@ def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     results = evaluate(folder, None, arguments.data_dir, folder / "evaluation", which="last", split=None, device="auto")
     last = load_run(folder).history[-1]
-    rates: dict[str, ErrorRate] = {result.split: result.overall for result in results}
     return {
         "recipe": recipe,
         "model": run.model.name,
@@ -63,7 +56,7 @@ def measure(recipe: str, arguments: argparse.Namespace) -> dict[str, Any]:
         "images_per_second": round(last.images_per_second),
         "train_error": last.train_error,
         "validation_error": last.validation_error,
-        **{split: vars(rate) for split, rate in rates.items()},
+        **{result.split: vars(result.overall) for result in results},
     }
 
 
@@ -85,24 +78,7 @@ def main() -> None:
             rows.append({"recipe": recipe, "failed": str(error)})
         record = {**facts(), "dataset": arguments.dataset, "epochs": arguments.epochs, "results": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    splits = [name for name in ("test", "familiar", "novel") if any(name in row for row in rows)]
-    table = Table(title=f"Error, % (95 % interval), {arguments.dataset}, {arguments.epochs} epochs")
-    for heading in ("recipe", "parameters", "training", "images/s", "train", "validation", *splits):
-        table.add_column(heading, justify="left" if heading == "recipe" else "right")
-    for row in rows:
-        if "failed" in row:
-            table.add_row(row["recipe"], row["failed"])
-            continue
-        table.add_row(
-            row["recipe"],
-            f"{row['parameters']:,}",
-            f"{row['seconds']:.0f} s",
-            f"{row['images_per_second']:,}",
-            f"{100 * row['train_error']:.2f}",
-            f"{100 * row['validation_error']:.2f}",
-            *(percent(row[split]) for split in splits),
-        )
-    Console(width=160).print(table)
+        print(rows[-1], flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """What the pages that benchmarks write are made of."""
 
 import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+Row = dict[str, Any]
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -17,6 +19,17 @@ def table(headings: list[str], rows: list[list[str]]) -> str:
     """A Markdown table, the first column to the left and the others to the right."""
     lines = [headings, [":--", *["--:"] * (len(headings) - 1)], *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def columns(rows: Iterable[Row], forms: Mapping[str, str | Callable[[Row], str]]) -> str:
+    """A table with a line per row. A form is what a column has of a row: a format, or a function."""
+    cells = [[form(row) if callable(form) else form.format_map(row) for form in forms.values()] for row in rows]
+    return table(list(forms), cells)
+
+
+def three_digits(x: float) -> str:
+    """For a reader: no exponent."""
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def source(record: dict[str, Any]) -> str:

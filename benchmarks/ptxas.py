@@ -2,7 +2,7 @@
 
     python benchmarks/ptxas.py --json FILE [--architectures 87 90]
 
-Needs nvcc, not a GPU; a minute of one core an architecture. Compiles for all that deploy/CMakeLists.txt compiles for,
+Needs nvcc, not a GPU; a minute of one core per architecture. Compiles for all that deploy/CMakeLists.txt compiles for,
 unless told otherwise.
 """
 
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from machine import facts
-from rich.console import Console
-from rich.table import Table
 
 SOURCE = Path(__file__).parents[1] / "deploy" / "kernels" / "em_routing.cu"
 REPORT = re.compile(
@@ -49,10 +47,7 @@ def main() -> None:
         shared = shared_bytes(library)
     for row in rows:
         row["shared_bytes"] = shared[tuple(row[name] for name in TILE)]
-    table = Table(*(name.replace("_", " ") for name in rows[0]))
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
+        print(row)
     record = facts()
     record["versions"]["nvcc"] = version()
     record["results"] = rows

@@ -11,6 +11,7 @@ Attacks need gradients, which a bundle does not have.
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,11 @@ def answers_to(network: Network, images: ImageSet) -> Answers:
     return network.answers(images, lambda done: None)
 
 
-def with_pixels(images: ImageSet, pixels: NDArray[np.uint8]) -> ImageSet:
-    return ImageSet(pixels, images.labels, images.classes)
-
-
 def corruptions(network: Network, images: ImageSet, device: torch.device) -> dict[str, list[dict[str, float]]]:
     """Error by kind, at each severity."""
     found = {}
     for kind in CORRUPTIONS:
-        made = (with_pixels(images, corrupted(images.images, kind, severity, device)) for severity in range(1, 6))
+        made = (replace(images, images=corrupted(images.images, kind, step, device)) for step in range(1, 6))
         found[kind] = [rate(answers_to(network, one).predicted != one.labels) for one in made]
     return found
 
@@ -90,11 +87,7 @@ def rejection(answers: Answers, labels: NDArray[np.int64]) -> dict[str, Any]:
     wrong = (answers.predicted != labels)[order]
     kept = [wrong[: max(1, round(coverage * len(wrong)))] for coverage in COVERAGES]
     running = np.cumsum(wrong) / np.arange(1, len(wrong) + 1)
-    return {
-        "coverage": list(COVERAGES),
-        "error": [float(part.mean()) for part in kept],
-        "aurc": float(running.mean()),
-    }
+    return {"coverage": list(COVERAGES), "error": [float(part.mean()) for part in kept], "aurc": float(running.mean())}
 
 
 def auroc(inside: Numbers, outside: Numbers) -> float:
@@ -132,23 +125,17 @@ def outside(network: Network, images: ImageSet, answers: Answers, data_dir: Path
 def identity(model: str) -> dict[str, Any]:
     """What tells this network from others: its name, its model, its size and the sha256 of its weights."""
     folder = place(model)
-    if (folder / RUN).is_file():
-        network, run = load_network(folder)
-        best = run.weights("best")
-        return {
-            "name": folder.name,
-            "model": run.model.name,
-            "seed": run.settings.seed,
-            "parameters": parameter_count(network),
-            "sha256": best.sha256 if best else "",
-        }
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if not (folder / RUN).is_file():
+        source = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["source"]
+        return {"name": folder.name, "model": "bundle", "seed": None, "parameters": None, "sha256": source["sha256"]}
+    network, run = load_network(folder)
+    best = run.weights("best")
     return {
         "name": folder.name,
-        "model": "bundle",
-        "seed": None,
-        "parameters": None,
-        "sha256": manifest["source"]["sha256"],
+        "model": run.model.name,
+        "seed": run.settings.seed,
+        "parameters": parameter_count(network),
+        "sha256": best.sha256 if best else "",
     }
 
 

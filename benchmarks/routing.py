@@ -4,8 +4,8 @@
     python benchmarks/routing.py --device cpu --json FILE [--plot FILE.png]
 
 The full-size QCN on images of 2×32×32, float32. Times are medians of repeated runs, each variant in a process of its
-own; one that crashes it has `failed` in its row. `--run FOLDER` takes
-the trained weights of a run of the full-size network for the table of errors, beside random ones.
+own; one that crashes it has `failed` in its row. `--run FOLDER` takes the trained weights of a run of the full-size
+network for the table of errors, beside random ones.
 """
 
 import argparse
@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from apart import Died, apart
 from machine import facts
-from rich.console import Console
-from rich.table import Table
+from pages import three_digits
 from torch import Tensor
 
 from qcn.model import QCN, choose_kernels, qcn
@@ -62,7 +61,6 @@ def main() -> None:
             print(row, flush=True)
         record.setdefault(name, []).extend(rows)
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    show(record)
     if arguments.plot:
         plot(record, arguments.plot)
 
@@ -309,29 +307,6 @@ def errors(device_name: str, trained: Path | None) -> list[Row]:
             worst = {of: float((x.double() - y).detach().abs().max()) for of, x, y in pairs}
             rows.append({"weights": "trained" if trained else "random", "layer": name, "kernels": kernels, **worst})
     return rows
-
-
-def show(record: dict[str, Any]) -> None:
-    console = Console(width=140)
-    for name in (name for name in ("inference", "training", "layers", "half", "errors") if name in record):
-        table = Table(title=f"{name}, {record['machine']}")
-        columns = {column: value for row in record[name] for column, value in row.items()}
-        for column, value in columns.items():
-            table.add_column(column, justify="left" if isinstance(value, str) else "right")
-        for row in record[name]:
-            table.add_row(*(_cell(row.get(column)) for column in columns))
-        console.print(table)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def three_digits(x: float) -> str:
-    """For a reader: no exponent."""
-    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def plot(record: dict[str, Any], path: Path) -> None:

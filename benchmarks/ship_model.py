@@ -54,7 +54,7 @@ LIMITS = {
 
 
 def recipe(run: Run) -> str:
-    """The commands that train like this, one a line: its teachers first, from their rows of benchmarks/reproduce.py."""
+    """The commands that train like this, one per line: its teachers first, by their rows of benchmarks/reproduce.py."""
     teachers = run.settings.teachers
     taught = [settings_from("best", **RECIPES[row_of(Path(teacher))]) for teacher in teachers]
     first = [f"{command(one)} --out {name}" for one, name in zip(taught, teachers, strict=True)]

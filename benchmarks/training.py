@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from apart import Died, apart
 from machine import facts
-from rich.console import Console
-from rich.table import Table
 
 from qcn.data import load
 from qcn.train.loop import Training
@@ -56,19 +54,7 @@ def main() -> None:
         asked = {name: getattr(arguments, name) for name in ("device", "dataset", "model", "batch_size", "steps")}
         record = {**facts(), **asked, "results": rows}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    table = Table(
-        title=f"Training {arguments.model}, {arguments.dataset}, batch {arguments.batch_size}, {arguments.device}"
-    )
-    for heading in ("variant", "images/s", "ms per step", "first epoch", "peak memory"):
-        table.add_column(heading, justify="left" if heading == "variant" else "right")
-    for row in rows:
-        if "failed" in row:
-            table.add_row(row["variant"], row["failed"])
-            continue
-        peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f} GiB"
-        first = f"{row['first_epoch_seconds']:.1f} s"
-        table.add_row(row["variant"], f"{row['images_per_second']:,.0f}", f"{row['ms_per_step']:.1f}", first, peak)
-    Console(width=120).print(table)
+        print(rows[-1], flush=True)
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -81,12 +67,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     device = torch.device(arguments.device)
     chosen, as_graph = VARIANTS[name]
     settings = settings_from(
-        "best",
-        dataset=arguments.dataset,
-        model=arguments.model,
-        epochs=2,
-        batch_size=arguments.batch_size,
-        **chosen,
+        "best", dataset=arguments.dataset, model=arguments.model, epochs=2, batch_size=arguments.batch_size, **chosen
     )
     with tempfile.TemporaryDirectory() as folder:
         training = Training(settings, splits, Path(folder), device)

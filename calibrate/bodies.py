@@ -16,9 +16,12 @@ from qcn.calibrate.request import Target
 from qcn.calibrate.simulation import answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
-from qcn.export import pipeline, targets
+from qcn.export import targets
 from qcn.export.bundle import Bundle
+from qcn.export.formats import WRITERS, Job
+from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
+from qcn.export.request import Request
 from qcn.progress import doing, undisturbed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.calls import in_order
@@ -126,9 +129,9 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -
     golden = base.golden()
     if program.calibrated:
         golden = replace(golden, plan=True, trained=golden.reference)
-    bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, pipeline.FROM_RUN)
+    bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, FROM_RUN)
     if target in FORMATS:
-        pipeline.FORMATS[FORMATS[target]](pipeline.Job(bundle, pipeline.Request()))
+        WRITERS[FORMATS[target]](Job(bundle, Request()))
     return bundle
 
 

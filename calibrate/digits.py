@@ -27,7 +27,6 @@ from qcn.verify.words import share
 
 IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image
 SMALLEST, LARGEST = float(np.finfo(np.float16).smallest_normal), float(np.finfo(np.float16).max)
-HALF_DIGIT = 2.0**-11  # the largest relative error of rounding to fp16 where it has all its digits
 SAMPLED = 1 << 18  # numbers of an intermediate per image that shares and errors are taken from; extremes are of all
 LOST = 1e-3  # share of numbers that fp16 cannot hold with all its digits: more is told
 # An intermediate, whether the fp16 form of routing keeps it in fp16, and why.

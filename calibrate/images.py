@@ -7,7 +7,7 @@ it would say less than it seems to (`Audit.warnings`), always with the numbers s
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: fl
         known_tests=tuple(tests),
         max_drop=max_drop,
     )
-    return Audit(**{**asdict(seen), "refusals": tuple(_refusals(seen)), "warnings": tuple(_warnings(seen))})
+    return replace(seen, refusals=tuple(_refusals(seen)), warnings=tuple(_warnings(seen)))
 
 
 def _refusals(seen: Audit) -> Iterable[str]:

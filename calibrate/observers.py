@@ -94,11 +94,7 @@ def fastest_kernels(program: Program) -> ProgramKernels:
 
 
 def observe(
-    program: Program,
-    images: NDArray[np.uint8],
-    spec: Preprocessing,
-    observers: dict[str, Observer],
-    done: int = 0,
+    program: Program, images: NDArray[np.uint8], spec: Preprocessing, observers: dict[str, Observer], done: int = 0
 ) -> Iterator[int]:
     """Let the observers, by value, see what the program makes of images [N, C, H, W]; yields how many are done.
 

@@ -25,10 +25,12 @@ from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate.networks import open_network
-from qcn.export import pipeline
 from qcn.export.bundle import Bundle
 from qcn.export.calibrated import write_calibrated
+from qcn.export.formats import WRITERS, Job
+from qcn.export.pipeline import open_source
 from qcn.export.program import Program
+from qcn.export.request import Request as ExportRequest
 from qcn.files import alone_in, write_text
 from qcn.names import CALIBRATION, MANIFEST
 from qcn.packages import installed
@@ -123,7 +125,7 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     write_text(bundle.folder / CALIBRATION, text)
     try:
         if request.target == "openvino":  # the graph of ONNX Runtime is there, and engines are built on their device
-            pipeline.FORMATS["openvino"](pipeline.Job(bundle, pipeline.Request()))
+            WRITERS["openvino"](Job(bundle, ExportRequest()))
         ran = receipts(bundle, "onnxruntime" if request.target == "tensorrt" else request.target)
         require_met(ran)
     except MissingError:  # it does not run here, as the search has said
@@ -145,8 +147,8 @@ def open_base(source: Path, report: Path, request: Request) -> Bundle:
     """The float32 bundle: the source, or one made of a run."""
     if (source / MANIFEST).is_file():
         return Bundle.open(source, request.public_key)
-    wanted = pipeline.Request(formats=("native",), public_key=request.public_key)
-    return pipeline.open_source(source, report / FLOAT32, wanted, request.data_dir)
+    wanted = ExportRequest(formats=("native",), public_key=request.public_key)
+    return open_source(source, report / FLOAT32, wanted, request.data_dir)
 
 
 def calibration_images(

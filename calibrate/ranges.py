@@ -26,10 +26,6 @@ def scale_of(seen: Observer, method: Method) -> float:
     return float(max(found, np.finfo(np.float32).tiny))
 
 
-def _minmax(seen: Observer) -> float:
-    return seen.largest
-
-
 def _percentile(seen: Observer) -> float:
     below = np.cumsum(seen.counts)
     return float((np.searchsorted(below, KEPT * below[-1]) + 1) * seen.top / BINS)
@@ -69,7 +65,7 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
 
 
 _THRESHOLDS: dict[Method, Callable[[Observer], float]] = {
-    "minmax": _minmax,
+    "minmax": lambda seen: seen.largest,
     "entropy": _entropy,
     "percentile": _percentile,
     "mse": _mse,

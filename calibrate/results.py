@@ -3,14 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich.table import Table
 
-import qcn
 from qcn import plots
 from qcn.calibrate import digits, sensitivity
 from qcn.calibrate.assignments import in_words
@@ -19,8 +15,8 @@ from qcn.calibrate.pipeline import Calibrated
 from qcn.calibrate.record import Calibration
 from qcn.calibrate.search import Search, Trial, pareto
 from qcn.files import write_text
+from qcn.html import render
 from qcn.packages import installed
-from qcn.text import readable
 from qcn.verify import json_files, report, words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
@@ -222,54 +218,38 @@ def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
         """The length of a bar, in per cent: a power of ten is a step."""
         return 4 + 96 * math.log(max(value, smallest) / smallest) / max(math.log(largest / smallest), 1e-9)
 
-    return (
-        _templates()
-        .get_template("page.html.jinja")
-        .render(
-            css=(Path(report.__file__).parent / "report.css").read_text(encoding="utf-8"),
-            name=found.base.manifest.name,
-            chosen=in_words(found.program, chosen.assignment),
-            verdict=verdict(found),
-            tiles=(
-                (
-                    "accuracy drops by",
-                    f"{chosen.drop:.2f} points",
-                    f"up to {chosen.bound:.2f}, {found.search.max_drop:g} allowed",
-                ),
-                ("time", f"{chosen.timed.share:.0%}" if chosen.timed else "–", f"of float32; {_time(chosen)}"),
-                (
-                    "weights",
-                    f"{chosen.bytes / base.bytes:.0%}",
-                    f"{chosen.bytes / 1e6:.2f} of {base.bytes / 1e6:.2f} MB",
-                ),
-                (
-                    "validation images",
-                    f"{found.audit.images:,}",
-                    f"of {found.calibration.data}; ranges from {found.calibration.images:,}",
-                ),
+    return render(
+        HERE / "page.html.jinja",
+        [report.CSS],
+        {"share": words.share},
+        name=found.base.manifest.name,
+        chosen=in_words(found.program, chosen.assignment),
+        verdict=verdict(found),
+        tiles=(
+            (
+                "accuracy drops by",
+                f"{chosen.drop:.2f} points",
+                f"up to {chosen.bound:.2f}, {found.search.max_drop:g} allowed",
             ),
-            body=found.search.body,
-            refused=found.search.refused,
-            rows=rows(found),
-            sensitivities=[(one, bar(one.activation)) for one in sensitivity.ordered(found.sensitivities)],
-            digits=found.digits,
-            digit_words=[text for one in digits.worst(found.digits) if (text := one.words())],
-            values=found.calibration.values,
-            method=found.calibration.method,
-            audit=found.audit,
-            receipts=receipts,
-            assignment=chosen.assignment,
-            operations=[one for one in found.program.operations if one.name in lowerable],
-            command=command,
-            version=qcn.__version__,
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+            ("time", f"{chosen.timed.share:.0%}" if chosen.timed else "–", f"of float32; {_time(chosen)}"),
+            ("weights", f"{chosen.bytes / base.bytes:.0%}", f"{chosen.bytes / 1e6:.2f} of {base.bytes / 1e6:.2f} MB"),
+            (
+                "validation images",
+                f"{found.audit.images:,}",
+                f"of {found.calibration.data}; ranges from {found.calibration.images:,}",
+            ),
+        ),
+        body=found.search.body,
+        refused=found.search.refused,
+        rows=rows(found),
+        sensitivities=[(one, bar(one.activation)) for one in sensitivity.ordered(found.sensitivities)],
+        digits=found.digits,
+        digit_words=[text for one in digits.worst(found.digits) if (text := one.words())],
+        values=found.calibration.values,
+        method=found.calibration.method,
+        audit=found.audit,
+        receipts=receipts,
+        assignment=chosen.assignment,
+        operations=[one for one in found.program.operations if one.name in lowerable],
+        command=command,
     )
-
-
-@cache
-def _templates() -> Environment:
-    loader = FileSystemLoader(HERE, encoding="utf-8")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"share": words.share, "readable": readable}
-    return made

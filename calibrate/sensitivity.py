@@ -51,11 +51,7 @@ def lowered_alone(program: Program) -> list[tuple[str, OperationPrecision]]:
 
 
 def measure(
-    program: Program,
-    calibration: Calibration,
-    images: ImageSet,
-    spec: Preprocessing,
-    known: Iterable[Sensitivity] = (),
+    program: Program, calibration: Calibration, images: ImageSet, spec: Preprocessing, known: Iterable[Sensitivity] = ()
 ) -> Iterable[list[Sensitivity]]:
     """All that is found so far, after each operation; `known` is what an earlier, interrupted measurement found."""
     found = list(known)

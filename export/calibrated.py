@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import UsageError
-from qcn.export import pipeline
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, weights
+from qcn.export.formats import Job, onnx_graph
 from qcn.export.program import Product, Program, Route
+from qcn.export.request import Request
 
 
 def precisions(program: Program) -> dict[str, str]:
@@ -44,5 +45,5 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
         weights.write(draft.path, program)
         draft.found = program.precision
         draft.facts = {"calibration": {**record, "precisions": precisions(program)}}
-    pipeline.onnx_graph(pipeline.Job(bundle, pipeline.Request()), "unrolled")
+    onnx_graph(Job(bundle, Request()), "unrolled")
     return bundle

@@ -37,7 +37,7 @@ from qcn.rounding import rounded
 from qcn.train.record import Run
 
 REAL = 16  # images of the data set among the golden ones, beside the edge cases
-BATCH = 4  # the votes of a full-size QCN take 0.2 GB an image in float64
+BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
 STEPPED = 2  # rows whose routing is kept step by step: they show where a fault is, all rows show that there is one
 DENORMAL = "denormal"
 # By what share of itself float32 may move a number before it is rounded to int8: two units in the last place. What lies
@@ -104,22 +104,19 @@ def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Go
 
 def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors) -> Golden:
     """Inputs with the truth, with what float32 makes of it, and how far half precisions are off."""
-    return Golden(
-        rows=given.rows,
-        classes=classes,
-        preprocessing=given.preprocessing,
-        image=given.image,
-        label=given.label,
-        input=given.input,
-        reference=exact.answers,
-        float32=single.answers,
-        layers=exact.layers,
-        layers_float32=single.layers,
-        steps=exact.steps,
-        steps_float32=single.steps,
-        inputs_only=given.inputs_only,
-        floors=floors,
-    )
+    return Golden(**vars(given), classes=classes, floors=floors, **_answers(exact, single))
+
+
+def _answers(exact: Evaluation, single: Evaluation) -> dict[str, Any]:
+    """The fields of `Golden` that are what a network answers."""
+    return {
+        "reference": exact.answers,
+        "float32": single.answers,
+        "layers": exact.layers,
+        "layers_float32": single.layers,
+        "steps": exact.steps,
+        "steps_float32": single.steps,
+    }
 
 
 def with_edge_cases(
@@ -152,23 +149,10 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
 
 def planned(golden: Golden, program: Program) -> Golden:
     """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
-    exact, single = evaluated(program, golden.input)
-    layers, layers_float32 = (
-        {name: Answers(of.activation[:LAYERED], of.pose[:LAYERED]) for name, of in one.layers.items()}
-        for one in (exact, single)
-    )
-    return replace(
-        golden,
-        reference=exact.answers,
-        float32=single.answers,
-        layers=layers,
-        layers_float32=layers_float32,
-        steps=exact.steps,
-        steps_float32=single.steps,
-        plan=True,
-        trained=golden.reference,
-        floors={},
-    )
+    found = _answers(*evaluated(program, golden.input))
+    for kept in ("layers", "layers_float32"):
+        found[kept] = {name: Answers(of.activation[:LAYERED], of.pose[:LAYERED]) for name, of in found[kept].items()}
+    return replace(golden, **found, plan=True, trained=golden.reference, floors={})
 
 
 class Rounding(Interpreter):

@@ -12,8 +12,10 @@ from pathlib import Path
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
 from qcn.export.bundle import Artefact, Batch, Bundle, folder_of
-from qcn.export.pipeline import ENGINE_ROUTINGS, Job, Request, graph_for, open_source
+from qcn.export.formats import ENGINE_ROUTINGS, Job, graph_for
+from qcn.export.pipeline import open_source
 from qcn.export.program import Program
+from qcn.export.request import Request
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.build import file_name
 from qcn.export.tensorrt.config import Fleet

@@ -17,91 +17,60 @@ NO_BACKEND = 6  # QCN_NO_BACKEND
 UINT8 = 0  # QCN_UINT8
 
 
+TYPES: dict[str, Any] = {
+    "size_t": ctypes.c_size_t,
+    "ptrdiff_t": ctypes.c_ssize_t,
+    "int": ctypes.c_int,
+    "char*": ctypes.c_char_p,
+    "void*": ctypes.c_void_p,
+    "float*": ctypes.POINTER(ctypes.c_float),
+}
+
+
+def _members(text: str) -> list[tuple[str, Any]]:
+    """The members of a structure as C declares them; an enumeration is an int."""
+    declared = [member.split() for member in text.strip("; ").split(";")]
+    return [(name, TYPES[kind]) for kind, name in declared]
+
+
 class ModelParams(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("backend", ctypes.c_int),
-        ("precision", ctypes.c_char_p),
-        ("self_test", ctypes.c_int),
-        ("threads", ctypes.c_int),
-        ("device", ctypes.c_int),
-        ("log", ctypes.c_void_p),
-        ("log_user", ctypes.c_void_p),
-        ("public_key", ctypes.c_char_p),
+    _fields_ = _members(
+        "size_t size; int backend; char* precision; int self_test; int threads; int device; void* log; "
+        "void* log_user; char* public_key;"
     )
 
 
 class ModelInfo(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("classes", ctypes.c_int),
-        ("channels", ctypes.c_int),
-        ("height", ctypes.c_int),
-        ("width", ctypes.c_int),
-        ("backend", ctypes.c_int),
-        ("backend_name", ctypes.c_char_p),
-        ("precision", ctypes.c_char_p),
-        ("max_batch", ctypes.c_int),
-        ("poses", ctypes.c_int),
-        ("image_height", ctypes.c_int),
-        ("image_width", ctypes.c_int),
-        ("operations", ctypes.c_int),
+    _fields_ = _members(
+        "size_t size; char* name; int classes; int channels; int height; int width; int backend; "
+        "char* backend_name; char* precision; int max_batch; int poses; int image_height; int image_width; "
+        "int operations;"
     )
 
 
 class Operation(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("op", ctypes.c_char_p),
-        ("asked", ctypes.c_char_p),
-        ("ran", ctypes.c_char_p),
-        ("kernel", ctypes.c_char_p),
-    )
+    _fields_ = _members("size_t size; char* name; char* op; char* asked; char* ran; char* kernel;")
 
 
 class Image(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("data", ctypes.c_void_p),
-        ("width", ctypes.c_int),
-        ("height", ctypes.c_int),
-        ("channels", ctypes.c_int),
-        ("pixel", ctypes.c_int),
-        ("column_stride", ctypes.c_ssize_t),
-        ("row_stride", ctypes.c_ssize_t),
-        ("channel_stride", ctypes.c_ssize_t),
-        ("reverse_channels", ctypes.c_int),
-        ("on_device", ctypes.c_int),
+    _fields_ = _members(
+        "size_t size; void* data; int width; int height; int channels; int pixel; ptrdiff_t column_stride; "
+        "ptrdiff_t row_stride; ptrdiff_t channel_stride; int reverse_channels; int on_device;"
     )
 
 
 class Layer(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("name", ctypes.c_char_p),
-        ("images", ctypes.c_int),
-        ("parents", ctypes.c_int),
-        ("height", ctypes.c_int),
-        ("width", ctypes.c_int),
-        ("iterations", ctypes.c_int),
-        ("pose", ctypes.POINTER(ctypes.c_float)),
-        ("activation", ctypes.POINTER(ctypes.c_float)),
-        ("statistics", ctypes.POINTER(ctypes.c_float)),
+    _fields_ = _members(
+        "size_t size; char* name; int images; int parents; int height; int width; int iterations; "
+        "float* pose; float* activation; float* statistics;"
     )
 
 
-LayerSeen = ctypes.CFUNCTYPE(None, ctypes.POINTER(Layer), ctypes.c_void_p)
+LayerSeen = TYPES["qcn_layer_seen"] = ctypes.CFUNCTYPE(None, ctypes.POINTER(Layer), ctypes.c_void_p)
 
 
 class SessionParams(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("stream", ctypes.c_void_p),
-        ("layer", LayerSeen),
-        ("layer_user", ctypes.c_void_p),
-    )
+    _fields_ = _members("size_t size; void* stream; qcn_layer_seen layer; void* layer_user;")
 
 
 class OperationRun(NamedTuple):

@@ -41,7 +41,7 @@ class Card:
 
     parameters         of the network
     bytes              of the weights' file
-    recipe             the commands that trained it, one a line
+    recipe             the commands that trained it, one per line
     trained, measured  when, where and by which versions
     errors             by split
     calibration_error  the expected one, of the validation images at this temperature

@@ -145,10 +145,6 @@ def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
     return Support("runs", f"by OpenVINO {version('openvino')}; {lower}")
 
 
-def _openvino_weights(artefact: Artefact, bundle: Bundle) -> Support:
-    return Support("whole", f"the weights of {file_of('openvino', artefact.precision)}")
-
-
 def _web(artefact: Artefact, bundle: Bundle) -> Support:
     try:
         return Support("runs", f"in a browser, and by Node {find_node()[1]}")
@@ -233,6 +229,6 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "web": _web,
     "triton": _triton,
     "openvino": _openvino,
-    "openvino-weights": _openvino_weights,
+    "openvino-weights": lambda one, _: Support("whole", f"the weights of {file_of('openvino', one.precision)}"),
     "executorch": _executorch,
 }

@@ -106,11 +106,7 @@ def route(
             watcher(mean, variance, active)
 
     parents, active = (rule or partial(em_routing, watcher=by_image if _watchers else None, half=half))(
-        *in_windows(pose, activation, rotation, window, stride),
-        beta_u,
-        beta_a,
-        iterations=iterations,
-        mode=mode,
+        *in_windows(pose, activation, rotation, window, stride), beta_u, beta_a, iterations=iterations, mode=mode
     )
     windows, count = math.prod(grid), beta_u.numel()
     check_shapes({"a rule's pose": (parents, (windows, count, 3)), "a rule's activation": (active, (windows, count))})

@@ -37,7 +37,8 @@ from qcn.evaluate import (
 from qcn.evaluate.rates import Result, measure, measure_answers
 from qcn.export import reference
 from qcn.export.bundle import Bundle
-from qcn.export.pipeline import Request, export, open_source
+from qcn.export.pipeline import export, open_source
+from qcn.export.request import Request
 from qcn.intervals import wilson
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network

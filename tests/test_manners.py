@@ -22,7 +22,7 @@ from qcn.cli import app, complete
 from qcn.cli.say import say, show
 from qcn.data import DATASETS
 from qcn.errors import MissingError
-from qcn.export import pipeline
+from qcn.export import formats
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import BUNDLE
 from qcn.train import train
@@ -179,12 +179,12 @@ def test_an_engine_for_another_machine_is_built_there(
     def none_here(flavour: str | None = None) -> None:
         raise MissingError("TensorRT is not installed; install it with `pip install tensorrt`")
 
-    def not_made(job: pipeline.Job) -> pipeline.Made:
-        return pipeline.Made("pt2")
+    def not_made(job: formats.Job) -> formats.Made:
+        return formats.Made("pt2")
 
     monkeypatch.setattr("qcn.export.tensorrt.build.find", none_here)
     for name in ("pt2", "torchscript", "openvino", "executorch"):  # which take long, or are not installed
-        monkeypatch.setitem(pipeline.FORMATS, name, not_made)
+        monkeypatch.setitem(formats.WRITERS, name, not_made)
     code, said = qcn("export", bundle.folder, "--format", format, "--target", "jetson-orin", "--routing", "fused")
     assert code == 0 and "pip install" not in said
     assert "TensorRT builds for the GPU that it runs on: build the engine of jetson-orin (sm87) there" in said

@@ -12,7 +12,8 @@ from qcn import measured
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate
 from qcn.export.bundle import Bundle
-from qcn.export.pipeline import Request, open_source
+from qcn.export.pipeline import open_source
+from qcn.export.request import Request
 from qcn.measured import Measured, SplitError
 from qcn.train.record import load_run
 

@@ -18,7 +18,8 @@ import qcn
 from qcn.confidence import Confidence
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.export.pipeline import Request, export
+from qcn.export.pipeline import export
+from qcn.export.request import Request
 from qcn.runtime import Model
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"

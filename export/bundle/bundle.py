@@ -14,21 +14,19 @@ bundle at once, while others read it.
 
 import errno
 import hashlib
-import json
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle import golden, inside, signing, weights
+from qcn.export.bundle.findings import Finding, foreign, look
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import (
     GOLDEN,
-    MANIFEST_SHA256,
     SIGNATURE,
     WEIGHTS,
     Artefact,
@@ -43,9 +41,7 @@ from qcn.export.bundle.tolerance import tolerances
 from qcn.export.bundle.transaction import (
     KEPT,
     LOCK,
-    NEW_SUMS,
     aside_of,
-    held,
     is_part,
     locked,
     read_manifest,
@@ -54,25 +50,11 @@ from qcn.export.bundle.transaction import (
     undisturbed,
 )
 from qcn.export.program import Program
-from qcn.files import file_sha256, refuse_dead_link, stream_sha256
-from qcn.names import CALIBRATION, MANIFEST, AnyPrecision
+from qcn.files import file_sha256, refuse_dead_link
+from qcn.names import MANIFEST, AnyPrecision
 from qcn.text import command_line, readable
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it.
-
-    `place` is where the bytes of a whole one lie: under its name, or in `.kept` while it is being replaced.
-    """
-
-    file: str
-    state: Literal["whole", "altered", "missing", "denied", "unknown"]
-    reason: str = ""
-    fix: str = ""
-    place: str = ""
 
 
 @dataclass
@@ -171,7 +153,7 @@ class Bundle:
 
     def check(self) -> list[Finding]:
         """Every file that the manifest names, then all else that lies in the bundle, with what to do about it."""
-        return [*(self._look(artefact) for artefact in self.manifest.files), *self._foreign()]
+        return [*(self._look(artefact) for artefact in self.manifest.files), *foreign(self.folder, self.manifest)]
 
     def require_whole(self) -> None:
         """Refuse a bundle with a file that is missing, altered or of another network."""
@@ -249,7 +231,7 @@ class Bundle:
     def _write_facts(self, aside: Path) -> None:
         """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
         for artefact in self.manifest.files:
-            text, beside = facts_text(artefact).encode(), facts_file(artefact.file)
+            text, beside = artefact.to_json().encode(), artefact.facts_file
             if artefact.format == "trt" and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
                 inside.write_new(self.folder, f"{aside.name}/facts", text)
                 inside.move(self.folder, f"{aside.name}/facts", beside)
@@ -265,31 +247,12 @@ class Bundle:
 
     def _look(self, artefact: Artefact) -> Finding:
         """One file against its entry, or against its entry by now if a writer is at work."""
-        finding = _look(self.folder, artefact)
+        finding = look(self.folder, artefact)
         if finding.place == artefact.file:
             return finding
         with undisturbed(self.folder):
             self.manifest = _read_manifest(self.folder, self.public_key)
-            return _look(self.folder, self.find(artefact.file))
-
-    def _foreign(self) -> Iterator[Finding]:
-        """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
-        named = {artefact.file for artefact in self.manifest.files}
-        known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, *named}
-        known |= {facts_file(artefact.file) for artefact in self.manifest.files if artefact.format == "trt"}
-        at_work = held(self.folder, LOCK)
-        for file in _lying(self.folder):
-            path = self.folder / file
-            remove = f"rm -r -- {shlex.quote(str(path))}"
-            if path.is_symlink() and file not in named:
-                yield _unknown(
-                    file, f"is a symbolic link, to {path.readlink()}: nothing in a bundle may be one", remove
-                )
-            elif is_part(file) or file in (KEPT, NEW_SUMS):
-                if not at_work and not held(self.folder, f"{file}/{LOCK}"):
-                    yield _unknown(file, "was left by a writer that was killed", "the next `qcn export` removes it")
-            elif file not in known:
-                yield _unknown(file, f"is not in {MANIFEST}", f"if it is not yours: {remove}")
+            return look(self.folder, self.find(artefact.file))
 
 
 def folder_of(path: Path) -> Path:
@@ -298,12 +261,7 @@ def folder_of(path: Path) -> Path:
 
 
 def _planned(
-    file: str,
-    format: Format,
-    precision: AnyPrecision,
-    rebuild: str,
-    batch: Batch | None = None,
-    plugin: bool = False,
+    file: str, format: Format, precision: AnyPrecision, rebuild: str, batch: Batch | None = None, plugin: bool = False
 ) -> Artefact:
     """The entry of an artefact that is not made yet."""
     allowed: dict[str, float] | None = None if format == "golden" else {}
@@ -325,46 +283,6 @@ def _tolerances(
         else tolerances(answers, artefact.precision)
         for file, artefact in files.items()
     }
-
-
-def _look(folder: Path, artefact: Artefact) -> Finding:
-    """One file against its entry, in its place and in `.kept`."""
-    fix, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
-    reason = ""
-    try:
-        descriptor = inside.open_file(folder, artefact.file)
-    except FileNotFoundError:
-        state: Literal["altered", "missing", "denied"] = "missing"
-        reason = f"is missing, though {MANIFEST} names it"
-    except PermissionError as error:  # of the file, or of the folder that it lies in
-        state, reason = "denied", f"cannot be read: {error.strerror}"
-        fix = command_line("chmod", "a+rX", error.filename)
-    except UsageError as error:
-        state, reason = "altered", f"cannot be read: {error}"
-    else:
-        state = "altered"
-        with os.fdopen(descriptor, "rb") as file:
-            size, found = os.fstat(descriptor).st_size, stream_sha256(file)
-        if found == artefact.sha256 and size == artefact.bytes:
-            return Finding(artefact.file, "whole", place=artefact.file)
-        reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
-        if size != artefact.bytes:
-            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
-    if inside.sha256(folder, kept) == artefact.sha256:
-        return Finding(artefact.file, "whole", place=kept)
-    return Finding(artefact.file, state, reason, fix)
-
-
-def _lying(folder: Path) -> list[str]:
-    """What lies in the bundle: everything in its folder, and in the folder of its engines."""
-    names = inside.names_in(folder, ".")
-    if "engines" in names and not (folder / "engines").is_symlink() and (folder / "engines").is_dir():
-        names = names - {"engines"} | {f"engines/{name}" for name in inside.names_in(folder, "engines")}
-    return sorted(names)
-
-
-def _unknown(file: str, reason: str, fix: str) -> Finding:
-    return Finding(readable(file), "unknown", readable(reason), readable(fix))
 
 
 def _check_free(folder: Path) -> None:
@@ -448,13 +366,3 @@ def _with_news(there: Manifest, new: Manifest) -> Manifest:
 
 def _weights(source: Source) -> str:
     return f"the weights {source.sha256[:12]}… ({source.model}, {source.checkpoint} epoch, {source.epoch})"
-
-
-def facts_file(file: str) -> str:
-    """Where an engine's entry of the manifest lies, for people."""
-    return str(Path(file).with_suffix(".json"))
-
-
-def facts_text(artefact: Artefact) -> str:
-    """An engine's entry of the manifest, for people."""
-    return json.dumps(asdict(artefact), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -276,10 +276,8 @@ def _golden(
         input=arrays["input"],
         reference=_answers(arrays, ""),
         float32=_answers(arrays, ".float32"),
-        layers={name: Answers(arrays[f"{name}.activation"], arrays[f"{name}.pose"]) for name in layers},
-        layers_float32={
-            name: Answers(arrays[f"{name}.activation.float32"], arrays[f"{name}.pose.float32"]) for name in layers
-        },
+        layers={name: _answers(arrays, "", f"{name}.") for name in layers},
+        layers_float32={name: _answers(arrays, ".float32", f"{name}.") for name in layers},
         steps={name: _step(arrays, name, "") for name in steps},
         steps_float32={name: _step(arrays, name, ".float32") for name in steps},
         inputs_only=inputs_only,

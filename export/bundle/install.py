@@ -23,7 +23,7 @@ from pathlib import Path
 
 from qcn.errors import UsageError
 from qcn.export.bundle import inside
-from qcn.export.bundle.bundle import Bundle, facts_file, facts_text
+from qcn.export.bundle.bundle import Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
 from qcn.export.bundle.transaction import aside_of, locked, undisturbed
@@ -186,7 +186,7 @@ def _copy(bundle: Bundle, text: bytes, folder: Path) -> None:
             new.flush()
             os.fsync(new.fileno())
         if artefact.format == "trt":
-            inside.write_new(folder, facts_file(artefact.file), facts_text(artefact).encode())
+            inside.write_new(folder, artefact.facts_file, artefact.to_json().encode())
             inside.sync_folder(folder, "engines")
     inside.sync_folder(folder)
 

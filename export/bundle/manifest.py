@@ -167,6 +167,15 @@ class Artefact:
                 raise UsageError(f"{self.file}: the fact 'batch' must be [min, opt, max], not {sizes}")
             records.read(Batch, dict(zip(("min", "opt", "max"), sizes, strict=True)), f"{self.file}: the fact 'batch'")
 
+    @property
+    def facts_file(self) -> str:
+        """Where an engine's entry lies beside it, for people."""
+        return str(Path(self.file).with_suffix(".json"))
+
+    def to_json(self) -> str:
+        """An engine's entry, for people."""
+        return _json(self)
+
     def rebuild_command(self, folder: Path) -> str:
         """The command that makes this artefact again, for the bundle in `folder`."""
         return self.rebuild.replace(BUNDLE, shlex.quote(str(folder)))
@@ -255,7 +264,7 @@ class Manifest:
                 raise UsageError(f"{artefact.file}: a tolerance for each of {', '.join(sorted(names))} is needed")
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        return _json(self)
 
     @staticmethod
     def from_json(text: str | bytes) -> "Manifest":
@@ -268,6 +277,10 @@ class Manifest:
                 raise NewerBundle(_of_a_newer_qcn(schema, record.get("tools")))
             raise UsageError(f"it has schema {schema!r}; this version of qcn reads {SCHEMA}")
         return records.read(Manifest, record, MANIFEST)
+
+
+def _json(record: "Artefact | Manifest") -> str:
+    return json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _of_a_newer_qcn(schema: int, tools: object) -> str:

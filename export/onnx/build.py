@@ -17,12 +17,7 @@ from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, P
 Routing = Literal["unrolled", "openvino", "tensorrt", "fused"]
 ROUTE = {"unrolled": unrolled.route, "openvino": openvino.route, "tensorrt": tensorrt.route, "fused": fused.route}
 # How int8 is written: ONNX Runtime's integer operators, or Q/DQ pairs around a float convolution for the others.
-INT8 = {
-    "unrolled": integers.exact,
-    "openvino": integers.pairs,
-    "tensorrt": integers.pairs,
-    "fused": integers.pairs,
-}
+INT8 = {"unrolled": integers.exact, "openvino": integers.pairs, "tensorrt": integers.pairs, "fused": integers.pairs}
 
 
 def build(

@@ -16,7 +16,7 @@ A TensorRT engine can be read by TensorRT alone (`qcn.export.tensorrt.receipt`).
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,18 +29,13 @@ from qcn.export.tensorrt.receipt import ELEMENT_TYPES, FLOATS
 from qcn.export.triton.repository import network_graph
 from qcn.names import PRECISIONS, AnyPrecision
 
-
-def _in_repository(path: Path) -> Products:
-    return onnx_file.read_graph(network_graph(path))
-
-
-READERS = {
+READERS: dict[Format, Callable[[Path], Products]] = {
     "onnx": onnx_file.read,
     "onnx-tensorrt": onnx_file.read,
     "onnx-fused": onnx_file.read,
     "torchscript": torch_file.read_torchscript,
     "pt2": torch_file.read_pt2,
-    "triton": _in_repository,
+    "triton": lambda path: onnx_file.read_graph(network_graph(path)),
     "openvino": openvino_file.read,
 }
 # Where a file does not say it, who does.

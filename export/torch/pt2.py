@@ -19,12 +19,7 @@ from qcn.names import Precision
 
 
 def write_pt2(
-    program: Program,
-    path: Path,
-    *,
-    precision: Precision = "fp32",
-    every_layer: bool = False,
-    metadata: dict[str, str],
+    program: Program, path: Path, *, precision: Precision = "fp32", every_layer: bool = False, metadata: dict[str, str]
 ) -> dict[str, Any]:
     """Write the program for any batch size to `path`; returns its facts, which are in the file beside `metadata`.
 

@@ -24,12 +24,7 @@ METADATA = "metadata.json"  # the extra file of a model: what it is, its facts i
 
 
 def write_torchscript(
-    program: Program,
-    path: Path,
-    *,
-    precision: Precision = "fp32",
-    every_layer: bool = False,
-    metadata: dict[str, str],
+    program: Program, path: Path, *, precision: Precision = "fp32", every_layer: bool = False, metadata: dict[str, str]
 ) -> dict[str, Any]:
     """Write the program for any batch size to `path`; returns its facts, which are in the file beside `metadata`.
 

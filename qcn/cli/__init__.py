@@ -50,14 +50,8 @@ app.add_typer(report.app, name="report")
 app.add_typer(datasets.app, name="datasets")
 
 # Packages that a command may find missing, and the extra in pyproject.toml that installs each.
-EXTRAS = {
-    "torch": "train",
-    "matplotlib": "train",
-    "scipy": "train",
-    "tensorboard": "train",
-    "onnx": "onnx",
-    "cryptography": "sign",
-}
+EXTRAS = dict.fromkeys(("torch", "matplotlib", "scipy", "tensorboard"), "train")
+EXTRAS |= {"onnx": "onnx", "cryptography": "sign"}
 # A file or folder that a user named and that cannot be used: of another kind, not allowed, missing, too long.
 WRONG_PATH = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
 WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}

@@ -4,16 +4,18 @@ import ast
 import importlib.util
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import get_args
 
+Names = Callable[[], Iterable[str]]
 Complete = Callable[[str], list[str]]
 
 
-def one_of(names: Callable[[], Iterable[str]]) -> Complete:
+def one_of(names: Names) -> Complete:
     """One of these names."""
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-def several(names: Callable[[], Iterable[str]]) -> Complete:
+def several(names: Names) -> Complete:
     """Some of these names, by commas."""
 
     def complete(incomplete: str) -> list[str]:
@@ -23,7 +25,7 @@ def several(names: Callable[[], Iterable[str]]) -> Complete:
     return complete
 
 
-def or_folder(names: Callable[[], Iterable[str]]) -> Complete:
+def or_folder(names: Names) -> Complete:
     """One of these names, or a folder."""
 
     def complete(incomplete: str) -> list[str]:
@@ -42,71 +44,33 @@ def models() -> list[str]:
     return [ast.literal_eval(key) for value in known if isinstance(value, ast.Dict) for key in value.keys if key]
 
 
-def datasets() -> Iterable[str]:
-    from qcn.data import DATASETS
+def names_in(module: str, *tables: str) -> Names:
+    """The names in these tables of a module, which is imported when a shell asks for them."""
+    return lambda: [name for table in tables for name in getattr(importlib.import_module(module), table)]
 
-    return DATASETS
 
-
-def shipped() -> Iterable[str]:
+def shipped() -> list[str]:
     from qcn.names import RUN
     from qcn.shipped import SHIPPED
 
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{RUN}"))
 
 
-def formats() -> Iterable[str]:
-    from qcn.export.pipeline import FORMATS
-
-    return (*FORMATS, "all")
-
-
-def precisions() -> Iterable[str]:
-    from qcn.names import PRECISIONS
-
-    return PRECISIONS
-
-
-def routings() -> Iterable[str]:
-    from qcn.export.pipeline import ROUTINGS
-
-    return ROUTINGS
-
-
-def targets() -> Iterable[str]:
-    from qcn.export.targets import ALIASES, TARGETS
-
-    return (*TARGETS, *ALIASES)
-
-
-def calibration_targets() -> Iterable[str]:
-    from qcn.calibrate.request import TARGETS
-
-    return TARGETS
-
-
-def methods() -> Iterable[str]:
-    from qcn.calibrate.request import METHODS
-
-    return METHODS
-
-
-def backends() -> Iterable[str]:
-    from qcn.verify.runners import BACKENDS
-
-    return BACKENDS
-
-
-def runtimes() -> Iterable[str]:
-    """What `qcn.load` takes for a backend."""
-    from qcn.runtime.model import BACKENDS
-
-    return BACKENDS
+def formats() -> list[str]:
+    return [*names_in("qcn.export.request", "FORMATS")(), "all"]
 
 
 def fits() -> Iterable[str]:
-    from typing import get_args
-
     from qcn.data.fit import Fit
 
     return get_args(Fit)
+
+
+datasets = names_in("qcn.data", "DATASETS")
+precisions = names_in("qcn.names", "PRECISIONS")
+routings = names_in("qcn.export.request", "ROUTINGS")
+targets = names_in("qcn.export.targets", "TARGETS", "ALIASES")
+calibration_targets = names_in("qcn.calibrate.request", "TARGETS")
+methods = names_in("qcn.calibrate.request", "METHODS")
+backends = names_in("qcn.verify.runners", "BACKENDS")
+runtimes = names_in("qcn.runtime.model", "BACKENDS")  # what `qcn.load` takes for a backend

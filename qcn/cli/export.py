@@ -16,7 +16,8 @@ from qcn.progress import doing, shown
 
 if TYPE_CHECKING:
     from qcn.export.bundle import Bundle
-    from qcn.export.pipeline import Made, Request
+    from qcn.export.formats import Made
+    from qcn.export.request import Request
 
 
 def export(
@@ -69,8 +70,7 @@ def export(
         str | None, typer.Option(help="tensorrt (if not given) or rtx, where both are installed.")
     ] = None,
     tf32: Annotated[
-        bool,
-        typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32."),
+        bool, typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32.")
     ] = False,
     optimization: Annotated[
         int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5; its own if not given, 3.")
@@ -85,8 +85,7 @@ def export(
         ),
     ] = False,
     hardware_compatible: Annotated[
-        bool,
-        typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on."),
+        bool, typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on.")
     ] = False,
     refittable: Annotated[
         bool, typer.Option("--refittable", show_default="off", help="An engine whose weights `qcn refit` can replace.")
@@ -118,6 +117,7 @@ def export(
     """Carry a trained network into a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a page, libqcn's."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
+    from qcn.export.request import Request
     from qcn.export.tensorrt.config import Fleet
     from qcn.shipped import place
     from qcn.verify.speed.results import for_serving
@@ -125,7 +125,7 @@ def export(
     listed = Path(target) if target.endswith(".toml") else None
     if listed and (format or (precision, batch) != ("fp32", "1:8:64")):
         raise UsageError(f"{listed} says the formats, precision and batch of each device: leave these options out")
-    request = pipeline.Request(
+    request = Request(
         formats=tuple(format or ("onnx",)),
         precision=precision,  # type: ignore[arg-type]  # checked by Request
         batch=Batch.parse(batch),

@@ -14,6 +14,18 @@ def by_commas(given: list[str] | None) -> list[str]:
     return [name for names in given or () for name in names.split(",")]
 
 
+def _time_limit(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")
+    return seconds
+
+
+def _max_regression(share: float) -> float:
+    if not 0 <= share < math.inf:
+        raise UsageError(f"--max-regression must be 0 or more, not {share}")
+    return share
+
+
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
 Backends = Annotated[
@@ -62,9 +74,15 @@ Trust = Annotated[
     ),
 ]
 TimeLimit = Annotated[
-    float, typer.Option(help="Seconds that a file in a process of its own has for one answer; to load, five times.")
+    float,
+    typer.Option(
+        callback=_time_limit,
+        help="Seconds that a file in a process of its own has for one answer; to load, five times.",
+    ),
 ]
-MaxRegression = Annotated[float, typer.Option(help="How much slower it may be than the baseline; 0.1 is 10 %.")]
+MaxRegression = Annotated[
+    float, typer.Option(callback=_max_regression, help="How much slower it may be than the baseline; 0.1 is 10 %.")
+]
 DATA = Path("data")
 KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
 
@@ -75,11 +93,7 @@ def check_file(option: str, path: Path | None) -> None:
         raise UsageError(f"{path} is a folder; {option} names a file")
 
 
-def check_time_limit(seconds: float) -> None:
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")
-
-
-def check_max_regression(share: float) -> None:
-    if not 0 <= share < math.inf:
-        raise UsageError(f"--max-regression must be 0 or more, not {share}")
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuse a file where an option names a folder to write."""
+    if path and path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file; {option} names a folder")

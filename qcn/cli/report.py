@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from qcn.cli.options import MaxRegression, check_max_regression
+from qcn.cli.options import MaxRegression
 from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
 
@@ -33,7 +33,6 @@ def merge(
     from qcn.verify.parity.results import COLOURS, WORDS
     from qcn.verify.report import merge as merging
 
-    check_max_regression(max_regression)
     if out.suffix != ".html":
         raise UsageError(f"--out names a page, such as fleet.html, not {out}")
     merged = merging.merge(folders, baseline, max_regression, command())

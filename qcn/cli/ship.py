@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_time_limit
+from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_file, check_folder
 from qcn.cli.say import command, say, show
-from qcn.errors import UsageError
 from qcn.progress import shown
 
 
@@ -72,13 +71,10 @@ def ship_check(
     from qcn.verify.ship.check import PLAN, Asked, check, choose
     from qcn.verify.ship.limits import Limits
 
-    check_time_limit(time_limit)
     limits = Limits.parse(min_accuracy, max_calibration_error, max_latency, max_memory, max_energy)
-    for option, path in (("--json", json), ("--junit", junit)):
-        if path and path.is_dir():
-            raise UsageError(f"{path} is a folder; {option} names a file")
-    if report and report.exists() and not report.is_dir():
-        raise UsageError(f"{report} is a file; --report names a folder")
+    check_file("--json", json)
+    check_file("--junit", junit)
+    check_folder("--report", report)
     plan = replace(PLAN, duration_s=duration)
     asked = Asked(limits, target, data, split, data_dir, plan, report is not None, time_limit)
     opened = Bundle.open(bundle, public_key)

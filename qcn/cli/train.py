@@ -29,8 +29,7 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            autocompletion=complete.one_of(complete.models),
-            help=f"{', '.join(complete.models())}; qcn if not given.",
+            autocompletion=complete.one_of(complete.models), help=f"{', '.join(complete.models())}; qcn if not given."
         ),
     ] = None,
     size: Size = None,

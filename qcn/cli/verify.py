@@ -15,8 +15,7 @@ from qcn.cli.options import (
     TimeLimit,
     Trust,
     check_file,
-    check_max_regression,
-    check_time_limit,
+    check_folder,
 )
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import MissingError, UsageError
@@ -54,9 +53,7 @@ def verify_parity(
     bisect: Annotated[
         bool,
         typer.Option(
-            "--bisect",
-            show_default="off",
-            help="Compare every layer and iteration, also where the answers are right.",
+            "--bisect", show_default="off", help="Compare every layer and iteration, also where the answers are right."
         ),
     ] = False,
     report: Annotated[
@@ -81,16 +78,15 @@ def verify_parity(
     from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
     from qcn.verify.parity.run import check_run
     from qcn.verify.parity.samples import samples as choose
+    from qcn.verify.parity.verdict import conclude
     from qcn.verify.report.files import write
     from qcn.verify.runners import candidates
     from qcn.verify.speed.results import read_benchmark
 
-    check_time_limit(time_limit)
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = read_benchmark(benchmark) if benchmark else None
-    if report and report.exists() and not report.is_dir():
-        raise UsageError(f"{report} is a file; --report names a folder")
+    check_folder("--report", report)
     before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle, public_key)
     outputs = [port.name for port in opened.manifest.outputs]
@@ -123,7 +119,7 @@ def verify_parity(
             written = write(report, record, images)
         for path in written:
             say(path)
-    parity.conclude(found, asked, chosen.golden.plan)
+    conclude(found, asked, chosen.golden.plan)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
     say(results.verdict(found, chosen.golden.plan))
@@ -157,9 +153,7 @@ def benchmark(
     from qcn.verify.speed import latency, nvml, results
     from qcn.verify.words import by_reason
 
-    check_time_limit(time_limit)
     plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
-    check_max_regression(max_regression)
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)

@@ -34,12 +34,18 @@ Pixels = NDArray[np.uint8]
 PICTURES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-def read_picture(path: Path) -> Pixels:
-    """The pixels of a picture file, uint8 [H, W, 1 or 3], the right way up. UsageError says why it cannot be read."""
+def need_pillow() -> None:
     try:
-        from PIL import Image, UnidentifiedImageError
+        import PIL.Image  # noqa: F401
     except ImportError as error:
         raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
+
+
+def read_picture(path: Path) -> Pixels:
+    """The pixels of a picture file, uint8 [H, W, 1 or 3], the right way up. UsageError says why it cannot be read."""
+    need_pillow()
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(path) as opened:
             return _decoded(_upright(opened))

@@ -24,19 +24,14 @@ import numpy as np
 from qcn import records
 from qcn.data import cache
 from qcn.data.cache import Listing, Picture, Split
-from qcn.data.fit import PICTURES
+from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 TABLES = (".csv", ".jsonl")
 SAMPLED = 200  # pictures that are looked at to choose a size
@@ -174,10 +169,9 @@ def _sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
 
 def _glance(path: Path) -> tuple[int, int, bool] | None:
     """Width, height, and whether it is grey, from the head of the file; None if it cannot be read."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
+    need_pillow()
+    from PIL import Image
+
     try:
         with Image.open(path) as opened:
             return *opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")

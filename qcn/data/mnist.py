@@ -12,18 +12,7 @@ from qcn.errors import UsageError
 
 SIZE = 28
 DIGITS = tuple("0123456789")
-GARMENTS = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+GARMENTS = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def load(folder: Path, name: str, classes: tuple[str, ...]) -> Splits:
@@ -51,10 +40,11 @@ def _dataset(
     classes: tuple[str, ...],
     best: Augmentation,
     server: str,
-    served: tuple[str, ...],
-    unpacked: tuple[str, ...],
+    checksums: tuple[tuple[str, str], ...],
     terms: str,
 ) -> Dataset:
+    """`checksums` are of FILES: each as served, and unpacked."""
+    served, unpacked = zip(*checksums, strict=True)
     return Dataset(
         name=name,
         summary=summary,
@@ -80,16 +70,10 @@ DATASETS = (
         Augmentation(shift=2),
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         (
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "d53e105ee54ea40749a09fcbcd1e9432",
-            "9fb629c4189551a2d022fa330f9573f3",
-            "ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-        (
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
+            ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+            ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+            ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+            ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
         ),
         "CC BY-SA 3.0; Y. LeCun and C. Cortes",
     ),
@@ -100,16 +84,10 @@ DATASETS = (
         Augmentation(shift=2, flip=True),
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         (
-            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "25c81989df183df01b3e8a0aad5dffbe",
-            "bef4ecab320f06d8554ea6380940ec79",
-            "bb300cfdad3c16e7a12a480ee83cd310",
-        ),
-        (
-            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-            "9018921c3c673c538a1fc5bad174d6f9",
-            "8181f5470baa50b63fa0f6fddb340f0a",
-            "15d484375f8d13e6eb1aabb0c3f46965",
+            ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+            ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+            ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+            ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
         ),
         "MIT licence; Zalando SE",
     ),

@@ -6,16 +6,15 @@ the azimuth (0 to 34, in tens of degrees) and the lighting (0 to 5). All are "bi
 number for the element type, the number of dimensions, the dimensions (three at least, however few count), the data.
 """
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.binary import body, find_file, header, image_set, read_bytes
-from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.imageset import ImageSet, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, RemoteFile
-from qcn.data.splits import Axis, by_instance, by_viewpoint
+from qcn.data.splits import Axis, split
 from qcn.errors import UsageError
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
@@ -69,11 +68,6 @@ def _views(info: Path, count: int) -> Views:
     return Views(instance, 30 + 5 * elevation, 10 * azimuth, lighting)
 
 
-def _load(folder: Path, name: str, axis: Axis | None, pooled: bool) -> Splits:
-    images = read(folder)
-    return by_viewpoint(images, name, axis, pooled) if axis else by_instance(images, name)
-
-
 # Checksums of the .gz files as served: disent/dataset/data/_groundtruth__norb.py of github.com/nmichlo/disent,
 # and torch readers written apart from it, which also give those of the contents. (Both halves have the same classes.)
 SERVER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small"
@@ -107,7 +101,7 @@ def _dataset(name: str, summary: str, axis: Axis | None = None, pooled: bool = F
         channels=2,
         size=SIZE,
         folder="smallnorb",
-        load=partial(_load, name=name, axis=axis, pooled=pooled),
+        load=lambda folder: split(read(folder), name, axis, pooled),
         preprocessing=Preprocessing(resize=48, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         files=FILES,

@@ -35,6 +35,11 @@ def hold_out(train: ImageSet, name: str, fraction: float = 0.1) -> tuple[ImageSe
     return rest, validation
 
 
+def split(images: ImageSet, name: str, axis: Axis | None, pooled: bool) -> Splits:
+    """By instance, or by an axis of the viewpoint where one is named."""
+    return by_viewpoint(images, name, axis, pooled) if axis else by_instance(images, name)
+
+
 def by_instance(images: ImageSet, name: str) -> Splits:
     """smallNORB's official split: train on instances 4, 6, 7, 8, 9 of each class, less validation; test on the rest."""
     known = np.isin(_views(images, name).instance, TRAIN_INSTANCES)

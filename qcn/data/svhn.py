@@ -44,10 +44,7 @@ def _read(folder: Path, name: str) -> ImageSet:
 
 
 # Checksums: torchvision/datasets/svhn.py
-FILES = {
-    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
-    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
-}
+FILES = {"train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373", "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3"}
 DATASETS = (
     Dataset(
         name="svhn",

@@ -1,24 +1,20 @@
 """The page of `qcn explain`: one HTML file that asks nothing of any network.
 
 Its only script is page.js, which the page allows by its hash. Names come from a bundle or a picture, which may be of
-unknown origin, so every word is escaped (Jinja's autoescape). The look is that of the report of `qcn verify-parity`.
+unknown origin, so every word is escaped (`qcn.html`). The look is that of the report of `qcn verify-parity`.
 """
 
 import base64
 import hashlib
-from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-import qcn
 from qcn.explain import drawing, panels
 from qcn.explain.drawing import INFERNO, VIRIDIS
 from qcn.explain.evidence import evidence
 from qcn.explain.inside import Inside
 from qcn.explain.picture import Picture
 from qcn.explain.source import Source
+from qcn.html import render
 from qcn.text import readable
 from qcn.verify import report
 from qcn.verify.report.pictures import data_uri
@@ -33,55 +29,40 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
     found = evidence(inside, chosen)
     heat, ends = panels.heat(picture, found[-1])
     ends_of_rows = panels.scale(found, len(source.classes))
-    return (
-        _templates()
-        .get_template("page.html.jinja")
-        .render(
-            css=_css(),
-            script=script,
-            digest=digest,
-            network=readable(source.name),
-            file=readable(picture.name),
-            size=picture.size,
-            label=picture.label and readable(picture.label),
-            right=picture.label == source.classes[inside.winner],
-            winner=readable(source.classes[inside.winner]),
-            chosen=readable(source.classes[chosen]),
-            short=panels.short(readable(source.classes[chosen])),
-            other=chosen != inside.winner,
-            activation=panels.activation_text(float(inside.activation[inside.winner])),
-            runner_up=panels.runner_up(source, inside),
-            small=max(picture.size) <= panels.SMALL,
-            input=source.program.input.shape,
-            given=panels.given(picture),
-            seen=data_uri(drawing.seen(picture.input)),
-            heat=heat,
-            ends=ends,
-            bars=panels.bars(source, inside, chosen),
-            classes=len(source.classes),
-            even=panels.percent(1 / len(source.classes)),
-            rows=panels.rows(picture, found, ends_of_rows),
-            ends_of_rows=[panels.percent(end) for end in ends_of_rows],
-            iterations=inside.routings[-1].iterations,
-            votes=panels.votes(inside, chosen),
-            parts=panels.parts(found[0]),
-            poses=panels.poses(source, inside, chosen),
-            layers=[panels.layer(picture, routing.children) for routing in inside.routings],
-            viridis=drawing.legend(VIRIDIS),
-            inferno=drawing.legend(INFERNO),
-            command=command,
-            version=qcn.__version__,
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+    return render(
+        HERE / "page.html.jinja",
+        [report.CSS, HERE / "page.css"],
+        {},
+        script=script,
+        digest=digest,
+        network=readable(source.name),
+        file=readable(picture.name),
+        size=picture.size,
+        label=picture.label and readable(picture.label),
+        right=picture.label == source.classes[inside.winner],
+        winner=readable(source.classes[inside.winner]),
+        chosen=readable(source.classes[chosen]),
+        short=panels.short(readable(source.classes[chosen])),
+        other=chosen != inside.winner,
+        activation=panels.activation_text(float(inside.activation[inside.winner])),
+        runner_up=panels.runner_up(source, inside),
+        small=max(picture.size) <= panels.SMALL,
+        input=source.program.input.shape,
+        given=panels.given(picture),
+        seen=data_uri(drawing.seen(picture.input)),
+        heat=heat,
+        ends=ends,
+        bars=panels.bars(source, inside, chosen),
+        classes=len(source.classes),
+        even=panels.percent(1 / len(source.classes)),
+        rows=panels.rows(picture, found, ends_of_rows),
+        ends_of_rows=[panels.percent(end) for end in ends_of_rows],
+        iterations=inside.routings[-1].iterations,
+        votes=panels.votes(inside, chosen),
+        parts=panels.parts(found[0]),
+        poses=panels.poses(source, inside, chosen),
+        layers=[panels.layer(picture, routing.children) for routing in inside.routings],
+        viridis=drawing.legend(VIRIDIS),
+        inferno=drawing.legend(INFERNO),
+        command=command,
     )
-
-
-@cache
-def _templates() -> Environment:
-    loader = FileSystemLoader(HERE, encoding="utf-8")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-
-
-def _css() -> str:
-    sheets = (Path(report.__file__).parent / "report.css", HERE / "page.css")
-    return "\n".join(sheet.read_text(encoding="utf-8") for sheet in sheets)

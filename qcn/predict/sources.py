@@ -127,10 +127,7 @@ def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
     # PPM says the size of each frame, which is not the stored one in a video that is turned when shown.
     command = ["ffmpeg", "-v", "error", "-nostdin", *given, *once, "-f", "image2pipe", "-c:v", "ppm", "-"]
     # What it says goes into a file: a pipe that nobody reads would stop it once it is full.
-    with (
-        tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as running,
-    ):
+    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as running:
         assert running.stdout
         try:
             while (pixels := _ppm(running.stdout)) is not None:

@@ -2,7 +2,6 @@
 
 import threading
 from abc import ABC, abstractmethod
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +31,9 @@ class Engine(ABC):
 class LibqcnEngine(Engine):
     """libqcn does all of it, pre-processing included; it tests itself while it loads."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        backend: str,
-        *,
-        precision: str | None = None,
-        threads: int = 0,
-        device: int = 0,
-        public_key: Path | None = None,
-    ) -> None:
-        self._model = binding.Model(
-            bundle.folder,
-            backend=backend,
-            precision=precision,
-            threads=threads,
-            device=device,
-            public_key=public_key.read_bytes() if public_key else None,
-        )
-        self._sessions = threading.local()
-        self.name = f"libqcn, {self._model.backend_name}"
+    def __init__(self, model: binding.Model) -> None:
+        self._model, self._sessions = model, threading.local()
+        self.name = f"libqcn, {model.backend_name}"
 
     def classify(self, pictures: list[NDArray[np.uint8]]) -> Answers:
         session: binding.Session | None = getattr(self._sessions, "session", None)
@@ -67,7 +49,7 @@ FORMATS: dict[str, Format] = {"onnxruntime": "onnx", "web": "web", "openvino": "
 class RunnerEngine(Engine):
     """model.onnx by ONNX Runtime, model.xml by OpenVINO, and so on, behind pre-processing in numpy."""
 
-    def __init__(self, bundle: Bundle, backend: str, threads: int = 0) -> None:
+    def __init__(self, bundle: Bundle, backend: str, threads: int) -> None:
         artefact = self._artefact = bundle.find(file_of(FORMATS[backend], bundle.find(WEIGHTS).precision))
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None

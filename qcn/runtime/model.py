@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn import binding
 from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
@@ -126,11 +127,12 @@ def load(
         raise unknown_name("backend", str(backend), BACKENDS)
     key = Path(public_key) if public_key is not None else None
     opened = Bundle.open(Path(bundle), key)
-    options: dict[str, Any] = {"precision": precision, "threads": threads, "device": device, "public_key": key}
     if backend in FORMATS:
         return Model.of_bundle(opened, RunnerEngine(opened, backend, threads))
+    options: dict[str, Any] = {"backend": backend, "precision": precision, "threads": threads, "device": device}
     try:
-        return Model.of_bundle(opened, LibqcnEngine(opened, backend, **options))
+        loaded = binding.Model(opened.folder, **options, public_key=key.read_bytes() if key else None)
+        return Model.of_bundle(opened, LibqcnEngine(loaded))
     except MissingError as error:
         if backend != "auto":
             raise

@@ -1,5 +1,6 @@
 """Training: `train(settings, data_dir, out)` starts a run in the folder `out`, `resume(out, data_dir)` continues one.
 
+begin         a new run, or going on with one           start        the weights to start from, and teachers
 loop          the epochs and steps                      settings     what a user can choose, and the presets
 checkpoint    a run on disk                             record       what run.json says of it
 losses        what is minimised                         schedules    the learning rate and the margin
@@ -8,6 +9,6 @@ validation    a network's answers to a set of images    faults       where a NaN
 signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does
 """
 
-from qcn.train.loop import resume, train
+from qcn.train.begin import resume, train
 
 __all__ = ["resume", "train"]

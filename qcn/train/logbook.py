@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import nn
@@ -48,9 +47,7 @@ class Logbook:
             self.events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self.step)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._held.close()
         if self.active:
             self.events.close()
@@ -94,18 +91,15 @@ class Logbook:
             return 0.0
         return (time.monotonic() - self._first[0]) / (step - self._first[1]) * (self.total - step)
 
-    def _time_left(self, step: int) -> str:
-        left = self._left(step)
-        return f", {progress.duration(left)} left" if left else ""
-
     def epoch_done(self, run: Run, row: Epoch) -> None:
         """After an epoch: print a line, and write the metrics and, at times, the curves again."""
         if not self.active:
             return
+        left = self._left(row.step)
         self.say(
             f"epoch {row.epoch:>3}/{self.epochs}  loss {row.train_loss:.4f}  "
             f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation  "
-            f"{row.images_per_second:,.0f} images/s{self._time_left(row.step)}"
+            f"{row.images_per_second:,.0f} images/s{f', {progress.duration(left)} left' if left else ''}"
         )
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), getattr(row, name), row.step)

@@ -10,8 +10,8 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,17 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.data import find, read
+from qcn.data import find
 from qcn.data.augment import augmented, mixed
 from qcn.data.cache import expect_random_reads
 from qcn.data.imageset import Splits
-from qcn.data.spec import Augmentation, Dataset
-from qcn.devices import pick_device
-from qcn.distributed import barrier, first_process, process_group, rank, sum_over_processes, world_size
-from qcn.errors import CheckFailed, Stopped, UsageError, unknown_name
-from qcn.files import alone_in
+from qcn.data.spec import Dataset
+from qcn.distributed import rank, sum_over_processes, world_size
+from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import Prediction, choose_kernels
-from qcn.names import RUN
 from qcn.progress import doing
 from qcn.text import command_line
 from qcn.train import checkpoint, quantise
@@ -40,88 +37,16 @@ from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, distillation, loss_of, softened
-from qcn.train.record import Epoch, Progress, Quantised, Run, load_run, new_run
+from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
-from qcn.train.settings import Settings, for_images
+from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import start_from, teachers_of
 from qcn.train.validation import count_errors, measure_confidence
-from qcn.zoo import MODELS
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 # Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
 REPORT_EVERY, REPORT_AFTER_S = 10, 1.0
-
-
-def train(
-    settings: Settings,
-    data_dir: Path,
-    out: Path,
-    device: str = "auto",
-    quantised: Quantised | None = None,
-    given: Collection[str] = ("batch_size", "epochs"),
-) -> Run:
-    """Train a network from scratch into the folder `out`; returns the finished run's record.
-
-    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
-    `given` are changed where there are few images (`for_images`).
-    """
-    with _alone_in(out):
-        if (out / RUN).exists():
-            raise UsageError(
-                f"{out} holds a run already: continue it with "
-                f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
-            )
-        if settings.model not in MODELS:
-            raise unknown_name("model", settings.model, MODELS)
-        chosen = pick_device(device)
-        dataset = find(settings.dataset, settings.stored)
-        if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
-            settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
-        with process_group(chosen):
-            splits = load_once(dataset, data_dir)
-            settings = for_images(settings, len(splits.train), given, world_size())
-            return Training(settings, splits, out, chosen, dataset, quantised).run()
-
-
-def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
-    """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped.
-
-    With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
-    """
-    load_run(out)  # what is no run is left as it is, without a lock
-    with _alone_in(out):
-        run = load_run(out)
-        if epochs is not None:
-            run = _lengthened(run, out, epochs)
-        chosen = pick_device(device)
-        with process_group(chosen):
-            dataset = run.dataset()
-            settings = replace(run.settings, init=None)  # its weights are in the checkpoint, and it may be gone
-            training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
-            training.restore(run)
-            return training.run()
-
-
-def _lengthened(run: Run, out: Path, epochs: int) -> Run:
-    if epochs <= run.progress.epoch:
-        raise UsageError(f"{out} has {run.progress.epoch} epochs behind it: --epochs must be more, not {epochs}")
-    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None)
-
-
-def _alone_in(out: Path) -> AbstractContextManager[None]:
-    """Of several processes, the first one writes, and keeps the folder for this run."""
-    return alone_in(out) if first_process() else nullcontext()
-
-
-def load_once(dataset: Dataset, data_dir: Path) -> Splits:
-    """Load a data set, process 0 first, so that it is rendered, unpacked or read only once."""
-    if rank() > 0:
-        barrier()
-    splits = read(dataset, data_dir)
-    if rank() == 0:
-        barrier()
-    return splits
 
 
 def seed_of(*parts: int) -> int:
@@ -136,11 +61,6 @@ def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
         return there.to(device)
     expect_random_reads(images)
     return there
-
-
-def augmentation_of(settings: Settings, dataset: Dataset) -> Augmentation:
-    """How the run varies its training images."""
-    return dataset.augmentation[settings.preset].varied(settings.augment or "light")
 
 
 def floating(network: nn.Module) -> list[Tensor]:
@@ -183,7 +103,7 @@ class Training:
             )
         self.total_steps = self.steps_per_epoch * settings.epochs
 
-        self.augmentation = augmentation_of(settings, dataset)
+        self.augmentation = dataset.augmentation[settings.preset].varied(settings.augment or "light")
         self.preprocessing = dataset.preprocessing.fitted(splits.train)
         self.record = replace(new_run(settings, dataset.name, splits, self.preprocessing), quantised=quantised)
 

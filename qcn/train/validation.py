@@ -17,15 +17,10 @@ BATCH = 32  # at a time, at least: for the full-size QCN the reference routing h
 
 
 def predict(
-    network: nn.Module,
-    images: ImageSet,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    rows: slice = slice(None),
-    report: Callable[[int], None] = lambda images_done: None,
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice = slice(None)
 ) -> NDArray[np.int64]:
-    """The class with the largest activation, for the images at `rows`. `report` is given the size of each batch."""
-    return activations(network, images, preprocessing, device, rows, report).argmax(1)
+    """The class with the largest activation, for the images at `rows`."""
+    return activations(network, images, preprocessing, device, rows).argmax(1)
 
 
 def activations(
@@ -36,7 +31,7 @@ def activations(
     rows: slice = slice(None),
     report: Callable[[int], None] = lambda images_done: None,
 ) -> NDArray[np.float32]:
-    """The activation of each class, [images, classes]; as `predict`."""
+    """The activation of each class, [images, classes]. `report` is given the size of each batch."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
     answers = []

@@ -28,17 +28,8 @@ from qcn.verify.runners.web import INSTALL_NODE, find_node
 from qcn.verify.speed import nvml
 
 PACKAGES = (
-    "torch",
-    "triton",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "openvino",
-    "executorch",
-    "tensorrt",
-    "tensorrt_rtx_cu13_bindings",
-    "cuda-bindings",
-    "nvidia-ml-py",
-    "numpy",
+    *("torch", "triton", "onnxruntime", "onnxruntime-gpu", "openvino", "executorch", "tensorrt"),
+    *("tensorrt_rtx_cu13_bindings", "cuda-bindings", "nvidia-ml-py", "numpy"),
 )
 
 
@@ -160,35 +151,25 @@ def survey() -> list[Piece]:
     here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
     providers = _version("onnxruntime-gpu") and f"{_version('onnxruntime-gpu')}, CUDA"
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
-    rtx = _tensorrt("rtx")
+    runtime = "pip install onnxruntime (with a GPU: onnxruntime-gpu)"
+    counters = "memory, energy and clocks of the GPU in a benchmark"
+
+    def package(name: str, module: str, enables: str, get: str) -> Piece:
+        return Piece(name, _version(module) or "", enables, get)
+
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
-        Piece("torch", _version("torch") or "", "training, export from a run", "pip install 'qcn-toolkit[train]'"),
-        Piece("triton", _version("triton") or "", "fused routing on a GPU", "pip install 'qcn-toolkit[gpu]'"),
-        Piece("onnx", _version("onnx") or "", "writing ONNX graphs", "pip install 'qcn-toolkit[onnx]'"),
-        Piece(
-            "ONNX Runtime",
-            providers or _version("onnxruntime") or "",
-            "running ONNX graphs",
-            "pip install onnxruntime (with a GPU: onnxruntime-gpu)",
-        ),
-        Piece("tritonclient", _version("tritonclient") or "", "checking a server's model repository", INSTALL_TRITON),
-        Piece("OpenVINO", _version("openvino") or "", "OpenVINO's graphs (--format openvino)", INSTALL_OPENVINO),
-        Piece("ExecuTorch", _version("executorch") or "", "files for phones (--format executorch)", INSTALL_EXECUTORCH),
+        package("torch", "torch", "training, export from a run", "pip install 'qcn-toolkit[train]'"),
+        package("triton", "triton", "fused routing on a GPU", "pip install 'qcn-toolkit[gpu]'"),
+        package("onnx", "onnx", "writing ONNX graphs", "pip install 'qcn-toolkit[onnx]'"),
+        Piece("ONNX Runtime", providers or _version("onnxruntime") or "", "running ONNX graphs", runtime),
+        package("tritonclient", "tritonclient", "checking a server's model repository", INSTALL_TRITON),
+        package("OpenVINO", "openvino", "OpenVINO's graphs (--format openvino)", INSTALL_OPENVINO),
+        package("ExecuTorch", "executorch", "files for phones (--format executorch)", INSTALL_EXECUTORCH),
         Piece("TensorRT", _tensorrt("tensorrt"), "engines for this GPU", install_hint(None)),
-        Piece("TensorRT-RTX", rtx, "engines for RTX GPUs, built without one", install_hint("rtx")),
-        Piece(
-            "cuda-bindings",
-            _version("cuda-bindings") or "",
-            "running engines from Python",
-            "pip install 'qcn-toolkit[trt]'",
-        ),
-        Piece(
-            "nvidia-ml-py",
-            _version("nvidia-ml-py") or "",
-            "memory, energy and clocks of the GPU in a benchmark",
-            nvml.INSTALL,
-        ),
+        Piece("TensorRT-RTX", _tensorrt("rtx"), "engines for RTX GPUs, built without one", install_hint("rtx")),
+        package("cuda-bindings", "cuda-bindings", "running engines from Python", "pip install 'qcn-toolkit[trt]'"),
+        package("nvidia-ml-py", "nvidia-ml-py", counters, nvml.INSTALL),
         Piece("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
         Piece("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),
         Piece(

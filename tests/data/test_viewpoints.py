@@ -88,7 +88,7 @@ def test_entries_of_the_registry(folder: Path):
     for entry in DATASETS:
         assert entry.classes == CATEGORIES
         assert entry.preprocessing.output_size(entry.size, entry.size) == (32, 32)
-    splits = viewpoints._load(folder, "viewpoints-azimuth", TINY, "azimuth", False)
+    splits = viewpoints._dataset("viewpoints-azimuth", "", "azimuth", variant=TINY).load(folder)
     assert set(splits.train.views.instance) == set(TRAIN)
     assert set(splits.train.views.azimuth) == {0, 20}
     assert set(splits.tests["novel"].views.azimuth) == {180}

@@ -22,8 +22,9 @@ from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Format, Manifest
 from qcn.export.lower import lower
-from qcn.export.pipeline import FROM_RUN, Request
+from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
+from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
 from qcn.names import MANIFEST
 

@@ -21,9 +21,11 @@ from qcn import create
 from qcn.errors import UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Artefact
+from qcn.export.formats import Job, onnx_graph
 from qcn.export.lower import IMAGE, ProgramBuilder, lower, lower_extractor
-from qcn.export.pipeline import Job, Request, export, onnx_graph
+from qcn.export.pipeline import export
 from qcn.export.program import Array, Convolution, Pool, Route
+from qcn.export.request import Request
 from qcn.export.torch.interpreter import Interpreter
 from qcn.kernels import native as native_kernels
 from qcn.kernels import obstacle

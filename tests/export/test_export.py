@@ -26,6 +26,8 @@ from qcn.errors import MissingError
 from qcn.export import pipeline
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Batch
+from qcn.export.formats import Job, Made
+from qcn.export.request import FORMATS, Request
 from qcn.kernels import native as native_kernels
 from qcn.packages import installed
 from qcn.train import checkpoint
@@ -399,7 +401,7 @@ def test_an_altered_bundle(qcn: Command, bundle: Bundle, run: Path, data_dir: Pa
 
 def test_a_full_disk_leaves_the_bundle_as_it_was(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another graph was there before: it is still there, whole."""
-    request = pipeline.Request()
+    request = Request()
     pipeline.export(bundle.folder, None, request, Path("nowhere"))
     before = contents(bundle.folder)
 
@@ -467,16 +469,20 @@ def test_ctrl_c_ends_with_130(bundle: Bundle) -> None:
     assert interrupted(bundle) == 130
 
 
+def test_every_format_has_a_function_that_makes_it() -> None:
+    assert tuple(pipeline.WRITERS) == FORMATS
+
+
 def test_only_all_goes_on_without_what_is_missing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(job: pipeline.Job) -> pipeline.Made:
+    def missing(job: Job) -> Made:
         raise MissingError("no such thing here")
 
-    quick = {"native": pipeline.FORMATS["native"], "onnx": pipeline.FORMATS["onnx"], "trt": missing}
-    monkeypatch.setattr(pipeline, "FORMATS", quick)
+    quick = {"native": pipeline.WRITERS["native"], "onnx": pipeline.WRITERS["onnx"], "trt": missing}
+    monkeypatch.setattr(pipeline, "WRITERS", quick)
     nowhere = Path("nowhere")
     with pytest.raises(MissingError):
-        pipeline.export(bundle.folder, None, pipeline.Request(formats=("native", "trt")), nowhere)
-    _, made = pipeline.export(bundle.folder, None, pipeline.Request(formats=("all",)), nowhere)
+        pipeline.export(bundle.folder, None, Request(formats=("native", "trt")), nowhere)
+    _, made = pipeline.export(bundle.folder, None, Request(formats=("all",)), nowhere)
     assert [(one.format, one.artefact is None) for one in made] == [
         ("onnx", False),
         ("native", False),

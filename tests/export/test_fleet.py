@@ -16,8 +16,8 @@ from qcn.export import pipeline, refit, targets
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.onnx.build import build as build_graph
-from qcn.export.pipeline import Request
 from qcn.export.program import Convolution, Program, Route
+from qcn.export.request import Request
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import build as build_module
 from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find

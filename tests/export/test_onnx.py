@@ -22,12 +22,13 @@ from qcn import create
 from qcn.errors import BuildError
 from qcn.export import reference
 from qcn.export.bundle import Bundle
+from qcn.export.formats import Job
 from qcn.export.lower import lower
 from qcn.export.onnx import unrolled
 from qcn.export.onnx.build import build
 from qcn.export.onnx.graph import Graph, GraphValue
-from qcn.export.pipeline import metadata
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
+from qcn.export.request import Request
 from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN
 from qcn.routing import route
@@ -399,7 +400,7 @@ def test_an_iteration_more_costs_few_nodes(program: Program) -> None:
 def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: str) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    onnx.save(build(bundle.program(), routing=routing, metadata=metadata(bundle)), alone / "model.onnx")
+    onnx.save(build(bundle.program(), routing=routing, metadata=Job(bundle, Request()).metadata), alone / "model.onnx")
     assert [path.name for path in alone.iterdir()] == ["model.onnx"]
     again = onnx.load(alone / "model.onnx", load_external_data=False)
     assert again.graph.initializer and not any(weight.external_data for weight in again.graph.initializer)
@@ -443,6 +444,8 @@ def test_poses_go_to_a_fused_node_in_float32_and_half_is_an_attribute(program: P
 
 # One capsule layer alone
 
+NAMED = {name: name for name in ("pose", "activation", "rotation", "beta_u", "beta_a")}  # what a layer reads
+
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[Route, Shape, bool, int]:
@@ -452,11 +455,7 @@ def layers(draw: st.DrawFn) -> tuple[Route, Shape, bool, int]:
     sides = (window[0] + draw(st.integers(0, 3)), window[1] + draw(st.integers(0, 3)))
     op = Route(
         name="layer",
-        pose="pose",
-        activation="activation",
-        rotation="rotation",
-        beta_u="beta_u",
-        beta_a="beta_a",
+        **NAMED,
         window=window,
         stride=stride,
         iterations=draw(st.integers(1, 4)),
@@ -526,11 +525,7 @@ def test_class_votes_that_agree_to_many_digits_keep_their_variance() -> None:
     """As in a confident network: Σ v² − μ² of votes about 3 that differ by 0.03 would leave three digits of it."""
     op = Route(
         name="classes",
-        pose="pose",
-        activation="activation",
-        rotation="rotation",
-        beta_u="beta_u",
-        beta_a="beta_a",
+        **NAMED,
         window=(4, 4),
         stride=1,
         iterations=1,

@@ -15,8 +15,8 @@ from qcn.errors import MissingError
 from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
 from qcn.export.onnx.build import build as build_graph
-from qcn.export.pipeline import Request
 from qcn.export.program import Program
+from qcn.export.request import Request
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.build import BuildRequest, TensorRT, build

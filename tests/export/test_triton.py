@@ -21,6 +21,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
 from qcn.export.bundle import Batch, Bundle
+from qcn.export.request import Request
 from qcn.export.triton.batching import BatchTime, FileTimes, Latencies, chosen, plain
 from qcn.export.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.triton.repository import model_name, read_repository, write_files
@@ -52,7 +53,7 @@ def parsed(pb: Any, files: Files, model: str) -> Any:
 @pytest.fixture
 def served(bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with a repository, nothing measured."""
-    made, _ = pipeline.export(bundle.folder, None, pipeline.Request(formats=("triton",)), bundle.folder)
+    made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",)), bundle.folder)
     return made
 
 
@@ -95,7 +96,7 @@ def test_a_repository_is_served_as_measured(
     assert code == 2 and "perf_analyzer" in said
 
     content = (bundle.folder / "triton.tar").read_bytes()
-    pipeline.export(bundle.folder, None, pipeline.Request(formats=("triton",)), bundle.folder)
+    pipeline.export(bundle.folder, None, Request(formats=("triton",)), bundle.folder)
     assert (bundle.folder / "triton.tar").read_bytes() != content
     command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert (bundle.folder / "triton.tar").read_bytes() == content, "the same bytes, whenever it is made"
@@ -124,7 +125,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
         FileTimes("tiny", "model.onnx", "cpu", (BatchTime(1, 5.0, None),)),
         FileTimes("tiny", "model.onnx", "cuda", (BatchTime(1, 2.0, 0.9),)),
     )
-    made, _ = pipeline.export(bundle.folder, None, pipeline.Request(formats=("triton",), benchmark=found), tmp_path)
+    made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=found), tmp_path)
     text = read_repository(made.folder / "triton.tar")["tiny-network/config.pbtxt"].decode()
     assert "KIND_GPU" in text and "count: 3" in text
     assert 'key: "use_tf32"\n        value: "0"' in text
@@ -133,7 +134,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
     with pytest.raises(
         UsageError, match=r"has no latency of model.onnx of tiny, only of model.onnx of other: qcn benchm"
     ):
-        pipeline.export(bundle.folder, None, pipeline.Request(formats=("triton",), benchmark=other), tmp_path)
+        pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=other), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -252,11 +253,11 @@ def test_what_is_missing_or_cannot_be_served_is_said(served: Bundle, monkeypatch
             create("triton", served.folder / "triton.tar").open()
     for request, words in (
         (
-            pipeline.Request(formats=("triton",), batch=Batch(4, 4, 4)),
+            Request(formats=("triton",), batch=Batch(4, 4, 4)),
             "takes batches of 4, and a server's go from 1 image up",
         ),
-        (pipeline.Request(formats=("triton",), routing="fused"), "leave out --routing fused"),
-        (pipeline.Request(formats=("openvino",), routing="fused"), "OpenVINO has no fused routing"),
+        (Request(formats=("triton",), routing="fused"), "leave out --routing fused"),
+        (Request(formats=("openvino",), routing="fused"), "OpenVINO has no fused routing"),
     ):
         with pytest.raises(UsageError, match=words):
             pipeline.export(served.folder, None, request, served.folder)
@@ -273,7 +274,7 @@ def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
         with served.adding(f"engines/{name}.engine", "trt", "fp32", REBUILD, batch=Batch(1, 8, 32)) as draft:
             draft.path.write_bytes(name.encode())
             draft.facts = facts
-    _, (made,) = pipeline.export(served.folder, None, pipeline.Request(formats=("triton",)), served.folder)
+    _, (made,) = pipeline.export(served.folder, None, Request(formats=("triton",)), served.folder)
     for name, (_, why) in left_out.items():
         assert any(note.startswith(f"engines/{name}.engine is left out: {why}") for note in made.notes), name
     files = read_repository(served.folder / "triton.tar")

@@ -25,6 +25,7 @@ from qcn.data.viewpoints.toys import CATEGORIES, toy
 from qcn.errors import UsageError
 from qcn.export import pipeline, web
 from qcn.export.bundle import MANIFEST, Bundle
+from qcn.export.request import Request
 from qcn.export.web import page, scene
 from qcn.verify.runners import Options, capsule_layers, create
 from qcn.verify.runners.web import WebRunner
@@ -43,7 +44,7 @@ LARGEST = 3_000_000  # bytes of a page
 def with_page(wasm: None, bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with its page, and its own network beside itself in it."""
     beside = shutil.copytree(bundle.folder, bundle.folder.parent / "beside")
-    request = pipeline.Request(formats=("web",), beside=beside)
+    request = Request(formats=("web",), beside=beside)
     made, _ = pipeline.export(bundle.folder, None, request, bundle.folder)
     assert (made.folder / "page.html").stat().st_size < LARGEST
     return made
@@ -232,7 +233,7 @@ class Isolated(SimpleHTTPRequestHandler):
 
 @pytest.mark.slow
 def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, browser: Window) -> None:
-    pipeline.export(bundle.folder, None, pipeline.Request(formats=("web",)), bundle.folder)
+    pipeline.export(bundle.folder, None, Request(formats=("web",)), bundle.folder)
     handler = partial(Isolated, directory=str(bundle.folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -24,7 +24,9 @@ from qcn.export import pipeline
 from qcn.export import precision as precisions
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import BUNDLE, file_of
+from qcn.export.formats import Job, onnx_model
 from qcn.export.openvino import write_ir
+from qcn.export.request import Request
 from qcn.verify.parity.verify import verify
 from qcn.verify.receipts import receipts, require_met
 from qcn.verify.runners import capsule_layers, create
@@ -42,7 +44,7 @@ def put_ir(bundle: Bundle, model: ModelProto, precision: Any = "fp32") -> None:
 
 def arranged(bundle: Bundle, precision: Any = "fp32") -> ModelProto:
     """The graph as OpenVINO is given it."""
-    return pipeline.onnx_model(pipeline.Job(bundle, pipeline.Request(precision=precision)), "openvino")
+    return onnx_model(Job(bundle, Request(precision=precision)), "openvino")
 
 
 @pytest.fixture
@@ -175,7 +177,7 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
     graph_file, weights = small.folder / "model.xml", small.folder / "model.bin"
     kept = graph_file.read_bytes()
     assert precisions.read(graph_file, "openvino", small.program()).precision == "fp32"
-    pipeline.export(small.folder, None, pipeline.Request(("openvino",), precision="fp16"), small.folder)
+    pipeline.export(small.folder, None, Request(("openvino",), precision="fp16"), small.folder)
     half = precisions.read(small.folder / "model.fp16.xml", "openvino", small.program())
     assert half.contradicts("fp32") == "declared fp32, computes in fp16"
 

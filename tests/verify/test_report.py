@@ -22,7 +22,7 @@ from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import EDGES, Errors, Flip, Share
 from qcn.verify.parity.inside import Range, Stage
 from qcn.verify.parity.results import Images, Report, read_report
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, files, heat, summary
 from qcn.verify.report.pictures import png
 from qcn.verify.speed.cold import Cold

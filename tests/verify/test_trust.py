@@ -23,6 +23,7 @@ from qcn.export.bundle.arrays import read_arrays, write_arrays
 from qcn.export.pipeline import FROM_RUN
 from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity
+from qcn.verify.parity.verdict import Verdict, conclude, overall
 from qcn.verify.runners import Options, candidates, frames, isolated
 from qcn.verify.runners.isolated import IsolatedRunner
 from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
@@ -75,12 +76,12 @@ def test_no_command_loads_a_file_that_carries_code_unless_it_is_trusted(
 
 def test_untrusted_files_alone_have_not_passed(small: Bundle, qcn: Command, wrong: bytes) -> None:
     attacks.put_pt2(small, "pass", wrong)
-    untrusted = parity.Verdict("pt2", "model.pt2", "fp32", "untrusted", ("it can carry code",))
-    assert parity.overall([untrusted], False) == "untrusted"
+    untrusted = Verdict("pt2", "model.pt2", "fp32", "untrusted", ("it can carry code",))
+    assert overall([untrusted], False) == "untrusted"
     with pytest.raises(UsageError, match="nothing was run"):
-        parity.conclude([untrusted], False)
-    missing = parity.Verdict("torch", "weights.safetensors", "fp32", "missing", ("no torch",))
-    assert parity.overall([untrusted, missing], False) == "missing"
+        conclude([untrusted], False)
+    missing = Verdict("torch", "weights.safetensors", "fp32", "missing", ("no torch",))
+    assert overall([untrusted, missing], False) == "missing"
     (candidate,) = (one for one in candidates(small, None) if one.artefact.format == "pt2")
     for make in (candidate.runner, candidate.isolated, candidate.runner_to_time):
         with pytest.raises(UsageError, match=r"model\.pt2 is not run: it can carry code"):

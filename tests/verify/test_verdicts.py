@@ -25,7 +25,8 @@ from qcn.verify.parity.compare import Share
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
 from qcn.verify.parity.samples import samples
-from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict, conclude, overall, verify
+from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict, conclude, overall
+from qcn.verify.parity.verify import verify
 
 KEY = "onnxruntime: model.onnx (fp32)"
 

@@ -7,7 +7,6 @@ They are rendered once, on the GPU where there is one, and kept in the data fold
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
-from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.imageset import ImageSet, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing
-from qcn.data.splits import Axis, by_instance, by_viewpoint
+from qcn.data.splits import Axis, split
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
@@ -117,13 +116,8 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return images
 
 
-def _load(folder: Path, name: str, variant: Variant, axis: Axis | None, pooled: bool) -> Splits:
-    images = load_viewpoints(folder, variant)
-    return by_viewpoint(images, name, axis, pooled) if axis else by_instance(images, name)
-
-
 def _dataset(
-    name: str, summary: str, axis: Axis | None = None, *, pooled: bool = False, variant: Variant = FULL
+    name: str, summary: str, axis: Axis | None = None, pooled: bool = False, variant: Variant = FULL
 ) -> Dataset:
     return Dataset(
         name=name,
@@ -132,7 +126,7 @@ def _dataset(
         channels=2,
         size=variant.size,
         folder="viewpoints",
-        load=partial(_load, name=name, variant=variant, axis=axis, pooled=pooled),
+        load=lambda folder: split(load_viewpoints(folder, variant), name, axis, pooled),
         preprocessing=Preprocessing(resize=48 if variant.size == FULL.size else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         augment="light" if variant == DEMO else "turned",
@@ -143,28 +137,13 @@ def _dataset(
 DATASETS = (
     _dataset("viewpoints", "rendered toys in stereo, 96×96 grey; test on new instances"),
     _dataset("viewpoints-azimuth", "viewpoints, test on new instances from new azimuths", "azimuth"),
-    _dataset(
-        "viewpoints-azimuth-pooled", "viewpoints, test on known instances from new azimuths", "azimuth", pooled=True
-    ),
+    _dataset("viewpoints-azimuth-pooled", "viewpoints, test on known instances from new azimuths", "azimuth", True),
     _dataset("viewpoints-elevation", "viewpoints, test on new instances from new elevations", "elevation"),
     _dataset(
-        "viewpoints-elevation-pooled",
-        "viewpoints, test on known instances from new elevations",
-        "elevation",
-        pooled=True,
+        "viewpoints-elevation-pooled", "viewpoints, test on known instances from new elevations", "elevation", True
     ),
     _dataset(
-        "viewpoints-dev",
-        "viewpoints-azimuth-pooled with other toys: to choose settings by",
-        "azimuth",
-        pooled=True,
-        variant=DEV,
+        "viewpoints-dev", "viewpoints-azimuth-pooled with other toys: to choose settings by", "azimuth", True, DEV
     ),
-    _dataset(
-        "viewpoints-demo",
-        "a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look",
-        "azimuth",
-        pooled=True,
-        variant=DEMO,
-    ),
+    _dataset("viewpoints-demo", "a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look", "azimuth", True, DEMO),
 )

@@ -5,6 +5,7 @@ calls           in which batches, how often and in which order a backend is aske
 precision       which precision's tolerance counts
 compare         answers against the reference's; inside: layers and iterations; arithmetic: routing's own statistics
 preprocessing   what no backend sees; run: the training run, which the bundle is of
+verdict         what is said of a backend, and what all verdicts come to
 verify          all of it, for every backend: a verdict each
 results         the verdicts in tables and lines, as a record, against an earlier one
 """

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.export.bundle.golden import Answers, Golden
+from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.tolerance import floor_of, last_place, tie_band, tolerance
 from qcn.intervals import wilson
 from qcn.verify.words import Histogram, share_of_allowed
@@ -81,13 +81,7 @@ def compare(
     """Each of the network's outputs; those that `allowed` names by that tolerance."""
     held = golden.judged_by(precision)
     return {
-        name: errors(
-            found[name],
-            golden.arrays(name)[0],
-            floor_of(golden, name, held),
-            held,
-            allowed.get(name),
-        )
+        name: errors(found[name], golden.arrays(name)[0], floor_of(golden, name, held), held, allowed.get(name))
         for name in golden.outputs
     }
 
@@ -184,13 +178,10 @@ def costs(golden: Golden) -> list[str]:
     """What the plan of a calibrated network costs against the trained network, in words; nothing of any other."""
     if golden.trained is None:
         return []
-    apart = [f"{of} within {_largest(golden.reference, golden.trained, of):.2g}" for of in golden.outputs]
+    both = {of: (getattr(golden.reference, of), getattr(golden.trained, of)) for of in golden.outputs}
+    apart = [f"{of} within {np.abs(one - other).max():.2g}" for of, (one, other) in both.items()]
     same = np.sum(golden.reference.activation.argmax(1) == golden.trained.activation.argmax(1))
     return [f"the plan against the trained network: {', '.join(apart)}; same class for {same} of {len(golden.rows)}"]
-
-
-def _largest(one: Answers, other: Answers, of: str) -> float:
-    return float(np.abs(getattr(one, of) - getattr(other, of)).max())
 
 
 def pose_degrees(found: Array, golden: Golden) -> float | None:

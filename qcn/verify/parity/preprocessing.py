@@ -22,7 +22,7 @@ from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
-from qcn.verify.parity.verify import PREPROCESSING, Status, Verdict
+from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict
 from qcn.verify.runners import Candidate, Options
 from qcn.verify.runners.native import NativeRunner
 from qcn.verify.runners.triton import SEEN
@@ -97,15 +97,7 @@ def _compared(
         reasons = (seen, *reasons)
         first_wrong = "input"
     status: Status = "failed" if reasons else "passed"
-    return Verdict(
-        *about,
-        status,
-        reasons,
-        by,
-        outputs={"input": compared},
-        images=len(found),
-        first_wrong=first_wrong,
-    )
+    return Verdict(*about, status, reasons, by, outputs={"input": compared}, images=len(found), first_wrong=first_wrong)
 
 
 def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:

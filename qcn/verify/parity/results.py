@@ -15,7 +15,7 @@ from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import Samples
-from qcn.verify.parity.verify import NOT_RUN, Status, Verdict, overall
+from qcn.verify.parity.verdict import NOT_RUN, Status, Verdict, overall
 from qcn.verify.speed.results import Benchmark
 from qcn.verify.words import by_reason, share
 
@@ -38,7 +38,7 @@ class Images:
 class Report:
     """report.json.
 
-    status      of the whole: see `qcn.verify.parity.verify.overall`
+    status      of the whole: see `qcn.verify.parity.verdict.overall`
     reference   the trained network's own accuracy, of the images that have a label
     backends    by `Verdict.key`
     benchmark   what `qcn benchmark --json` wrote, if it was given

@@ -26,7 +26,7 @@ from qcn.export.bundle.golden import Golden, flat
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.verify.parity.compare import Allowed, Errors, errors
-from qcn.verify.parity.verify import RUN, Verdict
+from qcn.verify.parity.verdict import RUN, Verdict
 
 if TYPE_CHECKING:
     from qcn.train.record import Run

@@ -92,13 +92,8 @@ def error_chart(errors: Errors, axis: tuple[int, int]) -> Chart | None:
     spoken = f"{sum(errors.histogram.counts)} values, the worst at {share_of_allowed(errors.share)}"
     step = max(1, math.ceil((high - low) / 2))  # few: labels must not touch, also on a phone
     powers = [power for power in range(low, high + 1) if power % step == 0]
-    ticks = tuple(Tick(100 * (power - low) / (high - low), _percent(power)) for power in powers)
+    ticks = tuple(Tick(100 * (power - low) / (high - low), share(10.0**power)) for power in powers)
     return Chart(found, ticks, spoken, 100 * (0 - low) / (high - low))
-
-
-def _percent(power: int) -> str:
-    """A power of ten of what is allowed: 0.01 %, 100 %, 10×."""
-    return share(10.0**power)
 
 
 def latency_strips(latencies: Sequence[Latency]) -> tuple[list[Strip], tuple[Tick, ...]]:

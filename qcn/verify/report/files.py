@@ -1,29 +1,25 @@
 """The report of `qcn verify-parity` and `qcn ship-check`: report.json for programs, junit.xml for CI, report.html.
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
-of unknown origin, so every word is escaped (Jinja's autoescape). `charts` computes the charts, report.html.jinja and
+of unknown origin, so every word is escaped (`qcn.html`). `charts` computes the charts, report.html.jinja and
 charts.html.jinja lay them out, report.css paints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from numpy.typing import NDArray
 
-import qcn
 from qcn.files import write_text
-from qcn.text import readable
+from qcn.html import render
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
-from qcn.verify.parity.verify import Verdict
-from qcn.verify.report import charts, summary
+from qcn.verify.parity.verdict import Verdict
+from qcn.verify.report import CSS, charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
@@ -32,6 +28,12 @@ from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import FIGURES, Benchmark
 
 HERE = Path(__file__).parent
+FILTERS: dict[str, Callable[..., Any]] = {
+    "milliseconds": words.milliseconds,
+    "share": words.share,
+    "share_of_allowed": words.share_of_allowed,
+    "rate": summary.rate,
+}
 SHOWN = 60  # flips with their picture; the rest are counted
 
 
@@ -91,52 +93,28 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
     ran = [one for one in verdicts if one.ran]
     lacking = {one.key: "; ".join(one.reasons) for one in verdicts if not one.ran}
     commands = list(dict.fromkeys([report.command, *([report.benchmark.command] if report.benchmark else [])]))
-    return (
-        templates()
-        .get_template("report.html.jinja")
-        .render(
-            css=(HERE / "report.css").read_text(encoding="utf-8"),
-            bundle=report.bundle,
-            verdict=summary.headline(verdicts),
-            ship=ship,
-            machine=summary.machine(report.environment),
-            data=summary.images(report.images),
-            tiles=summary.ship_tiles(ship, report) if ship else summary.tiles(report),
-            rows=ran,
-            missing=words.by_reason(lacking),
-            reference=summary.rate(report.reference),
-            speeds=_speeds(report.benchmark),
-            errors=_errors(ran),
-            heat=[one for one in map(heat_map, ran) if one],
-            closed=words.by_reason({one.key: one.inside for one in ran if one.inside}),
-            flips=_flips(ran, images),
-            environment=_flat(asdict(report.environment)),
-            source=_flat(asdict(report.source)),
-            commands=commands,
-            version=qcn.__version__,
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+    return render(
+        HERE / "report.html.jinja",
+        [CSS],
+        FILTERS,
+        bundle=report.bundle,
+        verdict=summary.headline(verdicts),
+        ship=ship,
+        machine=summary.machine(report.environment),
+        data=summary.images(report.images),
+        tiles=summary.ship_tiles(ship, report) if ship else summary.tiles(report),
+        rows=ran,
+        missing=words.by_reason(lacking),
+        reference=summary.rate(report.reference),
+        speeds=_speeds(report.benchmark),
+        errors=_errors(ran),
+        heat=[one for one in map(heat_map, ran) if one],
+        closed=words.by_reason({one.key: one.inside for one in ran if one.inside}),
+        flips=_flips(ran, images),
+        environment=_flat(asdict(report.environment)),
+        source=_flat(asdict(report.source)),
+        commands=commands,
     )
-
-
-@cache
-def templates() -> Environment:
-    loader = FileSystemLoader(HERE, encoding="utf-8")
-    found = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, finalize=_without_controls
-    )
-    found.filters |= {
-        "milliseconds": words.milliseconds,
-        "share": words.share,
-        "share_of_allowed": words.share_of_allowed,
-        "rate": summary.rate,
-    }
-    return found
-
-
-def _without_controls(value: Any) -> Any:
-    """What is put into the page: text with its control characters written out; what the templates made, as it is."""
-    return readable(value, keep="\n") if type(value) is str else value
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from qcn.verify.parity.inside import Stage
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.words import share
 
 # The largest share of what is allowed that each shade stands for: the dark ones are for what is near it.

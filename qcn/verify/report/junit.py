@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qcn.text import readable
 from qcn.verify.parity.results import Report
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.ship.judge import Row
 from qcn.verify.ship.results import Ship
 

@@ -6,21 +6,20 @@ A device is a folder that `qcn verify-parity --report` wrote on it, and has the 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-import qcn
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle.manifest import Source
 from qcn.files import write_text
+from qcn.html import render
 from qcn.text import command_line
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
-from qcn.verify.parity.verify import NO_BACKENDS, Status, Verdict
-from qcn.verify.report import charts, summary
-from qcn.verify.report.files import HERE, templates
+from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
+from qcn.verify.report import CSS, charts, summary
+from qcn.verify.report.files import FILTERS, HERE
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import increases
 
@@ -167,26 +166,22 @@ def page(merged: Merged, record: str) -> str:
         for one in report.backends.values()
         if not one.ran
     }
-    return (
-        templates()
-        .get_template("merge.html.jinja")
-        .render(
-            css=(HERE / "report.css").read_text(encoding="utf-8"),
-            fleet=fleet,
-            headline=headline(fleet),
-            tone="passed" if all(device.well for device in fleet.devices) else "failed",
-            data=summary.images(first.images),
-            baseline=fleet.baseline,
-            tiles=_tiles(fleet, timed),
-            columns=list(dict.fromkeys((one.backend, one.precision) for one in _all(fleet))),
-            reference=summary.rate(first.reference),
-            strips=[(name, speed, place) for (name, speed), place in zip(timed, strips, strict=True)],
-            ticks=ticks,
-            missing=words.by_reason(lacking),
-            record=record,
-            version=qcn.__version__,
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        )
+    return render(
+        HERE / "merge.html.jinja",
+        [CSS],
+        FILTERS,
+        fleet=fleet,
+        headline=headline(fleet),
+        tone="passed" if all(device.well for device in fleet.devices) else "failed",
+        data=summary.images(first.images),
+        baseline=fleet.baseline,
+        tiles=_tiles(fleet, timed),
+        columns=list(dict.fromkeys((one.backend, one.precision) for one in _all(fleet))),
+        reference=summary.rate(first.reference),
+        strips=[(name, speed, place) for (name, speed), place in zip(timed, strips, strict=True)],
+        ticks=ticks,
+        missing=words.by_reason(lacking),
+        record=record,
     )
 
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
-from qcn.verify.parity.verify import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
+from qcn.verify.parity.verdict import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
 from qcn.verify.ship.results import Ship
-from qcn.verify.speed.latency import Speed
 from qcn.verify.words import milliseconds, share
 
 ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2, "untrusted": 3}
@@ -92,13 +91,9 @@ def tiles(report: Report) -> list[tuple[str, str, str]]:
     timed = [(one.median, one) for one in results if one.batch == 1 and one.median is not None]
     if timed:
         median, fastest = min(timed, key=lambda pair: pair[0])
-        found.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {_named(fastest)}"))
+        unstable = ", unstable" if fastest.unstable else ""  # its times cannot be relied on
+        found.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {fastest.file}{unstable}"))
     return found
-
-
-def _named(speed: Speed) -> str:
-    """Its file, and whether its times can be relied on."""
-    return f"{speed.file}, unstable" if speed.unstable else speed.file
 
 
 def _changed(ran: Sequence[Verdict]) -> list[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from qcn.verify.parity.compare import Share
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Report, make_report
 from qcn.verify.parity.samples import samples
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.runners import BACKENDS, TIME_LIMIT, Candidate, candidates
 from qcn.verify.ship import judge
 from qcn.verify.ship.judge import Row
@@ -212,12 +212,7 @@ def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked)
     if not _ran(verdict):
         return Speed(*about, missing=verdict.reasons[0]), []
     timed = latency.benchmark(
-        bundle,
-        [candidate.backend.name],
-        asked.plan,
-        candidate.trusted,
-        asked.time_limit,
-        candidate.artefact.file,
+        bundle, [candidate.backend.name], asked.plan, candidate.trusted, asked.time_limit, candidate.artefact.file
     )
     own = [one for one in timed if (one.backend, one.file, one.precision, one.batch) == about]
     return own[0], own

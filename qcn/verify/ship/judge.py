@@ -20,7 +20,7 @@ from typing import Literal
 
 from qcn.intervals import NORMAL
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.verify import Verdict
+from qcn.verify.parity.verdict import Verdict
 from qcn.verify.ship.limits import Latency
 from qcn.verify.speed.latency import Speed
 from qcn.verify.words import amount, milliseconds, share_of_allowed

@@ -43,18 +43,15 @@ class Limits:
         accuracy: str | None, calibration_error: str | None, latency: str | None, memory: str | None, energy: str | None
     ) -> "Limits":
         """From the texts of the options, of which one at least must be given."""
-        found = Limits(
-            _share("--min-accuracy", accuracy, "0.94 or 94%") if accuracy is not None else None,
-            _share("--max-calibration-error", calibration_error, "0.05 or 5%")
-            if calibration_error is not None
-            else None,
-            parse_latency(latency) if latency is not None else None,
-            _amount("--max-memory", memory, MIB, "200MiB") if memory is not None else None,
-            _amount("--max-energy", energy, MILLIJOULES, "30mJ") if energy is not None else None,
-        )
-        if found == Limits():
+        if (accuracy, calibration_error, latency, memory, energy) == (None,) * 5:
             raise UsageError("nothing is asked: name a limit, such as --min-accuracy 0.94 or --max-latency 5ms@p99")
-        return found
+        return Limits(
+            _share("--min-accuracy", accuracy, "0.94 or 94%"),
+            _share("--max-calibration-error", calibration_error, "0.05 or 5%"),
+            None if latency is None else parse_latency(latency),
+            None if memory is None else _amount("--max-memory", memory, MIB, "200MiB"),
+            None if energy is None else _amount("--max-energy", energy, MILLIJOULES, "30mJ"),
+        )
 
 
 def parse_latency(text: str) -> Latency:
@@ -67,8 +64,10 @@ def parse_latency(text: str) -> Latency:
     return Latency(_amount(option, time, MILLISECONDS, "5ms@p99", text), found)
 
 
-def _share(option: str, text: str, example: str) -> float:
+def _share(option: str, text: str | None, example: str) -> float | None:
     """A share between 0 and 1: neither can be shown with any number of images."""
+    if text is None:
+        return None
     match = re.fullmatch(rf"({_NUMBER}) ?(%?)", text.strip())
     value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not 0 < value < 1:

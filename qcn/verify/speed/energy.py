@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 
 from qcn.verify.speed import nvml
 
@@ -38,9 +37,7 @@ class Meter:
     def __enter__(self) -> "Meter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
@@ -93,9 +90,7 @@ class TegrastatsMeter(Meter):
             self._settle()
             return None if self._watts is None else 1e3 * self._joules
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.terminate()
         self._process.wait()
         self._reader.join()

@@ -1,0 +1,88 @@
+"""What a look at a bundle finds: each file against its entry in the manifest, and what is no part of the bundle."""
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from qcn.errors import UsageError
+from qcn.export.bundle import inside
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Artefact, Manifest
+from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, held, is_part
+from qcn.files import stream_sha256
+from qcn.names import CALIBRATION, MANIFEST
+from qcn.text import command_line, readable
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it.
+
+    `place` is where the bytes of a whole one lie: under its name, or in `.kept` while it is being replaced.
+    """
+
+    file: str
+    state: Literal["whole", "altered", "missing", "denied", "unknown"]
+    reason: str = ""
+    fix: str = ""
+    place: str = ""
+
+
+def look(folder: Path, artefact: Artefact) -> Finding:
+    """One file against its entry, in its place and in `.kept`."""
+    fix, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
+    reason = ""
+    try:
+        descriptor = inside.open_file(folder, artefact.file)
+    except FileNotFoundError:
+        state: Literal["altered", "missing", "denied"] = "missing"
+        reason = f"is missing, though {MANIFEST} names it"
+    except PermissionError as error:  # of the file, or of the folder that it lies in
+        state, reason = "denied", f"cannot be read: {error.strerror}"
+        fix = command_line("chmod", "a+rX", error.filename)
+    except UsageError as error:
+        state, reason = "altered", f"cannot be read: {error}"
+    else:
+        state = "altered"
+        with os.fdopen(descriptor, "rb") as file:
+            size, found = os.fstat(descriptor).st_size, stream_sha256(file)
+        if found == artefact.sha256 and size == artefact.bytes:
+            return Finding(artefact.file, "whole", place=artefact.file)
+        reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
+        if size != artefact.bytes:
+            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
+    if inside.sha256(folder, kept) == artefact.sha256:
+        return Finding(artefact.file, "whole", place=kept)
+    return Finding(artefact.file, state, reason, fix)
+
+
+def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
+    named = {artefact.file for artefact in manifest.files}
+    known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, *named}
+    known |= {artefact.facts_file for artefact in manifest.files if artefact.format == "trt"}
+    at_work = held(folder, LOCK)
+    for file in _lying(folder):
+        path = folder / file
+        remove = f"rm -r -- {shlex.quote(str(path))}"
+        if path.is_symlink() and file not in named:
+            yield _unknown(file, f"is a symbolic link, to {path.readlink()}: nothing in a bundle may be one", remove)
+        elif is_part(file) or file in (KEPT, NEW_SUMS):
+            if not at_work and not held(folder, f"{file}/{LOCK}"):
+                yield _unknown(file, "was left by a writer that was killed", "the next `qcn export` removes it")
+        elif file not in known:
+            yield _unknown(file, f"is not in {MANIFEST}", f"if it is not yours: {remove}")
+
+
+def _lying(folder: Path) -> list[str]:
+    """What lies in the bundle: everything in its folder, and in the folder of its engines."""
+    names = inside.names_in(folder, ".")
+    if "engines" in names and not (folder / "engines").is_symlink() and (folder / "engines").is_dir():
+        names = names - {"engines"} | {f"engines/{name}" for name in inside.names_in(folder, "engines")}
+    return sorted(names)
+
+
+def _unknown(file: str, reason: str, fix: str) -> Finding:
+    return Finding(readable(file), "unknown", readable(reason), readable(fix))

@@ -1,0 +1,125 @@
+"""What `qcn export` is asked for: its options, checked, and the command that asks for the same again."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from qcn.errors import UsageError, unknown_name
+from qcn.export import targets
+from qcn.export.bundle import Batch
+from qcn.export.bundle.manifest import BUNDLE
+from qcn.export.tensorrt.config import BuildRequest, Fleet
+from qcn.export.tensorrt.find import FLAVOURS
+from qcn.export.triton.batching import Latencies
+from qcn.names import PRECISIONS, OperationPrecision, Precision
+
+FORMATS = ("native", "torchscript", "pt2", "onnx", "trt", "web", "triton", "openvino", "executorch")
+ROUTINGS = ("unrolled", "fused")
+# What people ask for that there is not, and what there is instead.
+WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
+OTHER_FORMATS = {
+    **dict.fromkeys(("tflite", "litert", "coreml", "ncnn"), WITHOUT_GPU),
+    **dict.fromkeys(("pte", "xnnpack", "mobile"), "phones run --format executorch"),
+    **dict.fromkeys(("ir", "vino", "intel"), "OpenVINO's IR is --format openvino"),
+    **dict.fromkeys(("tfjs", "wasm", "webassembly", "html", "browser"), "a browser runs --format web"),
+    **dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
+    **dict.fromkeys(("onnxruntime", "ort"), "ONNX Runtime runs --format onnx"),
+    **dict.fromkeys(("tritonserver", "serving", "server"), "a server's model repository is --format triton"),
+    **dict.fromkeys(("pytorch", "pt", "torch", "ts", "jit", "libtorch"), "torch runs --format torchscript and pt2"),
+    **dict.fromkeys(("safetensors", "libqcn", "c", "cpp"), "the weights for libqcn, in C and C++, are --format native"),
+}
+OTHER_PRECISIONS = {
+    "int8": "int8 needs images to choose its scales by: `qcn calibrate` makes such a bundle",
+    **dict.fromkeys(("int4", "fp8", "uint8"), "the smallest are --precision fp16, and int8 by `qcn calibrate`"),
+    **dict.fromkeys(("half", "float16", "16"), "half precision is --precision fp16"),
+    **dict.fromkeys(("single", "float32", "float", "32"), "single precision is --precision fp32"),
+    "bfloat16": "it is --precision bf16 here",
+}
+OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first whose convolutions know bfloat16
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make; the fields are the options of `qcn export`.
+
+    target_tensorrt   the TensorRT version of the target, where that is known
+    host              what ssh knows the target by
+    """
+
+    formats: tuple[str, ...] = ("onnx",)
+    precision: Precision = "fp32"
+    batch: Batch = Batch(1, 8, 64)  # noqa: RUF009 (frozen)
+    routing: str = "unrolled"
+    opset: int | None = None
+    every_layer: bool = False
+    checkpoint: str = "best"
+    target: str = "this"
+    target_tensorrt: str | None = None
+    host: str = "device"
+    tensorrt: str | None = None
+    tf32: bool = False
+    optimization: int | None = None
+    workspace: int | None = None
+    fleet: Fleet = Fleet()  # noqa: RUF009 (frozen)
+    beside: Path | None = None
+    benchmark: Latencies | None = None
+    public_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.formats:
+            if name not in (*FORMATS, "all"):
+                raise unknown_name("format", name, (*FORMATS, "all"), OTHER_FORMATS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS, OTHER_PRECISIONS)
+        if self.routing not in ROUTINGS:
+            raise unknown_name("routing", self.routing, ROUTINGS)
+        if self.opset is not None and self.opset < OLDEST_OPSET:
+            raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
+        if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
+            raise UsageError(f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older convolutions lack it")
+        targets.target(self.target, self.target_tensorrt)
+        if self.tensorrt is not None and self.tensorrt not in FLAVOURS:
+            raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
+        if self.fleet.version_compatible and self.routing == "fused":
+            raise UsageError(
+                "--version-compatible goes with --routing unrolled: the plugin of fused routing belongs to one version"
+            )
+        self.engine()
+
+    def opset_of(self, precision: OperationPrecision) -> int:
+        """The opset of a graph in this precision."""
+        return self.opset or (BF16_OPSET if precision == "bf16" else OLDEST_OPSET)
+
+    def engine(
+        self, timing_cache: Path | None = None, sm: int | None = None, precision: OperationPrecision | None = None
+    ) -> BuildRequest:
+        """The engine that this asks for, in this precision or another."""
+        return BuildRequest(
+            precision or self.precision,
+            self.batch,
+            tf32=self.tf32,
+            optimization=self.optimization,
+            workspace=self.workspace,
+            timing_cache=timing_cache,
+            sm=sm,
+            fleet=self.fleet,
+        )
+
+    def command(self, format: str, calibrated: bool = False) -> str:
+        """The command that asks for the same of a bundle; a `calibrated` one has its own precision."""
+        valued: dict[str, object] = {"--format": format}
+        valued |= {"--precision": self.precision} if not calibrated else {}
+        switches = {"--every-layer": self.every_layer}
+        if format in ("onnx", "trt", "triton", "openvino", "executorch"):
+            valued |= {"--batch": self.batch, "--opset": self.opset}
+            valued |= {"--routing": self.routing} if self.routing != "unrolled" else {}
+        if format == "trt":
+            valued |= {"--optimization": self.optimization, "--workspace": self.workspace}
+            switches |= {"--tf32": self.tf32}
+            switches |= {f"--{name.replace('_', '-')}": True for name in self.fleet.asked}
+        if format == "web":
+            valued |= {"--beside": self.beside and shlex.quote(str(self.beside))}
+        if format == "triton":
+            valued |= {"--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file))}
+        given = [f"{option} {value}" for option, value in valued.items() if value is not None]
+        return " ".join(("qcn export", BUNDLE, *given, *(option for option, on in switches.items() if on)))

@@ -1,0 +1,91 @@
+"""Begin a run, or go on with one: alone in its folder, and in step with the other processes of a distributed run."""
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from qcn.data import find, read
+from qcn.data.imageset import Splits
+from qcn.data.spec import Dataset
+from qcn.devices import pick_device
+from qcn.distributed import barrier, first_process, process_group, rank, world_size
+from qcn.errors import UsageError, unknown_name
+from qcn.files import alone_in
+from qcn.names import RUN
+from qcn.text import command_line
+from qcn.train.loop import Training
+from qcn.train.record import Quantised, Run, load_run
+from qcn.train.settings import Settings, for_images
+from qcn.zoo import MODELS
+
+
+def train(
+    settings: Settings,
+    data_dir: Path,
+    out: Path,
+    device: str = "auto",
+    quantised: Quantised | None = None,
+    given: Collection[str] = ("batch_size", "epochs"),
+) -> Run:
+    """Train a network from scratch into the folder `out`; returns the finished run's record.
+
+    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
+    `given` are changed where there are few images (`for_images`).
+    """
+    with _alone_in(out):
+        if (out / RUN).exists():
+            raise UsageError(
+                f"{out} holds a run already: continue it with "
+                f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
+            )
+        if settings.model not in MODELS:
+            raise unknown_name("model", settings.model, MODELS)
+        chosen = pick_device(device)
+        dataset = find(settings.dataset, settings.stored)
+        if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
+            settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
+        with process_group(chosen):
+            splits = load_once(dataset, data_dir)
+            settings = for_images(settings, len(splits.train), given, world_size())
+            return Training(settings, splits, out, chosen, dataset, quantised).run()
+
+
+def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
+    """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped.
+
+    With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
+    """
+    load_run(out)  # what is no run is left as it is, without a lock
+    with _alone_in(out):
+        run = load_run(out)
+        if epochs is not None:
+            run = _lengthened(run, out, epochs)
+        chosen = pick_device(device)
+        with process_group(chosen):
+            dataset = run.dataset()
+            settings = replace(run.settings, init=None)  # its weights are in the checkpoint, and it may be gone
+            training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
+            training.restore(run)
+            return training.run()
+
+
+def _lengthened(run: Run, out: Path, epochs: int) -> Run:
+    if epochs <= run.progress.epoch:
+        raise UsageError(f"{out} has {run.progress.epoch} epochs behind it: --epochs must be more, not {epochs}")
+    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None)
+
+
+def _alone_in(out: Path) -> AbstractContextManager[None]:
+    """Of several processes, the first one writes, and keeps the folder for this run."""
+    return alone_in(out) if first_process() else nullcontext()
+
+
+def load_once(dataset: Dataset, data_dir: Path) -> Splits:
+    """Load a data set, process 0 first, so that it is rendered, unpacked or read only once."""
+    if rank() > 0:
+        barrier()
+    splits = read(dataset, data_dir)
+    if rank() == 0:
+        barrier()
+    return splits
