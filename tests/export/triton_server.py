@@ -94,6 +94,8 @@ def serving(models: Path, folder: Path, *options: str) -> Iterator[Server]:
     command = [str(triton / "bin" / "tritonserver"), f"--model-repository={models}", f"--backend-directory={backends}"]
     command += [f"--http-port={http}", f"--grpc-port={grpc}", "--allow-metrics=false", "--exit-timeout-secs=5"]
     command += ["--exit-on-error=false", "--disable-auto-complete-config", *options]
+    # 30 s are too few for a Python that imports ONNX Runtime while other tests run.
+    command += [f"--backend-config={name},stub-timeout-seconds=120" for name in ("python", "onnxruntime")]
     log = folder / "tritonserver.log"
     with log.open("wb") as said:
         process = subprocess.Popen(
