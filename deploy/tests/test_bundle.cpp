@@ -110,10 +110,10 @@ void manifests() {
 void safetensors() {
   const qcn::TensorFile file(networks::bytes(kWeights), qcn::kWeightsSchema);
   check(file.at("capsules1.rotation").count() == 324 && file.all().size() == 24, "tensors are read");
-  check(file.floats("classes.beta_u", {3}) != nullptr, "floats are read");
-  const string shape = refused("another shape", QCN_BAD_BUNDLE, [&] { file.floats("classes.beta_u", {4}); });
+  check(file.array<float>("classes.beta_u", {3}) != nullptr, "floats are read");
+  const string shape = refused("another shape", QCN_BAD_BUNDLE, [&] { file.array<float>("classes.beta_u", {4}); });
   check(contains(shape, "[4], not F32 [3]"), shape);
-  refused("another type", QCN_BAD_BUNDLE, [&] { file.doubles("classes.beta_u", {3}); });
+  refused("another type", QCN_BAD_BUNDLE, [&] { file.array<double>("classes.beta_u", {3}); });
   refused("no such array", QCN_BAD_BUNDLE, [&] { file.at("none"); });
 
   const auto with = [](const string& entries, std::size_t data) {

@@ -57,8 +57,8 @@ class Builder {
     stored_[0].planar = kImages;
     copy_where_read(0);
     for (const program::Operation& operation : program_.operations) {
-      plan_.runs.push_back({operation.name, "", program::name(operation.precision), "fp32", "plain loops"});
-      std::visit([&](const auto& body) { add(operation.name, body); }, operation.body);
+      plan_.runs.push_back({operation.name, "", program::name(operation.precision), "", ""});
+      std::visit([&](const auto& body) { add(body); }, operation.body);
     }
     plan_.activation = *stored_[program_.activation].planar;
     if (program_.pose) plan_.pose = *stored_[*program_.pose].planar;
@@ -109,6 +109,7 @@ class Builder {
     return whole_lines((packed_integer_bytes(integers) + 3) / 4) * sizeof(float);
   }
 
+  // Says how the operation that is being added runs.
   void runs(const char* op, const char* ran, const char* kernel) {
     plan_.runs.back().op = op, plan_.runs.back().ran = ran, plan_.runs.back().kernel = kernel;
   }
@@ -136,21 +137,15 @@ class Builder {
 
   Place take(size_t floats) {
     const Place place = plan_.image_floats;
-    // Neither sum can overflow: sides and borders are at most 2^16 (program.cpp).
+    // Neither sum can overflow: sides and borders are at most Json::kMaxSize.
     plan_.image_floats += whole_lines(floats);
     if (plan_.image_floats > program::kMostFloats) {
       throw Error(QCN_BAD_BUNDLE, "this network cannot be run: an image would take more than 4 GiB of memory");
     }
     return place;
   }
-  Place take_planar(Stored& s) {
-    s.planar = take(s.map.height * s.map.width * s.map.channels);
-    return *s.planar;
-  }
-  Place take_features(Stored& s) {
-    s.features = take(image_floats(s.map));
-    return *s.features;
-  }
+  Place take_planar(Stored& s) { return *(s.planar = take(s.map.height * s.map.width * s.map.channels)); }
+  Place take_features(Stored& s) { return *(s.features = take(image_floats(s.map))); }
   Place take_bytes(const Map& map) {
     const size_t floats = (image_floats(byte_map(map)) + 3) / 4;
     plan_.byte_maps.push_back({take(floats), floats});
@@ -185,7 +180,7 @@ class Builder {
 
   // ---- operations ----
 
-  void add(const std::string&, const program::Affine& affine) {
+  void add(const program::Affine& affine) {
     Stored& out = stored_[affine.out];
     const auto [from, in_strides] = read_either(stored_[affine.in]);
     const auto [to, planar] = take_either(out);
@@ -196,7 +191,7 @@ class Builder {
     copy_where_read(affine.out);
   }
 
-  void add(const std::string&, const program::Pool& pool) {
+  void add(const program::Pool& pool) {
     Stored& out = stored_[pool.out];
     const auto [from, in_strides] = read_either(stored_[pool.in]);
     const auto [to, planar] = take_either(out);
@@ -206,7 +201,7 @@ class Builder {
     copy_where_read(pool.out);
   }
 
-  void add(const std::string&, const program::Convolution& operation) {
+  void add(const program::Convolution& operation) {
     if (operation.integer_bias) return add_integers(operation);
     runs("convolution", "fp32", qcn_instruction_set());
     Stored& out = stored_[operation.out];
@@ -256,7 +251,7 @@ class Builder {
   }
 
   // A convolution of one pixel, whose channels are all numbers of the input.
-  void add(const std::string&, const program::Linear& linear) {
+  void add(const program::Linear& linear) {
     Stored& out = stored_[linear.out];
     const Map in{1, 1, program::count(program_.shapes[linear.in]), 0};
     const Place to = take_planar(out);
@@ -271,24 +266,12 @@ class Builder {
     if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, to});
   }
 
-  void add(const std::string& name, const program::Route& route) {
-    const auto small = [](size_t size) { return static_cast<int>(size); };  // no size exceeds 2^16 (program.cpp)
+  void add(const program::Route& route) {
     Stored &pose = stored_[route.out_pose], &activation = stored_[route.out_activation];
-    const Map &in = stored_[route.activation].map, &out = activation.map;
     RouteStep step{};
-    step.name = name;
-    step.height = out.height, step.width = out.width;
-    step.shape = {1,
-                  small(in.channels),
-                  small(in.height),
-                  small(in.width),
-                  small(route.window_height),
-                  small(route.window_width),
-                  small(route.stride),
-                  small(out.channels),
-                  small(route.iterations),
-                  route.shared ? 1 : 0,
-                  route.unit ? 1 : 0};
+    step.name = plan_.runs.back().name;
+    step.height = activation.map.height, step.width = activation.map.width;
+    step.shape = program_.routing_shape(route);
     if (route.half) {
       Memory& memory = rotations_.emplace_back();
       void* prepared = memory.get(qcn_routing_half_bytes(&step.shape));
