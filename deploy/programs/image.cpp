@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 
@@ -35,6 +36,17 @@ bool is_picture_name(const std::string& path) {
   for (char& c : ending) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   const auto known = {".pgm", ".ppm", ".pnm", ".pam", ".png", ".jpg", ".jpeg"};
   return std::find(known.begin(), known.end(), ending) != known.end();
+}
+
+std::vector<std::string> pictures_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (is_picture_name(entry.path().string())) files.push_back(entry.path().string());
+  }
+  if (error) throw std::runtime_error(folder + ": " + error.message());
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 Picture grey(Picture picture) {

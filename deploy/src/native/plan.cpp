@@ -201,69 +201,61 @@ class Builder {
     copy_where_read(pool.out);
   }
 
-  void add(const program::Convolution& operation) {
-    if (operation.integer_bias) return add_integers(operation);
-    runs("convolution", "fp32", qcn_instruction_set());
-    Stored& out = stored_[operation.out];
-    const auto [to, planar] = take_either(out);
-    ConvolutionStep step{{{}, operation.sources.size(), out.map, planar, operation.ending, nullptr}, {}, to};
-    Given given{plan_.steps.size(), {}, operation.bias, {}, nullptr};
-    for (size_t s = 0; s < operation.sources.size(); ++s) {
-      const auto& source = operation.sources[s];
-      step.convolution.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
-      step.in[s] = *stored_[source.in].features;
-      given.weights[s] = source.weight;
-    }
-    plan_.steps.push_back(step);
-    given_.push_back(given);
-    copy_where_read(operation.out);
-  }
+  // What a convolution reads and makes. In int8 it reads bytes, and makes bytes of this scale unless it is 0.
+  struct Ends {
+    Place in[2] = {}, out = 0;
+    float out_scale = 0;
+  };
 
-  void add_integers(const program::Convolution& operation) {
-    runs("convolution", "int8", integer_instruction_set());
-    Stored& out = stored_[operation.out];
-    IntegerStep step{{{{}, operation.sources.size(), out.map, false, operation.ending, nullptr}, nullptr, 0}, {}, 0};
-    if (out.only_bytes()) {
-      step.convolution.out_scale = *out.scales.begin();
-      step.out = out.bytes[step.convolution.out_scale] = take_bytes(out.map);
+  void add_convolution(const char* op, const Convolution& shape, const Ends& ends, Given given) {
+    given.step = plan_.steps.size();
+    if (given.integer_bias) {
+      runs(op, "int8", integer_instruction_set());
+      plan_.steps.push_back(IntegerStep{{shape, nullptr, ends.out_scale}, {ends.in[0], ends.in[1]}, ends.out});
     } else {
-      std::tie(step.out, step.convolution.shape.planar) = take_either(out);
+      runs(op, "fp32", qcn_instruction_set());
+      plan_.steps.push_back(ConvolutionStep{shape, {ends.in[0], ends.in[1]}, ends.out});
     }
-    Given given{plan_.steps.size(), {}, nullptr, {}, operation.integer_bias};
-    for (size_t s = 0; s < operation.sources.size(); ++s) {
-      const auto& source = operation.sources[s];
-      step.convolution.shape.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
-      step.in[s] = stored_[source.in].bytes.at(source.integers.input_scale);
-      given.integers[s] = source.integers;
-    }
-    plan_.steps.push_back(step);
     given_.push_back(given);
-    if (!out.only_bytes()) copy_where_read(operation.out);
   }
 
-  void add_integers(const program::Linear& linear, const Map& in, const Stored& out, Place to) {
-    runs("linear", "int8", integer_instruction_set());
-    const Place bytes = take_bytes(in);
-    plan_.steps.push_back(QuantiseStep{in, linear.integers.input_scale, *stored_[linear.in].planar, bytes});
-    given_.push_back({plan_.steps.size(), {}, nullptr, {linear.integers, {}}, linear.integer_bias});
-    plan_.steps.push_back(
-        IntegerStep{{{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, nullptr, 0}, {bytes, 0}, to});
+  void add(const program::Convolution& operation) {
+    Stored& out = stored_[operation.out];
+    Convolution shape{{}, operation.sources.size(), out.map, false, operation.ending, nullptr};
+    Ends ends;
+    Given given{0, {}, operation.bias, {}, operation.integer_bias};
+    const bool makes_bytes = operation.integer_bias && out.only_bytes();
+    if (makes_bytes) {
+      ends.out_scale = *out.scales.begin();
+      ends.out = out.bytes[ends.out_scale] = take_bytes(out.map);
+    } else {
+      std::tie(ends.out, shape.planar) = take_either(out);
+    }
+    for (size_t s = 0; s < operation.sources.size(); ++s) {
+      const auto& source = operation.sources[s];
+      const Stored& in = stored_[source.in];
+      shape.sources[s] = {in.map, source.kernel, source.stride, source.padding};
+      ends.in[s] = source.weight ? *in.features : in.bytes.at(source.integers.input_scale);
+      given.weights[s] = source.weight, given.integers[s] = source.integers;
+    }
+    add_convolution("convolution", shape, ends, given);
+    if (!makes_bytes) copy_where_read(operation.out);
   }
 
   // A convolution of one pixel, whose channels are all numbers of the input.
   void add(const program::Linear& linear) {
     Stored& out = stored_[linear.out];
     const Map in{1, 1, program::count(program_.shapes[linear.in]), 0};
-    const Place to = take_planar(out);
+    const Convolution shape{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr};
+    Ends ends{{*stored_[linear.in].planar, 0}, take_planar(out), 0};
     if (linear.integer_bias) {
-      add_integers(linear, in, out, to);
-    } else {
-      runs("linear", "fp32", qcn_instruction_set());
-      given_.push_back({plan_.steps.size(), {linear.weight, nullptr}, linear.bias, {}, nullptr});
-      plan_.steps.push_back(ConvolutionStep{
-          {{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, {*stored_[linear.in].planar, 0}, to});
+      const Place bytes = take_bytes(in);
+      plan_.steps.push_back(QuantiseStep{in, linear.integers.input_scale, ends.in[0], bytes});
+      ends.in[0] = bytes;
     }
-    if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, to});
+    add_convolution("linear", shape, ends,
+                    {0, {linear.weight, nullptr}, linear.bias, {linear.integers, {}}, linear.integer_bias});
+    if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, ends.out});
   }
 
   void add(const program::Route& route) {
