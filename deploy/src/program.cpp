@@ -1,15 +1,11 @@
 #include "program.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "error.h"
-#include "half.h"
-#include "json.h"
+#include "program_entries.h"
 #include "text.h"
 
 namespace qcn::program {
@@ -19,15 +15,9 @@ using std::size_t;
 using std::string;
 using std::to_string;
 
-string text(const Shape& shape) {
-  string all;
-  for (const size_t size : shape) all += (all.empty() ? "" : ", ") + to_string(size);
-  return "[" + all + "]";
-}
-
-class Reader {
+class Reader : Entries {
  public:
-  explicit Reader(Program& program) : program_(program) {}
+  explicit Reader(Program& program) : Entries(program) {}
 
   void read(const Json& json) {
     json.check_entries({"input", "operations", "outputs"}, "the program");
@@ -41,78 +31,12 @@ class Reader {
   }
 
  private:
-  // ---- entries of the operation that is read ----
-
-  const Json& entry(const char* key) const { return now_->at(key, what_); }
-  [[noreturn]] void wrong(const string& why) const { refuse_bundle(what_ + ": " + why); }
-  string what(const char* key) const { return what_ + ": " + key; }
-
-  const string& word(const char* key) const { return entry(key).text(what(key)); }
-  const JsonList& list(const char* key) const { return entry(key).list(what(key)); }
-  size_t size(const char* key, int most = Json::kMaxSize) const {
-    return static_cast<size_t>(entry(key).size(what(key), 1, most));
-  }
-  Shape sizes(const char* key, int least = 1) const {
-    const std::vector<int> found = entry(key).sizes(what(key), least);
-    return {found.begin(), found.end()};
-  }
-  Ending ending(bool linear) const {
-    const string& found = word("ending");
-    if (found == "none") return Ending::kNone;
-    if (found == "relu") return Ending::kRelu;
-    if (found == "sigmoid") return Ending::kSigmoid;
-    if (found == "softmax" && linear) return Ending::kSoftmax;
-    wrong("ending must be none, relu, sigmoid or, of a linear operation, softmax, not " + quoted(found));
-  }
-  template <typename T = float>
-  const T* array(const string& name, const Shape& shape) {
-    used_.insert(name);
-    return program_.weights->array<T>(name, std::vector<std::int64_t>(shape.begin(), shape.end()));
-  }
-
-  Value value(const Json& json, const char* key) const {
-    const string& name = json.text(what(key));
-    const auto found = values_.find(name);
-    if (found == values_.end()) wrong(string(key) + " is " + quoted(name) + ", which nothing before it makes");
-    return found->second;
-  }
-  Value value(const char* key) const { return value(entry(key), key); }
-  const Shape& shape(Value v) const { return program_.shapes[v]; }
-
-  // [channels, height, width] of a value.
-  Shape map(Value v, const char* key) const {
-    if (shape(v).size() != 3) wrong(string(key) + " must be [channels, height, width], not " + text(shape(v)));
-    return shape(v);
-  }
-  size_t steps(size_t side, size_t window, size_t stride) const {
-    if (window > side) wrong("a window of " + to_string(window) + " does not fit into " + to_string(side));
-    return (side - window) / stride + 1;
-  }
-
-  Value add_value(const string& name, const Shape& made) {
-    if (count(made) > kMostFloats) wrong(text(made) + " would take more than 4 GiB of memory per image");
-    if (!values_.emplace(name, program_.shapes.size()).second)
-      refuse_bundle("the program makes " + quoted(name) + " twice");
-    program_.shapes.push_back(made);
-    return program_.shapes.size() - 1;
-  }
-  // The value that the operation makes, of the shape that follows from its inputs, and that must be written.
-  Value made(const Shape& follows) {
-    check_shape(follows);
-    return add_value(name_, follows);
-  }
-  void check_shape(const Shape& follows) const {
-    if (sizes("shape") != follows) wrong("its shape is given as " + text(sizes("shape")) + ", but is " + text(follows));
-  }
-
-  // ---- the parts of a program ----
-
   void read_input(const Json& json) {
     now_ = &json, what_ = "the program's input";
     json.check_entries({"name", "shape"}, what_);
     if (word("name") != "image") wrong("its name must be 'image'");
     const Shape image = sizes("shape");
-    if (image.size() != 3) wrong("its shape must be [channels, height, width], not " + text(image));
+    if (image.size() != 3) wrong("its shape must be [channels, height, width], not " + shape_text(image));
     add_value("image", image);
     program_.signature.channels = static_cast<int>(image[0]);
     program_.signature.height = static_cast<int>(image[1]);
@@ -160,44 +84,9 @@ class Reader {
           ", but libqcn's CPU kernels in fp32, a convolution or linear also in int8, a route also in fp16");
   }
 
-  // ---- operations in int8 ----
-
   std::vector<std::string_view> scales() const {
     if (precision_ != Precision::kInt8) return {};
     return {"weight_scales", "input_scales"};
-  }
-
-  float scale(double found, const string& of) const {
-    const auto single = static_cast<float>(found);
-    if (!(single > 0) || !std::isfinite(single) || static_cast<double>(single) != found) {
-      wrong(of + " must be a positive float32 number, not " + to_string(found));
-    }
-    return single;
-  }
-
-  // The weight of one input, of the shape `of`, and its scales.
-  Integers integers(const string& weight, const Shape& of, size_t input, size_t inputs) {
-    const JsonList &named = list("weight_scales"), &given = list("input_scales");
-    if (named.size() != inputs || given.size() != inputs) wrong("there must be two scales for each input");
-    Integers made{};
-    made.weight = array<std::int8_t>(weight, of);
-    made.weight_scale = array(named[input].text(what("weight_scales")), {of[0]});
-    for (size_t i = 0; i < of[0]; ++i) scale(static_cast<double>(made.weight_scale[i]), "a scale of its weights");
-    made.input_scale = scale(given[input].real(what("input_scales")), "input_scales");
-    return made;
-  }
-
-  // No weight is -128, and no sum leaves int32. `taps`: of a channel that is made.
-  void check_sums(const Integers& of, size_t channels, size_t taps, const std::int32_t* bias) const {
-    for (size_t i = 0; i < channels; ++i) {
-      std::int64_t most = bias ? std::abs(static_cast<std::int64_t>(bias[i])) : 0;
-      for (size_t t = 0; t < taps; ++t) {
-        const int weight = of.weight[i * taps + t];
-        if (weight < -127) wrong("a weight is -128: they go from -127 to 127");
-        most += 128 * std::abs(weight);
-      }
-      if (most > std::numeric_limits<std::int32_t>::max()) wrong("its sums may be too large for int32");
-    }
   }
 
   Affine affine() {
@@ -236,7 +125,7 @@ class Reader {
       if (int8) c.sources[s].integers = integers(name, expected, s, inputs.size());
       const Shape made = {out, steps(of[1] + 2 * paddings[s], kernel, strides[s]),
                           steps(of[2] + 2 * paddings[s], kernel, strides[s])};
-      if (s == 1 && made != follows) wrong("its two parts are " + text(follows) + " and " + text(made));
+      if (s == 1 && made != follows) wrong("its two parts are " + shape_text(follows) + " and " + shape_text(made));
       follows = made;
     }
     if (int8) {
@@ -271,7 +160,7 @@ class Reader {
     Linear l{};
     l.in = value("input");
     const Shape units = sizes("shape");
-    if (units.size() != 1) wrong("its shape must be [units], not " + text(units));
+    if (units.size() != 1) wrong("its shape must be [units], not " + shape_text(units));
     const size_t inputs = count(shape(l.in));
     if (int8) {
       l.integers = integers(word("weight"), {units[0], inputs}, 0, 1);
@@ -299,10 +188,10 @@ class Reader {
     const Shape of = map(r.activation, "activation"), window = sizes("window"), given = sizes("shape");
     const Shape together = {3 * of[0], of[1], of[2]}, apart = {of[0], 3, of[1], of[2]};
     if (shape(r.pose) != together && shape(r.pose) != apart) {
-      wrong("poses of " + text(shape(r.pose)) + " do not fit activations of " + text(of));
+      wrong("poses of " + shape_text(shape(r.pose)) + " do not fit activations of " + shape_text(of));
     }
-    if (window.size() != 2) wrong("window must be [height, width], not " + text(window));
-    if (given.size() != 3) wrong("its shape must be [parents, height, width], not " + text(given));
+    if (window.size() != 2) wrong("window must be [height, width], not " + shape_text(window));
+    if (given.size() != 3) wrong("its shape must be [parents, height, width], not " + shape_text(given));
     const size_t parents = given[0];
     if (parents > QCN_ROUTING_MAX_PARENTS) {
       wrong("it has " + to_string(parents) + " parents; at most " + to_string(QCN_ROUTING_MAX_PARENTS) +
@@ -323,36 +212,15 @@ class Reader {
     return r;
   }
 
-  // Rotors (w, x, y, z) in float16 as matrices: those of the rotors, normalised, times `scale`. qcn/quaternion.py.
-  const float* turned(const string& name, const Shape& of) {
-    const std::uint16_t* halves = array<std::uint16_t>(name, of);
-    const float scaled = scale(entry("scale").real(what("scale")), "scale");
-    auto made = std::make_shared<std::vector<float>>();
-    made->reserve(count(of) / 4 * 9);
-    for (size_t i = 0; i < count(of); i += 4) {
-      float q[4], square = 0;
-      for (size_t k = 0; k < 4; ++k) q[k] = float_of_half(halves[i + k]);
-      for (const float part : q) square += part * part;
-      if (!(square > 0) || !std::isfinite(square)) wrong("the array " + quoted(name) + " has a rotor of no length");
-      const float length = std::sqrt(square), w = q[0] / length, x = q[1] / length, y = q[2] / length,
-                  z = q[3] / length;
-      for (const float one : {1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),  //
-                              2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),  //
-                              2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)}) {
-        made->push_back(one * scaled);
-      }
-    }
-    program_.rotations.push_back(made);
-    return made->data();
-  }
-
   Value read_output(const Json& json, const char* name, const Shape& expected) {
     now_ = &json, what_ = string("the program's output '") + name + "'";
     json.check_entries({"name", "value", "shape"}, what_);
     if (word("name") != name) wrong("it is named " + quoted(word("name")));
     const Value found = value("value");
-    if (sizes("shape") != expected) wrong("its shape must be " + text(expected) + ", not " + text(sizes("shape")));
-    if (count(shape(found)) != count(expected)) wrong(text(shape(found)) + " cannot be read as " + text(expected));
+    if (sizes("shape") != expected)
+      wrong("its shape must be " + shape_text(expected) + ", not " + shape_text(sizes("shape")));
+    if (count(shape(found)) != count(expected))
+      wrong(shape_text(shape(found)) + " cannot be read as " + shape_text(expected));
     return found;
   }
 
@@ -363,7 +231,7 @@ class Reader {
     }
     now_ = &outputs[0], what_ = "the program's output 'activation'";
     const Shape classes = sizes("shape");
-    if (classes.size() != 1) wrong("its shape must be [classes], not " + text(classes));
+    if (classes.size() != 1) wrong("its shape must be [classes], not " + shape_text(classes));
     program_.activation = read_output(outputs[0], "activation", classes);
     program_.signature.classes = static_cast<int>(classes[0]);
     if (outputs.size() == 1) return;
@@ -371,12 +239,8 @@ class Reader {
     program_.signature.poses = true;
   }
 
-  Program& program_;
-  const Json* now_ = nullptr;  // what is being read,
-  string what_, name_;         // what to call it in a message, and its name
-  std::map<string, Value> values_;
-  Precision precision_ = Precision::kFp32;
-  std::set<string> operations_, used_;
+  Precision precision_ = Precision::kFp32;  // of the operation that is being read
+  std::set<string> operations_;             // their names
 };
 
 }  // namespace

@@ -26,12 +26,6 @@ std::int64_t bytes_of_type(const std::string& type) {
   refuse_bundle("it has arrays of an unknown type, " + quoted(type));
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t side : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(side);
-  return text + "]";
-}
-
 struct Place {
   std::int64_t begin, end;
   std::string name;

@@ -307,13 +307,11 @@ void test_planted_faults() {
 
 void test_name() {
   const Loaded loaded(networks::bare(false, 2, 10));
-  qcn_set_threads(3);
-  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 3 threads", loaded.backend->name());
-  qcn_set_threads(1);
-  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 1 thread", loaded.backend->name());
-  qcn_set_threads(3000);
-  check(loaded.backend->name() == string("native, ") + qcn_instruction_set() + ", 1024 threads",
-        loaded.backend->name());
+  const string name = string("native, ") + qcn_instruction_set() + ", ";
+  for (const auto& [threads, says] : {std::pair{3, "3 threads"}, {1, "1 thread"}, {3000, "1024 threads"}}) {
+    qcn_set_threads(threads);
+    check(loaded.backend->name() == name + says, loaded.backend->name());
+  }
   for (const int threads : {0, -3000}) {  // one per core
     qcn_set_threads(threads);
     check(!contains(loaded.backend->name(), "1024"), loaded.backend->name());
