@@ -1,6 +1,7 @@
 """libqcn's native backend answers as the trained networks do, by its C interface and from bundles as export makes them.
 
-What needs no trained network (every operation, threads, refusals, memory) is in deploy/tests/test_native.cpp.
+What needs no trained network is in deploy/tests: test_native.cpp (every operation, threads, memory), test_programs.cpp
+(refusals).
 """
 
 from dataclasses import replace

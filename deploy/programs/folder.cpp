@@ -1,6 +1,4 @@
 // A folder of pictures instead of a camera: for tests and for recordings.
-#include <algorithm>
-#include <filesystem>
 #include <stdexcept>
 #include <vector>
 
@@ -13,14 +11,8 @@ using qcn_programs::Picture;
 
 class Folder : public Frames {
  public:
-  Folder(const std::string& folder, bool grey) : grey_(grey) {
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-      if (qcn_programs::is_picture_name(entry.path().string())) files_.push_back(entry.path().string());
-    }
-    if (error) throw std::runtime_error(folder + ": " + error.message());
+  Folder(const std::string& folder, bool grey) : grey_(grey), files_(qcn_programs::pictures_in(folder)) {
     if (files_.empty()) throw std::runtime_error(folder + ": there are no pictures in it");
-    std::sort(files_.begin(), files_.end());
   }
 
   std::optional<Frame> next(const volatile std::sig_atomic_t& stop) override {

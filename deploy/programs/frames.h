@@ -1,6 +1,6 @@
 // Frames for camera.cpp: from a camera, or from a folder of pictures instead.
-#ifndef QCN_EXAMPLES_FRAMES_H
-#define QCN_EXAMPLES_FRAMES_H
+#ifndef QCN_PROGRAMS_FRAMES_H
+#define QCN_PROGRAMS_FRAMES_H
 
 #include <csignal>
 #include <memory>

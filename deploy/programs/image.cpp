@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <stdexcept>
 
@@ -30,11 +31,30 @@ Picture read_picture(const std::string& path) {
   return parse_picture(bytes.data(), bytes.size());
 }
 
+Picture blank(const char* format, std::size_t width, std::size_t height, int channels, std::size_t row) {
+  if (width > kMaxSide || height > kMaxSide || row * height > kMaxBytes) {
+    throw std::runtime_error(std::string("the ") + format + " has " + std::to_string(width) + "×" +
+                             std::to_string(height) + " pixels, which is too large");
+  }
+  return {static_cast<int>(width), static_cast<int>(height), channels, std::vector<unsigned char>(row * height)};
+}
+
 bool is_picture_name(const std::string& path) {
   std::string ending = path.substr(std::min(path.rfind('.'), path.size()));
   for (char& c : ending) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   const auto known = {".pgm", ".ppm", ".pnm", ".pam", ".png", ".jpg", ".jpeg"};
   return std::find(known.begin(), known.end(), ending) != known.end();
+}
+
+std::vector<std::string> pictures_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (is_picture_name(entry.path().string())) files.push_back(entry.path().string());
+  }
+  if (error) throw std::runtime_error(folder + ": " + error.message());
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 Picture grey(Picture picture) {

@@ -1,4 +1,5 @@
 // Reads JPEG with libjpeg. A build without libjpeg says so when it meets a JPEG.
+#include <memory>
 #include <stdexcept>
 
 #include "image.h"
@@ -76,28 +77,15 @@ int orientation(const jpeg_decompress_struct& jpeg) {
 Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
   jpeg_decompress_struct jpeg{};
   Failure failure{};
-  Picture picture;
-  bool good = begin(jpeg, failure, bytes, size);
-  bool small = false;
-  int up = 1;
-  if (good) {
-    up = orientation(jpeg);
-    picture.width = static_cast<int>(jpeg.output_width);
-    picture.height = static_cast<int>(jpeg.output_height);
-    picture.channels = jpeg.output_components;
-    const std::size_t row = std::size_t{jpeg.output_width} * static_cast<std::size_t>(jpeg.output_components);
-    small = jpeg.output_width <= kMaxSide && jpeg.output_height <= kMaxSide && row * jpeg.output_height <= kMaxBytes;
-    if (small) {
-      picture.pixels.resize(row * jpeg.output_height);
-      good = finish(jpeg, failure, picture.pixels.data(), row);
-    }
-  }
-  jpeg_destroy_decompress(&jpeg);
-  if (!good) throw std::runtime_error(std::string("the JPEG cannot be read: ") + failure.message);
-  if (!small) {
-    throw std::runtime_error("the JPEG has " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
-                             " pixels, which is too large");
-  }
+  const std::unique_ptr<jpeg_decompress_struct, void (*)(j_decompress_ptr)> owner(&jpeg, jpeg_destroy_decompress);
+  const auto require = [&](bool good) {
+    if (!good) throw std::runtime_error(std::string("the JPEG cannot be read: ") + failure.message);
+  };
+  require(begin(jpeg, failure, bytes, size));
+  const std::size_t row = std::size_t{jpeg.output_width} * static_cast<std::size_t>(jpeg.output_components);
+  Picture picture = blank("JPEG", jpeg.output_width, jpeg.output_height, jpeg.output_components, row);
+  const int up = orientation(jpeg);  // before `finish`, which frees the markers
+  require(finish(jpeg, failure, picture.pixels.data(), row));
   return turned(std::move(picture), up);
 }
 

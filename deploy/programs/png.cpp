@@ -78,31 +78,23 @@ bool finish(png_structp png, png_infop info, Source& source, unsigned char** row
 
 Picture parse_png(const unsigned char* bytes, std::size_t size) {
   Source source{bytes, size, {}, "there is no memory"};
-  png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, on_error, on_warning);
-  png_infop info = png ? png_create_info_struct(png) : nullptr;
-  Picture picture;
+  struct Owner {
+    png_structp png;
+    png_infop info;
+    ~Owner() { png_destroy_read_struct(&png, &info, nullptr); }
+  } owner{png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, on_error, on_warning), nullptr};
+  png_structp png = owner.png;
+  png_infop info = owner.info = png ? png_create_info_struct(png) : nullptr;
+  const auto require = [&](bool good) {
+    if (!good) throw std::runtime_error(std::string("the PNG cannot be read: ") + source.message);
+  };
+  require(info && begin(png, info, source));
+  const std::size_t height = png_get_image_height(png, info), row = png_get_rowbytes(png, info);
+  Picture picture = blank("PNG", png_get_image_width(png, info), height, png_get_channels(png, info), row);
   std::vector<unsigned char*> rows;
-  bool small = true;
+  for (std::size_t y = 0; y < height; ++y) rows.push_back(picture.pixels.data() + y * row);
   int orientation = 1;
-  bool good = info && begin(png, info, source);
-  if (good) {
-    const std::size_t width = png_get_image_width(png, info), height = png_get_image_height(png, info);
-    const std::size_t row = png_get_rowbytes(png, info);
-    small = width <= kMaxSide && height <= kMaxSide && row * height <= kMaxBytes;
-    picture.width = static_cast<int>(width), picture.height = static_cast<int>(height);
-    picture.channels = png_get_channels(png, info);
-    if (small) {
-      picture.pixels.resize(row * height);
-      for (std::size_t y = 0; y < height; ++y) rows.push_back(picture.pixels.data() + y * row);
-      good = finish(png, info, source, rows.data(), orientation);
-    }
-  }
-  png_destroy_read_struct(&png, &info, nullptr);
-  if (!good) throw std::runtime_error(std::string("the PNG cannot be read: ") + source.message);
-  if (!small) {
-    throw std::runtime_error("the PNG has " + std::to_string(picture.width) + "×" + std::to_string(picture.height) +
-                             " pixels, which is too large");
-  }
+  require(finish(png, info, source, rows.data(), orientation));
   return turned(std::move(picture), orientation);
 }
 

@@ -35,12 +35,8 @@ std::vector<std::string> with_folders(const std::vector<std::string>& paths) {
       files.push_back(path);
       continue;
     }
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      if (is_picture_name(entry.path().string())) found.push_back(entry.path().string());
-    }
+    const std::vector<std::string> found = pictures_in(path);
     if (found.empty()) throw UsageError("there are no pictures in the folder " + path);
-    std::sort(found.begin(), found.end());
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;

@@ -68,9 +68,8 @@ void require_count(int count) {
 
 LoadRequest load_request(const char* path, const qcn_model_params* given) {
   const qcn_model_params defaults = qcn_model_default_params();
-  const qcn_model_params params = given ? read_structure(given, defaults, 2 * sizeof(std::size_t), "qcn_model_params",
-                                                         "take it from qcn_model_default_params")
-                                        : defaults;
+  const qcn_model_params params =
+      given ? read_structure(given, defaults, "qcn_model_params", "take it from qcn_model_default_params") : defaults;
   const auto refuse = [](const std::string& what, int found, const char* expected) {
     throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: " + what + " is " + std::to_string(found) + ", not " + expected);
   };
@@ -141,26 +140,24 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
   return guarded([&] {
     require(model, "model");
     require(info, "info");
-    qcn::check_size<qcn_model_info>(info->size, 2 * sizeof(std::size_t), "qcn_model_info",
-                                    "set info.size = sizeof info before the call");
-    const qcn::Signature& signature = model->model->manifest.signature;
-    qcn_model_info ours;
-    std::memset(&ours, 0, sizeof ours);
-    ours.size = info->size;
-    ours.name = model->model->manifest.name.c_str();
-    ours.classes = signature.classes;
-    ours.channels = signature.channels;
-    ours.height = signature.height;
-    ours.width = signature.width;
-    ours.backend = model->model->kind;
-    ours.backend_name = model->model->backend_name.c_str();
-    ours.precision = model->model->precision.c_str();
-    ours.max_batch = model->model->backend->max_batch();
-    ours.poses = signature.poses ? 1 : 0;
-    ours.image_height = model->model->manifest.preprocessing.stored.height;
-    ours.image_width = model->model->manifest.preprocessing.stored.width;
-    ours.operations = static_cast<int>(model->model->operations.size());
-    give(ours, info);
+    qcn::check_size<qcn_model_info>(info->size, "qcn_model_info", "set info.size = sizeof info before the call");
+    const qcn::Model& ours = *model->model;
+    const qcn::Signature& signature = ours.manifest.signature;
+    qcn_model_info known;
+    std::memset(&known, 0, sizeof known);
+    known.size = info->size;
+    known.name = ours.manifest.name.c_str();
+    known.classes = signature.classes;
+    known.channels = signature.channels, known.height = signature.height, known.width = signature.width;
+    known.backend = ours.kind;
+    known.backend_name = ours.backend_name.c_str();
+    known.precision = ours.precision.c_str();
+    known.max_batch = ours.backend->max_batch();
+    known.poses = signature.poses ? 1 : 0;
+    known.image_height = ours.manifest.preprocessing.stored.height;
+    known.image_width = ours.manifest.preprocessing.stored.width;
+    known.operations = static_cast<int>(ours.operations.size());
+    give(known, info);
   });
 }
 
@@ -168,7 +165,7 @@ qcn_status qcn_model_operation(const qcn_model* model, int index, qcn_operation*
   return guarded([&] {
     require(model, "model");
     require(operation, "operation");
-    qcn::check_size<qcn_operation>(operation->size, 2 * sizeof(std::size_t), "qcn_operation",
+    qcn::check_size<qcn_operation>(operation->size, "qcn_operation",
                                    "set operation.size = sizeof operation before the call");
     const auto& all = model->model->operations;
     if (index < 0 || static_cast<std::size_t>(index) >= all.size()) {
@@ -193,8 +190,7 @@ qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* 
     require(session, "session");
     const qcn_session_params defaults = qcn_session_default_params();
     const qcn_session_params ours =
-        params ? qcn::read_structure(params, defaults, 2 * sizeof(std::size_t), "qcn_session_params",
-                                     "take it from qcn_session_default_params")
+        params ? qcn::read_structure(params, defaults, "qcn_session_params", "take it from qcn_session_default_params")
                : defaults;
     qcn::ShowLayer show;
     if (ours.layer) {

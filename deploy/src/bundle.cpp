@@ -100,13 +100,13 @@ std::optional<std::string> read_own(const std::string& folder, const char* name,
   const std::string path = folder + "/" + name;
   const File file(folder, name);
   if (file.error() == ENOENT) return std::nullopt;
-  if (file.error() == ELOOP) throw Error(QCN_BAD_BUNDLE, path + kLink);
+  if (file.error() == ELOOP) refuse_bundle(path + kLink);
   if (!file.is_open()) throw Error(QCN_NO_FILE, path + " cannot be opened: " + because(file.error()));
   const std::int64_t size = file.size();
-  if (size < 0) throw Error(QCN_BAD_BUNDLE, path + " is not a file");
+  if (size < 0) refuse_bundle(path + " is not a file");
   if (static_cast<std::uint64_t>(size) > most) {
-    throw Error(QCN_BAD_BUNDLE,
-                path + " has " + std::to_string(size) + " bytes, where at most " + std::to_string(most) + " are read");
+    refuse_bundle(path + " has " + std::to_string(size) + " bytes, where at most " + std::to_string(most) +
+                  " are read");
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   text.resize(file.read(text.data(), text.size()));
@@ -130,11 +130,11 @@ Manifest read_manifest_once(const std::string& folder, const std::optional<Publi
   const std::string path = folder + "/" + kManifest;
   const std::optional<std::string> text = read_own(folder, kManifest, kLargestManifest);
   if (!text) {
-    throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle: it has no " + kManifest + " (" + how_to_make(folder) + ")");
+    refuse_bundle(folder + " is not a bundle: it has no " + kManifest + " (" + how_to_make(folder) + ")");
   }
   const std::optional<std::string> sums = read_own(folder, kSums, kLargestSums);
   try {
-    if (!sums) throw Error(QCN_BAD_BUNDLE, std::string(kSums) + ", which has its sha256, is missing");
+    if (!sums) refuse_bundle(std::string(kSums) + ", which has its sha256, is missing");
     check_digest(sha256(text->data(), text->size()), *sums);
     if (key) check_signature(folder, *text, *key);
     return parse_manifest(*text);
@@ -158,7 +158,7 @@ std::vector<std::byte> read_checked(const std::string& folder, const std::string
     return Error(QCN_BAD_BUNDLE, path + " was altered: " + how + rebuilt(folder, artefact));
   };
   const File file(folder, name);
-  if (file.error() == ELOOP) throw Error(QCN_BAD_BUNDLE, path + kLink + rebuilt(folder, artefact));
+  if (file.error() == ELOOP) refuse_bundle(path + kLink + rebuilt(folder, artefact));
   if (!file.is_open()) {
     const bool refused = file.error() == EACCES || file.error() == EPERM;
     const std::string fix = refused ? "; allow it with: chmod a+rX " + shell_word(path) : rebuilt(folder, artefact);
@@ -192,13 +192,13 @@ void check_digest(const std::string& digest, std::string_view sums) {
     const std::string_view hash = sums.substr(at, digest.size());
     if (at >= 2 * line || hash.find_first_not_of("0123456789abcdef") != std::string_view::npos ||
         sums.substr(at + hash.size(), after.size()) != after) {
-      throw Error(QCN_BAD_BUNDLE, std::string(kSums) + " must have one or two lines 'SHA256  " + kManifest + "'");
+      refuse_bundle(std::string(kSums) + " must have one or two lines 'SHA256  " + kManifest + "'");
     }
     found |= hash == digest;
   }
   if (!found) {
-    throw Error(QCN_BAD_BUNDLE, "it was altered: its sha256 is " + digest.substr(0, 12) + "…, " + kSums + " says " +
-                                    std::string(sums.substr(0, 12)) + "…");
+    refuse_bundle("it was altered: its sha256 is " + digest.substr(0, 12) + "…, " + kSums + " says " +
+                  std::string(sums.substr(0, 12)) + "…");
   }
 }
 
@@ -208,7 +208,7 @@ Manifest read_manifest(const std::string& folder, const std::optional<PublicKey>
     throw Error(QCN_NO_FILE, folder + " cannot be opened: " + because(errno));
   }
   if (!S_ISDIR(status.st_mode)) {
-    throw Error(QCN_BAD_BUNDLE, folder + " is not a bundle, which is a folder: " + how_to_make(folder));
+    refuse_bundle(folder + " is not a bundle, which is a folder: " + how_to_make(folder));
   }
   // What is read of a bundle while its manifest is replaced may be of both: then what is read next is of one.
   for (int attempts = 3;; --attempts) {

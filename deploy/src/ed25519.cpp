@@ -100,7 +100,7 @@ Bytes power_of_two_minus(int bits, int minus) {
 
 Field inverse(const Field& a) { return power(a, power_of_two_minus(255, 21)); }  // a^(p - 2)
 
-// Of 255 bits, with the uppermost left out. It may be p or more: see is_canonical.
+// Of 255 bits, with the uppermost left out. It may be p or more: see `decoded`.
 Field from_bytes(const Bytes& bytes) {
   Field a;
   for (int place = 0; place < 255; ++place) {

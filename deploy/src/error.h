@@ -15,6 +15,8 @@ class Error : public std::runtime_error {
   const qcn_status status;
 };
 
+[[noreturn]] inline void refuse_bundle(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
+
 }  // namespace qcn
 
 #endif

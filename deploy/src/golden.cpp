@@ -11,8 +11,6 @@
 namespace qcn {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
-
 // One of the file's texts, which is a list of texts again.
 std::vector<std::string> read_names(const TensorFile& file, const std::string& text) {
   const Json list = Json::parse(file.text(text));
@@ -25,12 +23,12 @@ template <typename Number>
 void check_finite(const TensorFile& file, const std::string& name, const Number* numbers) {
   const std::size_t count = file.at(name).count();
   if (!std::all_of(numbers, numbers + count, [](Number number) { return std::isfinite(number); })) {
-    refuse("the numbers in " + quoted(name) + " must be finite");
+    refuse_bundle("the numbers in " + quoted(name) + " must be finite");
   }
 }
 
 const double* read_answers(const TensorFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
-  const double* const answers = file.doubles(name, shape);
+  const double* const answers = file.array<double>(name, shape);
   check_finite(file, name, answers);
   return answers;
 }
@@ -38,18 +36,18 @@ const double* read_answers(const TensorFile& file, const std::string& name, cons
 void check_classes(const std::vector<std::string>& found, const std::vector<std::string>& classes) {
   for (std::size_t i = 0; i < std::max(found.size(), classes.size()); ++i) {
     if (i >= found.size() || i >= classes.size() || found[i] != classes[i]) {
-      refuse("its class " + std::to_string(i) + " is " + (i < found.size() ? quoted(found[i]) : "missing") +
-             ", in manifest.json it is " + (i < classes.size() ? quoted(classes[i]) : "missing"));
+      refuse_bundle("its class " + std::to_string(i) + " is " + (i < found.size() ? quoted(found[i]) : "missing") +
+                    ", in manifest.json it is " + (i < classes.size() ? quoted(classes[i]) : "missing"));
     }
   }
 }
 
 void check_labels(const TensorFile& file, const std::vector<std::string>& rows, std::int64_t classes) {
-  const std::int64_t* const labels = file.integers("label", {static_cast<std::int64_t>(rows.size())});
+  const std::int64_t* const labels = file.array<std::int64_t>("label", {static_cast<std::int64_t>(rows.size())});
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (labels[i] < -1 || labels[i] >= classes) {
-      refuse(quoted(rows[i]) + " has the label " + std::to_string(labels[i]) + ", and there are " +
-             std::to_string(classes) + " classes (-1: of none)");
+      refuse_bundle(quoted(rows[i]) + " has the label " + std::to_string(labels[i]) + ", and there are " +
+                    std::to_string(classes) + " classes (-1: of none)");
     }
   }
 }
@@ -57,13 +55,13 @@ void check_labels(const TensorFile& file, const std::vector<std::string>& rows, 
 // Which rows have an image: all but those named as having none.
 std::vector<bool> rows_with_image(const TensorFile& file, const std::vector<std::string>& rows) {
   const std::set<std::string> all(rows.begin(), rows.end());
-  if (all.size() != rows.size()) refuse("two of its rows have the same name");
+  if (all.size() != rows.size()) refuse_bundle("two of its rows have the same name");
   std::set<std::string> without;
   for (const std::string& row : read_names(file, "inputs_only")) {
-    if (!all.count(row)) refuse(quoted(row) + " is not one of its rows");
+    if (!all.count(row)) refuse_bundle(quoted(row) + " is not one of its rows");
     without.insert(row);
   }
-  if (without.size() == all.size()) refuse("it has no images");
+  if (without.size() == all.size()) refuse_bundle("it has no images");
   std::vector<bool> found;
   for (const std::string& row : rows) found.push_back(!without.count(row));
   return found;
@@ -79,12 +77,12 @@ Golden read_golden(const TensorFile& file, const Manifest& manifest) {
   const auto rows = static_cast<std::int64_t>(golden.rows.size());
   check_classes(read_names(file, "classes"), manifest.classes);
   if (!(parse_preprocessing(Json::parse(file.text("preprocessing"))) == manifest.preprocessing)) {
-    refuse("its pre-processing is " + file.text("preprocessing") + ", which is not that of manifest.json");
+    refuse_bundle("its pre-processing is " + file.text("preprocessing") + ", which is not that of manifest.json");
   }
   golden.has_image = rows_with_image(file, golden.rows);
   check_labels(file, golden.rows, signature.classes);
-  golden.image = file.bytes("image", {rows, stored.channels, stored.height, stored.width});
-  golden.input = file.floats("input", {rows, signature.channels, signature.height, signature.width});
+  golden.image = file.array<unsigned char>("image", {rows, stored.channels, stored.height, stored.width});
+  golden.input = file.array<float>("input", {rows, signature.channels, signature.height, signature.width});
   check_finite(file, "input", golden.input);
   golden.activation = read_answers(file, "activation", {rows, signature.classes});
   if (signature.poses) golden.pose = read_answers(file, "pose", {rows, signature.classes, 3});

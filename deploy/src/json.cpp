@@ -27,7 +27,7 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw Error(QCN_BAD_BUNDLE, "it is not JSON: " + why + ", at byte " + std::to_string(place_));
+    refuse_bundle("it is not JSON: " + why + ", at byte " + std::to_string(place_));
   }
 
   char peek() const { return place_ < text_.size() ? text_[place_] : '\0'; }
@@ -209,17 +209,17 @@ const char* kind(const Json& json) {
 template <typename T>
 const T& as(const Json& json, const std::string& what, const char* wanted) {
   if (const T* value = std::get_if<T>(&json.value)) return *value;
-  throw Error(QCN_BAD_BUNDLE, what + " must be " + wanted + ", not " + kind(json));
+  refuse_bundle(what + " must be " + wanted + ", not " + kind(json));
 }
 
 }  // namespace
 
 Json Json::parse(std::string_view text) {
   if (text.size() > kLargest) {
-    throw Error(QCN_BAD_BUNDLE, "it has " + std::to_string(text.size()) + " bytes of JSON; at most " +
-                                    std::to_string(kLargest) + " are read");
+    refuse_bundle("it has " + std::to_string(text.size()) + " bytes of JSON; at most " + std::to_string(kLargest) +
+                  " are read");
   }
-  if (!valid_utf8(text)) throw Error(QCN_BAD_BUNDLE, "it is not JSON: it is not UTF-8");
+  if (!valid_utf8(text)) refuse_bundle("it is not JSON: it is not UTF-8");
   return Reader(text).whole();
 }
 
@@ -235,14 +235,14 @@ const Json* Json::find(std::string_view name) const {
 const Json& Json::at(std::string_view name, const std::string& what) const {
   object(what);
   if (const Json* entry = find(name)) return *entry;
-  throw Error(QCN_BAD_BUNDLE, what + " has no " + quoted(name));
+  refuse_bundle(what + " has no " + quoted(name));
 }
 
 void Json::check_entries(const std::vector<std::string_view>& names, const std::string& what) const {
   for (const std::string_view name : names) at(name, what);
   for (const JsonEntry& entry : object(what)) {
     if (std::find(names.begin(), names.end(), entry.name) == names.end()) {
-      throw Error(QCN_BAD_BUNDLE, what + " has an unknown entry " + quoted(entry.name));
+      refuse_bundle(what + " has an unknown entry " + quoted(entry.name));
     }
   }
 }
@@ -250,6 +250,21 @@ void Json::check_entries(const std::vector<std::string_view>& names, const std::
 const JsonList& Json::list(const std::string& what) const& { return as<JsonList>(*this, what, "a list"); }
 const JsonObject& Json::object(const std::string& what) const& { return as<JsonObject>(*this, what, "an object"); }
 const std::string& Json::text(const std::string& what) const& { return as<std::string>(*this, what, "a text"); }
+
+const std::string& Json::printable_text(const std::string& what) const& {
+  const std::string& found = text(what);
+  if (!printable(found)) refuse_bundle(what + " must be printable text, not " + quoted(found));
+  return found;
+}
+
+const std::string& Json::one_of(const std::vector<std::string_view>& choices, const std::string& what) const& {
+  const std::string& found = text(what);
+  if (std::find(choices.begin(), choices.end(), found) != choices.end()) return found;
+  std::string known;
+  for (const std::string_view choice : choices) known.append(known.empty() ? "" : ", ").append(choice);
+  refuse_bundle(what + " must be one of " + known + ", not " + quoted(found));
+}
+
 bool Json::boolean(const std::string& what) const { return as<bool>(*this, what, "true or false"); }
 double Json::real(const std::string& what) const {
   if (const auto whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
@@ -259,8 +274,18 @@ double Json::real(const std::string& what) const {
 std::int64_t Json::integer(const std::string& what, std::int64_t least, std::int64_t most) const {
   const std::int64_t number = as<std::int64_t>(*this, what, "a whole number");
   if (number >= least && number <= most) return number;
-  throw Error(QCN_BAD_BUNDLE, what + " must be from " + std::to_string(least) + " to " + std::to_string(most) +
-                                  ", not " + std::to_string(number));
+  refuse_bundle(what + " must be from " + std::to_string(least) + " to " + std::to_string(most) + ", not " +
+                std::to_string(number));
+}
+
+int Json::size(const std::string& what, int least, int most) const {
+  return static_cast<int>(integer(what, least, most));
+}
+
+std::vector<int> Json::sizes(const std::string& what, int least) const {
+  std::vector<int> found;
+  for (const Json& entry : list(what)) found.push_back(entry.size("an entry of " + what, least));
+  return found;
 }
 
 }  // namespace qcn

@@ -4,11 +4,11 @@
 #ifndef QCN_SRC_MANIFEST_H
 #define QCN_SRC_MANIFEST_H
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "artefact.h"
 #include "error.h"
 #include "fit.h"
 #include "signature.h"
@@ -30,27 +30,6 @@ struct Preprocessing {
     return stored.fit == other.stored.fit && resize == other.resize && crop == other.crop &&
            by_image == other.by_image && mean == other.mean && std == other.std;
   }
-};
-
-// The largest absolute error that is allowed against the golden answers.
-struct Tolerance {
-  double activation = 0, pose = 0;  // pose: of a network that has them
-};
-
-struct Artefact {
-  std::string file, format, sha256, precision;
-  std::uint64_t bytes = 0;
-  int min_batch = 0, opt_batch = 0, max_batch = 0;  // 0: any
-  std::string rebuild;                              // the command that makes it again, with "{bundle}" in it
-  bool plugin = false;                              // it needs the TensorRT plugin
-  Tolerance tolerance;                              // of all but the golden answers
-  // Of a TensorRT engine.
-  std::string flavour, version, gpu;
-  int sm = 0;
-  bool hardware_compatible = false;  // every GPU from sm80 on runs it
-  bool stripped = false;             // it has no weights in it
-
-  std::string rebuild_in(const std::string& folder) const;  // the command for the bundle in this folder
 };
 
 struct Manifest {

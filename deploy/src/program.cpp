@@ -1,16 +1,11 @@
 #include "program.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <set>
 #include <utility>
 
-#include "em_routing.h"
 #include "error.h"
-#include "half.h"
-#include "json.h"
+#include "program_entries.h"
 #include "text.h"
 
 namespace qcn::program {
@@ -20,111 +15,28 @@ using std::size_t;
 using std::string;
 using std::to_string;
 
-// Far above that of any network, and low enough that products of three sizes fit their type.
-constexpr std::int64_t kMostSize = 1 << 16;
-
-[[noreturn]] void refuse(const string& why) { throw Error(QCN_BAD_BUNDLE, why); }
-
-string text(const Shape& shape) {
-  string all;
-  for (const size_t size : shape) all += (all.empty() ? "" : ", ") + to_string(size);
-  return "[" + all + "]";
-}
-
-class Reader {
+class Reader : Entries {
  public:
-  explicit Reader(Program& program) : program_(program) {}
+  explicit Reader(Program& program) : Entries(program) {}
 
   void read(const Json& json) {
     json.check_entries({"input", "operations", "outputs"}, "the program");
-    read_input(json.at("input", "the program"));
-    for (const Json& operation : json.at("operations", "the program").list("'operations'")) read_operation(operation);
-    if (program_.operations.empty()) refuse("the program has no operations");
-    read_outputs(json.at("outputs", "the program").list("'outputs'"));
+    read_input(json["input"]);
+    for (const Json& operation : json["operations"].list("'operations'")) read_operation(operation);
+    if (program_.operations.empty()) refuse_bundle("the program has no operations");
+    read_outputs(json["outputs"].list("'outputs'"));
     for (const auto& [name, tensor] : program_.weights->all()) {
-      if (!used_.count(name)) refuse("no operation of the program uses the array " + quoted(name));
+      if (!used_.count(name)) refuse_bundle("no operation of the program uses the array " + quoted(name));
     }
   }
 
  private:
-  // ---- entries of the operation that is read ----
-
-  const Json& entry(const char* key) const { return now_->at(key, what_); }
-  [[noreturn]] void wrong(const string& why) const { refuse(what_ + ": " + why); }
-  string what(const char* key) const { return what_ + ": " + key; }
-
-  size_t size(const Json& json, const char* key, std::int64_t least = 1, std::int64_t most = kMostSize) const {
-    return static_cast<size_t>(json.integer(what(key), least, most));
-  }
-  size_t size(const char* key, std::int64_t least = 1, std::int64_t most = kMostSize) const {
-    return size(entry(key), key, least, most);
-  }
-  std::vector<size_t> sizes(const char* key, std::int64_t least = 1) const {
-    std::vector<size_t> found;
-    for (const Json& one : entry(key).list(what(key))) found.push_back(size(one, key, least));
-    return found;
-  }
-  bool choice(const char* key, const string& no, const string& yes) const {
-    const string& found = entry(key).text(what(key));
-    if (found != no && found != yes) wrong(string(key) + " must be " + no + " or " + yes + ", not " + quoted(found));
-    return found == yes;
-  }
-  Ending ending(bool linear) const {
-    const string& found = entry("ending").text(what("ending"));
-    if (found == "none") return Ending::kNone;
-    if (found == "relu") return Ending::kRelu;
-    if (found == "sigmoid") return Ending::kSigmoid;
-    if (found == "softmax" && linear) return Ending::kSoftmax;
-    wrong("ending must be none, relu, sigmoid or, of a linear operation, softmax, not " + quoted(found));
-  }
-  const float* array(const string& name, const Shape& shape) {
-    used_.insert(name);
-    return program_.weights->floats(name, std::vector<std::int64_t>(shape.begin(), shape.end()));
-  }
-  const float* array(const char* key, const Shape& shape) { return array(entry(key).text(what(key)), shape); }
-
-  Value value(const Json& json, const char* key) const {
-    const string& name = json.text(what(key));
-    const auto found = values_.find(name);
-    if (found == values_.end()) wrong(string(key) + " is " + quoted(name) + ", which nothing before it makes");
-    return found->second;
-  }
-  Value value(const char* key) const { return value(entry(key), key); }
-  const Shape& shape(Value v) const { return program_.shapes[v]; }
-
-  // [channels, height, width] of a value.
-  Shape map(Value v, const char* key) const {
-    if (shape(v).size() != 3) wrong(string(key) + " must be [channels, height, width], not " + text(shape(v)));
-    return shape(v);
-  }
-  size_t steps(size_t side, size_t window, size_t stride) const {
-    if (window > side) wrong("a window of " + to_string(window) + " does not fit into " + to_string(side));
-    return (side - window) / stride + 1;
-  }
-
-  Value add_value(const string& name, const Shape& made) {
-    if (count(made) > kMostFloats) wrong(text(made) + " would take more than 4 GiB of memory per image");
-    if (!values_.emplace(name, program_.shapes.size()).second) refuse("the program makes " + quoted(name) + " twice");
-    program_.shapes.push_back(made);
-    return program_.shapes.size() - 1;
-  }
-  // The value that the operation makes, of the shape that follows from its inputs, and that must be written.
-  Value made(const Shape& follows) {
-    check_shape(follows);
-    return add_value(name_, follows);
-  }
-  void check_shape(const Shape& follows) const {
-    if (sizes("shape") != follows) wrong("its shape is given as " + text(sizes("shape")) + ", but is " + text(follows));
-  }
-
-  // ---- the parts of a program ----
-
   void read_input(const Json& json) {
     now_ = &json, what_ = "the program's input";
     json.check_entries({"name", "shape"}, what_);
-    if (entry("name").text(what("name")) != "image") wrong("its name must be 'image'");
+    if (word("name") != "image") wrong("its name must be 'image'");
     const Shape image = sizes("shape");
-    if (image.size() != 3) wrong("its shape must be [channels, height, width], not " + text(image));
+    if (image.size() != 3) wrong("its shape must be [channels, height, width], not " + shape_text(image));
     add_value("image", image);
     program_.signature.channels = static_cast<int>(image[0]);
     program_.signature.height = static_cast<int>(image[1]);
@@ -133,11 +45,11 @@ class Reader {
 
   void read_operation(const Json& json) {
     now_ = &json, what_ = "an operation of the program";
-    name_ = entry("name").text("an operation's name");
-    if (name_.empty() || !printable(name_)) refuse("an operation's name must be printable text, not " + quoted(name_));
+    name_ = entry("name").printable_text("an operation's name");
+    if (name_.empty()) refuse_bundle("an operation has an empty name");
     what_ = "the operation " + quoted(name_);
     if (!operations_.insert(name_).second) wrong("another operation has the same name");
-    const string& op = entry("op").text(what("op"));
+    const string& op = word("op");
     precision_ = precision(op);
     Operation operation{name_, precision_, {}};
     if (op == "affine") {
@@ -164,7 +76,7 @@ class Reader {
 
   // int8 is for products, fp16 for routing.
   Precision precision(const string& op) const {
-    const string& found = entry("precision").text(what("precision"));
+    const string& found = word("precision");
     if (found == "fp32") return Precision::kFp32;
     if (found == "int8" && (op == "convolution" || op == "linear")) return Precision::kInt8;
     if (found == "fp16" && op == "route") return Precision::kFp16;
@@ -172,52 +84,9 @@ class Reader {
           ", but libqcn's CPU kernels in fp32, a convolution or linear also in int8, a route also in fp16");
   }
 
-  // ---- operations in int8 ----
-
   std::vector<std::string_view> scales() const {
     if (precision_ != Precision::kInt8) return {};
     return {"weight_scales", "input_scales"};
-  }
-
-  float scale(double found, const string& of) const {
-    const auto single = static_cast<float>(found);
-    if (!(single > 0) || !std::isfinite(single) || static_cast<double>(single) != found) {
-      wrong(of + " must be a positive float32 number, not " + to_string(found));
-    }
-    return single;
-  }
-
-  // The weight of one input, of the shape `of`, and its scales.
-  Integers integers(const string& weight, const Shape& of, size_t input, size_t inputs) {
-    const JsonList &named = entry("weight_scales").list(what("weight_scales")),
-                   &given = entry("input_scales").list(what("input_scales"));
-    if (named.size() != inputs || given.size() != inputs) wrong("there must be two scales for each input");
-    Integers made{};
-    used_.insert(weight);
-    made.weight = program_.weights->small_integers(weight, std::vector<std::int64_t>(of.begin(), of.end()));
-    made.weight_scale = array(named[input].text(what("weight_scales")), {of[0]});
-    for (size_t i = 0; i < of[0]; ++i) scale(static_cast<double>(made.weight_scale[i]), "a scale of its weights");
-    made.input_scale = scale(given[input].real(what("input_scales")), "input_scales");
-    return made;
-  }
-
-  const std::int32_t* integer_bias(size_t channels) {
-    const string& found = entry("bias").text(what("bias"));
-    used_.insert(found);
-    return program_.weights->short_integers(found, {static_cast<std::int64_t>(channels)});
-  }
-
-  // No weight is -128, and no sum leaves int32. `taps`: of a channel that is made.
-  void check_sums(const Integers& of, size_t channels, size_t taps, const std::int32_t* bias) const {
-    for (size_t i = 0; i < channels; ++i) {
-      std::int64_t most = bias ? std::abs(static_cast<std::int64_t>(bias[i])) : 0;
-      for (size_t t = 0; t < taps; ++t) {
-        const int weight = of.weight[i * taps + t];
-        if (weight < -127) wrong("a weight is -128: they go from -127 to 127");
-        most += 128 * std::abs(weight);
-      }
-      if (most > std::numeric_limits<std::int32_t>::max()) wrong("its sums may be too large for int32");
-    }
   }
 
   Affine affine() {
@@ -225,7 +94,7 @@ class Reader {
     Affine a{};
     a.in = value("input");
     const Shape of = map(a.in, "input");
-    a.scale = array("scale", {of[0]}), a.shift = array("shift", {of[0]});
+    a.scale = array(word("scale"), {of[0]}), a.shift = array(word("shift"), {of[0]});
     a.ending = ending(false);
     a.out = made(of);
     return a;
@@ -234,8 +103,8 @@ class Reader {
   Convolution convolution() {
     const bool int8 = precision_ == Precision::kInt8;
     check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"}, scales());
-    const JsonList &inputs = entry("inputs").list(what("inputs")), &weights = entry("weights").list(what("weights"));
-    const std::vector<size_t> strides = sizes("strides"), paddings = sizes("paddings", 0);
+    const JsonList &inputs = list("inputs"), &weights = list("weights");
+    const Shape strides = sizes("strides"), paddings = sizes("paddings", 0);
     if (inputs.empty() || inputs.size() > 2) wrong("it has " + to_string(inputs.size()) + " inputs, not 1 or 2");
     if (weights.size() != inputs.size() || strides.size() != inputs.size() || paddings.size() != inputs.size()) {
       wrong("there must be one weight, stride and padding for each input");
@@ -256,18 +125,18 @@ class Reader {
       if (int8) c.sources[s].integers = integers(name, expected, s, inputs.size());
       const Shape made = {out, steps(of[1] + 2 * paddings[s], kernel, strides[s]),
                           steps(of[2] + 2 * paddings[s], kernel, strides[s])};
-      if (s == 1 && made != follows) wrong("its two parts are " + text(follows) + " and " + text(made));
+      if (s == 1 && made != follows) wrong("its two parts are " + shape_text(follows) + " and " + shape_text(made));
       follows = made;
     }
     if (int8) {
-      c.integer_bias = integer_bias(follows[0]);
+      c.integer_bias = array<std::int32_t>(word("bias"), {follows[0]});
       for (size_t s = 0; s < inputs.size(); ++s) {
         const auto& source = c.sources[s];
         check_sums(source.integers, follows[0], shape(source.in)[0] * source.kernel * source.kernel,
                    s == 0 ? c.integer_bias : nullptr);
       }
     } else {
-      c.bias = array("bias", {follows[0]});
+      c.bias = array(word("bias"), {follows[0]});
     }
     c.ending = ending(false);
     c.out = made(follows);
@@ -279,7 +148,7 @@ class Reader {
     Pool p{};
     p.in = value("input");
     const Shape of = map(p.in, "input");
-    p.average = choice("kind", "max", "average");
+    p.average = entry("kind").one_of({"max", "average"}, what("kind")) == "average";
     p.kernel = size("kernel"), p.stride = size("stride");
     p.out = made({of[0], steps(of[1], p.kernel, p.stride), steps(of[2], p.kernel, p.stride)});
     return p;
@@ -291,15 +160,15 @@ class Reader {
     Linear l{};
     l.in = value("input");
     const Shape units = sizes("shape");
-    if (units.size() != 1) wrong("its shape must be [units], not " + text(units));
+    if (units.size() != 1) wrong("its shape must be [units], not " + shape_text(units));
     const size_t inputs = count(shape(l.in));
     if (int8) {
-      l.integers = integers(entry("weight").text(what("weight")), {units[0], inputs}, 0, 1);
-      l.integer_bias = integer_bias(units[0]);
+      l.integers = integers(word("weight"), {units[0], inputs}, 0, 1);
+      l.integer_bias = array<std::int32_t>(word("bias"), units);
       check_sums(l.integers, units[0], inputs, l.integer_bias);
     } else {
-      l.weight = array("weight", {units[0], inputs});
-      l.bias = array("bias", units);
+      l.weight = array(word("weight"), {units[0], inputs});
+      l.bias = array(word("bias"), units);
     }
     l.ending = ending(true);
     l.out = made(units);
@@ -307,7 +176,7 @@ class Reader {
   }
 
   Route route() {
-    const string& rotation = entry("rotation").text(what("rotation"));
+    const string& rotation = word("rotation");
     const Tensor& found = program_.weights->at(rotation);
     const bool rotors = precision_ == Precision::kFp16 && found.type == "F16";
     check_entries(
@@ -319,23 +188,23 @@ class Reader {
     const Shape of = map(r.activation, "activation"), window = sizes("window"), given = sizes("shape");
     const Shape together = {3 * of[0], of[1], of[2]}, apart = {of[0], 3, of[1], of[2]};
     if (shape(r.pose) != together && shape(r.pose) != apart) {
-      wrong("poses of " + text(shape(r.pose)) + " do not fit activations of " + text(of));
+      wrong("poses of " + shape_text(shape(r.pose)) + " do not fit activations of " + shape_text(of));
     }
-    if (window.size() != 2) wrong("window must be [height, width], not " + text(window));
-    if (given.size() != 3) wrong("its shape must be [parents, height, width], not " + text(given));
+    if (window.size() != 2) wrong("window must be [height, width], not " + shape_text(window));
+    if (given.size() != 3) wrong("its shape must be [parents, height, width], not " + shape_text(given));
     const size_t parents = given[0];
     if (parents > QCN_ROUTING_MAX_PARENTS) {
       wrong("it has " + to_string(parents) + " parents; at most " + to_string(QCN_ROUTING_MAX_PARENTS) +
             " are possible");
     }
     r.window_height = window[0], r.window_width = window[1], r.stride = size("stride");
-    r.iterations = size("iterations", 1, QCN_ROUTING_MAX_ITERATIONS);
-    r.unit = choice("mode", "logistic", "unit");
+    r.iterations = size("iterations", QCN_ROUTING_MAX_ITERATIONS);
+    r.unit = entry("mode").one_of({"logistic", "unit"}, what("mode")) == "unit";
     r.shared = found.shape.size() == (rotors ? 5 : 6) && found.shape[0] == 1 && found.shape[1] == 1;
     const size_t rows = r.shared ? 1 : window[0], columns = r.shared ? 1 : window[1];
     r.rotation = rotors ? turned(rotation, {rows, columns, of[0], parents, 4})
                         : array(rotation, {rows, columns, of[0], parents, 3, 3});
-    r.beta_u = array("beta_u", {parents}), r.beta_a = array("beta_a", {parents});
+    r.beta_u = array(word("beta_u"), {parents}), r.beta_a = array(word("beta_a"), {parents});
     const size_t height = steps(of[1], window[0], r.stride), width = steps(of[2], window[1], r.stride);
     check_shape({parents, height, width});
     r.out_pose = add_value(name_ + ".pose", {parents, 3, height, width});
@@ -343,48 +212,26 @@ class Reader {
     return r;
   }
 
-  // Rotors (w, x, y, z) in float16 as matrices: those of the rotors, normalised, times `scale`. qcn/quaternion.py.
-  const float* turned(const string& name, const Shape& of) {
-    used_.insert(name);
-    const std::uint16_t* halves = program_.weights->halves(name, std::vector<std::int64_t>(of.begin(), of.end()));
-    const float scaled = scale(entry("scale").real(what("scale")), "scale");
-    auto made = std::make_shared<std::vector<float>>();
-    made->reserve(count(of) / 4 * 9);
-    for (size_t i = 0; i < count(of); i += 4) {
-      float q[4], square = 0;
-      for (size_t k = 0; k < 4; ++k) q[k] = float_of_half(halves[i + k]);
-      for (const float part : q) square += part * part;
-      if (!(square > 0) || !std::isfinite(square)) wrong("the array " + quoted(name) + " has a rotor of no length");
-      const float length = std::sqrt(square), w = q[0] / length, x = q[1] / length, y = q[2] / length,
-                  z = q[3] / length;
-      for (const float one : {1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y),  //
-                              2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x),  //
-                              2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)}) {
-        made->push_back(one * scaled);
-      }
-    }
-    program_.rotations.push_back(made);
-    return made->data();
-  }
-
   Value read_output(const Json& json, const char* name, const Shape& expected) {
     now_ = &json, what_ = string("the program's output '") + name + "'";
     json.check_entries({"name", "value", "shape"}, what_);
-    if (entry("name").text(what("name")) != name) wrong("it is named " + quoted(entry("name").text(what("name"))));
+    if (word("name") != name) wrong("it is named " + quoted(word("name")));
     const Value found = value("value");
-    if (sizes("shape") != expected) wrong("its shape must be " + text(expected) + ", not " + text(sizes("shape")));
-    if (count(shape(found)) != count(expected)) wrong(text(shape(found)) + " cannot be read as " + text(expected));
+    if (sizes("shape") != expected)
+      wrong("its shape must be " + shape_text(expected) + ", not " + shape_text(sizes("shape")));
+    if (count(shape(found)) != count(expected))
+      wrong(shape_text(shape(found)) + " cannot be read as " + shape_text(expected));
     return found;
   }
 
   void read_outputs(const JsonList& outputs) {
     if (outputs.empty() || outputs.size() > 2) {
-      refuse("the program's outputs must be activation and, where the network has poses, pose; " +
-             to_string(outputs.size()) + " are given");
+      refuse_bundle("the program's outputs must be activation and, where the network has poses, pose; " +
+                    to_string(outputs.size()) + " are given");
     }
     now_ = &outputs[0], what_ = "the program's output 'activation'";
     const Shape classes = sizes("shape");
-    if (classes.size() != 1) wrong("its shape must be [classes], not " + text(classes));
+    if (classes.size() != 1) wrong("its shape must be [classes], not " + shape_text(classes));
     program_.activation = read_output(outputs[0], "activation", classes);
     program_.signature.classes = static_cast<int>(classes[0]);
     if (outputs.size() == 1) return;
@@ -392,12 +239,8 @@ class Reader {
     program_.signature.poses = true;
   }
 
-  Program& program_;
-  const Json* now_ = nullptr;  // what is being read,
-  string what_, name_;         // what to call it in a message, and its name
-  std::map<string, Value> values_;
-  Precision precision_ = Precision::kFp32;
-  std::set<string> operations_, used_;
+  Precision precision_ = Precision::kFp32;  // of the operation that is being read
+  std::set<string> operations_;             // their names
 };
 
 }  // namespace
@@ -419,6 +262,17 @@ Precision Program::precision() const {
   Precision lowest = Precision::kFp32;
   for (const Operation& operation : operations) lowest = std::max(lowest, operation.precision);
   return lowest;
+}
+
+qcn_routing_shape Program::routing_shape(const Route& r) const {
+  const auto small = [](size_t size) { return static_cast<int>(size); };  // no size exceeds Json::kMaxSize
+  const Shape &in = shapes[r.activation], &out = shapes[r.out_activation];
+  qcn_routing_shape shape{};
+  shape.batch = 1, shape.channels = small(in[0]), shape.height = small(in[1]), shape.width = small(in[2]);
+  shape.window_height = small(r.window_height), shape.window_width = small(r.window_width);
+  shape.stride = small(r.stride), shape.parents = small(out[0]), shape.iterations = small(r.iterations);
+  shape.shared = r.shared, shape.unit = r.unit;
+  return shape;
 }
 
 Program::Program(std::shared_ptr<const TensorFile> file) : weights(std::move(file)) {

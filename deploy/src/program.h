@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "convolution.h"
+#include "em_routing.h"
 #include "signature.h"
 #include "tensors.h"
 
@@ -97,7 +98,8 @@ struct Program {
   std::shared_ptr<const TensorFile> weights;
   std::vector<std::shared_ptr<const std::vector<float>>> rotations;  // that were made from rotors
 
-  Precision precision() const;  // the lowest that an operation computes in
+  Precision precision() const;                                // the lowest that an operation computes in
+  qcn_routing_shape routing_shape(const Route& route) const;  // for a batch of 1
 };
 
 // The numbers of one value. No more than kMostFloats, so that sizes do not overflow.

@@ -131,15 +131,15 @@ qcn_image image_at(const qcn_image* images, int index) {
   constexpr const char* kMaker = "take it from qcn_image_default";
   std::size_t first_size, size;
   std::memcpy(&first_size, images, sizeof first_size);
-  check_size<qcn_image>(first_size, kLeast, "a qcn_image", kMaker);
+  check_size<qcn_image>(first_size, "a qcn_image", kMaker, kLeast);
   const char* const place = reinterpret_cast<const char*>(images) + static_cast<std::size_t>(index) * first_size;
   std::memcpy(&size, place, sizeof size);
   if (size != first_size) {
     throw Error(QCN_BAD_ARGUMENT,
                 "image " + std::to_string(index) + " has another size of structure than the first: " + kMaker);
   }
-  return read_structure(reinterpret_cast<const qcn_image*>(place), qcn_image_default(nullptr, 0, 0, 0), kLeast,
-                        "a qcn_image", kMaker);
+  return read_structure(reinterpret_cast<const qcn_image*>(place), qcn_image_default(nullptr, 0, 0, 0), "a qcn_image",
+                        kMaker, kLeast);
 }
 
 }  // namespace qcn

@@ -16,7 +16,7 @@ constexpr std::size_t kLargestStructure = 4096;
 // Refuse a size that no version of the structure has. A smaller one than ours ends on the boundary of a field, since
 // the sizes of structures are multiples of their alignment.
 template <typename T>
-void check_size(std::size_t size, std::size_t least, const char* what, const char* maker) {
+void check_size(std::size_t size, const char* what, const char* maker, std::size_t least = 2 * sizeof(std::size_t)) {
   if (size >= least && size <= kLargestStructure && size % alignof(T) == 0) return;
   throw Error(QCN_BAD_ARGUMENT, std::string(what) + " has size " + std::to_string(size) + ", where this library's is " +
                                     std::to_string(sizeof(T)) + ": " + maker);
@@ -24,10 +24,11 @@ void check_size(std::size_t size, std::size_t least, const char* what, const cha
 
 // What the caller gave, over our defaults. What a newer header has beyond ours must be zero: we could not obey it.
 template <typename T>
-T read_structure(const T* given, const T& defaults, std::size_t least, const char* what, const char* maker) {
+T read_structure(const T* given, const T& defaults, const char* what, const char* maker,
+                 std::size_t least = 2 * sizeof(std::size_t)) {
   std::size_t size;
   std::memcpy(&size, given, sizeof size);
-  check_size<T>(size, least, what, maker);
+  check_size<T>(size, what, maker, least);
   T ours = defaults;
   std::memcpy(&ours, given, size < sizeof(T) ? size : sizeof(T));
   const auto bytes = reinterpret_cast<const unsigned char*>(given);

@@ -4,7 +4,6 @@
 #include "tensors.h"
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -15,10 +14,7 @@
 namespace qcn {
 namespace {
 
-constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kMaxAxes = 16;
-
-[[noreturn]] void refuse(const std::string& why) { throw Error(QCN_BAD_BUNDLE, why); }
 
 std::int64_t bytes_of_type(const std::string& type) {
   const std::pair<const char*, int> sizes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
@@ -27,13 +23,7 @@ std::int64_t bytes_of_type(const std::string& type) {
   for (const auto& [name, size] : sizes) {
     if (type == name) return size;
   }
-  refuse("it has arrays of an unknown type, " + quoted(type));
-}
-
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t side : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(side);
-  return text + "]";
+  refuse_bundle("it has arrays of an unknown type, " + quoted(type));
 }
 
 struct Place {
@@ -46,19 +36,19 @@ std::pair<Tensor, Place> read_entry(const std::string& name, const Json& json) {
   const std::string what = "the array " + quoted(name);
   json.check_entries({"dtype", "shape", "data_offsets"}, what);
   Tensor tensor;
-  tensor.type = json.at("dtype", what).text(what);
+  tensor.type = json["dtype"].text(what);
   std::int64_t bytes = bytes_of_type(tensor.type);
-  for (const Json& side : json.at("shape", what).list(what)) {
-    tensor.shape.push_back(side.integer(what, 0, kLargest));
-    if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes)) refuse(what + " is larger than any memory");
+  for (const Json& side : json["shape"].list(what)) {
+    tensor.shape.push_back(side.integer(what, 0));
+    if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes)) refuse_bundle(what + " is larger than any memory");
   }
-  if (tensor.shape.size() > kMaxAxes) refuse(what + " has " + std::to_string(tensor.shape.size()) + " axes");
-  const JsonList& offsets = json.at("data_offsets", what).list(what);
-  if (offsets.size() != 2) refuse(what + " has no begin and end");
-  const std::int64_t begin = offsets[0].integer(what, 0, kLargest), end = offsets[1].integer(what, begin, kLargest);
+  if (tensor.shape.size() > kMaxAxes) refuse_bundle(what + " has " + std::to_string(tensor.shape.size()) + " axes");
+  const JsonList& offsets = json["data_offsets"].list(what);
+  if (offsets.size() != 2) refuse_bundle(what + " has no begin and end");
+  const std::int64_t begin = offsets[0].integer(what, 0), end = offsets[1].integer(what, begin);
   if (end - begin != bytes) {
-    refuse(what + " has " + std::to_string(end - begin) + " bytes, and its shape " + shape_text(tensor.shape) +
-           " takes " + std::to_string(bytes));
+    refuse_bundle(what + " has " + std::to_string(end - begin) + " bytes, and its shape " + shape_text(tensor.shape) +
+                  " takes " + std::to_string(bytes));
   }
   return {std::move(tensor), Place{begin, end, name}};
 }
@@ -70,13 +60,13 @@ void check_places(std::vector<Place> places, std::int64_t bytes) {
   std::int64_t reached = 0;
   for (const Place& place : places) {
     if (place.begin != reached || place.end > bytes) {
-      refuse("the array " + quoted(place.name) + " lies at bytes " + std::to_string(place.begin) + " to " +
-             std::to_string(place.end) + " of " + std::to_string(bytes) + ", where " + std::to_string(reached) +
-             " was the next");
+      refuse_bundle("the array " + quoted(place.name) + " lies at bytes " + std::to_string(place.begin) + " to " +
+                    std::to_string(place.end) + " of " + std::to_string(bytes) + ", where " + std::to_string(reached) +
+                    " was the next");
     }
     reached = place.end;
   }
-  if (reached != bytes) refuse(std::to_string(bytes - reached) + " bytes at the end belong to no array");
+  if (reached != bytes) refuse_bundle(std::to_string(bytes - reached) + " bytes at the end belong to no array");
 }
 
 }  // namespace
@@ -91,10 +81,10 @@ TensorFile::TensorFile(std::vector<std::byte> bytes, const std::string& schema) 
   constexpr std::size_t kPrefix = 8;
   std::uint64_t header_size = 0;
   if (bytes_.size() < kPrefix)
-    refuse("it is not a safetensors file: it has " + std::to_string(bytes_.size()) + " bytes");
+    refuse_bundle("it is not a safetensors file: it has " + std::to_string(bytes_.size()) + " bytes");
   for (std::size_t i = kPrefix; i-- > 0;) header_size = header_size << 8 | std::to_integer<std::uint64_t>(bytes_[i]);
   if (header_size > bytes_.size() - kPrefix)
-    refuse("it is not a safetensors file, or cut short: its header does not fit");
+    refuse_bundle("it is not a safetensors file, or cut short: its header does not fit");
   const std::size_t data = kPrefix + static_cast<std::size_t>(header_size);
   const Json header = Json::parse({reinterpret_cast<const char*>(bytes_.data() + kPrefix), data - kPrefix});
 
@@ -110,70 +100,42 @@ TensorFile::TensorFile(std::vector<std::byte> bytes, const std::string& schema) 
     Tensor& tensor = tensors_.at(place.name);
     tensor.data = bytes_.data() + data + place.begin;
     if (reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes_of_type(tensor.type)) != 0) {
-      refuse("the array " + quoted(place.name) + " is not aligned for its type");
+      refuse_bundle("the array " + quoted(place.name) + " is not aligned for its type");
     }
   }
 
   const Json* metadata = header.find("__metadata__");
   const Json* ours = metadata ? metadata->find("qcn") : nullptr;
-  if (!ours) refuse("it was not written by qcn: its metadata has no 'qcn'");
+  if (!ours) refuse_bundle("it was not written by qcn: its metadata has no 'qcn'");
   const Json texts = Json::parse(ours->text("its metadata 'qcn'"));
   for (const JsonEntry& entry : texts.object("its metadata 'qcn'")) {
     texts_.emplace(entry.name, entry.value.text("an entry of its metadata"));
   }
   if (const std::string& found = text("schema"); found != schema) {
-    refuse("it has schema " + quoted(found) + "; this version of libqcn, " + qcn_version() + ", reads '" + schema +
-           "'");
+    refuse_bundle("it has schema " + quoted(found) + "; this version of libqcn, " + qcn_version() + ", reads '" +
+                  schema + "'");
   }
 }
 
 const Tensor& TensorFile::at(const std::string& name) const {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) refuse("it has no array " + quoted(name));
+  if (found == tensors_.end()) refuse_bundle("it has no array " + quoted(name));
   return found->second;
 }
 
-static const Tensor& checked(const TensorFile& file, const std::string& name, const char* type,
-                             const std::vector<std::int64_t>& shape) {
-  const Tensor& tensor = file.at(name);
+const std::byte* TensorFile::checked(const std::string& name, const char* type,
+                                     const std::vector<std::int64_t>& shape) const {
+  const Tensor& tensor = at(name);
   if (tensor.type != type || tensor.shape != shape) {
-    refuse("the array " + quoted(name) + " must be " + type + " " + shape_text(shape) + ", not " + tensor.type + " " +
-           shape_text(tensor.shape));
+    refuse_bundle("the array " + quoted(name) + " must be " + type + " " + shape_text(shape) + ", not " + tensor.type +
+                  " " + shape_text(tensor.shape));
   }
-  return tensor;
-}
-
-const float* TensorFile::floats(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const float*>(checked(*this, name, "F32", shape).data);
-}
-
-const double* TensorFile::doubles(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const double*>(checked(*this, name, "F64", shape).data);
-}
-
-const unsigned char* TensorFile::bytes(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const unsigned char*>(checked(*this, name, "U8", shape).data);
-}
-
-const std::int64_t* TensorFile::integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const std::int64_t*>(checked(*this, name, "I64", shape).data);
-}
-
-const std::int8_t* TensorFile::small_integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const std::int8_t*>(checked(*this, name, "I8", shape).data);
-}
-
-const std::int32_t* TensorFile::short_integers(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const std::int32_t*>(checked(*this, name, "I32", shape).data);
-}
-
-const std::uint16_t* TensorFile::halves(const std::string& name, const std::vector<std::int64_t>& shape) const {
-  return reinterpret_cast<const std::uint16_t*>(checked(*this, name, "F16", shape).data);
+  return tensor.data;
 }
 
 const std::string& TensorFile::text(const std::string& name) const {
   const auto found = texts_.find(name);
-  if (found == texts_.end()) refuse("its metadata has no text " + quoted(name));
+  if (found == texts_.end()) refuse_bundle("its metadata has no text " + quoted(name));
   return found->second;
 }
 

@@ -29,19 +29,26 @@ class TensorFile {
   TensorFile& operator=(const TensorFile&) = delete;
 
   const Tensor& at(const std::string& name) const;  // throws Error(QCN_BAD_BUNDLE)
-  // The same, refused unless it is of this type and shape.
-  const float* floats(const std::string& name, const std::vector<std::int64_t>& shape) const;
-  const double* doubles(const std::string& name, const std::vector<std::int64_t>& shape) const;
-  const unsigned char* bytes(const std::string& name, const std::vector<std::int64_t>& shape) const;
-  const std::int64_t* integers(const std::string& name, const std::vector<std::int64_t>& shape) const;
-  const std::int8_t* small_integers(const std::string& name, const std::vector<std::int64_t>& shape) const;   // I8
-  const std::int32_t* short_integers(const std::string& name, const std::vector<std::int64_t>& shape) const;  // I32
-  const std::uint16_t* halves(const std::string& name, const std::vector<std::int64_t>& shape) const;         // F16
+  // Its numbers, refused unless it is of this type and shape. T: float, double, unsigned char, std::int8_t,
+  // std::int32_t, std::int64_t, or std::uint16_t for the bits of float16.
+  template <typename T>
+  const T* array(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    return reinterpret_cast<const T*>(checked(name, type_name(T()), shape));
+  }
   const std::map<std::string, Tensor>& all() const { return tensors_; }
   // One of the texts that export/bundle/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;
 
  private:
+  static const char* type_name(float) { return "F32"; }
+  static const char* type_name(double) { return "F64"; }
+  static const char* type_name(unsigned char) { return "U8"; }
+  static const char* type_name(std::int8_t) { return "I8"; }
+  static const char* type_name(std::int32_t) { return "I32"; }
+  static const char* type_name(std::int64_t) { return "I64"; }
+  static const char* type_name(std::uint16_t) { return "F16"; }
+  const std::byte* checked(const std::string& name, const char* type, const std::vector<std::int64_t>& shape) const;
+
   std::vector<std::byte> bytes_;
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, std::string> texts_;

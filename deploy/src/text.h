@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qcn {
 
@@ -19,6 +20,14 @@ std::size_t whole_characters(std::string_view text, std::size_t most);
 
 // As one word of a shell's command line, as Python's shlex.quote has it.
 std::string shell_word(const std::string& text);
+
+// "[2, 3]"
+template <typename Number>
+std::string shape_text(const std::vector<Number>& shape) {
+  std::string text;
+  for (const Number side : shape) text += (text.empty() ? "" : ", ") + std::to_string(side);
+  return "[" + text + "]";
+}
 
 // In quotation marks, for a message: long text is cut, and what is not printable becomes '?'.
 std::string quoted(std::string_view text);

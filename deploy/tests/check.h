@@ -1,10 +1,11 @@
-// What the tests of the library's inside have in common: every failure is printed, and counted.
+// What the tests have in common: every failure is printed, and counted.
 #ifndef QCN_TESTS_CHECK_H
 #define QCN_TESTS_CHECK_H
 
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "error.h"
 
@@ -16,13 +17,26 @@ inline void check(bool good, const std::string& what) {
   ++failures;
 }
 
-// What a call that must be refused says. Anything but an Error of this status is a failure.
+// What a test's main returns.
+inline int verdict() {
+  std::puts(failures ? "FAILED" : "all passed");
+  return failures ? 1 : 0;
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// What a call that must be refused says, which has to contain these parts. Anything but an Error of this status is a
+// failure.
 template <typename Call>
-std::string refused(const std::string& what, qcn_status status, const Call& call) {
+std::string refused(const std::string& what, qcn_status status, const Call& call,
+                    const std::vector<std::string>& parts = {}) {
   try {
     call();
   } catch (const qcn::Error& error) {
     check(error.status == status, what + ": " + qcn_status_name(error.status) + ", " + error.what());
+    for (const std::string& part : parts) {
+      check(contains(error.what(), part), what + ": '" + part + "' is not in: " + error.what());
+    }
     return error.what();
   } catch (const std::exception& error) {
     check(false, what + ": " + error.what());
@@ -32,20 +46,16 @@ std::string refused(const std::string& what, qcn_status status, const Call& call
   return "";
 }
 
-// True if it was accepted; what is no bundle may only be refused as such.
+// True if it was accepted; what is not a bundle may only be refused as such.
 template <typename Call>
 bool accepted_or_refused(const std::string& what, const Call& call) {
-  try {
+  bool accepted = false;
+  refused(what, QCN_BAD_BUNDLE, [&] {
     call();
-    return true;
-  } catch (const qcn::Error& error) {
-    check(error.status == QCN_BAD_BUNDLE, what + ": " + qcn_status_name(error.status) + ", " + error.what());
-  } catch (const std::exception& error) {
-    check(false, what + ": " + error.what());
-  }
-  return false;
+    accepted = true;
+    qcn::refuse_bundle("accepted");
+  });
+  return accepted;
 }
-
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 #endif

@@ -109,23 +109,11 @@ class Runner {
   }
 
   void run(const program::Route& r) {
-    const auto small = [](size_t size) { return static_cast<int>(size); };
     const program::Shape &of = shape(r.activation), &made = shape(r.out_activation);
-    const qcn_routing_shape routing{1,
-                                    small(of[0]),
-                                    small(of[1]),
-                                    small(of[2]),
-                                    small(r.window_height),
-                                    small(r.window_width),
-                                    small(r.stride),
-                                    small(made[0]),
-                                    small(r.iterations),
-                                    r.shared,
-                                    r.unit};
     const size_t places = r.shared ? 1 : r.window_height * r.window_width, rotations = places * of[0] * made[0] * 9;
-    reference::Outputs out =
-        reference::route(routing, {values_[r.pose], values_[r.activation], Numbers(r.rotation, r.rotation + rotations),
-                                   Numbers(r.beta_u, r.beta_u + made[0]), Numbers(r.beta_a, r.beta_a + made[0])});
+    reference::Outputs out = reference::route(
+        program_.routing_shape(r), {values_[r.pose], values_[r.activation], Numbers(r.rotation, r.rotation + rotations),
+                                    Numbers(r.beta_u, r.beta_u + made[0]), Numbers(r.beta_a, r.beta_a + made[0])});
     values_[r.out_pose] = out.pose, values_[r.out_activation] = out.activation;
   }
 

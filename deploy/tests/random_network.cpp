@@ -96,19 +96,20 @@ string Builder::add_array(const string& name, const Shape& shape, double scale, 
   return quoted(name);
 }
 
-void Builder::add(const string& op, const string& name, const string& entries, const Shape& shape) {
+string Builder::add(const string& op, const string& name, const string& entries, const Shape& shape) {
   operations_.push_back("{\"op\": " + quoted(op) + ", \"name\": " + quoted(name) + ", \"precision\": \"fp32\"" +
                         entries + entry("shape", list(shape)) + "}");
+  shapes_[name] = shape;
+  return name;
 }
 
 string Builder::affine(const string& name, const string& input, const string& ending) {
   const Shape of = shapes_.at(input);
   const string scale = add_array(name + ".scale", {of[0]}, 0.2, 1), shift = add_array(name + ".shift", {of[0]}, 0.2);
-  add("affine", name,
+  return add(
+      "affine", name,
       entry("input", quoted(input)) + entry("scale", scale) + entry("shift", shift) + entry("ending", quoted(ending)),
       of);
-  shapes_[name] = of;
-  return name;
 }
 
 string Builder::convolution(const string& name, const std::vector<Source>& sources, int channels,
@@ -127,34 +128,29 @@ string Builder::convolution(const string& name, const std::vector<Source>& sourc
             steps(of[2] + 2 * source.padding, source.kernel, source.stride)};
   }
   const string bias = add_array(name + ".bias", {channels}, 0.3);
-  add("convolution", name,
-      entry("inputs", list(inputs)) + entry("weights", list(weights)) + entry("bias", bias) +
-          entry("strides", list(strides)) + entry("paddings", list(paddings)) + entry("ending", quoted(ending)),
-      made);
-  shapes_[name] = made;
-  return name;
+  return add("convolution", name,
+             entry("inputs", list(inputs)) + entry("weights", list(weights)) + entry("bias", bias) +
+                 entry("strides", list(strides)) + entry("paddings", list(paddings)) + entry("ending", quoted(ending)),
+             made);
 }
 
 string Builder::pool(const string& name, const string& input, const string& kind, int kernel, int stride) {
   const Shape of = shapes_.at(input);
   const Shape made = {of[0], steps(of[1], kernel, stride), steps(of[2], kernel, stride)};
-  add("pool", name,
-      entry("input", quoted(input)) + entry("kind", quoted(kind)) + entry("kernel", to_string(kernel)) +
-          entry("stride", to_string(stride)),
-      made);
-  shapes_[name] = made;
-  return name;
+  return add("pool", name,
+             entry("input", quoted(input)) + entry("kind", quoted(kind)) + entry("kernel", to_string(kernel)) +
+                 entry("stride", to_string(stride)),
+             made);
 }
 
 string Builder::linear(const string& name, const string& input, int units, const string& ending) {
   const int inputs = static_cast<int>(count(shapes_.at(input)));
   const string weight = add_array(name + ".weight", {units, inputs}, std::sqrt(1.5 / inputs));
   const string bias = add_array(name + ".bias", {units}, 0.3);
-  add("linear", name,
+  return add(
+      "linear", name,
       entry("input", quoted(input)) + entry("weight", weight) + entry("bias", bias) + entry("ending", quoted(ending)),
       {units});
-  shapes_[name] = {units};
-  return name;
 }
 
 Builder::Capsules Builder::route(const string& name, const Capsules& children, int window_height, int window_width,

@@ -88,7 +88,7 @@ class Builder {
 
  private:
   std::string add_array(const std::string& name, const Shape& shape, double scale, double centre = 0);
-  void add(const std::string& op, const std::string& name, const std::string& entries, const Shape& shape);
+  std::string add(const std::string& op, const std::string& name, const std::string& entries, const Shape& shape);
 
   std::mt19937 generator_;
   std::map<std::string, Shape> shapes_;

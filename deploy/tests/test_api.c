@@ -47,39 +47,31 @@ static void loading(const char* bundle) {
   CHECK(qcn_model_load("", NULL, &model) == QCN_NO_FILE);
   CHECK(qcn_model_load("/no/such/folder", NULL, &model) == QCN_NO_FILE);
   CHECK(qcn_model_load("/", NULL, &model) == QCN_BAD_BUNDLE);
-  params.backend = (qcn_backend)77;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "77"));
-  params.backend = QCN_BACKEND_TENSORRT; /* the bundle has no engine, with or without TensorRT here */
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_NO_BACKEND);
-  params = qcn_model_default_params();
-  params.precision = "fp8";
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
-  params.precision = "fp16";
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_NO_BACKEND);
-  params = qcn_model_default_params();
-  params.self_test = 3;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
-  params = qcn_model_default_params();
-  params.threads = -1;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
-  params.threads = 3000;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "threads is 3000"));
-  params.threads = QCN_MAX_THREADS + 1;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "from 0 to 1024"));
-  params = qcn_model_default_params();
-  params.public_key = ""; /* a key that was meant to be there, and is not, is no reason to load without one */
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "public key"));
-  params.public_key =
-      "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n"
-      "-----END PUBLIC KEY-----\n";
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_SIGNATURE && strstr(qcn_last_error(), "is not signed"));
-  params = qcn_model_default_params();
-  params.device = -1;
-  CHECK(qcn_model_load(bundle, &params, &model) == QCN_BAD_ARGUMENT);
+
+#define NOT_LOADED(field, value, status, says)                                                     \
+  do {                                                                                             \
+    qcn_model_params wrong = qcn_model_default_params();                                           \
+    wrong.field = value;                                                                           \
+    CHECK(qcn_model_load(bundle, &wrong, &model) == (status) && strstr(qcn_last_error(), (says))); \
+  } while (0)
+  NOT_LOADED(backend, (qcn_backend)77, QCN_BAD_ARGUMENT, "77");
+  NOT_LOADED(backend, QCN_BACKEND_TENSORRT, QCN_NO_BACKEND, "no TensorRT engine"); /* with or without TensorRT here */
+  NOT_LOADED(precision, "fp8", QCN_BAD_ARGUMENT, "precision");
+  NOT_LOADED(precision, "fp16", QCN_NO_BACKEND, "not in fp16");
+  NOT_LOADED(self_test, 3, QCN_BAD_ARGUMENT, "self_test");
+  NOT_LOADED(threads, -1, QCN_BAD_ARGUMENT, "threads is -1");
+  NOT_LOADED(threads, 3000, QCN_BAD_ARGUMENT, "threads is 3000");
+  NOT_LOADED(threads, QCN_MAX_THREADS + 1, QCN_BAD_ARGUMENT, "from 0 to 1024");
+  NOT_LOADED(device, -1, QCN_BAD_ARGUMENT, "device is -1");
+  /* A key that was meant to be there, and is not, is no reason to load without one. */
+  NOT_LOADED(public_key, "", QCN_BAD_ARGUMENT, "public key");
+  NOT_LOADED(public_key,
+             "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n"
+             "-----END PUBLIC KEY-----\n",
+             QCN_BAD_SIGNATURE, "is not signed");
   CHECK(model == (qcn_model*)&failures);
   qcn_model_free(NULL);
 
-  params = qcn_model_default_params();
   params.log = log_line;
   params.log_user = &logged;
   params.self_test = 2;

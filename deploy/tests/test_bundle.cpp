@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -16,7 +15,6 @@
 #include "model.h"
 #include "program.h"
 #include "public_key.h"
-#include "self_test.h"
 #include "sha256.h"
 #include "tensors.h"
 #include "tiny_bundle.h"
@@ -102,68 +100,9 @@ void manifests() {
             "qcn export RUN --format native --out '{bundle} of '\"'\"'me'\"'\"''",
         manifest.files[1].rebuild_in("{bundle} of 'me'"));
   check(!qcn::parse_manifest(tiny::manifest(kWeights, kGolden, false)).signature.poses, "a network without poses");
-  const auto newer = refused("a newer schema", QCN_BAD_BUNDLE,
-                             [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 2", "\"schema\": 3")); });
-  check(contains(newer, "it has schema 3, of ") && contains(newer, "update libqcn"), newer);
-}
-
-void safetensors() {
-  const qcn::TensorFile file(networks::bytes(kWeights), qcn::kWeightsSchema);
-  check(file.at("capsules1.rotation").count() == 324 && file.all().size() == 24, "tensors are read");
-  check(file.floats("classes.beta_u", {3}) != nullptr, "floats are read");
-  const string shape = refused("another shape", QCN_BAD_BUNDLE, [&] { file.floats("classes.beta_u", {4}); });
-  check(contains(shape, "[4], not F32 [3]"), shape);
-  refused("another type", QCN_BAD_BUNDLE, [&] { file.doubles("classes.beta_u", {3}); });
-  refused("no such array", QCN_BAD_BUNDLE, [&] { file.at("none"); });
-
-  const auto with = [](const string& entries, std::size_t data) {
-    string header = R"({"__metadata__": {"qcn": "{\"schema\": \"1\"}"})" + entries + "}";
-    header.resize((header.size() + 7) / 8 * 8, ' ');
-    string prefix(8, '\0');
-    prefix[0] = static_cast<char>(header.size() & 0xFF), prefix[1] = static_cast<char>(header.size() >> 8);
-    return networks::bytes(prefix + header + string(data, 'x'));
-  };
-  const auto read = [](std::vector<std::byte> bytes) { return qcn::TensorFile(std::move(bytes), "1"); };
-  const auto array = [](const char* name, const char* type, const string& sides, const string& offsets) {
-    return string(", \"") + name + "\": {\"dtype\": \"" + type + "\", \"shape\": [" + sides + "], \"data_offsets\": [" +
-           offsets + "]}";
-  };
-  read(with("", 0));
-  check(read(with(array("a", "F32", "2, 0, 5", "0, 0"), 0)).at("a").count() == 0, "an empty array");
-  check(read(with(array("a", "F32", "", "0, 4"), 4)).at("a").count() == 1, "a scalar");
-  const std::vector<std::pair<string, std::size_t>> wrong = {
-      {"", 1},                              // a byte of no array
-      {array("a", "F32", "2", "0, 8"), 7},  // out of range
-      {array("a", "F32", "2", "0, 8"), 9},  // a byte left over
-      {array("a", "F32", "2", "8, 0"), 8},  // backwards
-      {array("a", "F32", "2", "-8, 0"), 8},
-      {array("a", "F32", "3", "0, 8"), 8},  // not its shape
-      {array("a", "F32", "-2", "0, 8"), 8},
-      {array("a", "F32", "2.0", "0, 8"), 8},
-      {array("a", "F32", "4611686018427387904", "0, 8"), 8},  // overflow of bytes
-      {array("a", "F32", "4294967296, 4294967296", "0, 0"), 0},
-      {array("a", "F32", "4294967296, 4294967296, 0", "0, 0"), 0},
-      {array("a", "U8", "9223372036854775807", "0, 9223372036854775807"), 8},
-      {array("a", "F32", "99999999999999999999", "0, 8"), 8},
-      {array("a", "F32", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "0, 4"), 4},  // axes
-      {array("a", "F32", "2", "0"), 8},
-      {array("a", "F32", "2", "0, 8, 8"), 8},
-      {array("a", "F33", "2", "0, 8"), 8},                                   // type
-      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "0, 8"), 8},  // overlap
-      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "4, 12"), 12},
-      {array("a", "F32", "2", "0, 8") + array("b", "F32", "2", "12, 20"), 20},  // gap
-      {array("a", "U8", "1", "0, 1") + array("b", "F32", "1", "1, 5"), 5},      // not aligned
-      {array("a", "F32", "2", "0, 8") + array("a", "F32", "2", "0, 8"), 8},     // twice
-      {", \"a\": {\"dtype\": \"F32\", \"shape\": [2], \"data_offsets\": [0, 8], \"more\": 1}", 8},
-      {", \"a\": 3", 0},
-  };
-  for (const auto& [entries, data] : wrong) {
-    refused("safetensors " + entries, QCN_BAD_BUNDLE, [&, e = entries, d = data] { read(with(e, d)); });
-  }
-  for (const char* prefix :
-       {"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", "\xF8\xFF\xFF\xFF\xFF\xFF\xFF\xFF"}) {
-    refused("a huge header", QCN_BAD_BUNDLE, [&] { read(networks::bytes(string(prefix, 8) + kWeights.substr(8))); });
-  }
+  refused("a newer schema", QCN_BAD_BUNDLE,
+          [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 2", "\"schema\": 3")); },
+          {"it has schema 3, of ", "update libqcn"});
 }
 
 void folders(const string& folder) {
@@ -172,62 +111,61 @@ void folders(const string& folder) {
   refused("a file", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(manifest); });
   const qcn::Manifest whole = qcn::read_manifest(folder);
   const qcn::Artefact& artefact = *qcn::find_artefact(whole, "native");
-  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a file is read");
+  const auto read = [&] { return qcn::read_artefact(folder, artefact).size(); };
+  const auto read_manifest = [&] { qcn::read_manifest(folder); };
+  check(read() == kWeights.size(), "a file is read");
   check(!qcn::find_artefact(whole, "trt"), "there is no engine");
 
   string changed = kWeights;
   changed.back() = static_cast<char>(changed.back() ^ 1);
   tiny::write(weights, changed);
-  const string altered = refused("an altered byte", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
-  check(contains(altered, "sha256"), altered);
-  check(contains(altered, "; rebuild it: qcn export RUN --format native --out " + folder), altered);
+  refused("an altered byte", QCN_BAD_BUNDLE, read,
+          {"sha256", "; rebuild it: qcn export RUN --format native --out " + folder});
   tiny::write(weights, kWeights + "x");
-  refused("a byte more", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a byte more", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(weights);
-  refused("a file gone", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a file gone", QCN_NO_FILE, read);
   tiny::write(folder + "-outside", kWeights);
   std::filesystem::create_symlink(folder + "-outside", weights);
-  const string leads = refused("a link out", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
-  check(contains(leads, "symbolic link"), leads);
+  refused("a link out", QCN_BAD_BUNDLE, read, {"symbolic link"});
   std::filesystem::remove(weights);
   tiny::write(folder + "/inside", kWeights);
   std::filesystem::create_symlink("inside", weights);
-  refused("a link inside", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a link inside", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(weights);
   check(mkfifo(weights.c_str(), 0600) == 0, "mkfifo");
-  refused("a pipe", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a pipe", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(weights);
   std::filesystem::create_directory(weights);
-  refused("a folder", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a folder", QCN_BAD_BUNDLE, read);
 
   std::filesystem::remove(weights);
   std::filesystem::create_directory(folder + "/.kept");
   const string kept = folder + "/.kept/" + artefact.sha256;
   tiny::write(weights, changed);
   tiny::write(kept, changed);
-  refused("another file kept", QCN_BAD_BUNDLE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("another file kept", QCN_BAD_BUNDLE, read);
   tiny::write(kept, kWeights);
-  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "a file that was kept is read");
+  check(read() == kWeights.size(), "a file that was kept is read");
   std::filesystem::remove(weights);
-  check(qcn::read_artefact(folder, artefact).size() == kWeights.size(), "it is read where the new one is not there");
+  check(read() == kWeights.size(), "it is read where the new one is not there");
   std::filesystem::remove(kept);
   std::filesystem::create_symlink(folder + "-outside", kept);
-  refused("a kept file that leads out", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a kept file that leads out", QCN_NO_FILE, read);
   std::filesystem::remove_all(folder + "/.kept");
   std::filesystem::create_directory(folder + "-kept");
   tiny::write(folder + "-kept/" + artefact.sha256, kWeights);
   std::filesystem::create_directory_symlink(folder + "-kept", folder + "/.kept");
-  refused("a folder of kept files that leads out", QCN_NO_FILE, [&] { qcn::read_artefact(folder, artefact); });
+  refused("a folder of kept files that leads out", QCN_NO_FILE, read);
   std::filesystem::remove(folder + "/.kept");
 
   tiny::write(manifest, string(3 << 20, ' '));
-  refused("a huge manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+  refused("a huge manifest", QCN_BAD_BUNDLE, read_manifest);
   std::filesystem::remove(manifest);
-  check(contains(refused("no manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); }), "qcn export RUN"),
-        "how to make a bundle is said");
+  refused("no manifest", QCN_BAD_BUNDLE, read_manifest, {"qcn export RUN"});
   tiny::write(folder + "/elsewhere", kManifest);
   std::filesystem::create_symlink("elsewhere", manifest);
-  refused("a link for a manifest", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+  refused("a link for a manifest", QCN_BAD_BUNDLE, read_manifest);
 }
 
 string line_of(const string& text) { return qcn::sha256(text.data(), text.size()) + "  manifest.json\n"; }
@@ -235,6 +173,7 @@ string line_of(const string& text) { return qcn::sha256(text.data(), text.size()
 // manifest.sha256: of the manifest, or of it and the one that it replaces.
 void digests(const string& folder) {
   const string sums = folder + "/manifest.sha256", good = line_of(kManifest), other = line_of("another");
+  const auto read_manifest = [&] { qcn::read_manifest(folder); };
   tiny::write_manifest(folder, kManifest);
   for (const string& text : {good, good + other, other + good, good + good}) {
     tiny::write(sums, text);
@@ -248,17 +187,15 @@ void digests(const string& folder) {
         "\n" + good, " " + good, upper, good + "x", short_one, good.substr(0, 64) + "  manifest.jsoN\n",
         good.substr(0, 64) + " *manifest.json\n", good.substr(0, 64) + "  manifest.json\r", string(80, '\0')}) {
     tiny::write(sums, text);
-    const string said = refused("manifest.sha256: " + text, QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
-    check(contains(said, "manifest.sha256"), said);
+    refused("manifest.sha256: " + text, QCN_BAD_BUNDLE, read_manifest, {"manifest.sha256"});
   }
   every_change("manifest.sha256", good, good.size(),
                [&](const string& text) { qcn::check_digest(good.substr(0, 64), text); });
   std::filesystem::remove(sums);
-  check(contains(refused("no manifest.sha256", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); }), "is missing"),
-        "a missing manifest.sha256 is named");
+  refused("no manifest.sha256", QCN_BAD_BUNDLE, read_manifest, {"manifest.sha256", "is missing"});
   tiny::write(folder + "/sums", good);
   std::filesystem::create_symlink("sums", sums);
-  refused("a link for manifest.sha256", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder); });
+  refused("a link for manifest.sha256", QCN_BAD_BUNDLE, read_manifest);
   std::filesystem::remove(sums);
   tiny::write_manifest(folder, kManifest);
 }
@@ -272,28 +209,25 @@ void golden_binds(const string& folder) {
     return qcn::load_model(request);
   };
   load(kManifest);
-  const std::pair<const char*, const char*> altered[] = {
-      {"\"mean\": [0.5]", "\"mean\": [0.5000001]"},
-      {"\"mean\": [0.5]", "\"mean\": [-0.5]"},
-      {"\"std\": [0.25]", "\"std\": [0.2500001]"},
-      {"\"std\": [0.25]", "\"std\": [25e10]"},
-      {"\"resize\": null", "\"resize\": 9"},
-      {"\"resize\": null", "\"resize\": 10000"},
-      {"\"resize\": null, \"crop\": 8", "\"resize\": 8, \"crop\": null"},
-      {"\"standardise\": \"dataset\", \"mean\": [0.5], \"std\": [0.25]",
-       "\"standardise\": \"image\", \"mean\": [], \"std\": []"}};
-  for (const auto& [from, to] : altered) {
-    const string said = refused(to, QCN_BAD_BUNDLE, [&, f = from, t = to] { load(replaced(kManifest, f, t)); });
-    check(contains(said, "pre-processing") && contains(said, "golden.safetensors"), said);
-  }
-  const std::pair<const char*, const char*> other[] = {{"[\"cat\", \"dog\"", "[\"dog\", \"cat\""},
-                                                       {"\"é\"", "\"e\""},
-                                                       {"\"cat\"", "\"cats\""},
-                                                       {"[1, 10, 12]", "[1, 12, 10]"},
-                                                       {"[1, 10, 12]", "[1, 8, 8]"}};
-  for (const auto& [from, to] : other) {
-    const string said = refused(to, QCN_BAD_BUNDLE, [&, f = from, t = to] { load(replaced(kManifest, f, t)); });
-    check(contains(said, "golden.safetensors"), said);
+  const struct {
+    const char *from, *to, *says;
+  } altered[] = {
+      {"\"mean\": [0.5]", "\"mean\": [0.5000001]", "pre-processing"},
+      {"\"mean\": [0.5]", "\"mean\": [-0.5]", "pre-processing"},
+      {"\"std\": [0.25]", "\"std\": [0.2500001]", "pre-processing"},
+      {"\"std\": [0.25]", "\"std\": [25e10]", "pre-processing"},
+      {"\"resize\": null", "\"resize\": 9", "pre-processing"},
+      {"\"resize\": null", "\"resize\": 10000", "pre-processing"},
+      {"\"resize\": null, \"crop\": 8", "\"resize\": 8, \"crop\": null", "pre-processing"},
+      {"\"dataset\", \"mean\": [0.5], \"std\": [0.25]", "\"image\", \"mean\": [], \"std\": []", "pre-processing"},
+      {"[\"cat\", \"dog\"", "[\"dog\", \"cat\"", "class 0"},
+      {"\"é\"", "\"e\"", "class 2"},
+      {"\"cat\"", "\"cats\"", "class 0"},
+      {"[1, 10, 12]", "[1, 12, 10]", "the array 'image'"},
+      {"[1, 10, 12]", "[1, 8, 8]", "the array 'image'"}};
+  for (const auto& one : altered) {
+    const string manifest = replaced(kManifest, one.from, one.to);
+    refused(one.to, QCN_BAD_BUNDLE, [&] { load(manifest); }, {"golden.safetensors", one.says});
   }
   // The same names of classes in another golden file.
   const qcn::Manifest manifest = qcn::parse_manifest(kManifest);
@@ -311,7 +245,7 @@ void golden_binds(const string& folder) {
   for (const std::int64_t first : {3, -2, 1 << 20}) {
     qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
     *reinterpret_cast<std::int64_t*>(const_cast<std::byte*>(file.at("label").data)) = first;
-    check(contains(refused("a label", QCN_BAD_BUNDLE, [&] { qcn::read_golden(file, manifest); }), "label"), "a label");
+    refused("a label", QCN_BAD_BUNDLE, [&] { qcn::read_golden(file, manifest); }, {"label"});
   }
   tiny::write_manifest(folder, kManifest);
 }
@@ -340,13 +274,11 @@ void keys() {
                           begin + letters.substr(0, 15) + "A" + string(43, 'A') + "=" + end,  // y = 0: of small order
                           string(3 << 20, 'A')};
   for (const string& text : wrong) {
-    const string said = refused("a key " + text.substr(0, 80), QCN_BAD_ARGUMENT, [&] { qcn::parse_public_key(text); });
-    check(contains(said, "public key"), said);
+    refused("a key " + text.substr(0, 80), QCN_BAD_ARGUMENT, [&] { qcn::parse_public_key(text); }, {"public key"});
   }
-  const string secret = refused("a private key", QCN_BAD_ARGUMENT, [&] {
-    qcn::parse_public_key("-----BEGIN PRIVATE KEY-----\n" + letters + "\n-----END PRIVATE KEY-----\n");
-  });
-  check(contains(secret, "private key"), secret);
+  refused("a private key", QCN_BAD_ARGUMENT,
+          [&] { qcn::parse_public_key("-----BEGIN PRIVATE KEY-----\n" + letters + "\n-----END PRIVATE KEY-----\n"); },
+          {"private key"});
   every_change("a public key", begin + letters + end, begin.size() + letters.size(), [](const string& text) {
     try {
       qcn::parse_public_key(text);
@@ -363,103 +295,19 @@ void signatures(const string& folder) {
       "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n-----END PUBLIC "
       "KEY-----");
   const string signature = folder + "/manifest.sig";
-  const string none = refused("no signature", QCN_BAD_SIGNATURE, [&] { qcn::read_manifest(folder, key); });
-  check(contains(none, "is not signed") && contains(none, "qcn sign"), none);
+  const auto read = [&] { qcn::read_manifest(folder, key); };
+  refused("no signature", QCN_BAD_SIGNATURE, read, {"is not signed", "qcn sign"});
   for (const std::size_t size : {0, 1, 63, 64, 65, 4096}) {
     tiny::write(signature, string(size, 'x'));
-    refused("a signature of " + to_string(size), QCN_BAD_SIGNATURE, [&] { qcn::read_manifest(folder, key); });
+    refused("a signature of " + to_string(size), QCN_BAD_SIGNATURE, read);
   }
   tiny::write(signature, string(4097, 'x'));
-  refused("a huge signature", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder, key); });
+  refused("a huge signature", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(signature);
   std::filesystem::create_symlink("sums", signature);
-  refused("a link for a signature", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(folder, key); });
+  refused("a link for a signature", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(signature);
   check(qcn::read_manifest(folder).name == "tiny", "without a key, no signature is asked for");
-}
-
-// Pre-processing that computes something else than in training.
-void wrong_preprocessing() {
-  const qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
-  qcn::Manifest manifest = qcn::parse_manifest(kManifest);
-  const qcn::Golden golden = qcn::read_golden(file, manifest);
-  qcn::check_preprocessing(manifest, golden);
-  manifest.preprocessing.mean[0] = 0.5000001;
-  const string said = refused("another mean", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
-  check(contains(said, "'one'") && contains(said, "expected"), said);
-  manifest.preprocessing = {manifest.preprocessing.stored, std::nullopt, tiny::kSide, true, {}, {}};
-  refused("by image", QCN_WRONG_ANSWER, [&] { qcn::check_preprocessing(manifest, golden); });
-}
-
-// A backend that gives what it is told to.
-class Fixed : public qcn::Backend {
- public:
-  Fixed(const float* activation, const float* pose, std::size_t rows)
-      : activation_(activation), pose_(pose), rows_(rows) {}
-  std::unique_ptr<qcn::Runner> runner(void*) const override { return std::make_unique<Run>(*this); }
-  string name() const override { return "fixed"; }
-  string precision() const override { return "fp32"; }
-  int max_batch() const override { return 1; }
-
- private:
-  struct Run : qcn::Runner {
-    explicit Run(const Fixed& all) : all_(all) {}
-    void run(const float*, int, float* activation, float* pose) override {
-      std::copy_n(all_.activation_ + next_ * tiny::kClasses, tiny::kClasses, activation);
-      std::copy_n(all_.pose_ + next_ * tiny::kClasses * 3, tiny::kClasses * 3, pose);
-      next_ = (next_ + 1) % all_.rows_;
-    }
-    const Fixed& all_;
-    std::size_t next_ = 0;
-  };
-  const float *activation_, *pose_;
-  std::size_t rows_;
-};
-
-void self_tests() {
-  const qcn::TensorFile file(networks::bytes(kGolden), qcn::kGoldenSchema);
-  const qcn::Golden golden = qcn::read_golden(file, qcn::parse_manifest(kManifest));
-  const qcn::Tolerance tolerance = {1e-5, 2e-5};
-  const auto native = qcn::native_backend(qcn::program::Program(kNetwork.file()));
-  const auto test = [&](const qcn::Backend& backend, bool all) {
-    return qcn::self_test(backend, tolerance, golden, kSignature, all);
-  };
-  check(contains(test(*native, false), "3 of 4"), "three");
-  check(contains(test(*native, true), "4 of 4") && contains(test(*native, true), "of a pose"), "all");
-
-  std::vector<float> activation(golden.activation, golden.activation + tiny::kRows * tiny::kClasses);
-  std::vector<float> pose(golden.pose, golden.pose + tiny::kRows * tiny::kClasses * 3);
-  Fixed fixed(activation.data(), pose.data(), tiny::kRows);
-  test(fixed, true);
-  const float right = pose[14];
-  for (const float wrong : {right + 1e-4f, right - 1e-4f, std::nanf(""), INFINITY}) {
-    pose[14] = wrong;
-    const string said = refused("a wrong pose", QCN_WRONG_ANSWER, [&] { test(fixed, true); });
-    check(contains(said, "'two'") && contains(said, "pose[5]") && contains(said, "expected"), said);
-  }
-  pose[14] = right + 1e-4f;
-  qcn::self_test(fixed, {1e-5, 2e-4}, golden, kSignature, true);  // each output has its own tolerance
-  pose[14] = right;
-  activation[4] += 1e-4f;
-  refused("a wrong activation", QCN_WRONG_ANSWER,
-          [&] { qcn::self_test(fixed, {1e-5, 2e-4}, golden, kSignature, true); });
-}
-
-void self_test_without_poses() {
-  const networks::Network cnn = tiny::network(false);
-  const string answers = tiny::golden(cnn);
-  const qcn::Manifest manifest = qcn::parse_manifest(tiny::manifest(cnn.weights(), answers, false));
-  const qcn::Signature& signature = manifest.signature;
-  const qcn::TensorFile file(networks::bytes(answers), qcn::kGoldenSchema);
-  const qcn::Golden golden = qcn::read_golden(file, manifest);
-  const auto backend = qcn::native_backend(qcn::program::Program(cnn.file()));
-  const string said = qcn::self_test(*backend, {1e-5, 0}, golden, signature, true);
-  check(contains(said, "4 of 4") && !contains(said, "pose"), said);
-  const qcn::TensorFile other(networks::bytes(tiny::golden(cnn, 0.5f)), qcn::kGoldenSchema);
-  refused("a wrong activation of a CNN", QCN_WRONG_ANSWER,
-          [&] { qcn::self_test(*backend, {1e-5, 0}, qcn::read_golden(other, manifest), signature, true); });
-  refused("golden answers without poses", QCN_BAD_BUNDLE,
-          [&] { qcn::read_golden(file, qcn::parse_manifest(kManifest)); });
 }
 
 }  // namespace
@@ -469,18 +317,14 @@ int main(int count, char** arguments) {
       std::filesystem::absolute(count > 1 ? arguments[1] : ".").string() + "/hostile-" + to_string(getpid());
   tiny::write_bundle(folder);
   manifests();
-  safetensors();
   digests(folder);
   golden_binds(folder);
   keys();
   signatures(folder);
   folders(folder);
-  wrong_preprocessing();
-  self_tests();
-  self_test_without_poses();
   altered_files();
   std::filesystem::remove_all(folder);
   std::filesystem::remove(folder + "-outside");
   std::filesystem::remove_all(folder + "-kept");
-  return failures ? 1 : 0;
+  return verdict();
 }

@@ -166,5 +166,5 @@ int main(int count, char** arguments) {
   altered_bits();
   malleable();
   small_orders();
-  return failures ? 1 : 0;
+  return verdict();
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "em_routing.h"
 #include "reference.h"
 
@@ -19,14 +20,6 @@ namespace {
 
 using std::size_t;
 using Floats = std::vector<float>;
-
-int failures = 0;
-
-void check(bool good, const std::string& what) {
-  if (good) return;
-  std::printf("FAILED: %s\n", what.c_str());
-  ++failures;
-}
 
 struct Problem {
   qcn_routing_shape shape;
@@ -229,7 +222,7 @@ void test_refusals() {
             qcn_routing_half_prepare(&good, nullptr, pose.data()) == QCN_ROUTING_NULL_ARRAY,
         "half precision: a null shape, a null array");
   struct Case {
-    int qcn_routing_shape::*field;
+    int qcn_routing_shape::* field;
     int value, status;
   };
   using S = qcn_routing_shape;
@@ -294,6 +287,5 @@ int main() {
   test_half_overflow();
   test_refusals();
   test_threads();
-  std::printf(failures ? "%d checks failed\n" : "all passed\n", failures);
-  return failures ? 1 : 0;
+  return verdict();
 }

@@ -1,21 +1,13 @@
 // The picture readers of the programs, with files as they should be and as they should not.
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 
+#include "check.h"
 #include "image.h"
 
 namespace {
 
 using namespace qcn_programs;
-
-int failures = 0;
-
-void check(bool good, const std::string& what) {
-  if (good) return;
-  std::printf("FAILED: %s\n", what.c_str());
-  ++failures;
-}
 
 Picture parse(const std::string& file) {
   return parse_picture(reinterpret_cast<const unsigned char*>(file.data()), file.size());
@@ -31,7 +23,7 @@ void refused(const std::string& file, const std::string& message) {
   try {
     parse(file);
   } catch (const std::runtime_error& error) {
-    check(std::string(error.what()).find(message) != std::string::npos, file + ": " + error.what());
+    check(contains(error.what(), message), file + ": " + error.what());
     return;
   }
   check(false, "read: " + file);
@@ -121,6 +113,5 @@ int main() {
   const Picture beside{4, 1, 1, {1, 2, 3, 4}};
   check(split_beside(beside, 2).pixels == std::vector<unsigned char>{1, 3, 2, 4}, "two views");
   check(is_picture_name("a/b.JPG") && !is_picture_name("png") && !is_picture_name("a.txt"), "names");
-  std::puts(failures ? "FAILED" : "ok");
-  return failures ? 1 : 0;
+  return verdict();
 }

@@ -1,4 +1,5 @@
 // JSON, text and hashes: what is right is read, and what is not is refused.
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,67 +29,15 @@ static void values() {
 }
 
 static void not_json() {
-  for (const string text : {"",
-                            " ",
-                            "{",
-                            "}",
-                            "[",
-                            "[1",
-                            "[1,",
-                            "[1,]",
-                            "[,1]",
-                            "{\"a\"}",
-                            "{\"a\":}",
-                            "{\"a\":1,}",
-                            "{a:1}",
-                            "{1:1}",
-                            "{\"a\" 1}",
-                            "\"",
-                            "\"a",
-                            "\"\\\"",
-                            "\"\\x\"",
-                            "\"\\u12\"",
-                            "\"\\u12g4\"",
-                            "\"\t\"",
-                            "\"\\ud800\"",
-                            "\"\\udc00\"",
-                            "\"\\ud800\\u0041\"",
-                            "\"\\u+123\"",
-                            "\"\\u-123\"",
-                            "\"\\u 123\"",
-                            "01",
-                            "-",
-                            "+1",
-                            ".5",
-                            "1.",
-                            "1e",
-                            "1e+",
-                            "0x10",
-                            "1_0",
-                            "NaN",
-                            "Infinity",
-                            "-Infinity",
-                            "nan",
-                            "tru",
-                            "truee",
-                            "True",
-                            "nul",
-                            "1 2",
-                            "[1 2]",
-                            "[1]]",
-                            "{} {}",
-                            "1e999",
-                            "-1e999",
-                            "// c\n1",
-                            "\xEF\xBB\xBF{}",
-                            "\"\xFF\"",
-                            "\"\xC0\xAF\"",
-                            "\"\xED\xA0\x80\"",
-                            "\"\xF4\x90\x80\x80\"",
-                            "\"\xE2\x82\"",
-                            "'a'",
-                            "{\"a\":1,\"a\":2}",
-                            "{\"a\":1,\"\\u0061\":2}"}) {
+  const string listed =
+      R"(| |{|}|[|[1|[1,|[1,]|[,1]|{"a"}|{"a":}|{"a":1,}|{a:1}|{1:1}|{"a" 1}|"|"a|"\"|"\x"|"\u12"|"\u12g4"|"\ud800")"
+      R"(|"\udc00"|"\ud800\u0041"|"\u+123"|"\u-123"|"\u 123"|01|-|+1|.5|1.|1e|1e+|0x10|1_0|NaN|Infinity|-Infinity|nan)"
+      R"(|tru|truee|True|nul|1 2|[1 2]|[1]]|{} {}|1e999|-1e999|'a'|{"a":1,"a":2}|{"a":1,"\u0061":2})";
+  std::vector<string> wrong = {"\"\t\"",       "// c\n1",          "\xEF\xBB\xBF{}",       "\"\xFF\"",
+                               "\"\xC0\xAF\"", "\"\xED\xA0\x80\"", "\"\xF4\x90\x80\x80\"", "\"\xE2\x82\""};
+  std::istringstream texts(listed);
+  for (string text; std::getline(texts, text, '|');) wrong.push_back(text);
+  for (const string& text : wrong) {
     refused("JSON " + text, QCN_BAD_BUNDLE, [&] { Json::parse(text); });
   }
   refused("a zero byte", QCN_BAD_BUNDLE, [] { Json::parse(std::string_view("1\0", 2)); });
@@ -159,5 +108,5 @@ int main() {
   kinds();
   texts();
   hashes();
-  return failures ? 1 : 0;
+  return verdict();
 }

@@ -38,5 +38,5 @@ int main(int count, char** arguments) {
     const std::string why = refused(name, QCN_BAD_BUNDLE, [&] { qcn::parse_manifest(tiny::read(path.string())); });
     std::printf("%s: %s\n", name.c_str(), why.c_str());
   }
-  return failures ? 1 : 0;
+  return verdict();
 }

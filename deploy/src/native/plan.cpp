@@ -57,8 +57,8 @@ class Builder {
     stored_[0].planar = kImages;
     copy_where_read(0);
     for (const program::Operation& operation : program_.operations) {
-      plan_.runs.push_back({operation.name, "", program::name(operation.precision), "fp32", "plain loops"});
-      std::visit([&](const auto& body) { add(operation.name, body); }, operation.body);
+      plan_.runs.push_back({operation.name, "", program::name(operation.precision), "", ""});
+      std::visit([&](const auto& body) { add(body); }, operation.body);
     }
     plan_.activation = *stored_[program_.activation].planar;
     if (program_.pose) plan_.pose = *stored_[*program_.pose].planar;
@@ -109,6 +109,7 @@ class Builder {
     return whole_lines((packed_integer_bytes(integers) + 3) / 4) * sizeof(float);
   }
 
+  // Says how the operation that is being added runs.
   void runs(const char* op, const char* ran, const char* kernel) {
     plan_.runs.back().op = op, plan_.runs.back().ran = ran, plan_.runs.back().kernel = kernel;
   }
@@ -136,21 +137,15 @@ class Builder {
 
   Place take(size_t floats) {
     const Place place = plan_.image_floats;
-    // Neither sum can overflow: sides and borders are at most 2^16 (program.cpp).
+    // Neither sum can overflow: sides and borders are at most Json::kMaxSize.
     plan_.image_floats += whole_lines(floats);
     if (plan_.image_floats > program::kMostFloats) {
       throw Error(QCN_BAD_BUNDLE, "this network cannot be run: an image would take more than 4 GiB of memory");
     }
     return place;
   }
-  Place take_planar(Stored& s) {
-    s.planar = take(s.map.height * s.map.width * s.map.channels);
-    return *s.planar;
-  }
-  Place take_features(Stored& s) {
-    s.features = take(image_floats(s.map));
-    return *s.features;
-  }
+  Place take_planar(Stored& s) { return *(s.planar = take(s.map.height * s.map.width * s.map.channels)); }
+  Place take_features(Stored& s) { return *(s.features = take(image_floats(s.map))); }
   Place take_bytes(const Map& map) {
     const size_t floats = (image_floats(byte_map(map)) + 3) / 4;
     plan_.byte_maps.push_back({take(floats), floats});
@@ -185,7 +180,7 @@ class Builder {
 
   // ---- operations ----
 
-  void add(const std::string&, const program::Affine& affine) {
+  void add(const program::Affine& affine) {
     Stored& out = stored_[affine.out];
     const auto [from, in_strides] = read_either(stored_[affine.in]);
     const auto [to, planar] = take_either(out);
@@ -196,7 +191,7 @@ class Builder {
     copy_where_read(affine.out);
   }
 
-  void add(const std::string&, const program::Pool& pool) {
+  void add(const program::Pool& pool) {
     Stored& out = stored_[pool.out];
     const auto [from, in_strides] = read_either(stored_[pool.in]);
     const auto [to, planar] = take_either(out);
@@ -206,89 +201,69 @@ class Builder {
     copy_where_read(pool.out);
   }
 
-  void add(const std::string&, const program::Convolution& operation) {
-    if (operation.integer_bias) return add_integers(operation);
-    runs("convolution", "fp32", qcn_instruction_set());
-    Stored& out = stored_[operation.out];
-    const auto [to, planar] = take_either(out);
-    ConvolutionStep step{{{}, operation.sources.size(), out.map, planar, operation.ending, nullptr}, {}, to};
-    Given given{plan_.steps.size(), {}, operation.bias, {}, nullptr};
-    for (size_t s = 0; s < operation.sources.size(); ++s) {
-      const auto& source = operation.sources[s];
-      step.convolution.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
-      step.in[s] = *stored_[source.in].features;
-      given.weights[s] = source.weight;
-    }
-    plan_.steps.push_back(step);
-    given_.push_back(given);
-    copy_where_read(operation.out);
-  }
+  // What a convolution reads and makes. In int8 it reads bytes, and makes bytes of this scale unless it is 0.
+  struct Ends {
+    Place in[2] = {}, out = 0;
+    float out_scale = 0;
+  };
 
-  void add_integers(const program::Convolution& operation) {
-    runs("convolution", "int8", integer_instruction_set());
-    Stored& out = stored_[operation.out];
-    IntegerStep step{{{{}, operation.sources.size(), out.map, false, operation.ending, nullptr}, nullptr, 0}, {}, 0};
-    if (out.only_bytes()) {
-      step.convolution.out_scale = *out.scales.begin();
-      step.out = out.bytes[step.convolution.out_scale] = take_bytes(out.map);
+  void add_convolution(const char* op, const Convolution& shape, const Ends& ends, Given given) {
+    given.step = plan_.steps.size();
+    if (given.integer_bias) {
+      runs(op, "int8", integer_instruction_set());
+      plan_.steps.push_back(IntegerStep{{shape, nullptr, ends.out_scale}, {ends.in[0], ends.in[1]}, ends.out});
     } else {
-      std::tie(step.out, step.convolution.shape.planar) = take_either(out);
+      runs(op, "fp32", qcn_instruction_set());
+      plan_.steps.push_back(ConvolutionStep{shape, {ends.in[0], ends.in[1]}, ends.out});
     }
-    Given given{plan_.steps.size(), {}, nullptr, {}, operation.integer_bias};
-    for (size_t s = 0; s < operation.sources.size(); ++s) {
-      const auto& source = operation.sources[s];
-      step.convolution.shape.sources[s] = {stored_[source.in].map, source.kernel, source.stride, source.padding};
-      step.in[s] = stored_[source.in].bytes.at(source.integers.input_scale);
-      given.integers[s] = source.integers;
-    }
-    plan_.steps.push_back(step);
     given_.push_back(given);
-    if (!out.only_bytes()) copy_where_read(operation.out);
   }
 
-  void add_integers(const program::Linear& linear, const Map& in, const Stored& out, Place to) {
-    runs("linear", "int8", integer_instruction_set());
-    const Place bytes = take_bytes(in);
-    plan_.steps.push_back(QuantiseStep{in, linear.integers.input_scale, *stored_[linear.in].planar, bytes});
-    given_.push_back({plan_.steps.size(), {}, nullptr, {linear.integers, {}}, linear.integer_bias});
-    plan_.steps.push_back(
-        IntegerStep{{{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, nullptr, 0}, {bytes, 0}, to});
+  void add(const program::Convolution& operation) {
+    Stored& out = stored_[operation.out];
+    Convolution shape{{}, operation.sources.size(), out.map, false, operation.ending, nullptr};
+    Ends ends;
+    Given given{0, {}, operation.bias, {}, operation.integer_bias};
+    const bool makes_bytes = operation.integer_bias && out.only_bytes();
+    if (makes_bytes) {
+      ends.out_scale = *out.scales.begin();
+      ends.out = out.bytes[ends.out_scale] = take_bytes(out.map);
+    } else {
+      std::tie(ends.out, shape.planar) = take_either(out);
+    }
+    for (size_t s = 0; s < operation.sources.size(); ++s) {
+      const auto& source = operation.sources[s];
+      const Stored& in = stored_[source.in];
+      shape.sources[s] = {in.map, source.kernel, source.stride, source.padding};
+      ends.in[s] = source.weight ? *in.features : in.bytes.at(source.integers.input_scale);
+      given.weights[s] = source.weight, given.integers[s] = source.integers;
+    }
+    add_convolution("convolution", shape, ends, given);
+    if (!makes_bytes) copy_where_read(operation.out);
   }
 
   // A convolution of one pixel, whose channels are all numbers of the input.
-  void add(const std::string&, const program::Linear& linear) {
+  void add(const program::Linear& linear) {
     Stored& out = stored_[linear.out];
     const Map in{1, 1, program::count(program_.shapes[linear.in]), 0};
-    const Place to = take_planar(out);
+    const Convolution shape{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr};
+    Ends ends{{*stored_[linear.in].planar, 0}, take_planar(out), 0};
     if (linear.integer_bias) {
-      add_integers(linear, in, out, to);
-    } else {
-      runs("linear", "fp32", qcn_instruction_set());
-      given_.push_back({plan_.steps.size(), {linear.weight, nullptr}, linear.bias, {}, nullptr});
-      plan_.steps.push_back(ConvolutionStep{
-          {{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr}, {*stored_[linear.in].planar, 0}, to});
+      const Place bytes = take_bytes(in);
+      plan_.steps.push_back(QuantiseStep{in, linear.integers.input_scale, ends.in[0], bytes});
+      ends.in[0] = bytes;
     }
-    if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, to});
+    add_convolution("linear", shape, ends,
+                    {0, {linear.weight, nullptr}, linear.bias, {linear.integers, {}}, linear.integer_bias});
+    if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, ends.out});
   }
 
-  void add(const std::string& name, const program::Route& route) {
-    const auto small = [](size_t size) { return static_cast<int>(size); };  // no size exceeds 2^16 (program.cpp)
+  void add(const program::Route& route) {
     Stored &pose = stored_[route.out_pose], &activation = stored_[route.out_activation];
-    const Map &in = stored_[route.activation].map, &out = activation.map;
     RouteStep step{};
-    step.name = name;
-    step.height = out.height, step.width = out.width;
-    step.shape = {1,
-                  small(in.channels),
-                  small(in.height),
-                  small(in.width),
-                  small(route.window_height),
-                  small(route.window_width),
-                  small(route.stride),
-                  small(out.channels),
-                  small(route.iterations),
-                  route.shared ? 1 : 0,
-                  route.unit ? 1 : 0};
+    step.name = plan_.runs.back().name;
+    step.height = activation.map.height, step.width = activation.map.width;
+    step.shape = program_.routing_shape(route);
     if (route.half) {
       Memory& memory = rotations_.emplace_back();
       void* prepared = memory.get(qcn_routing_half_bytes(&step.shape));

@@ -44,13 +44,8 @@ const TensorrtLibrary& open_library() {
 }  // namespace
 
 LoadedBackend tensorrt_backend(const Manifest& manifest, const TensorrtRequest& request) {
-  if (request.device < 0) {
-    throw Error(QCN_BAD_ARGUMENT, "there is no CUDA device " + std::to_string(request.device));
-  }
-  bool any = false;
-  for (const Artefact& artefact : manifest.files) any |= artefact.format == "trt";
-  // Before anything is loaded: a bundle without engines should not start CUDA.
-  const TensorrtLibrary* library = any ? &open_library() : nullptr;
+  // A bundle without engines should not start CUDA: choose_engine refuses it.
+  const TensorrtLibrary* library = find_artefact(manifest, "trt") ? &open_library() : nullptr;
   const Machine machine = library ? library->machine(request.device) : Machine();
   const Artefact& engine = choose_engine(manifest, machine, request);
   return {library->load(manifest.signature, engine, read_artefact(request.folder, engine), request), &engine};
