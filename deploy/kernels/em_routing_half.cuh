@@ -9,8 +9,9 @@
 //     p = 2^l,  sum over parents p       a product with ones
 //     S += r,  D += r x,  Q += r x^2     products with the unit matrix: float32 sums of float16 numbers
 // The scale keeps all of it within float16: x^2 is cut at 1, which is 37 sigma; p is 2^15 at most, and 2^12 is put
-// into r. So r keeps its digits down to 2^-26 and r x^2, one sigma off, to 2^-16. A child whose powers sum to less than
-// kVanishingHalf, for all parents are some 5 sigma away, is done in float32.
+// into r. So r keeps its digits down to 2^-26 and r x^2, one sigma off, to 2^-16. Where the powers of a child sum to less
+// than kVanishingHalf, for all parents are some 5 sigma away, they are taken again about its largest logit; a child that
+// is further than kFarthest from all of them, where the digits of x^2 do not suffice, is done in float32.
 #ifndef QCN_KERNELS_EM_ROUTING_HALF_CUH
 #define QCN_KERNELS_EM_ROUTING_HALF_CUH
 
@@ -22,6 +23,7 @@ constexpr int kHalfParents = 16;
 constexpr int kPairFloats = 3 * 2 * 32;  // rotors of two children: axes, products of 8 parents, lanes; float16 by twos
 constexpr float kDistanceScale = 1024.0f, kRootDistanceScale = 32.0f;
 constexpr float kVanishingHalf = 0.125f;
+constexpr float kFarthest = -64.0f;  // a logit in base 2, less the largest prior: some 9 sigma
 
 template <int kWindowWarps, int kChildWarps_, int kCluster_, int kBlocksPerSM_>
 struct HalfTile {
@@ -315,25 +317,29 @@ struct HalfSweep {
   // together, so that one's products run while the other's wait.
   template <bool kEven, bool kShifted>
   __device__ void responsibilities(const Packed (&x)[2][3], const float (&activation)[2][kV], Packed (&share)[2]) {
-    float total[2][4] = {};
+    float total[2][4];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       if (kEven) {
 #pragma unroll
         for (int n = 0; n < 4; ++n) share[k][n / 2][n % 2] = pack(activation[k][n % 2], activation[k][n % 2]);
       } else {
-        powers<kShifted>(x[k], share[k], total[k]);
+        powers<kShifted, false>(x[k], share[k], total[k]);
       }
     }
     if (kEven) return;
     const float least = fminf(fminf(total[0][0], total[0][2]), fminf(total[1][0], total[1][2]));
     if (__any_sync(kWarp, least < kVanishingHalf)) {
+      const float largest[2] = {powers<kShifted, true>(x[0], share[0], total[0]),
+                                powers<kShifted, true>(x[1], share[1], total[1])};
+      if (__any_sync(kWarp, fminf(largest[0], largest[1]) < T::kShareOffset + kFarthest)) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        add_in_single<kShifted>(x[k], activation[k]);
-        share[k][0][0] = share[k][0][1] = share[k][1][0] = share[k][1][1] = 0;
+        for (int k = 0; k < 2; ++k) {
+          add_in_single<kShifted>(x[k], activation[k]);
+          share[k][0][0] = share[k][0][1] = share[k][1][0] = share[k][1][1] = 0;
+        }
+        return;
       }
-      return;
     }
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -347,23 +353,38 @@ struct HalfSweep {
     }
   }
 
-  // 2^logit for each parent; total[0] and total[2]: their sums over all parents, in either window.
-  template <bool kShifted>
-  __device__ void powers(const Packed (&x)[3], Packed& share, float (&total)[4]) const {
+  // 2^logit for each parent, or, kExact, of its distance to the largest logit; total[0] and total[2]: their sums over
+  // all parents, in either window. If kExact, returns the lesser of the largest logits in both windows.
+  template <bool kShifted, bool kExact>
+  __device__ float powers(const Packed (&x)[3], Packed& share, float (&total)[4]) const {
     Packed from_mean[3];
     add_offsets<kShifted>(x, from_mean);
     const auto square = [&](int h, int q, int v) { return saturated_square(from_mean[h][q][v]); };
+    float logit[2][4];  // as a product leaves them: parents 2 q and 2 q + 1 of one window, then of the other
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      float logit[4];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) logit[n] = block.gaussians[n / 2][2 * q + n % 2].prior;
-      product(logit, square(0, q, 0), square(0, q, 1), square(1, q, 0), square(1, q, 1), distance);
-      product(logit, square(2, q, 0), square(2, q, 1), distance);
-#pragma unroll
-      for (int v = 0; v < kV; ++v) share[q][v] = pack(fast_exp2(logit[2 * v]), fast_exp2(logit[2 * v + 1]));
+      for (int n = 0; n < 4; ++n) logit[q][n] = block.gaussians[n / 2][2 * q + n % 2].prior;
+      product(logit[q], square(0, q, 0), square(0, q, 1), square(1, q, 0), square(1, q, 1), distance);
+      product(logit[q], square(2, q, 0), square(2, q, 1), distance);
     }
+    float least = INFINITY;
+#pragma unroll
+    for (int v = 0; v < kV; ++v) {
+      if (kExact) {
+        const float largest = block.max_over_parents(
+            fmaxf(fmaxf(logit[0][2 * v], logit[0][2 * v + 1]), fmaxf(logit[1][2 * v], logit[1][2 * v + 1])));
+        least = fminf(least, largest);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) logit[n / 2][2 * v + n % 2] += T::kShareOffset - largest;
+      }
+#pragma unroll
+      for (int q = 0; q < 2; ++q) share[q][v] = pack(fast_exp2(logit[q][2 * v]), fast_exp2(logit[q][2 * v + 1]));
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) total[n] = 0.0f;
     product(total, share[0][0], share[0][1], share[1][0], share[1][1], 0x3c003c00);  // ones
+    return least;
   }
 
   template <bool kShifted>
