@@ -257,7 +257,7 @@ def half(device_name: str, batch: int) -> list[Row]:
     from qcn.kernels import cuda
 
     device, network, rows = torch.device(device_name), seeded(device_name).eval(), []
-    choose, cuda.HALF_ALLOWED = cuda._half_split, True
+    choose = cuda._half_split
     for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
         chosen: list[int] = []
 

@@ -148,8 +148,8 @@ were given in float16. {source(cpp)}:
 
 {speed_tables.arithmetics(cpp)}
 
-Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps, which are [not chosen
-yet](kernels.md); the error beside what rounding votes and distances to float16 costs by itself. {source(triton)}:
+Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps; where none should be faster,
+float32 [is chosen](kernels.md). The error beside what rounding votes and distances to float16 costs by itself. {source(triton)}:
 `benchmarks/routing.py`, the table `half`.
 
 {speed_tables.splits(triton["half"])}

@@ -67,12 +67,11 @@ __device__ void product(float (&d)[4], Half2 a0, Half2 a1, Half2 b) {
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(b));
 }
-// Both halves of B are the same here.
-__device__ void product(float (&d)[4], Half2 a0, Half2 a1, Half2 a2, Half2 a3, Half2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %8}, {%0, %1, %2, "
+__device__ void product(float (&d)[4], Half2 a0, Half2 a1, Half2 a2, Half2 a3, const Half2 (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
       "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b));
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b[0]), "r"(b[1]));
 }
 #else  // named, never called
 __device__ Half2 pack(float, float);
@@ -81,7 +80,7 @@ __device__ Half2 saturated_square(Half2);
 __device__ Half2 add(Half2, Half2);
 __device__ void product(Half2 (&)[2], Half2, Half2, Half2, Half2, Half2);
 __device__ void product(float (&)[4], Half2, Half2, Half2);
-__device__ void product(float (&)[4], Half2, Half2, Half2, Half2, Half2);
+__device__ void product(float (&)[4], Half2, Half2, Half2, Half2, const Half2 (&)[2]);
 #endif
 
 // Blocks of a cluster run at a time and can read each other's shared memory. A thread that has waited sees what all had

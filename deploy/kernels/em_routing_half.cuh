@@ -9,9 +9,9 @@
 //     p = 2^l,  sum over parents p       a product with ones
 //     S += r,  D += r x,  Q += r x^2     products with the unit matrix: float32 sums of float16 numbers
 // The scale keeps all of it within float16: x^2 is cut at 1, which is 37 sigma; p is 2^15 at most, and 2^12 is put
-// into r. So r keeps its digits down to 2^-26 and r x^2, one sigma off, to 2^-16. Where the powers of a child sum to less
-// than kVanishingHalf, for all parents are some 5 sigma away, they are taken again about its largest logit; a child that
-// is further than kFarthest from all of them, where the digits of x^2 do not suffice, is done in float32.
+// into r. So r keeps its digits down to 2^-26 and r x^2, one sigma off, to 2^-16. Where the powers of a child sum to
+// less than kVanishingHalf, for all parents are some 5 sigma away, they are taken again about its largest logit; a
+// child that is further than kFarthest from all of them, where the digits of x^2 do not suffice, is done in float32.
 #ifndef QCN_KERNELS_EM_ROUTING_HALF_CUH
 #define QCN_KERNELS_EM_ROUTING_HALF_CUH
 
@@ -62,6 +62,9 @@ struct HalfTile {
 __device__ float low(Half2 x) { return widen(static_cast<uint16_t>(x)); }
 __device__ float high(Half2 x) { return widen(static_cast<uint16_t>(x >> 16)); }
 
+// The same number. The compiler does not know that, so it keeps a second register and copies nothing before products.
+__device__ Half2 another(Half2 x) { return __float_as_uint(__shfl_xor_sync(kWarp, __uint_as_float(x), 0)); }
+
 // A number for each of a thread's parents and windows.
 using Packed = Half2[2][2];  // [twos of parents][window]
 __device__ float part(const Packed& x, int p, int v) { return p % 2 ? high(x[p / 2][v]) : low(x[p / 2][v]); }
@@ -72,14 +75,14 @@ struct HalfSweep {
   Block<T>& block;
   const Routing& r;
   Packed shift[3], weight[3];  // -m and w
-  Half2 unit;                  // of the unit matrix, as B
-  Half2 distance;              // of -1024 times it
+  Half2 unit[2];               // of the unit matrix, as B of 16 rows
+  Half2 distance[2];           // of -1024 times it
   uint32_t fetched[T::kItems][8];
 
   __device__ explicit HalfSweep(Block<T>& of) : block(of), r(of.r) {
     const int lane = threadIdx.x % 32, column = lane / 4, k = lane % 4 * 2;
-    unit = pack(k == column, k + 1 == column);
-    distance = multiply(unit, pack(-kDistanceScale, -kDistanceScale));
+    unit[0] = pack(k == column, k + 1 == column), unit[1] = another(unit[0]);
+    distance[0] = multiply(unit[0], pack(-kDistanceScale, -kDistanceScale)), distance[1] = another(distance[0]);
   }
 
   // ---- from global to shared memory: rotors by copies that run while the step before is computed, poses by registers
@@ -158,8 +161,7 @@ struct HalfSweep {
       if (kFirst) {
         store_packed(others + 4 * at, second);
       } else {
-        *reinterpret_cast<float2*>(others + 2 * at) = {T::kMassScale * activation[0],
-                                                       T::kMassScale * activation[1]};
+        *reinterpret_cast<float2*>(others + 2 * at) = {T::kMassScale * activation[0], T::kMassScale * activation[1]};
       }
     }
   }
@@ -324,15 +326,15 @@ struct HalfSweep {
 #pragma unroll
         for (int n = 0; n < 4; ++n) share[k][n / 2][n % 2] = pack(activation[k][n % 2], activation[k][n % 2]);
       } else {
-        powers<kShifted, false>(x[k], share[k], total[k]);
+        powers<kShifted>(x[k], share[k], total[k]);
       }
     }
     if (kEven) return;
     const float least = fminf(fminf(total[0][0], total[0][2]), fminf(total[1][0], total[1][2]));
     if (__any_sync(kWarp, least < kVanishingHalf)) {
-      const float largest[2] = {powers<kShifted, true>(x[0], share[0], total[0]),
-                                powers<kShifted, true>(x[1], share[1], total[1])};
-      if (__any_sync(kWarp, fminf(largest[0], largest[1]) < T::kShareOffset + kFarthest)) {
+      const float nearest[2] = {powers_about_largest<kShifted>(x[0], share[0], total[0]),
+                                powers_about_largest<kShifted>(x[1], share[1], total[1])};
+      if (__any_sync(kWarp, fminf(nearest[0], nearest[1]) < T::kShareOffset + kFarthest)) {
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
           add_in_single<kShifted>(x[k], activation[k]);
@@ -353,38 +355,55 @@ struct HalfSweep {
     }
   }
 
-  // 2^logit for each parent, or, kExact, of its distance to the largest logit; total[0] and total[2]: their sums over
-  // all parents, in either window. If kExact, returns the lesser of the largest logits in both windows.
-  template <bool kShifted, bool kExact>
-  __device__ float powers(const Packed (&x)[3], Packed& share, float (&total)[4]) const {
+  // As a product leaves them: parents 2 q and 2 q + 1 of one window, then of the other.
+  __device__ void logits(const Packed (&from_mean)[3], int q, float (&logit)[4]) const {
+    const auto square = [&](int h, int v) { return saturated_square(from_mean[h][q][v]); };
+#pragma unroll
+    for (int n = 0; n < 4; ++n) logit[n] = block.gaussians[n / 2][2 * q + n % 2].prior;
+    product(logit, square(0, 0), square(0, 1), square(1, 0), square(1, 1), distance);
+    product(logit, square(2, 0), square(2, 1), distance[0]);
+  }
+
+  // 2^logit for each parent; total[0] and total[2]: their sums over all parents, in either window.
+  template <bool kShifted>
+  __device__ void powers(const Packed (&x)[3], Packed& share, float (&total)[4]) const {
     Packed from_mean[3];
     add_offsets<kShifted>(x, from_mean);
-    const auto square = [&](int h, int q, int v) { return saturated_square(from_mean[h][q][v]); };
-    float logit[2][4];  // as a product leaves them: parents 2 q and 2 q + 1 of one window, then of the other
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
+      float logit[4];
+      logits(from_mean, q, logit);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) logit[q][n] = block.gaussians[n / 2][2 * q + n % 2].prior;
-      product(logit[q], square(0, q, 0), square(0, q, 1), square(1, q, 0), square(1, q, 1), distance);
-      product(logit[q], square(2, q, 0), square(2, q, 1), distance);
+      for (int v = 0; v < kV; ++v) share[q][v] = pack(fast_exp2(logit[2 * v]), fast_exp2(logit[2 * v + 1]));
     }
-    float least = INFINITY;
+    sum_over_parents(share, total);
+  }
+
+  // The same about the largest logit of each window. Returns the lesser of these two.
+  template <bool kShifted>
+  __device__ float powers_about_largest(const Packed (&x)[3], Packed& share, float (&total)[4]) const {
+    Packed from_mean[3];
+    add_offsets<kShifted>(x, from_mean);
+    float logit[2][4], least = INFINITY;
+    logits(from_mean, 0, logit[0]), logits(from_mean, 1, logit[1]);
 #pragma unroll
     for (int v = 0; v < kV; ++v) {
-      if (kExact) {
-        const float largest = block.max_over_parents(
-            fmaxf(fmaxf(logit[0][2 * v], logit[0][2 * v + 1]), fmaxf(logit[1][2 * v], logit[1][2 * v + 1])));
-        least = fminf(least, largest);
+      const int n = 2 * v;
+      const float largest =
+          block.max_over_parents(fmaxf(fmaxf(logit[0][n], logit[0][n + 1]), fmaxf(logit[1][n], logit[1][n + 1])));
+      least = fminf(least, largest);
+      const float up = T::kShareOffset - largest;
 #pragma unroll
-        for (int n = 0; n < 4; ++n) logit[n / 2][2 * v + n % 2] += T::kShareOffset - largest;
-      }
-#pragma unroll
-      for (int q = 0; q < 2; ++q) share[q][v] = pack(fast_exp2(logit[q][2 * v]), fast_exp2(logit[q][2 * v + 1]));
+      for (int q = 0; q < 2; ++q) share[q][v] = pack(fast_exp2(logit[q][n] + up), fast_exp2(logit[q][n + 1] + up));
     }
+    sum_over_parents(share, total);
+    return least;
+  }
+
+  __device__ static void sum_over_parents(const Packed& share, float (&total)[4]) {
 #pragma unroll
     for (int n = 0; n < 4; ++n) total[n] = 0.0f;
-    product(total, share[0][0], share[0][1], share[1][0], share[1][1], 0x3c003c00);  // ones
-    return least;
+    product(total, share[0][0], share[0][1], share[1][0], share[1][1], {0x3c003c00, 0x3c003c00});  // ones
   }
 
   template <bool kShifted>

@@ -214,7 +214,7 @@ inline float __shfl_xor_sync(uint32_t, float x, int bit) {
 inline bool __any_sync(uint32_t, bool x) {
   const uint32_t mine[] = {x};
   const auto& all = emulated::exchange(mine);
-  return std::any_of(all, all + 32, [](const uint32_t(&words)[8]) { return words[0] != 0; });
+  return std::any_of(all, all + 32, [](const uint32_t (&words)[8]) { return words[0] != 0; });
 }
 inline void __pipeline_memcpy_async(void* to, const void* from, size_t size) { std::memcpy(to, from, size); }
 inline void __pipeline_commit() {}
@@ -256,8 +256,8 @@ inline Half2 add(Half2 a, Half2 b) {
   return by_halves(a, b, [](double x, double y) { return x + y; });
 }
 
-// d += A B, A of 8 or 16 columns in a lane's words 0 and 1, 2 and 3, and B, the same for both, in word 4.
-inline void multiply_add(double (&d)[4], const uint32_t (&mine)[5], int columns) {
+// d += A B, A of 8 or 16 columns in a lane's words 0 and 1, 2 and 3, and B in words 4, 5.
+inline void multiply_add(double (&d)[4], const uint32_t (&mine)[6], int columns) {
   const auto& all = emulated::exchange(mine);
   const int g = emulated::lane() / 4, t = emulated::lane() % 4;
   const auto half = [](uint32_t word, int k) { return double(widen(uint16_t(word >> k % 2 * 16))); };
@@ -265,24 +265,24 @@ inline void multiply_add(double (&d)[4], const uint32_t (&mine)[5], int columns)
     const int column = 2 * t + n % 2;
     for (int k = 0; k < columns; ++k) {
       const int of = k % 8 / 2;
-      d[n] += half(all[4 * g + of][k / 8 * 2 + n / 2], k) * half(all[4 * column + of][4], k);
+      d[n] += half(all[4 * g + of][k / 8 * 2 + n / 2], k) * half(all[4 * column + of][4 + k / 8], k);
     }
   }
 }
 inline void product(Half2 (&d)[2], Half2 a0, Half2 a1, Half2 b, Half2 c0, Half2 c1) {
   double sums[4] = {widen(uint16_t(c0)), widen(uint16_t(c0 >> 16)), widen(uint16_t(c1)), widen(uint16_t(c1 >> 16))};
-  multiply_add(sums, {a0, a1, 0, 0, b}, 8);
+  multiply_add(sums, {a0, a1, 0, 0, b, 0}, 8);
   d[0] = emulated::half_bits(sums[0]) | uint32_t{emulated::half_bits(sums[1])} << 16;
   d[1] = emulated::half_bits(sums[2]) | uint32_t{emulated::half_bits(sums[3])} << 16;
 }
 inline void product(float (&d)[4], Half2 a0, Half2 a1, Half2 b) {
   double sums[4] = {d[0], d[1], d[2], d[3]};
-  multiply_add(sums, {a0, a1, 0, 0, b}, 8);
+  multiply_add(sums, {a0, a1, 0, 0, b, 0}, 8);
   for (int n = 0; n < 4; ++n) d[n] = static_cast<float>(sums[n]);
 }
-inline void product(float (&d)[4], Half2 a0, Half2 a1, Half2 a2, Half2 a3, Half2 b) {
+inline void product(float (&d)[4], Half2 a0, Half2 a1, Half2 a2, Half2 a3, const Half2 (&b)[2]) {
   double sums[4] = {d[0], d[1], d[2], d[3]};
-  multiply_add(sums, {a0, a1, a2, a3, b}, 16);
+  multiply_add(sums, {a0, a1, a2, a3, b[0], b[1]}, 16);
   for (int n = 0; n < 4; ++n) d[n] = static_cast<float>(sums[n]);
 }
 

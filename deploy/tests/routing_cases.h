@@ -215,6 +215,13 @@ inline std::vector<Case> cases() {
     for (size_t i = 0; i < c.rotation.size(); ++i) c.rotation[i] = i % 9 % 4 == 0;
     c.half_errors = 10;  // r and r x, rounded alike for hundreds of votes that are alike: it does not average out
   });
+  add("children far from all parents", layer, [](Case& c) {  // some 6 sigma: about their largest logit, in half
+    const size_t plane = size_t(c.shape.height) * c.shape.width;
+    for (size_t i = 0; i < c.activation.size(); i += 29) {
+      c.activation[i] = 0.9f;
+      for (size_t k = 0; k < 3; ++k) c.pose[(3 * (i / plane) + k) * plane + i % plane] *= 5.0f;
+    }
+  });
   return all;
 }
 

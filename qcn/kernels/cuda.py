@@ -40,8 +40,6 @@ STEP_COST = {2: 1.12, 1: 1.45}
 # What half precision costs beside its children, in their steps: timed on an H200 (benchmarks/routing.py --only half).
 # A child takes as long as in float32 there, though it has two thirds of the instructions; more windows run at a time.
 HALF_START = 15
-# Whether it may be chosen: its tests in tests/kernels/test_cuda.py have not run on a GPU yet.
-HALF_ALLOWED = False
 # By children: programs for each multiprocessor, and windows that one has at least.
 PROGRAMS, FEWEST_WINDOWS = 48, 16
 # Multiply and add in one instruction: the default of today's Triton, but not of its next version.
@@ -252,7 +250,7 @@ def _cost(geometry: Geometry, windows: int, windows_per_thread: int, device: tor
 
 def _half_split(geometry: Geometry, windows: int, device: torch.device) -> int:
     """Over how many warps the children of a window are split in half precision; 0 where float32 should be faster."""
-    if not HALF_ALLOWED or geometry.parents > PARENTS.value or not _tensor_cores(device):
+    if geometry.parents > PARENTS.value or not _tensor_cores(device):
         return 0
     fours = geometry.window_height * geometry.window_width * groups(geometry.channels)
 

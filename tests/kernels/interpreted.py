@@ -219,7 +219,6 @@ def test_where_half_precision_runs(
 ) -> None:
     """On a GPU of 132 multiprocessors, as was timed on one."""
     monkeypatch.setattr(cuda, "_multiprocessors", lambda _: 132)
-    monkeypatch.setattr(cuda, "HALF_ALLOWED", True)
     pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)
     grid = (size - window + 1, size - window + 1)
     geometry = cuda._geometry(pose, rotation, (window, window), 1, grid, 2, False)

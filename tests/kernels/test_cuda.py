@@ -128,7 +128,6 @@ def test_a_calibrated_network_is_routed_in_half_precision_also_in_a_cuda_graph(m
     from qcn.kernels import cuda
 
     chosen, splits = cuda._half_split, []
-    monkeypatch.setattr(cuda, "HALF_ALLOWED", True)
 
     def noted(*arguments: Any) -> int:
         splits.append(chosen(*arguments))
