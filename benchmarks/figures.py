@@ -49,13 +49,13 @@ def robustness(dataset: str, record: dict[str, Any]) -> None:
     reliability, coverage, *empty = axes[len(panels) :]
     reliability.plot([0, 1], [0, 1], color="0.7", linewidth=1)
     for colour, (model, rows) in groups.items():
-        bins = rows[0]["calibration"]["bins"]
+        bins = [b for b in rows[0]["calibration"]["bins"] if b["images"] >= 10]  # fewer say nothing
         reliability.plot([b["confidence"] for b in bins], [b["right"] for b in bins], "o-", color=colour, markersize=3)
         kept = rows[0]["rejection"]["coverage"]
         errors = [100 * statistics.mean(row["rejection"]["error"][at] for row in rows) for at in range(len(kept))]
         coverage.plot([100 * share for share in kept], errors, "o-", color=colour, markersize=3)
         empty[0].plot([], [], "o-", color=colour, label=f"{model} ({len(rows)})")
-    reliability.set(title="reliability", xlabel="probability said", ylabel="share that is right")
+    reliability.set(title="reliability", xlabel="probability said", ylabel="share that is right", ylim=(0, 1.05))
     coverage.set(title="the least certain refused", xlabel="answered, %", ylabel="error, %", ylim=(0, None))
     for ax in empty:
         ax.axis("off")
