@@ -28,7 +28,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a write that fails does not say where
+        if error.filename in (None, str(aside)):  # a write that fails does not say where
+            error.filename = str(path)
         raise
     finally:
         aside.unlink(missing_ok=True)

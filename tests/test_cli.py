@@ -176,6 +176,7 @@ def test_version() -> None:
         (["evaluate", "mnist", "--kernels", "refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
+        (["predict", "a.png", "--model", "mnist", "--batch", "9" * 25], 2, "--batch"),
         (["evaluate", "nowhere"], 2, "no model named 'nowhere'"),
         (["evaluate", "mnist", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
         (["export", "nowhere"], 2, "no model named 'nowhere'; known: "),
@@ -208,6 +209,12 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_half_written(data_di
     assert "no room left on the disk" in result.stderr and "Traceback" not in result.stderr
     assert str(tmp_path / "run") in result.stderr
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_terminal_that_lacks_a_character_shows_it_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    result = run("datasets", "list")
+    assert result.returncode == 0 and r"1\xd728\xd728" in result.stdout and not result.stderr
 
 
 def test_an_unwritable_place_is_refused(data_dir: Path, tmp_path: Path) -> None:

@@ -103,6 +103,11 @@ def test_what_is_missing_cut_or_unknown_is_listed(bundle: Bundle) -> None:
 def test_what_is_no_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not a bundle: it has no manifest.json \(`qcn export RUN"):
         Bundle.open(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"fashion-mnist is not a bundle: .* \(`qcn export fashion-mnist` makes one\)"):
+        Bundle.open(Path("fashion-mnist"))
+    (tmp_path / "run.json").touch()
+    with pytest.raises(UsageError, match=rf"\(`qcn export {tmp_path}` makes one\)"):
+        Bundle.open(tmp_path)
     text = (bundle.folder / MANIFEST).read_text()
     for broken in ("", text[: len(text) // 2], "[]", "null", "[" * 100_000, text.replace("17", "NaN"), "\udc80"):
         content = broken.encode(errors="surrogateescape")
