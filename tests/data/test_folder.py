@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from qcn.data import find, load
 from qcn.data.cache import INDEX, crossing, read_index
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
+from qcn.files import folder_aside
 from qcn.train.loop import resident
 
 SMALL = Stored(16, "crop", 3)
@@ -147,6 +149,26 @@ def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, t
     with pytest.raises(UsageError, match=r"5 of 35 pictures of .* cannot be read"):
         load(str(pictures), tmp_path / "data", SMALL)
     assert not list((tmp_path / "data" / "folders").glob(".*.part"))
+
+
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    left = tmp_path / ".pets-1.00000000.part"
+    left.mkdir()
+    with folder_aside(tmp_path / "pets-1") as first:
+        assert not left.exists()
+        with folder_aside(tmp_path / "pets-1") as second:
+            assert sorted(tmp_path.iterdir()) == sorted((first, second))
+        first.rename(tmp_path / "pets-1")
+    assert list(tmp_path.iterdir()) == [tmp_path / "pets-1"]
+
+
+def test_a_full_disk_is_said_before_pictures_are_read(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_000))
+    with pytest.raises(MissingError, match=r"folders has 0\.02 MB left; the pictures of .* need 0\.05: free some, or"):
+        load(str(pictures), tmp_path / "data", SMALL)
+    assert not list((tmp_path / "data" / "folders").iterdir())
 
 
 def test_every_class_has_pictures_to_train_on(pictures: Path, tmp_path: Path) -> None:
