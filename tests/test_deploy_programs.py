@@ -357,6 +357,7 @@ def test_the_smallest_program(built: Path, bundle: Bundle, tmp_path: Path) -> No
 
 def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: Make, tmp_path: Path) -> None:
     golden = write_pictures(bundle, tmp_path / "pictures")
+    (tmp_path / "pictures" / "._0.png").write_bytes(b"hidden: what a Mac leaves beside 0.png")
     program = built / "programs/qcn-camera"
     done = run(program, bundle.folder, "--folder", tmp_path / "pictures")
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,11 @@
 """Folders and tables of pictures as data sets."""
 
 import csv
+import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,7 @@ from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
 from qcn.errors import MissingError, UsageError
 from qcn.files import folder_aside
+from qcn.predict.sources import files
 from qcn.train.loop import resident
 
 SMALL = Stored(16, "crop", 3)
@@ -169,6 +172,24 @@ def test_a_full_disk_is_said_before_pictures_are_read(
     with pytest.raises(MissingError, match=r"folders has 0\.02 MB left; the pictures of .* need 0\.05: free some, or"):
         load(str(pictures), tmp_path / "data", SMALL)
     assert not list((tmp_path / "data" / "folders").iterdir())
+
+
+@pytest.mark.parametrize("listed", [lambda folder: find(folder, SMALL), files], ids=["train", "predict"])
+def test_a_folder_that_may_not_be_read_is_not_passed_over(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, listed: Callable[[str], object]
+) -> None:
+    (pictures / "disc" / "more").mkdir()
+    listed(str(pictures))
+    scandir = os.scandir
+
+    def denied(place: str | Path) -> object:
+        if Path(place).name == "more":
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError, match="disc/more"):
+        listed(str(pictures))
 
 
 def test_every_class_has_pictures_to_train_on(pictures: Path, tmp_path: Path) -> None:
