@@ -97,10 +97,14 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     """The splits, from the cache, which is made first where there is none."""
     if not (folder / INDEX).is_file():
         _make(folder, found, stored)
-    index = read_index(folder)
-    images = _mapped(folder / IMAGES)
-    if images.shape != (len(index.labels), *stored.shape):
-        raise UsageError(f"{folder} does not hold what it says: delete it, and it is made again")
+    index, damaged = read_index(folder), UsageError(f"{folder} is damaged: delete it, and it is made again")
+    try:
+        images = _mapped(folder / IMAGES)
+    except (OSError, EOFError, ValueError) as error:  # it is gone, empty, or cut
+        raise damaged from error
+    counted = {len(images), len(index.files), len(index.labels), len(index.sizes), sum(index.counts)}
+    if len(counted) > 1 or images.shape[1:] != stored.shape:
+        raise damaged
     labels = np.array(index.labels, np.int64)
     ends = np.cumsum((0, *index.counts))
     train, validation, test = (

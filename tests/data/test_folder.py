@@ -16,7 +16,7 @@ from pictures import CLASSES, write_pictures
 from PIL import Image
 
 from qcn.data import find, load
-from qcn.data.cache import INDEX, crossing, read_index
+from qcn.data.cache import IMAGES, INDEX, crossing, read_index
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
 from qcn.errors import MissingError, UsageError
@@ -234,9 +234,19 @@ def test_near_duplicates_are_dealt_into_one_split(pictures: Path, tmp_path: Path
 def test_a_damaged_cache_is_refused(pictures: Path, tmp_path: Path) -> None:
     load(str(pictures), tmp_path / "data", SMALL)
     index = next((tmp_path / "data" / "folders").glob(f"*/{INDEX}"))
-    index.write_text(index.read_text().replace('"labels": [', '"labels": [0, '))
-    with pytest.raises(UsageError, match="delete it, and it is made again"):
-        load(str(pictures), tmp_path / "data", SMALL)
+    for name, damage in (
+        (INDEX, lambda content: content.replace(b'"labels": [', b'"labels": [0, ')),
+        (INDEX, lambda content: json.dumps(json.loads(content) | {"files": []}).encode()),
+        (IMAGES, lambda _: b""),
+        (IMAGES, lambda content: content[:60]),
+        (IMAGES, lambda content: content[:1000]),
+    ):
+        content = (index.parent / name).read_bytes()
+        (index.parent / name).write_bytes(damage(content))
+        with pytest.raises(UsageError, match="is damaged: delete it, and it is made again"):
+            load(str(pictures), tmp_path / "data", SMALL)
+        (index.parent / name).write_bytes(content)
+    load(str(pictures), tmp_path / "data", SMALL)
 
 
 def test_options_that_make_no_sense(pictures: Path) -> None:
