@@ -119,7 +119,7 @@ def load(
     backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
                 Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
                 else native, else ONNX Runtime
-    precision   of the engine: "fp32", "fp16" or "bf16"; None: the fastest one
+    precision   of the engine: "fp32", "fp16", "bf16" or "int8"; None: the fastest one
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
     """
