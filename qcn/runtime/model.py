@@ -91,6 +91,8 @@ class Model:
 
     def stream(self, pictures: Iterable[Picture], batch: int = BATCH) -> Iterator[Answer]:
         """The answers to any number of pictures, one after the other; `batch` of them are worked on at once."""
+        if batch < 1:
+            raise UsageError(f"batch must be 1 or more, not {batch}")
         waiting = iter(pictures)
         while several := list(islice(waiting, batch)):
             yield from self._answers([_pixels(picture) for picture in several])
