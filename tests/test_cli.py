@@ -222,3 +222,4 @@ def test_an_unwritable_place_is_refused(data_dir: Path, tmp_path: Path) -> None:
     options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir)
     result = run("train", *options, "--out", tmp_path / "file" / "run")
     assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1] == f"qcn: {tmp_path}/file/run: Not a directory"
