@@ -4,9 +4,11 @@ process writes to at a time; and the hashes of files."""
 import fcntl
 import hashlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,10 +30,32 @@ def atomic_write(path: Path) -> Iterator[Path]:
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a write that fails does not say where
+        if error.filename in (None, str(aside)):  # a write that fails does not say where
+            error.filename = str(path)
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_aside(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside `folder`, to be renamed into its place; gone when the block ends, if it was not.
+
+    A process holds a lock on its folder while it lives: what killed ones left is known by that, and removed.
+    """
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
+    with ExitStack() as alive:
+        with _held(folder.parent):
+            for left in folder.parent.glob(f".{escape(folder.name)}.*.part"):
+                with _held(left, wait=False) as alone:
+                    if alone:
+                        shutil.rmtree(left, ignore_errors=True)
+            aside.mkdir()
+            alive.enter_context(_held(aside))
+        try:
+            yield aside
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -80,6 +104,19 @@ def new_folder(folder: Path) -> Iterator[Path]:
         yield chosen
     finally:
         _remove_empty([chosen, *missing])
+
+
+@contextmanager
+def _held(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """A lock on a folder until the block ends; whether we have it: another process may, and some disks have none."""
+    descriptor, have = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), False
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            have = True
+        yield have
+    finally:
+        os.close(descriptor)
 
 
 def _locked(descriptor: int, lock: Path) -> bool:

@@ -1,5 +1,6 @@
 """The pictures that commands draw, as PNG files."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,8 @@ def figure(path: Path, columns: int, width: float, height: float) -> Iterator[li
     canvas = Figure(figsize=(width, height), layout="constrained")
     axes = canvas.subplots(1, columns, squeeze=False)[0]
     yield list(axes)
-    with atomic_write(path) as aside:
+    with atomic_write(path) as aside, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a class's name: the tables have it
         canvas.savefig(aside, format="png", dpi=130, bbox_inches="tight", pad_inches=0.12)
 
 

@@ -176,6 +176,7 @@ def test_version() -> None:
         (["evaluate", "mnist", "--kernels", "refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),
         (["train", "--resume", "nowhere", "--lr", "1"], 2, "leave out --lr"),
+        (["predict", "a.png", "--model", "mnist", "--batch", "9" * 25], 2, "--batch"),
         (["evaluate", "nowhere"], 2, "no model named 'nowhere'"),
         (["evaluate", "mnist", "--checkpoint", "lats"], 2, "did you mean 'last'?"),
         (["export", "nowhere"], 2, "no model named 'nowhere'; known: "),
@@ -210,8 +211,15 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_half_written(data_di
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+def test_a_terminal_that_lacks_a_character_shows_it_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    result = run("datasets", "list")
+    assert result.returncode == 0 and r"1\xd728\xd728" in result.stdout and not result.stderr
+
+
 def test_an_unwritable_place_is_refused(data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir)
     result = run("train", *options, "--out", tmp_path / "file" / "run")
     assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert result.stderr.splitlines()[-1] == f"qcn: {tmp_path}/file/run: Not a directory"

@@ -24,7 +24,7 @@ from PIL import Image
 from qcn import create
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
-from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.model import qcn_tiny
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.runners import Options
@@ -80,6 +80,12 @@ def test_a_file_that_may_not_be_read_is_not_called_broken(built: Path, bundle: B
     done = run(*user, sys.executable, "-m", "qcn", "doctor", bundle.folder)
     assert done.returncode == 1 and f"denied    {WEIGHTS}: cannot be read: Permission denied" in done.stdout
     assert f"{bundle.folder} may not be read: {WEIGHTS}" in done.stderr
+    (bundle.folder / MANIFEST).chmod(0)
+    fix = f"Permission denied; allow it with: chmod -R a+rX {bundle.folder}"
+    done = run(*user, built / "programs/qcn-run", bundle.folder, tmp_path / "any.png")
+    assert done.returncode and f"{bundle.folder / MANIFEST} cannot be opened: {fix}" in done.stderr
+    done = run(*user, sys.executable, "-m", "qcn", "doctor", bundle.folder)
+    assert (done.returncode, done.stderr) == (2, f"qcn: {bundle.folder / MANIFEST} cannot be read: {fix}\n")
 
 
 def write_pictures(bundle: Bundle, folder: Path) -> NDArray[np.float64]:
@@ -351,6 +357,7 @@ def test_the_smallest_program(built: Path, bundle: Bundle, tmp_path: Path) -> No
 
 def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: Make, tmp_path: Path) -> None:
     golden = write_pictures(bundle, tmp_path / "pictures")
+    (tmp_path / "pictures" / "._0.png").write_bytes(b"hidden: what a Mac leaves beside 0.png")
     program = built / "programs/qcn-camera"
     done = run(program, bundle.folder, "--folder", tmp_path / "pictures")
     assert done.returncode == 0, done.stderr

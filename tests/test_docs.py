@@ -2,9 +2,11 @@
 
 import re
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,9 +72,20 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_option_in_the_documentation_exists() -> None:
-    from typer.main import get_command
+def test_security_knows_every_file_of_a_bundle_and_every_command_that_reads_one() -> None:
+    from qcn.cli import app
+    from qcn.export.bundle.manifest import FILES
 
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    patterns = re.findall(r"`([^`]+)`", text.partition("may it run code?")[2].partition("\n\n")[0])
+    for file in (*FILES.values(), "engines/a.engine"):
+        assert any(fnmatch(file.replace("*", ""), pattern) for pattern in patterns), file
+    loads = text.partition("what it loads of a bundle")[2].partition("\n\n")[0]
+    for command in get_command(app).commands.keys() - {"train", "models", "datasets", "report"}:  # type: ignore[attr-defined]
+        assert f"`qcn {command}" in loads, command
+
+
+def test_every_option_in_the_documentation_exists() -> None:
     from qcn.cli import app
 
     def options(command: object) -> set[str]:

@@ -92,7 +92,7 @@ def test_viewpoints_are_drawn(tmp_path: Path) -> None:
     views = Views(labels, 30 + 5 * (np.arange(40) % 9), 20 * (np.arange(40) % 18), labels)
     images = ImageSet(np.zeros((40, 1, 4, 4), np.uint8), labels, tuple("abcde"), views)
     results = [measure(name, images, (labels + (np.arange(40) % 3 == 0)) % 5) for name in ("familiar", "novel")]
-    write_results(tmp_path, results, {"dataset": "viewpoints"}, list("abcde"))
+    write_results(tmp_path, results, {"dataset": "viewpoints"}, list("abcd三"))  # which the font lacks: no warning
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"evaluation.json", "confusion.png", "error-by-azimuth.png", "error-by-elevation.png"}
 
@@ -142,6 +142,7 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
         ("[]", "run.json must be an object, not a list"),
         (text.replace('"schema": 3', '"schema": 99'), "schema 99; this version of qcn reads 3"),
         (text.replace('"history"', '"histroy"'), "run.json has an unknown entry 'histroy'"),
+        (json.dumps(json.loads(text) | {"history": []}), r"run.json: \d epochs are done, but the history has 0"),
         (text.replace('"last": {', '"last": {"extra": 1,'), "run.json: last has an unknown entry 'extra'"),
         (text.replace('"last": {', '"last": {"epoch": 1,'), "the key 'epoch' appears twice"),
         (text.replace(record.last.file, f"../{record.last.file}"), "is not the name of a file in the run's folder"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from command import Command
+from PIL import Image
 from rich.table import Table
 from typer.main import get_command
 
@@ -371,3 +372,13 @@ def test_threads_that_wait_sleep_unless_the_user_says_otherwise(qcn: Command, mo
     monkeypatch.delenv("OMP_WAIT_POLICY")
     qcn("datasets", "list")
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+def test_a_run_of_torch_leaves_nothing_in_tmp(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN, in torch for ARM, would write the names of its machine code there."""
+    monkeypatch.delenv("DNNL_JIT_PROFILE", raising=False)  # which `main` sets in this process, for other tests
+    Image.new("L", (28, 28)).save(tmp_path / "grey.png")
+    command = [sys.executable, "-m", "qcn", "predict", str(tmp_path / "grey.png"), "--model", str(run)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        assert process.wait() == 0
+    assert not Path(f"/tmp/perf-{process.pid}.map").exists()

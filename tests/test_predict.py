@@ -39,6 +39,7 @@ def predict(*arguments: str | Path) -> str:
 
 def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    (photos / "._a.jpg").write_bytes(b"what a Mac leaves beside a.jpg")
     said = predict(
         photos, "--model", bundle.folder, "--top", "2", "--json", out / "a.json", "--csv", out / "a.csv", "--save", out
     )

@@ -300,6 +300,9 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     train(replace(SHORT, epochs=1), data_dir, run, "cpu")
     with pytest.raises(UsageError, match=f"holds a run already: continue it with `qcn train --resume '{run}'`"):
         train(SHORT, data_dir, run, "cpu")
+    (tmp_path / "manifest.json").touch()
+    with pytest.raises(UsageError, match=f"{tmp_path} is a bundle, and a run has a folder of its own"):
+        train(SHORT, data_dir, tmp_path, "cpu")
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))

@@ -50,7 +50,8 @@ std::vector<std::string> pictures_in(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (is_picture_name(entry.path().string())) files.push_back(entry.path().string());
+    const std::string name = entry.path().filename().string();
+    if (name[0] != '.' && is_picture_name(name)) files.push_back(entry.path().string());
   }
   if (error) throw std::runtime_error(folder + ": " + error.message());
   std::sort(files.begin(), files.end());

@@ -31,7 +31,7 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size);
 Picture blank(const char* format, std::size_t width, std::size_t height, int channels, std::size_t row);
 
 bool is_picture_name(const std::string& path);                    // by its extension
-std::vector<std::string> pictures_in(const std::string& folder);  // their paths, sorted
+std::vector<std::string> pictures_in(const std::string& folder);  // their paths, sorted; no hidden ones
 
 // Which way is up in an EXIF entry, from its TIFF header on: 1 (as it is) to 8. What cannot be read is 1.
 int exif_orientation(const unsigned char* bytes, std::size_t size);

@@ -93,7 +93,15 @@ std::string because(int error) {
 #endif
 }
 
-std::string how_to_make(const std::string& folder) { return "`qcn export RUN --out " + folder + "` makes one"; }
+// That a file cannot be opened and why, with the command that allows it where it is not allowed; else with another fix.
+std::string not_opened(int error, const std::string& allowed, const std::string& other_fix = "") {
+  const bool denied = error == EACCES || error == EPERM;
+  return " cannot be opened: " + because(error) + (denied ? "; allow it with: chmod " + allowed : other_fix);
+}
+
+std::string how_to_make(const std::string& folder) {
+  return "`qcn export RUN --out " + shell_word(folder) + "` makes one";
+}
 
 // One of the bundle's own small files, which is no link: its text, or nothing where there is no such file.
 std::optional<std::string> read_own(const std::string& folder, const char* name, std::uint64_t most) {
@@ -101,7 +109,7 @@ std::optional<std::string> read_own(const std::string& folder, const char* name,
   const File file(folder, name);
   if (file.error() == ENOENT) return std::nullopt;
   if (file.error() == ELOOP) refuse_bundle(path + kLink);
-  if (!file.is_open()) throw Error(QCN_NO_FILE, path + " cannot be opened: " + because(file.error()));
+  if (!file.is_open()) throw Error(QCN_NO_FILE, path + not_opened(file.error(), "-R a+rX " + shell_word(folder)));
   const std::int64_t size = file.size();
   if (size < 0) refuse_bundle(path + " is not a file");
   if (static_cast<std::uint64_t>(size) > most) {
@@ -143,7 +151,7 @@ Manifest read_manifest_once(const std::string& folder, const std::optional<Publi
   } catch (const Error& error) {
     if (error.status == QCN_BAD_SIGNATURE) throw;
     throw Error(error.status, path + " cannot be read: " + error.what() +
-                                  "; remove the bundle and make it again: qcn export RUN --out " + folder);
+                                  "; remove the bundle and make it again: qcn export RUN --out " + shell_word(folder));
   }
 }
 
@@ -160,10 +168,8 @@ std::vector<std::byte> read_checked(const std::string& folder, const std::string
   const File file(folder, name);
   if (file.error() == ELOOP) refuse_bundle(path + kLink + rebuilt(folder, artefact));
   if (!file.is_open()) {
-    const bool refused = file.error() == EACCES || file.error() == EPERM;
-    const std::string fix = refused ? "; allow it with: chmod a+rX " + shell_word(path) : rebuilt(folder, artefact);
-    throw Error(QCN_NO_FILE,
-                path + ", which " + kManifest + " names, cannot be opened: " + because(file.error()) + fix);
+    throw Error(QCN_NO_FILE, path + ", which " + kManifest + " names," +
+                                 not_opened(file.error(), "a+rX " + shell_word(path), rebuilt(folder, artefact)));
   }
   // The size first: no more is read, nor memory taken, than the manifest and the file agree on.
   const std::int64_t size = file.size();

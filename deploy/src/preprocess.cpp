@@ -34,8 +34,8 @@ void check_strides(const qcn_image& image) {
     std::ptrdiff_t& reach = strides[i] < 0 ? below : above;
     if (__builtin_mul_overflow(strides[i], static_cast<std::ptrdiff_t>(counts[i] - 1), &length) ||
         __builtin_add_overflow(reach, length, &reach)) {
-      refuse("strides of " + std::to_string(strides[i]) + " bytes for " + std::to_string(counts[i]) +
-             " pixels are more than there is memory");
+      refuse("strides of " + std::to_string(strides[0]) + " (column), " + std::to_string(strides[1]) + " (row) and " +
+             std::to_string(strides[2]) + " (channel) bytes reach further than there is memory");
     }
     constexpr auto kFloat = static_cast<std::ptrdiff_t>(sizeof(float));
     if (image.pixel == QCN_FLOAT32 && counts[i] > 1 && strides[i] != 0 && strides[i] > -kFloat && strides[i] < kFloat) {

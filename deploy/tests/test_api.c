@@ -234,6 +234,7 @@ static void classifying(const char* bundle) {
   REFUSED(wrong.on_device = 1);
   REFUSED(wrong.row_stride = PTRDIFF_MAX);
   REFUSED(wrong.column_stride = PTRDIFF_MIN);
+  CHECK(strstr(qcn_last_error(), "(column), 12 (row) and 1 (channel) bytes reach further")); /* whichever is wrong */
   CHECK(activation[0] == 7 && pose[0] == 7 && input[0] == 7);
   images[0] = images[1] = image;
   images[1].size -= 8;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <qcn/qcn.hpp>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -65,6 +66,32 @@ int main(int count, char** arguments) {
   check(two.size() == 2 && two[1].best() == expected.best() && first.classify(std::vector<qcn_image>()).empty(), "two");
   qcn::Session moved = std::move(first);
   check(moved.classify(image).activation == expected.activation, "a session moves");
+
+  // What the program's own functions do when they are called: neither an exception nor the same session again harms it.
+  struct Misuse {
+    qcn_session* session;
+    const qcn_image* image;
+    std::vector<float> activation;
+    qcn_status again;
+  } misuse{nullptr, &image, std::vector<float>(classes), QCN_OK};
+  qcn_session_params params = qcn_session_default_params();
+  params.layer = [](const qcn_layer*, void* user) {
+    auto& given = *static_cast<Misuse*>(user);
+    given.again = qcn_classify(given.session, given.image, 1, given.activation.data(), nullptr);
+    throw std::runtime_error("thrown by the program");
+  };
+  params.layer_user = &misuse;
+  qcn_model_params native = qcn_model_default_params();
+  native.backend = QCN_BACKEND_NATIVE;  // which alone shows its layers
+  qcn_model* other = nullptr;
+  check(!qcn_model_load(arguments[1], &native, &other) && !qcn_session_create(other, &params, &misuse.session), "C");
+  qcn_model_free(other);
+  for (int i = 0; i < 2 && info.poses; ++i) {
+    check(qcn_classify(misuse.session, &image, 1, misuse.activation.data(), nullptr) == QCN_INTERNAL_ERROR &&
+              std::strstr(qcn_last_error(), "thrown by the program") && misuse.again == QCN_BAD_ARGUMENT,
+          qcn_last_error());
+  }
+  qcn_session_free(misuse.session);
 
   // Sessions of one model, which is freed while they work; every answer has the same bits. No session allocates after
   // its first answer, so the process stays as large as it was then.

@@ -51,7 +51,8 @@ from qcn.export.bundle.transaction import (
 )
 from qcn.export.program import Program
 from qcn.files import file_sha256, refuse_dead_link
-from qcn.names import MANIFEST, AnyPrecision
+from qcn.names import MANIFEST, RUN, AnyPrecision
+from qcn.shipped import DEFAULT, networks
 from qcn.text import command_line, readable
 
 T = TypeVar("T")
@@ -310,12 +311,16 @@ def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
         except UsageError:
             with undisturbed(folder):
                 found = read_manifest(folder)
+    except PermissionError as error:  # of the file, or of the folder
+        allow = command_line("chmod", "-R", "a+rX", folder)
+        raise UsageError(f"{error.filename} cannot be read: {error.strerror}; allow it with: {allow}") from None
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         raise UsageError(f"{folder} is not a bundle: it cannot be opened as a folder ({error.strerror})") from None
     if found is None:
-        make = command_line("qcn", "export", "RUN", "--out", folder)
+        run = (folder / RUN).is_file() or {str(folder), f"{folder}{DEFAULT}"} & networks().keys()
+        make = command_line("qcn", "export", *([folder] if run else ["RUN", "--out", folder]))
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`{make}` makes one)")
     text, manifest = found
     if public_key:

@@ -47,12 +47,13 @@ def look(folder: Path, artefact: Artefact) -> Finding:
     else:
         state = "altered"
         with os.fdopen(descriptor, "rb") as file:
-            size, found = os.fstat(descriptor).st_size, stream_sha256(file)
-        if found == artefact.sha256 and size == artefact.bytes:
-            return Finding(artefact.file, "whole", place=artefact.file)
-        reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
-        if size != artefact.bytes:
-            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
+            # The size first: a stranger's file may be of any, and a hash reads all of it.
+            if (size := os.fstat(descriptor).st_size) != artefact.bytes:
+                reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
+            elif (found := stream_sha256(file)) != artefact.sha256:
+                reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
+            else:
+                return Finding(artefact.file, "whole", place=artefact.file)
     if inside.sha256(folder, kept) == artefact.sha256:
         return Finding(artefact.file, "whole", place=kept)
     return Finding(artefact.file, state, reason, fix)

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from qcn.errors import UsageError
 from qcn.files import stream_sha256
 
+LARGEST = 1 << 20  # bytes of manifest.json and what stands beside it; libqcn reads no more
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 # What a file system answers that has no hard links, or no more of them.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
@@ -50,7 +51,10 @@ def open_file(folder: Path, file: str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_file(folder: Path, file: str) -> bytes:
+    """The bytes of one of the bundle's own small files."""
     with os.fdopen(open_file(folder, file), "rb") as opened:
+        if (size := os.fstat(opened.fileno()).st_size) > LARGEST:
+            raise UsageError(f"{folder / file} has {size} bytes, where at most {LARGEST} are read")
         return opened.read()
 
 
@@ -100,7 +104,8 @@ def link(folder: Path, source: str, target: str) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            write_new(folder, target, read_file(folder, source))
+            with os.fdopen(open_file(folder, source), "rb") as opened:
+                write_new(folder, target, opened.read())
 
 
 def make_folder(folder: Path, name: str) -> None:

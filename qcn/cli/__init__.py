@@ -1,6 +1,7 @@
 """The command line: arguments in, one call each, tables out. Heavy imports happen inside the commands."""
 
 import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -62,6 +63,10 @@ def main() -> None:
     # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
     # Read when torch is loaded; a user's own choice stays. See benchmarks/waiting.py.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("DNNL_JIT_PROFILE", "0")  # else on ARM every run of torch leaves /tmp/perf-PID.map behind
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of a terminal whose encoding lacks a character
     try:
         app()
     except QcnError as error:
@@ -83,10 +88,12 @@ def main() -> None:
             MissingError.exit_code,
         )
     except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            _end(f"no room left on the disk: {error}; nothing half-written was kept", MissingError.exit_code)
+            _end(f"no room left on the disk: {what}; nothing half-written was kept", MissingError.exit_code)
         if error.errno in WRONG_PATH:
-            _end(str(error), UsageError.exit_code)
+            hint = "; allow it with chmod, or name another place" * (error.errno in (errno.EACCES, errno.EPERM))
+            _end(f"{what}{hint}", UsageError.exit_code)
         raise
 
 

@@ -12,6 +12,7 @@ from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
 from qcn.cli.say import say, say_next, show
 from qcn.errors import CheckFailed, UsageError
+from qcn.names import MANIFEST
 from qcn.progress import doing, shown
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def export(
         benchmark=for_serving(benchmark) if benchmark else None,
         public_key=public_key,
     )
+    if checkpoint != "best" and (place(source) / MANIFEST).is_file():
+        raise UsageError(f"{source} is a bundle, which has the weights of one checkpoint: leave out --checkpoint")
     if listed:
         _fleet(place(source), listed, out, request, data_dir)
         return

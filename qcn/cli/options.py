@@ -15,8 +15,8 @@ def by_commas(given: list[str] | None) -> list[str]:
 
 
 def _time_limit(seconds: float) -> float:
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--time-limit must be a number of seconds over 0, not {seconds:g}")
+    if not 0 < seconds <= 86_400:  # the system cannot wait for months
+        raise UsageError(f"--time-limit must be a number of seconds over 0, up to a day (86400), not {seconds:g}")
     return seconds
 
 

@@ -28,7 +28,7 @@ def predict(
     ],
     backend: Backend = "auto",
     top: Annotated[int, typer.Option(min=1, help="How many classes to show of each picture.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, help="Pictures at once.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, max=65_536, help="Pictures at once.")] = 16,
     frames: Annotated[
         int | None, typer.Option(min=1, help="Frames of a video or camera, at most; all if not given.")
     ] = None,

@@ -8,7 +8,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Stored
 from qcn.data.splits import deal
 from qcn.errors import MissingError, UsageError
+from qcn.files import folder_aside
 from qcn.progress import doing, shown
 
 Split = Literal["train", "validation", "test"]
@@ -97,10 +97,14 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     """The splits, from the cache, which is made first where there is none."""
     if not (folder / INDEX).is_file():
         _make(folder, found, stored)
-    index = read_index(folder)
-    images = _mapped(folder / IMAGES)
-    if images.shape != (len(index.labels), *stored.shape):
-        raise UsageError(f"{folder} does not hold what it says: delete it, and it is made again")
+    index, damaged = read_index(folder), UsageError(f"{folder} is damaged: delete it, and it is made again")
+    try:
+        images = _mapped(folder / IMAGES)
+    except (OSError, EOFError, ValueError) as error:  # it is gone, empty, or cut
+        raise damaged from error
+    counted = {len(images), len(index.files), len(index.labels), len(index.sizes), sum(index.counts)}
+    if len(counted) > 1 or images.shape[1:] != stored.shape:
+        raise damaged
     labels = np.array(index.labels, np.int64)
     ends = np.cumsum((0, *index.counts))
     train, validation, test = (
@@ -173,14 +177,13 @@ def expect_random_reads(images: NDArray[np.uint8]) -> None:
 def _make(folder: Path, found: Listing, stored: Stored) -> None:
     """Read every picture into a new cache, which takes its place whole."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = 2 * len(found.pictures) * int(np.prod(stored.shape)), shutil.disk_usage(folder.parent).free
-    if needed > free:
-        raise MissingError(
-            f"{folder.parent} has {free / 1e9:.1f} GB left; the pictures of {found.source} need {needed / 1e9:.1f}"
-        )
-    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
-    aside.mkdir()
-    try:
+    with folder_aside(folder) as aside:
+        needed, free = 2 * len(found.pictures) * int(np.prod(stored.shape)), shutil.disk_usage(folder.parent).free
+        if needed > free:
+            raise MissingError(
+                f"{folder.parent} has {free / 1e6:,.2f} MB left; the pictures of {found.source} need "
+                f"{needed / 1e6:,.2f}: free some, or name another disk with --data-dir"
+            )
         index = _read_all(aside, found, stored)
         (aside / INDEX).write_text(json.dumps(asdict(index)), encoding="utf-8")
         try:
@@ -188,8 +191,6 @@ def _make(folder: Path, found: Listing, stored: Stored) -> None:
         except OSError:
             if not (folder / INDEX).is_file():  # else another process was faster, with the same
                 raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     _forget(folder, index)
 
 

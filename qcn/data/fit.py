@@ -55,7 +55,8 @@ def read_picture(path: Path) -> Pixels:
         raise UsageError(f"{path} is not a picture that Pillow knows") from None
     # Pillow's decoders raise whatever a damaged file leads them to.
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path} cannot be read as a picture: {error}") from error
+        why = getattr(error, "strerror", None) or error  # Pillow's errors have none
+        raise UsageError(f"{path} cannot be read as a picture: {why}") from error
 
 
 def _upright(opened: "ImageFile") -> "Image":

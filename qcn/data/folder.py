@@ -106,7 +106,7 @@ def _folders(source: Path) -> Listing:
     pictures: list[Picture] = []
     ignored: Counter[str] = Counter()
     for home, split in homes:
-        for path in _files(home):
+        for path in files_below(home):
             if path.suffix.lower() in PICTURES:
                 pictures.append(Picture(path, classes.index(home.name), split))
             else:
@@ -114,9 +114,13 @@ def _folders(source: Path) -> Listing:
     return Listing(source, classes, tuple(pictures), dict(ignored.most_common()))
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Files below a folder in a fixed order, hidden ones left out."""
-    for place, folders, files in os.walk(folder):
+def files_below(folder: Path) -> Iterator[Path]:
+    """Files below a folder in a fixed order, hidden ones left out; a folder that may not be read is not."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         yield from (Path(place, name) for name in sorted(files) if not name.startswith("."))
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import PICTURES, read_picture
+from qcn.data.folder import files_below
 from qcn.errors import MissingError, UsageError
 from qcn.packages import installed
 
@@ -42,10 +43,10 @@ def pictures(sources: list[str], frames: int | None = None) -> Iterator[Found]:
 
 
 def files(source: str) -> list[Path]:
-    """The picture files of a source: itself, those of a folder and below, or those that a pattern matches."""
+    """The picture files of a source: itself, those below a folder that are not hidden, or what a pattern matches."""
     path = Path(source)
     if path.is_dir():
-        found = sorted(one for one in path.rglob("*") if one.suffix.lower() in PICTURES and one.is_file())
+        found = sorted(one for one in files_below(path) if one.suffix.lower() in PICTURES and one.is_file())
         if not found:
             raise UsageError(f"{source} has no pictures ({', '.join(PICTURES)})")
         return found

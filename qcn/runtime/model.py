@@ -91,6 +91,8 @@ class Model:
 
     def stream(self, pictures: Iterable[Picture], batch: int = BATCH) -> Iterator[Answer]:
         """The answers to any number of pictures, one after the other; `batch` of them are worked on at once."""
+        if batch < 1:
+            raise UsageError(f"batch must be 1 or more, not {batch}")
         waiting = iter(pictures)
         while several := list(islice(waiting, batch)):
             yield from self._answers([_pixels(picture) for picture in several])
@@ -119,7 +121,7 @@ def load(
     backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
                 Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
                 else native, else ONNX Runtime
-    precision   of the engine: "fp32", "fp16" or "bf16"; None: the fastest one
+    precision   of the engine: "fp32", "fp16", "bf16" or "int8"; None: the fastest one
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
     """

@@ -12,7 +12,7 @@ from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, world_size
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in
-from qcn.names import RUN
+from qcn.names import MANIFEST, RUN
 from qcn.text import command_line
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
@@ -33,6 +33,8 @@ def train(
     The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
     `given` are changed where there are few images (`for_images`).
     """
+    if (out / MANIFEST).exists():
+        raise UsageError(f"{out} is a bundle, and a run has a folder of its own: choose another --out")
     with _alone_in(out):
         if (out / RUN).exists():
             raise UsageError(

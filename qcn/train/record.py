@@ -202,4 +202,7 @@ def load_run(folder: Path) -> Run:
         raise UsageError(
             f"{path} has schema {found!r}; this version of qcn reads {SCHEMA}: train again with `qcn train`"
         )
-    return records.read(Run, record, str(path))
+    run = records.read(Run, record, str(path))
+    if len(run.history) != run.progress.epoch:
+        raise UsageError(f"{path}: {run.progress.epoch} epochs are done, but the history has {len(run.history)}")
+    return run

@@ -1,10 +1,13 @@
 """Folders and tables of pictures as data sets."""
 
 import csv
+import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +16,12 @@ from pictures import CLASSES, write_pictures
 from PIL import Image
 
 from qcn.data import find, load
-from qcn.data.cache import INDEX, crossing, read_index
+from qcn.data.cache import IMAGES, INDEX, crossing, read_index
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
-from qcn.errors import UsageError
+from qcn.errors import MissingError, UsageError
+from qcn.files import folder_aside
+from qcn.predict.sources import files
 from qcn.train.loop import resident
 
 SMALL = Stored(16, "crop", 3)
@@ -149,6 +154,44 @@ def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, t
     assert not list((tmp_path / "data" / "folders").glob(".*.part"))
 
 
+def test_what_a_killed_process_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    left = tmp_path / ".pets-1.00000000.part"
+    left.mkdir()
+    with folder_aside(tmp_path / "pets-1") as first:
+        assert not left.exists()
+        with folder_aside(tmp_path / "pets-1") as second:
+            assert sorted(tmp_path.iterdir()) == sorted((first, second))
+        first.rename(tmp_path / "pets-1")
+    assert list(tmp_path.iterdir()) == [tmp_path / "pets-1"]
+
+
+def test_a_full_disk_is_said_before_pictures_are_read(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_000))
+    with pytest.raises(MissingError, match=r"folders has 0\.02 MB left; the pictures of .* need 0\.05: free some, or"):
+        load(str(pictures), tmp_path / "data", SMALL)
+    assert not list((tmp_path / "data" / "folders").iterdir())
+
+
+@pytest.mark.parametrize("listed", [lambda folder: find(folder, SMALL), files], ids=["train", "predict"])
+def test_a_folder_that_may_not_be_read_is_not_passed_over(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, listed: Callable[[str], object]
+) -> None:
+    (pictures / "disc" / "more").mkdir()
+    listed(str(pictures))
+    scandir = os.scandir
+
+    def denied(place: str | Path) -> object:
+        if Path(place).name == "more":
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError, match="disc/more"):
+        listed(str(pictures))
+
+
 def test_every_class_has_pictures_to_train_on(pictures: Path, tmp_path: Path) -> None:
     """Whatever cannot be read, and wherever near duplicates are dealt to."""
     for kind in "abcdefgh":
@@ -191,9 +234,19 @@ def test_near_duplicates_are_dealt_into_one_split(pictures: Path, tmp_path: Path
 def test_a_damaged_cache_is_refused(pictures: Path, tmp_path: Path) -> None:
     load(str(pictures), tmp_path / "data", SMALL)
     index = next((tmp_path / "data" / "folders").glob(f"*/{INDEX}"))
-    index.write_text(index.read_text().replace('"labels": [', '"labels": [0, '))
-    with pytest.raises(UsageError, match="delete it, and it is made again"):
-        load(str(pictures), tmp_path / "data", SMALL)
+    for name, damage in (
+        (INDEX, lambda content: content.replace(b'"labels": [', b'"labels": [0, ')),
+        (INDEX, lambda content: json.dumps(json.loads(content) | {"files": []}).encode()),
+        (IMAGES, lambda _: b""),
+        (IMAGES, lambda content: content[:60]),
+        (IMAGES, lambda content: content[:1000]),
+    ):
+        content = (index.parent / name).read_bytes()
+        (index.parent / name).write_bytes(damage(content))
+        with pytest.raises(UsageError, match="is damaged: delete it, and it is made again"):
+            load(str(pictures), tmp_path / "data", SMALL)
+        (index.parent / name).write_bytes(content)
+    load(str(pictures), tmp_path / "data", SMALL)
 
 
 def test_options_that_make_no_sense(pictures: Path) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import save_file as torch_save_file
 
 from qcn import create
 from qcn.errors import UsageError
-from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
+from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, findings, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Format, Manifest
 from qcn.export.lower import lower
@@ -77,6 +77,18 @@ def test_an_altered_byte_is_found(bundle: Bundle, file: str, where: int) -> None
     assert set(found.values()) == {"whole"}
 
 
+def test_of_what_is_too_large_only_the_size_is_looked_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's file may be of terabytes that take no room on a disk."""
+    monkeypatch.setattr(findings, "stream_sha256", lambda file: pytest.fail("it is read"))
+    os.truncate(bundle.folder / WEIGHTS, 1 << 40)
+    with pytest.raises(UsageError, match=r"was altered: it has 1,099,511,627,776 bytes, manifest.json says"):
+        bundle.path(bundle.find(WEIGHTS))
+    for file in (MANIFEST, MANIFEST_SHA256):  # the last is read first
+        os.truncate(bundle.folder / file, (1 << 20) + 1)
+        with pytest.raises(UsageError, match=f"{file} has 1048577 bytes, where at most 1048576 are read"):
+            Bundle.open(bundle.folder)
+
+
 def test_what_is_missing_cut_or_unknown_is_listed(bundle: Bundle) -> None:
     add(bundle)
     add(bundle, "engines/fp32.engine")
@@ -103,6 +115,11 @@ def test_what_is_missing_cut_or_unknown_is_listed(bundle: Bundle) -> None:
 def test_what_is_no_bundle_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is not a bundle: it has no manifest.json \(`qcn export RUN"):
         Bundle.open(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"fashion-mnist is not a bundle: .* \(`qcn export fashion-mnist` makes one\)"):
+        Bundle.open(Path("fashion-mnist"))
+    (tmp_path / "run.json").touch()
+    with pytest.raises(UsageError, match=rf"\(`qcn export {tmp_path}` makes one\)"):
+        Bundle.open(tmp_path)
     text = (bundle.folder / MANIFEST).read_text()
     for broken in ("", text[: len(text) // 2], "[]", "null", "[" * 100_000, text.replace("17", "NaN"), "\udc80"):
         content = broken.encode(errors="surrogateescape")

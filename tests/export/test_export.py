@@ -319,6 +319,7 @@ def test_what_is_neither_run_nor_bundle(qcn: Command, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     assert ended(qcn("export", tmp_path), 2, "manifest.json cannot be read")
     assert ended(qcn("doctor", tmp_path), 2, "manifest.json cannot be read")
+    assert ended(qcn("export", tmp_path, "--checkpoint", "last"), 2, "is a bundle, which has the weights of one checkp")
 
 
 def test_a_run_without_its_data_set(qcn: Command, run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate import evaluate
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.manifest import Batch, Source
+from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.intervals import wilson
 from qcn.measured import Measured, SplitError
@@ -351,10 +352,16 @@ def test_wrong_usage_ends_with_two_in_one_line(small: Bundle, qcn: Command, opti
     assert code == 2 and says in said and said.strip().count("\n") == 0, said
 
 
-def test_what_ships_is_what_would_be_loaded(small: Bundle) -> None:
+def test_what_ships_is_what_would_be_loaded(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(small, "auto", None, False).key == "native: weights.safetensors (fp32)"
     assert choose(small, "auto", "model.onnx", False).key == "onnxruntime: model.onnx (fp32)"
     assert choose(small, "torch", None, False).key == "torch: weights.safetensors (fp32)"
+    with small.adding("engines/other.engine", "trt", "fp16", FROM_RUN, batch=Batch(1, 4, 8)) as draft:
+        draft.path.write_bytes(b"of a machine that this is not")
+        draft.facts = {"flavour": "tensorrt", "version": "0.0.1", "gpu": "Other", "sm": 1}
+    assert choose(small, "auto", None, False).key == "native: weights.safetensors (fp32)"
+    monkeypatch.setenv("QCN_LIBRARY", "/no/such/library")
+    assert choose(small, "auto", None, False).key == "onnxruntime: model.onnx (fp32)"
 
 
 def test_it_needs_no_torch() -> None:

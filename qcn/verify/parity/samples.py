@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from qcn.data.cache import UNREADABLE
 from qcn.data.fit import PICTURES, fit, read_picture
-from qcn.data.folder import is_source, listing
+from qcn.data.folder import files_below, is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Answers, Golden
@@ -112,7 +112,7 @@ def _of_pictures(
 def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
     """Name, path and kind of the pictures below a folder: the sub-folder of a class's name, or the outermost one."""
     named = []
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and path.is_file()):
+    for path in sorted(path for path in files_below(folder) if path.suffix.lower() in PICTURES and path.is_file()):
         name = path.relative_to(folder)
         parts = name.parent.parts
         named.append((str(name), path, next((part for part in parts if part in classes), parts[0] if parts else "")))

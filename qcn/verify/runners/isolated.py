@@ -44,7 +44,10 @@ NEEDED = (
     *("PATH", "HOME", "TMPDIR", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
 )
-NEEDED_PREFIXES = ("QCN_", "CUDA_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "LC_", "XDG_CACHE_")
+NEEDED_PREFIXES = (
+    *("QCN_", "CUDA_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_"),
+    *("LC_", "XDG_CACHE_"),
+)
 SIGNALS = {one.value: one.name for one in signal.Signals}
 
 

@@ -61,35 +61,38 @@ def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candi
     if file is not None:
         bundle.find(file)
     if backend != "auto":
-        return _first(candidates(bundle, [backend], trust, file))
+        return _best_first(candidates(bundle, [backend], trust, file))[0]
     lacking = []
     for name in AUTO:
         formats = BACKENDS[name].formats
         if not any(one.format in formats and file in (None, one.file) for one in bundle.manifest.files):
             continue
-        found = _first(candidates(bundle, [name], trust, file))
-        runner = found.runner(bundle)
-        try:
-            runner.load_backend()
+        for found in _best_first(candidates(bundle, [name], trust, file)):
+            runner = found.runner(bundle)
+            try:
+                runner.open()
+            except MissingError as error:
+                lacking.append(str(error))
+                continue
+            except UsageError:
+                pass  # the checks say what is wrong with it
+            finally:
+                runner.close()
             return found
-        except MissingError as error:
-            lacking.append(str(error))
-        finally:
-            runner.close()
     if lacking:
         raise MissingError(f"nothing here runs {bundle.folder}: {'; '.join(lacking)}")
     raise UsageError(f"{bundle.folder} has nothing for {', '.join(AUTO)}: name what will ship with --backend")
 
 
-def _first(found: list[Candidate]) -> Candidate:
-    """Of a backend's first format the file of the fastest precision, but for ONNX Runtime, which takes model.onnx."""
+def _best_first(found: list[Candidate]) -> list[Candidate]:
+    """Of a backend's first format the fastest precision first, but for ONNX Runtime, which takes model.onnx."""
 
     def order(one: Candidate) -> tuple[int, int]:
         format = one.backend.formats.index(one.artefact.format)
         fastest = FASTEST.index(one.precision)
         return format, fastest if one.artefact.format == "trt" else -fastest
 
-    return min(found, key=order)
+    return sorted(found, key=order)
 
 
 def is_here(target: str, machine: Environment) -> bool:
