@@ -24,7 +24,7 @@ def page() -> str:
     python = read("runtime-cpu.json")
     medians = speed_tables.medians(python)
     folder = read("folder-cpu.json")
-    browser = read("web-cpu.json")
+    browser, browser_arm = read("web-x86_64.json"), read("web-aarch64.json")
     return f"""# Speed
 
 Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand. Errors:
@@ -95,6 +95,11 @@ libqcn in WebAssembly ([web.md](web.md)): one image, pre-processed input to answ
 what libqcn chooses here). {source(browser)}, Node {browser["node"]}: `python benchmarks/web.py`.
 
 {speed_tables.in_browser(browser)}
+
+At that commit `viewpoints-azimuth-pooled-qcn` routed twice; now it routes once. On ARM the goal is missed: NEON multiplies
+and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node {browser_arm["node"]}:
+
+{speed_tables.in_browser(browser_arm)}
 
 ## Exported graphs
 

@@ -1,7 +1,7 @@
 """libqcn in WebAssembly, in Node and in Chromium, beside libqcn itself: one image at a time, one thread.
 
     qcn export viewpoints-azimuth-pooled-qcn --format web --out runs/export/viewpoints-azimuth-pooled-qcn
-    python benchmarks/web.py runs/export/viewpoints-azimuth-pooled-qcn --json benchmarks/results/web-cpu.json
+    python benchmarks/web.py runs/export/viewpoints-azimuth-pooled-qcn --json benchmarks/results/web-aarch64.json
 
 The goal, at most 1.5 times the native time, is held against libqcn with vectors of WebAssembly's width: its SSE2 or
 NEON kernels (QCN_INSTRUCTION_SET). What a program would use here is measured too. All take turns: other work on the
