@@ -96,8 +96,8 @@ what libqcn chooses here). {source(browser)}, Node {browser["node"]}: `python be
 
 {speed_tables.in_browser(browser)}
 
-At that commit `viewpoints-azimuth-pooled-qcn` routed twice; now it routes once. On ARM the goal is missed: NEON multiplies
-and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node {browser_arm["node"]}:
+At that commit `viewpoints-azimuth-pooled-qcn` routed twice; now it routes once. On ARM the goal is missed: NEON
+multiplies and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node {browser_arm["node"]}:
 
 {speed_tables.in_browser(browser_arm)}
 
@@ -154,7 +154,8 @@ were given in float16. {source(cpp)}:
 {speed_tables.arithmetics(cpp)}
 
 Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps; where none should be faster,
-float32 [is chosen](kernels.md). The error beside what rounding votes and distances to float16 costs by itself. {source(triton)}:
+float32 [is chosen](kernels.md). The error beside what rounding votes and distances to float16 costs by itself.
+{source(triton)}:
 `benchmarks/routing.py`, the table `half`.
 
 {speed_tables.splits(triton["half"])}
