@@ -97,7 +97,8 @@ what libqcn chooses here). {source(browser)}, Node {browser["node"]}: `python be
 {speed_tables.in_browser(browser)}
 
 At that commit `viewpoints-azimuth-pooled-qcn` routed twice; now it routes once. On ARM the goal is missed: NEON
-multiplies and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node {browser_arm["node"]}:
+multiplies and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node
+{browser_arm["node"]}:
 
 {speed_tables.in_browser(browser_arm)}
 
