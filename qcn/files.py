@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,7 +21,15 @@ os.umask(_UMASK)
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a path beside `path` to write to; when the block ends well, sync it to disk and rename it into place."""
+    """Yield a path beside `path` to write to; when the block ends well, sync it to disk and rename it into place.
+
+    A device or a pipe, such as /dev/null, stays in its place and is written to.
+    """
+    if path.is_char_device() or path.is_fifo():
+        with tempfile.TemporaryDirectory() as folder:
+            yield (aside := Path(folder, "written"))
+            path.write_bytes(aside.read_bytes())
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:

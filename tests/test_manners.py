@@ -26,6 +26,7 @@ from qcn.errors import MissingError
 from qcn.export import formats
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import BUNDLE
+from qcn.files import write_text
 from qcn.train import train
 from qcn.train.settings import Settings
 from qcn.verify.parity import results
@@ -382,3 +383,15 @@ def test_a_run_of_torch_leaves_nothing_in_tmp(run: Path, tmp_path: Path, monkeyp
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         assert process.wait() == 0
     assert not Path(f"/tmp/perf-{process.pid}.map").exists()
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As root, a report for /dev/null must not become a file of that name."""
+    terminal, end = os.openpty()
+    os.set_blocking(terminal, False)
+    (tmp_path / "stdout").symlink_to(os.ttyname(end))  # as /dev/stdout is
+    for path in (Path(os.ttyname(end)), tmp_path / "stdout"):
+        write_text(path, "written")
+        assert os.read(terminal, 99) == b"written"
+    assert (tmp_path / "stdout").is_symlink()
+    os.close(terminal), os.close(end)

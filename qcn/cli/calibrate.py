@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, DataDir, PublicKey
+from qcn.cli.options import DATA, DataDir, PublicKey, check_folder
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
@@ -80,10 +80,12 @@ def calibrate(
         public_key=public_key,
         command=command(),
     )
+    check_folder("--out", out)
+    check_folder("--report", report)
     source = place(model)
     folder = report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
     bundle = out or folder / "bundle"
-    if bundle.is_file() or (bundle.is_dir() and any(bundle.iterdir())):
+    if bundle.is_dir() and any(bundle.iterdir()):
         raise UsageError(f"{bundle} exists: remove it, or name another bundle with --out")
     with shown():
         doing("loading torch")
