@@ -80,11 +80,11 @@ def calibrate(
         public_key=public_key,
         command=command(),
     )
-    check_folder("--out", out)
-    check_folder("--report", report)
     source = place(model)
     folder = report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
     bundle = out or folder / "bundle"
+    check_folder("--report", folder)
+    check_folder("--out", bundle)
     if bundle.is_dir() and any(bundle.iterdir()):
         raise UsageError(f"{bundle} exists: remove it, or name another bundle with --out")
     with shown():
