@@ -53,7 +53,7 @@ def test_every_option_names_its_default(names: tuple[str, ...], command: Any) ->
         if option.name in ("help", "version", "install_completion", "show_completion"):  # they do one thing, and end
             continue
         shown = isinstance(option.show_default, str) or option.default not in (None, False, [], ())
-        assert option.required or shown or "if not given" in (option.help or ""), option.opts
+        assert option.required or shown or "Default:" in (option.help or ""), option.opts
 
 
 def test_every_command_and_argument_explains_itself() -> None:

@@ -25,12 +25,12 @@ NameOrFolder = Annotated[
     ),
 ]
 
-app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, download, view and check data sets.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = DATA) -> None:
-    """List every data set, and say which are on this machine."""
+    """List all data sets, and which of them are on this machine."""
     from qcn.data import DATASETS
     from qcn.data.fetch import is_here
 
@@ -48,7 +48,7 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
 
 @app.command()
 def fetch(name: Name, data_dir: DataDir = DATA) -> None:
-    """Download a data set's official files and check them; continues where an earlier try stopped."""
+    """Download a data set's official files and check them. Resumes an interrupted download."""
     from qcn.data import find, read
     from qcn.data.fetch import fetch as bring
 
@@ -70,7 +70,7 @@ def fetch(name: Name, data_dir: DataDir = DATA) -> None:
 def show(
     name: NameOrFolder,
     data_dir: DataDir = DATA,
-    out: Annotated[Path | None, typer.Option(help="PNG to write; runs/datasets/NAME.png if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG to write. Default: runs/datasets/NAME.png.")] = None,
 ) -> None:
     """Draw a contact sheet of a data set's training images as a PNG."""
     with shown():
@@ -93,7 +93,7 @@ def check(
     channels: Channels = None,
     data_dir: DataDir = DATA,
 ) -> None:
-    """Look through a folder of pictures: sizes, classes, duplicates, files that cannot be read."""
+    """Check a folder of pictures: sizes, classes, duplicates, unreadable files."""
     from qcn.data import find, read
     from qcn.data import folder as folders
     from qcn.data.cache import SPLITS, crossing, read_index

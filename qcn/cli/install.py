@@ -11,15 +11,17 @@ from qcn.errors import UsageError
 
 
 def install(
-    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote.")] = None,
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="The place that programs read it from.")] = None,
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle made by `qcn export`.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder that programs read the bundle from.")
+    ] = None,
     rollback: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Put the bundle that DIR had before back in its place; nothing if not given."),
+        typer.Option(metavar="DIR", help="Go back to the previous bundle in DIR. Default: no rollback."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Put a bundle in its place on a device: checked, copied beside, then swapped in one step."""
+    """Install a bundle on a device: check it, copy it, and swap it in with one atomic rename."""
     from qcn.export.bundle import install as installing
 
     if rollback and (bundle or folder):

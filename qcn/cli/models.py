@@ -9,9 +9,9 @@ from qcn.cli.say import say, show
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="One of them, to read its card; all if not given.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the card of this network. Default: list all.")] = None,
 ) -> None:
-    """List the trained networks that come with qcn; with a name, print what is known of that one (its model card)."""
+    """List the trained networks that come with qcn, or print the model card of one of them."""
     from qcn.cards import load_card, text
     from qcn.shipped import find_network, networks
 

@@ -10,18 +10,16 @@ from qcn.errors import UsageError
 
 
 def sign(
-    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote.")] = None,
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle made by `qcn export`.")] = None,
     key: Annotated[
-        Path | None, typer.Option(help="Private key, a PEM file: sign the bundle with it; not signed if not given.")
+        Path | None, typer.Option(help="Sign the bundle with this private key, a PEM file. Default: none.")
     ] = None,
     new_key: Annotated[
         Path | None,
-        typer.Option(
-            help="Make a pair of keys, the private one in this file, the public one beside it; none if not given."
-        ),
+        typer.Option(help="Make a key pair: the private key in this file, the public key beside it. Default: none."),
     ] = None,
 ) -> None:
-    """Sign a bundle, so that who has the public key can tell that it is yours (`--public-key` of other commands)."""
+    """Sign a bundle, so that others can check that it is yours (with `--public-key`)."""
     from qcn.export.bundle import Bundle, signing
 
     if new_key:
