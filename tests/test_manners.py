@@ -171,7 +171,7 @@ def test_what_there_is_not_gets_what_there_is(
 def test_a_backend_without_a_file_says_how_to_get_one(bundle: Bundle, qcn: Command) -> None:
     for command in ("verify-parity", "benchmark"):
         code, said = qcn(command, bundle.folder, "--backends", "tensorrt")
-        assert code == 2 and f"add it, on the device: qcn export {bundle.folder} --format trt" in said
+        assert code == 2 and f"add one, on the device: qcn export {bundle.folder} --format trt" in said
 
 
 @pytest.mark.parametrize("format", ["trt", "all"])

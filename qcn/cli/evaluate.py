@@ -81,7 +81,7 @@ def evaluate(
     for path in [*sorted(folder.glob("*")), *kept]:
         say(path)
     if not installed("matplotlib"):
-        print("confusion.png is not drawn: matplotlib is not installed: pip install matplotlib")
+        print("confusion.png was not drawn, because matplotlib is not installed: pip install matplotlib")
     say_next("qcn", "export" if (found / RUN).is_file() else "verify-parity", found)
 
 

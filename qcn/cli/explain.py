@@ -47,7 +47,7 @@ def _explained(
     from qcn.verify import json_files
 
     if (image is None) == (golden is None):
-        raise UsageError("name a picture, or one of the bundle's golden images with --golden NUMBER: one of the two")
+        raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
     target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
     check_file("--save", target)
     check_file("--json", json)

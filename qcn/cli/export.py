@@ -127,7 +127,7 @@ def export(
 
     listed = Path(target) if target.endswith(".toml") else None
     if listed and (format or (precision, batch) != ("fp32", "1:8:64")):
-        raise UsageError(f"{listed} says the formats, precision and batch of each device: leave these options out")
+        raise UsageError(f"{listed} gives the formats, precision and batch of each device: leave these options out")
     request = Request(
         formats=tuple(format or ("onnx",)),
         precision=precision,  # type: ignore[arg-type]  # checked by Request
@@ -147,7 +147,7 @@ def export(
         public_key=public_key,
     )
     if checkpoint != "best" and (place(source) / MANIFEST).is_file():
-        raise UsageError(f"{source} is a bundle, which has the weights of one checkpoint: leave out --checkpoint")
+        raise UsageError(f"{source} is a bundle, which holds one checkpoint: leave out --checkpoint")
     if listed:
         _fleet(place(source), listed, out, request, data_dir)
         return
@@ -250,7 +250,7 @@ def doctor(
         doing(f"checking {bundle}")
         rows = diagnose(bundle, public_key)
     for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
-        colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
+        colour = {"runs": "green", "intact": "green", "cannot": "yellow"}.get(row.state, "red")
         say(f"{row.file}: {row.reason}", row.state, colour)
         if row.fix:
             say(f"→ {row.fix}", "")
@@ -258,5 +258,5 @@ def doctor(
         what = "may not be read" if all(row.state == "denied" for row in faulty) else "is not as it was written"
         raise CheckFailed(f"{bundle} {what}: {', '.join(row.file for row in faulty)}")
     able, unable = (sum(row.state == state for row in rows) for state in ("runs", "cannot"))
-    say(f"{bundle} is whole: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
+    say(f"{bundle} is intact: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
     say_next("qcn", "verify-parity", bundle)

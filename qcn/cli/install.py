@@ -25,17 +25,17 @@ def install(
     from qcn.export.bundle import install as installing
 
     if rollback and (bundle or folder):
-        raise UsageError("--rollback stands alone: qcn install --rollback DIR")
+        raise UsageError("--rollback takes only a folder: qcn install --rollback DIR")
     if rollback:
         place, version = rollback, installing.rollback(rollback, public_key)
     elif bundle and folder:
         installed = installing.install(bundle, folder, public_key)
         if installed is None:
-            say(f"{folder} has this bundle already, and it is whole: nothing to do")
+            say(f"{folder} already has this bundle, and it is intact: nothing to do")
             return
         place, version = folder, installed
     else:
-        raise UsageError("qcn install BUNDLE DIR, or qcn install --rollback DIR")
+        raise UsageError("give a bundle and a folder: qcn install BUNDLE DIR, or qcn install --rollback DIR")
     number, _, sha256 = version.name.partition("-")
-    say(f"{place} is now version {number}, manifest {sha256[:12]}…; programs use it once they load it again")
+    say(f"{place} is now version {number}, manifest {sha256[:12]}…; programs use it after they restart")
     say_next("qcn", "verify-parity", place)

@@ -26,5 +26,7 @@ def models(
         card = load_card(folder)
         table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")
     show(table)
-    say("Every command that takes a run takes a name, and -qcn may be left out: qcn predict PICTURE --model mnist")
-    say("The card of one, with its data, recipe, intervals and limits: qcn models NAME")
+    say(
+        "Every command that takes a run also takes these names, with or without -qcn: qcn predict PICTURE --model mnist"
+    )
+    say("To see a network's card, with its data, recipe, intervals and limits: qcn models NAME")

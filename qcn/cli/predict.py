@@ -12,7 +12,7 @@ from qcn.cli.options import Backend, PublicKey, check_file
 from qcn.cli.say import say, show
 from qcn.errors import CheckFailed
 from qcn.progress import doing, shown
-from qcn.text import readable
+from qcn.text import counted, readable
 
 
 def predict(
@@ -65,7 +65,7 @@ def predict(
         for row, pixels in records.answered(answering, pictures(sources, frames), batch):
             rows.append(row)
             rate = len(rows) / (time.perf_counter() - began)
-            done = f"{len(rows):,} pictures, {rate:,.0f}/s, by {answering.backend}"
+            done = f"{counted(len(rows), 'picture')}, {rate:,.0f}/s, by {answering.backend}"
             doing(done, len(rows) if total else None, of=total or 1)
             if row.answer is None or pixels is None:
                 unreadable.append(row)
@@ -91,8 +91,11 @@ def predict(
         records.write_csv(csv, rows, answering.classes)
         say(csv)
     read = len(rows) - len(unreadable)
-    print(f"{read:,} pictures in {seconds:.2f} s ({read / seconds:,.0f}/s), reading included, by {answering.backend}")
+    print(
+        f"{counted(read, 'picture')} in {seconds:.2f} s ({read / seconds:,.0f}/s), including reading, by "
+        f"{answering.backend}"
+    )
     for row in unreadable:
         typer.echo(row.error, err=True)
     if unreadable:
-        raise CheckFailed(f"{len(unreadable):,} of {len(rows):,} pictures could not be read")
+        raise CheckFailed(f"{len(unreadable):,} of {counted(len(rows), 'picture')} could not be read")

@@ -24,14 +24,16 @@ def sign(
 
     if new_key:
         if bundle or key:
-            raise UsageError("--new-key stands alone; then: qcn sign BUNDLE --key KEY.pem")
+            raise UsageError("--new-key only makes keys; to sign: qcn sign BUNDLE --key KEY.pem")
         public = signing.new_key(new_key)
-        say(f"{new_key}  private: keep it to yourself, and off the devices")
+        say(f"{new_key}  private: keep it secret, and off the devices")
         say(f"{public}  public: for --public-key, and for libqcn on the devices")
         say_next("qcn", "sign", "BUNDLE", "--key", new_key)
         return
     if bundle is None or key is None:
-        raise UsageError("qcn sign BUNDLE --key KEY.pem, or qcn sign --new-key KEY.pem")
+        raise UsageError(
+            "give a bundle and a key: qcn sign BUNDLE --key KEY.pem, or make a key: qcn sign --new-key KEY.pem"
+        )
     signing.private_key(key)  # first: a wrong key is the quicker thing to say
     say(Bundle.open(bundle).sign(key))
     public = signing.public_path(key)  # a key of openssl's has none beside it

@@ -131,7 +131,7 @@ def train(
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
     if quantise and not init:
-        raise UsageError("--quantise goes on from the network that was calibrated: name it with --init")
+        raise UsageError("--quantise needs the network that was calibrated: name it with --init")
 
     with shown():
         doing("loading torch")
@@ -177,5 +177,5 @@ def _quantised(plan: Path, init: str) -> "Quantised":
     program = Bundle.open(plan).program()
     if program.precision != "int8":
         make = command_line("qcn", "calibrate", init, "--out", plan)
-        raise UsageError(f"{plan} has nothing in int8: `{make}` makes such a bundle")
+        raise UsageError(f"{plan} has no int8 layers: `{make}` makes a bundle that has")
     return Quantised(str(plan), layer_scales(load_network(place(init))[0], program))

@@ -163,8 +163,11 @@ def benchmark(
             show(results.table(found, size))
     if measured:
         pace = f"at {fps:g} per second" if fps else "back to back"
-        print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
-        print("in a new process: loading the backend and the model, the first answer, the memory that both took")
+        print(
+            f"milliseconds, including transfers to and from a GPU (except `compute`), {pace}; open, first and "
+            f"MiB were measured"
+        )
+        print("in a new process: loading the backend and the model, the first answer, and the memory for both")
     if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
         say(f"mJ per inference: {energy}, idle power included")
     if why := nvml.obstacle():
