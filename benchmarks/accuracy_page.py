@@ -61,7 +61,7 @@ def accuracy_by_recipe(rows: list[Row]) -> str:
         mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
         told = [f"`{key.dataset}`", f"`{key.model}`", f"{key.loss}, {key.lr:g}", key.varied, str(key.epochs), seeds]
         lines.append([*told, evidence.spread(errors), between, mean])
-    headings = ["set", "model", "loss, lr", "augmentation", "epochs", "seeds", "error", "range", "seconds a run"]
+    headings = ["set", "model", "loss, lr", "augmentation", "epochs", "seeds", "error", "range", "seconds per run"]
     return table(headings, lines)
 
 
@@ -87,7 +87,7 @@ def faults(record: Row) -> str:
         "": "{status}",
         "by": lambda row: row["caught_by"].replace(": ", " of "),
         "first wrong": lambda row: f"`{row['place']}`" if row["place"] else "",
-        "largest error, of what is allowed": lambda row: (
+        "largest error, of the tolerance": lambda row: (
             words.share(float(row["share"])) if row["share"] is not None else ""
         ),
     }
@@ -113,13 +113,14 @@ def deployers() -> str:
     parts = [
         """## What a deployer asks
 
-Test images made worse, in five severities each: rotation by 10° to 50°, shift by 1 to 6 of 32 pixels both ways,
+Test images are degraded in five severities each: rotation by 10° to 50°, shift by 1 to 6 of 32 pixels both ways,
 Gaussian noise of 0.04 to 0.25 (white is 1), blur of 0.5 to 2 pixels, contrast reduced to 75 to 10 %. Attacks change
-each pixel by at most so much of 255, along the gradient of the network's own scores: FGSM in one step, PGD in twenty.
-A stronger attack may exist, so their errors are a lower bound. ECE is the expected calibration error, in per cent. When
-the least certain answers are refused, the error is that of the answers that are left; AURC is its mean over all shares
-refused. AUROC is how well the largest probability / the largest activation tells test images from pictures of something
-else: 0.5 is chance, 1 perfect. Errors in per cent, means over runs: `python benchmarks/robustness.py`.
+each pixel by at most the given number of 255 steps, along the gradient of the network's own scores: FGSM in one step,
+PGD in twenty. A stronger attack may exist, so their errors are a lower bound. ECE is the expected calibration error,
+in per cent. If the least certain answers are rejected, the error is that of the remaining answers; AURC is its mean
+over all rejection rates. AUROC is how well the largest probability / the largest activation separates test images
+from pictures of something else: 0.5 is chance, 1 is perfect. Errors are in per cent, means over runs:
+`python benchmarks/robustness.py`.
 """
     ]
     for dataset, record in records.items():
@@ -139,16 +140,16 @@ def turning_poses() -> str:
 
 {evidence.turning_answer(record)}
 
-`{record["network"]}`, {record["objects"]} objects and elevations of
-`{record["dataset"]}`, {record["views"]} azimuths each: the pose of the true class against the azimuth, by circular
-correlation without its sign (1: the pose turns evenly with the object, either way; 0: not at all). "By chance" is the
-same with shuffled azimuths. {source(record)}:
+`{record["network"]}`, {record["objects"]} objects and elevations of `{record["dataset"]}`, {record["views"]} azimuths
+each: the absolute circular correlation of the pose of the true class with the azimuth (1: the pose turns evenly with
+the object, in either direction; 0: not at all). "By chance" is the same with shuffled azimuths. {source(record)}:
 `python benchmarks/poses.py`.
 
 {evidence.turning(record)}
 
-The rotors that it has learned, beside those of an untrained network (grey). An angle of 0° leaves a pose as it is. Axes
-are shown as a density on the sphere; "mean of axes" is the length of their mean, 0 where no direction is preferred.
+The rotors that it has learned, compared with those of an untrained network (grey). An angle of 0° leaves a pose
+unchanged. Axes are shown as a density on the sphere; "mean of axes" is the length of their mean, 0 if no direction is
+preferred.
 
 {evidence.learned_rotors(record)}
 
@@ -185,15 +186,17 @@ Written by `python benchmarks/tables.py` from the files in `benchmarks/results`;
 
 ## Is it better?
 
-Error in per cent on novel viewpoints, or on the test split where a set has none: mean ± standard deviation (runs).
-"As wrong as `qcn`" is how many times as often a rival errs: above 1× QCN is better. p is of a paired t-test over the
-seeds that both have. `qcn` has 0.19 million parameters, `cnn-small`, a residual CNN, the same within a tenth, `cnn`
-4.25 million. Of several recipes the one with the least validation error counts. Where a set asks for novel views, which
-validation images do not show, it is the one with the least error on the novel views of [other toys](#what-was-tried).
-The test splits chose nothing. "Taught" networks learned the answers of a CNN of 2.8 million parameters, `cnn-wide`,
-beside the labels; iterations are of routing, 2 where none are named. Rivals are compared where their images were varied
-alike and both were taught, or neither. The last two columns are published figures: the paper's own QCN, and the best
-capsule network of at most 330 thousand parameters.
+Error in per cent on novel viewpoints, or on the test split if a set has none: mean ± standard deviation (runs). "As
+wrong as `qcn`" is how many times as often a rival errs: above 1×, QCN is better. p is from a paired t-test over the
+seeds that both have. `qcn` has 0.19 million parameters; `cnn-small`, a residual CNN, has the same within a tenth;
+`cnn` has 4.25 million.
+
+Of several recipes, the one with the least validation error counts. Validation images show no novel views, so for sets
+with novel views it is the recipe with the least error on the novel views of [other toys](#what-was-tried). No choice
+was made on the test splits. "Taught" networks learned from the answers of `cnn-wide`, a CNN of 2.8 million
+parameters, as well as from the labels. "Iterations" are those of routing, 2 if none are named. Rivals are compared
+only with the same augmentation, and only if both or neither were taught. The last two columns are published figures:
+the paper's own QCN, and the best capsule network of at most 330 thousand parameters.
 
 {evidence.headline(accuracy["results"], published)}
 
@@ -201,25 +204,25 @@ QCN is not better here:
 
 {evidence.not_better(accuracy["results"], published)}
 
-The paper's novel viewpoints are photographed toys, and its figures the best of many looks at the test views: ours are
-rendered toys, one look, so the two cannot be compared. All runs with their intervals: [Accuracy](#accuracy). SVHN and
-smallNORB could not be had where this was run. One command fills each row:
+The paper's novel viewpoints are photographed toys, and its figures are the best of many looks at the test views. Ours
+are rendered toys and one look, so the two cannot be compared. All runs with their intervals are in
+[Accuracy](#accuracy). SVHN and smallNORB could not be downloaded where this was run. One command fills each row:
 
 {evidence.unavailable()}
 
-Where the errors are: by azimuth, on `viewpoints-azimuth-pooled` (`python benchmarks/figures.py`).
+Errors by azimuth on `viewpoints-azimuth-pooled` (`python benchmarks/figures.py`):
 
 ![error by azimuth, QCN beside its rivals](images/azimuths.png)
 
 ## Accuracy
 
-Every recipe that was trained, by `python benchmarks/reproduce.py` with preset `best` and what the table says: the error
-on novel viewpoints, or on the test split where there are none, in per cent, mean ± standard deviation (runs). Of each
-run the checkpoint counts that was best on the validation split, and the test splits were looked at once. In the pooled
-protocol of the paper's code "familiar" and "novel" show the objects that were trained on, and "novel" shows them from
-new azimuths or elevations. Seeds that stand twice were trained at two commits whose networks, data and recipe are the
-same: on a GPU a seed does not fix the result, and the difference shows how far. Up to three runs shared the GPU, so the
-seconds of a run alone are fewer. {accuracy["date"]}, {gpu}, torch {torch}:
+Every recipe that was trained, by `python benchmarks/reproduce.py` with preset `best` and the settings in the table:
+the error on novel viewpoints, or on the test split if there are none, in per cent, mean ± standard deviation (runs).
+For each run the checkpoint that was best on the validation split counts, and the test splits were looked at once. In
+the pooled protocol of the paper's code, "familiar" and "novel" show the objects that were trained on, and "novel"
+shows them from new azimuths or elevations. A seed that appears twice was trained at two commits with the same
+network, data and recipe: on a GPU a seed does not fix the result, and the difference shows by how much. Up to three
+runs shared the GPU, so a run alone takes fewer seconds. {accuracy["date"]}, {gpu}, torch {torch}:
 
 {accuracy_by_recipe(accuracy["results"])}
 
@@ -232,8 +235,8 @@ seconds of a run alone are fewer. {accuracy["date"]}, {gpu}, torch {torch}:
 
 ### What was tried
 
-On `{evidence.DEV}`: the same protocol as `viewpoints-azimuth-pooled`, but other toys, so that its novel views may be
-looked at. One run each; error in per cent. `turned` is rotation by up to 30° and scale by up to 15 %.
+On `{evidence.DEV}`: the same protocol as `viewpoints-azimuth-pooled` with other toys, so that its novel views may be
+used to choose. One run each; error in per cent. `turned` is rotation by up to 30° and scale by up to 15 %.
 
 {evidence.tried(accuracy["results"])}
 
@@ -243,34 +246,35 @@ looked at. One run each; error in per cent. `turned` is rotation by up to 30° a
 
 {evidence.ablations(accuracy["results"])}
 
-So a second round of routing does not help on these toys, and the branches save parameters, not errors. (The runs
-are few, and the choice of two rounds was not made by them.) On photographs it does help. Runs with one iteration were
-stopped when that was plain; validation error in per cent, beside the network that ships, of the same recipe and seed:
+So a second iteration of routing does not help on these toys, and the branches save parameters, not errors. (The runs
+are few, and the number of iterations was not chosen by them.) On photographs a second iteration does help. Runs with
+one iteration were stopped when this was clear; validation error in per cent, beside the shipped network of the same
+recipe and seed:
 
 {evidence.one_iteration(read("one-iteration-h200.json")["results"])}
 
 Three pose components or four: {components["windows"]} random windows of {components["children"]} children and
-{components["parents"]} parents, routed with the three components that a pure quaternion has, and with all four, as in
-the authors' code, where the fourth is rounding and its variance goes through a logarithm. Activations beside those in
-float64. {source(components)}: `python benchmarks/components.py`.
+{components["parents"]} parents, routed with the three components of a pure quaternion, and with all four, as in the
+authors' code. There the fourth component is rounding noise, and its variance goes through a logarithm. Activations are
+compared with those in float64. {source(components)}: `python benchmarks/components.py`.
 
 {evidence.components(components["results"])}
 
 {two_ways()}{deployers()}{turning_poses()}## Other capsule networks
 
-Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain protocol:
-five training instances of each category at six azimuths; "familiar" and "novel" both show the other five instances, so
-they ask for new objects, and "novel" for new azimuths too. One run each, last epoch, batches of
-{novel["results"][0]["settings"]["batch_size"]}, the preset `best` but for what the table says. {source(novel)}:
-`python benchmarks/novel_viewpoints.py`, one `--recipe` per row.
+Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain
+protocol: five training instances of each category at six azimuths; "familiar" and "novel" both show the other five
+instances, so both test new objects, and "novel" also new azimuths. One run each, last epoch, batches of
+{novel["results"][0]["settings"]["batch_size"]}, the preset `best` except for the settings in the table.
+{source(novel)}: `python benchmarks/novel_viewpoints.py`, one `--recipe` per row.
 
 {novel_viewpoints(novel)}
 
-What this shows, and what it does not: on this rendered set, with this little training, the CNN, which has 23 times the
-parameters, is ahead of every capsule network. Those learn their training instances (the validation column
-shows this) and carry less over to new ones; a larger learning rate and the spread loss help QCN a good deal. These are
-not the paper's figures: its tables are on smallNORB, with 300 epochs, and its code shows the same instances on both
-sides (our `-pooled` protocol): see [Accuracy](#accuracy), where QCN is ahead of the CNN. smallNORB has not been run.
+On this rendered set, with this little training, the CNN, which has 23 times the parameters, is ahead of every capsule
+network. The capsule networks learn their training instances (see the validation column) but generalise less to new
+ones. A larger learning rate and the spread loss help QCN a good deal. These are not the paper's figures: its tables
+are on smallNORB, with 300 epochs, and its code has the same instances in training and test (our `-pooled` protocol):
+see [Accuracy](#accuracy), where QCN is ahead of the CNN. smallNORB has not been run.
 
 ## The demo set
 
@@ -285,27 +289,27 @@ first row is what `make demo` trains. {source(demo)}.
 {parameters()}
 
 `em` with the 256 stem channels that the paper gives it on CIFAR-10 has
-{parameter_count(create("em", in_channels=3, classes=10, stem=256)):,}. All are counted for images of 32×32.
+{parameter_count(create("em", in_channels=3, classes=10, stem=256)):,}. All counts are for images of 32×32.
 
 ## Networks for larger images
 
-They learn about as well as the network for 32×32: `{learnt["settings"]["model"]}` on the toys of `viewpoints-demo`,
-rendered in one, two and three times the resolution. Objects, views and split are the same; {learnt["epochs"]} epochs
-with the settings of `make demo`, last epoch. Error in per cent with its 95 % interval; chance is 80. {source(learnt)}:
-`python benchmarks/larger_images.py learning`.
+They learn about as well as the network for 32×32. The table shows `{learnt["settings"]["model"]}` on the toys of
+`viewpoints-demo`, rendered at one, two and three times the resolution. Objects, views and split are the same;
+{learnt["epochs"]} epochs with the settings of `make demo`, last epoch. Error in per cent with its 95 % interval;
+chance is 80. {source(learnt)}: `python benchmarks/larger_images.py learning`.
 
 {larger_learning(learnt)}
 
 ## Planted faults
 
-Each was planted in a bundle of a small network whose hashes were corrected afterwards, so that only `qcn verify-parity`
-could find it: `python benchmarks/faults.py`. "First wrong" is the place that it names; a file that does not run has
-none. {source(planted)}.
+Each fault was planted in a bundle of a small network, and the hashes were corrected afterwards, so that only
+`qcn verify-parity` could find it: `python benchmarks/faults.py`. "First wrong" is the place that it names; a file
+that does not run has none. {source(planted)}.
 
 {faults(planted)}
 
 False alarms: of {honest["networks"]} correct fp32 exports, each of different weights, {honest["alarms"]} failed. Their
-largest errors were {largest}, of what is allowed.
+largest errors, as a share of the tolerance, were {largest}.
 
 {half_statistics(planted["half"])}
 """

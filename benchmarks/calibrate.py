@@ -288,19 +288,19 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
     compared = [[name, f"{value:.4f}"] for name, value in methods_found.items() if name != "images"]
     parts = (
         "## Measured",
-        "The networks that ship, calibrated on their validation splits with `--max-drop 0.2`:",
+        "The shipped networks, calibrated on their validation splits with `--max-drop 0.2`:",
         "\n".join(f"- {source(record | {'commit': of})}" for record, of in zip(records, commits, strict=True)),
         "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
         table(["network", "split", "", *(f"{what}, {one}" for one in machines for what in ("error", "drop"))], errors),
-        "What was chosen, its drop on the validation split, and its size. A bundle is weights, ONNX graph and golden "
-        "answers:",
+        "The chosen precisions, the drop on the validation split in points, and the size in per cent of float32. A "
+        "bundle has weights, ONNX graph and golden answers:",
         columns(found, sizes),
         f"Time per image at batch 1: {found[0]['body']}:",
         columns([one for one in every if one["what"] != "all fp32"], times),
-        "The largest share of numbers below fp16's smallest normal number, in any capsule layer of these networks:",
+        "The largest share of numbers below fp16's smallest normal number, over all capsule layers of these networks:",
         columns(worst, lost),
         "The mean change of an activation of `cifar10` with all convolutions in int8, on "
-        f"{methods_found['images']} validation images; biases are corrected but where it says otherwise:",
+        f"{methods_found['images']} validation images; biases are corrected unless stated otherwise:",
         table(["ranges", "change"], compared),
     )
     return "\n\n".join(parts) + "\n"

@@ -125,13 +125,13 @@ def section(record: dict[str, Any], source: str) -> str:
     return f"""## Two ways of counting
 
 The paper's figures on novel viewpoints are the best of many looks: its code keeps the network with the least *test*
-error, and compares networks once their accuracy on familiar views is equal. Ours are of the checkpoint that validation
-chose, and the test views are looked at once. Here some rows were trained once more and the test views looked at after
-every epoch, so that both can be counted; no look chose anything else on this page. Error in per cent, mean ± standard
-deviation (runs). {source}: `python benchmarks/looks.py`.
+error, and compares networks once their accuracy on familiar views is equal. Ours are of the checkpoint chosen on
+validation, and the test views are looked at once. Here some rows were trained again with a look at the test views
+after every epoch, so that both can be counted. Nothing else on this page was chosen by these looks. Error in per
+cent, mean ± standard deviation (runs). {source}: `python benchmarks/looks.py`.
 
 {every_row(record["results"])}
 
-The best of many looks is not an error that a user would see: nobody has the labels to choose it by.
+The best of many looks is not an error that a user would see: in practice nobody has the labels to choose it.
 {rivals(record["results"])}
 """

@@ -27,45 +27,45 @@ def page() -> str:
     browser, browser_arm = read("web-x86_64.json"), read("web-aarch64.json")
     return f"""# Speed
 
-Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand. Errors:
+Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand. For errors, see
 [results.md](results.md).
 
 ## Deployed
 
-A full-size QCN after four epochs of `viewpoints-demo`, as `qcn export` writes it, by `qcn benchmark` and
-`qcn verify-parity`. "Error" is the largest one of activation / pose against the float64 reference, in per cent of what
-`qcn verify-parity` allowed in that precision at that commit ([verify.md](verify.md)); in fp16 it allows less since.
-Latency includes transfers to and from a GPU.
+A full-size QCN after four epochs of `viewpoints-demo`, exported by `qcn export`, measured by `qcn benchmark` and
+`qcn verify-parity`. "Error" is the largest error of activation / pose against the float64 reference, in per cent of
+the tolerance of `qcn verify-parity` in that precision at that commit ([verify.md](verify.md)); the tolerance in fp16
+is smaller now. Latency includes transfers to and from a GPU.
 
 On a GPU: {gpu["machine"]["gpu"]["name"]}, {gpu["machine"]["processor"]}, commit {gpu["commit"]}, by
-`deploy/tests/tensorrt_on_gpu.sh`. "Fused" routes by one kernel per layer, Triton's in PyTorch and the plugin's in
-TensorRT; the others by standard operators. Three ways beside each other, each in a CUDA graph, none with TF32:
+`deploy/tests/tensorrt_on_gpu.sh`. "Fused" routes with one kernel per layer, Triton's in PyTorch and the plugin's in
+TensorRT; the others use standard operators. Three ways compared, each in a CUDA graph, none with TF32:
 
 {speed_tables.three_ways(gpu)}
 
-All of them, and without a CUDA graph. Energy is the GPU's, and accurate to a third here: it was read at arbitrary
-moments from NVML's counter, which changes ten times per second. `qcn benchmark` now reads it from change to change.
+All of them, also without a CUDA graph. Energy is the GPU's, and accurate to a third here: NVML's counter, which
+changes ten times per second, was read at arbitrary moments. `qcn benchmark` now measures from one change to another.
 
 {speed_tables.deployed(gpu)}
 
-`cifar10-qcn` by TensorRT 8.6, which routes in [half precision](kernels.md) where fp16 is asked for, with the kernels of
-commit {half["commit"]}, by `benchmarks/engines_on_gpu.sh`. "int8" is the network as `qcn calibrate` wrote it: 7 of 8
-convolutions in int8, all capsule layers in fp16. On this GPU it is no faster than fp16: an int8 convolution of so few
-channels saves less time than rounding its input takes. (In the graph of that engine a Max that changes nothing stood
-behind every convolution with a skip. It is left out since: TensorRT builds the convolutions without it, and they answer
-as the plan does.)
+`cifar10-qcn` in TensorRT 8.6, with routing in [half precision](kernels.md) if fp16 is requested, with the kernels of
+commit {half["commit"]}: `benchmarks/engines_on_gpu.sh`. "int8" is the network from `qcn calibrate`: 7 of 8
+convolutions in int8, all capsule layers in fp16. On this GPU it is no faster than fp16: with so few channels, an int8
+convolution saves less time than rounding its input takes. (The graph of that engine had a Max without effect after
+every convolution with a skip connection. It has been removed: TensorRT builds the convolutions without it, and they
+answer as the plan does.)
 
 {speed_tables.deployed(half)}
 
-Engines of the same network for a fleet ([export.md](export.md)): for every GPU from Ampere on ("ampere-plus"), or to
-get other weights ("refittable"), beside the one for this machine alone; and for newer versions of TensorRT
-("compatible"), which cannot hold our plugin, beside another without it. In one run, commit {fleet["commit"]}, by
-`PARTS=fleet benchmarks/engines_on_gpu.sh`.
+Engines of the same network for a fleet ([export.md](export.md)). Engines for every GPU from Ampere on ("ampere-plus")
+and engines that can get new weights ("refittable") are compared with the engine for this machine alone. Engines for
+newer TensorRT versions ("compatible"), which cannot contain our plugin, are compared with another one without it. All
+in one run, commit {fleet["commit"]}: `PARTS=fleet benchmarks/engines_on_gpu.sh`.
 
 {speed_tables.deployed(fleet)}
 
-The fused engines of the first table for batches of 1 to 64 (optimised for 8) in a C++ program, by libqcn
-(`qcn-bench`), transfers included; pre-processing runs on one core of the host:
+The fused engines of the first table, for batches of 1 to 64 (optimised for 8), in a C++ program with libqcn
+(`qcn-bench`), including transfers; pre-processing runs on one core of the host:
 
 {speed_tables.programs(gpu["libqcn"])}
 
@@ -73,57 +73,58 @@ On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, co
 
 {speed_tables.deployed(local)}
 
-`mnist-qcn` by further runtimes beside ours: {edges["machine"]["cores"]} cores, {edges["machine"]["processor"]}, commit
+`mnist-qcn` in other runtimes and in libqcn: {edges["machine"]["cores"]} cores, {edges["machine"]["processor"]}, commit
 {edges["commit"]}, by `qcn export mnist-qcn --format onnx,openvino,executorch`, `qcn verify-parity` and `qcn benchmark`.
 
 {speed_tables.deployed(edges)}
 
 ### In Python
 
-`qcn.load(bundle, "native").predict(array)`, one picture at a time, beside the C++ program `qcn-bench`: pixels to
-answer, {python["threads"]} thread, the least time of {python["turns"]} turns each. {source(python)}:
+`qcn.load(bundle, "native").predict(array)`, one picture at a time, compared with the C++ program `qcn-bench`: from
+pixels to answer, {python["threads"]} thread, the least time of {python["turns"]} turns each. {source(python)}:
 `python benchmarks/runtime.py`.
 
 {speed_tables.in_python(python)}
 
-Other work was running on the machine: it does not show in the least times, but medians differ by {medians}.
+Other programs were running on the machine. This does not affect the least times, but medians differ by {medians}.
 
 ### In a browser
 
-libqcn in WebAssembly ([web.md](web.md)): one image, pre-processed input to answer, one thread, the least of
-{browser["turns"]} turns. The goal is at most 1.5 times the native kernels with vectors as wide (128 bits; "native" is
-what libqcn chooses here). {source(browser)}, Node {browser["node"]}: `python benchmarks/web.py`.
+libqcn in WebAssembly ([web.md](web.md)): one image, from pre-processed input to answer, one thread, the least of
+{browser["turns"]} turns. The goal is at most 1.5 times the time of native kernels with vectors of the same width (128
+bits; "native" is what libqcn chooses here). {source(browser)}, Node {browser["node"]}: `python benchmarks/web.py`.
 
 {speed_tables.in_browser(browser)}
 
-At that commit `viewpoints-azimuth-pooled-qcn` routed twice; now it routes once. On ARM the goal is missed: NEON
-multiplies and adds in one instruction, as SSE2 and WebAssembly do not. {source(browser_arm)}, Node
+At that commit `viewpoints-azimuth-pooled-qcn` had two routing iterations; now it has one. On ARM the goal is missed:
+NEON has fused multiply-adds, which SSE2 and WebAssembly do not have. {source(browser_arm)}, Node
 {browser_arm["node"]}:
 
 {speed_tables.in_browser(browser_arm)}
 
 ## Exported graphs
 
-A full-size QCN after four epochs of `viewpoints-demo`, as `qcn export` writes it, beside the operator as its formula
-stands, written by torch's own exporter ("naive"): `python benchmarks/export.py`. "unrolled" is model.onnx, arranged for
-ONNX Runtime; "pointwise" (by now "tensorrt") is model.tensorrt.onnx, arranged for TensorRT.
+A full-size QCN after four epochs of `viewpoints-demo`, exported by `qcn export`, compared with a direct
+transcription of the formula by torch's own exporter ("naive"): `python benchmarks/export.py`. "unrolled" is model.onnx,
+arranged for ONNX Runtime; "pointwise" (now "tensorrt") is model.tensorrt.onnx, arranged for TensorRT.
 
 {speed_tables.graphs(exported)}
 
-{source(exported)}. The largest errors against the float64 reference are over the bundle's golden images, edge cases
-among them:
+{source(exported)}. The largest errors against the float64 reference, over the bundle's golden images including the edge
+cases:
 
 {speed_tables.engines(exported)}
 
-On a GPU, TensorRT's times without transfers and ONNX Runtime's with them. {source(exported_gpu)}:
+On a GPU; TensorRT's times exclude transfers, ONNX Runtime's include them. {source(exported_gpu)}:
 
 {speed_tables.engines(exported_gpu)}
 
 ## Routing
 
-The full-size QCN on images of 2×32×32 in float32, the same weights for all: `python benchmarks/routing.py --device …`.
-[kernels.md](kernels.md) says how the fused kernels work. "reference" is plain torch, which writes every vote to memory;
-torch.compile fuses what it can of it. Convolutions are as torch has them by default: on a GPU, in TF32.
+The full-size QCN on images of 2×32×32 in float32, with the same weights throughout:
+`python benchmarks/routing.py --device …`. [kernels.md](kernels.md) explains the fused kernels. "reference" is plain
+torch, which writes every vote to memory; torch.compile fuses as much of it as it can. Convolutions use torch's
+defaults: TF32 on a GPU.
 
 ### On a GPU
 
@@ -138,26 +139,25 @@ CUDA graphs:
 
 {speed_tables.times(cuda["training"], "reference, torch.compile")}
 
-Without CUDA graphs, "fused" takes the time that Python needs to launch some hundred kernels, not the GPU's time.
+Without CUDA graphs, the time of "fused" is what Python needs to launch some hundred kernels, not the GPU's time.
 
-Where the fused operator's time goes, layer by layer, each in a CUDA graph of its own. "Arithmetic" counts {PER_VOTE}
-instructions per vote, without the exponential; the last column compares with what a float32 matrix product of torch
-reached: {cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds per second.
+The time of the fused operator by layer, each in its own CUDA graph. "Arithmetic" counts {PER_VOTE} instructions per
+vote, without the exponential; the last column is relative to a float32 matrix product in torch:
+{cuda["layers"][0]["gfma_per_s"]:,.0f} G multiply-adds per second.
 
 {speed_tables.layers(cuda["layers"][1:], cuda["layers"][0]["gfma_per_s"])}
 
-The CUDA C++ kernels for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), in single and in
-[half precision](kernels.md), by `deploy/tests/half_on_gpu.sh WORKDIR OUTDIR`, which first compares them with a loop in
-double precision. The kernels choose by such times (`python benchmarks/routing_cost.py`): where both columns are the
-same, half precision was asked for and single precision ran. "All four" is one CUDA graph; in the column "half" poses
-were given in float16. {source(cpp)}:
+The CUDA C++ kernels for TensorRT and C++ programs (`deploy/kernels/em_routing.cu`), in single and in [half
+precision](kernels.md), by `deploy/tests/half_on_gpu.sh WORKDIR OUTDIR`, which first compares them with a loop in
+double precision. The kernels choose by such times (`python benchmarks/routing_cost.py`): if both columns are equal,
+half precision was requested but single precision ran. "All four" is one CUDA graph; in the column "half" poses were
+given in float16. {source(cpp)}:
 
 {speed_tables.arithmetics(cpp)}
 
-Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps; where none should be faster,
-float32 [is chosen](kernels.md). The error beside what rounding votes and distances to float16 costs by itself.
-{source(triton)}:
-`benchmarks/routing.py`, the table `half`.
+Triton's kernels in half precision, each with its children split over 1, 2 and 4 warps; if none is expected to be
+faster, float32 [is chosen](kernels.md). The error is shown beside that of rounding votes and distances to float16
+alone. {source(triton)}: `benchmarks/routing.py`, the table `half`.
 
 {speed_tables.splits(triton["half"])}
 
@@ -166,7 +166,7 @@ Largest error against the float64 reference, the fused operator's / the float32 
 
 {speed_tables.errors(cuda["errors"])}
 
-What the compiler makes of the CUDA C++ kernels for Orin and Hopper (`python benchmarks/ptxas.py`,
+The compiler's report on the CUDA C++ kernels for Orin and Hopper (`python benchmarks/ptxas.py`,
 nvcc {ptxas["versions"]["nvcc"]}):
 
 {speed_tables.registers(ptxas)}
@@ -183,7 +183,7 @@ A whole training step:
 
 ![the same as a picture](images/routing-cpu.png)
 
-Where the fused operator's time goes; a float32 matrix product of torch reached
+The time of the fused operator by layer; a float32 matrix product in torch reached
 {cpu["layers"][0]["gfma_per_s"]:.3g} G multiply-adds per second.
 
 {speed_tables.layers(cpu["layers"][1:], cpu["layers"][0]["gfma_per_s"])}
@@ -195,26 +195,27 @@ after four epochs of `viewpoints-demo`:
 
 ## Training speed of the full-size QCN
 
-{speed["steps"]} steps of `{speed["dataset"]}` in batches of {speed["batch_size"]}, by the product's own loop:
-from stored images to averaged weights, fused routing. By default a step is a CUDA graph. The first variant also
-compiled Triton's kernels; the others found them in its cache. {source(speed)}:
+{speed["steps"]} steps of `{speed["dataset"]}` in batches of {speed["batch_size"]}, with the training loop of
+`qcn train`: from stored images to averaged weights, fused routing. By default a step is a CUDA graph. The time of the
+first variant includes compiling Triton's kernels; the others used its cache. {source(speed)}:
 `python benchmarks/training.py`.
 
 {speed_tables.training(speed)}
 
 ## Training from a folder
 
-`qcn-tiny` with the settings of `make demo` on {folder["pictures"]:,} pictures of 32×32: from the cache that is mapped
-into memory ([data.md](data.md)), and the same pictures in memory. In the last row none of the cache is in memory when a
-step begins. Speed of the median of {folder["steps"]} steps. {source(folder)}: `python benchmarks/folder.py`.
+`qcn-tiny` with the settings of `make demo` on {folder["pictures"]:,} pictures of 32×32: from the memory-mapped cache
+([data.md](data.md)), and from memory. In the last row none of the cache is in memory when a step begins. The speed is
+that of the median of {folder["steps"]} steps. {source(folder)}: `python benchmarks/folder.py`.
 
 {speed_tables.from_folder(folder)}
 
 ## Larger images
 
 `qcn`, `qcn-unbranched` and `qcn-tiny` choose their strides by the size of their images ([training.md](training.md)).
-One colour image, ten classes: the network for its size, beside the network for 32×32. CPU time of one thread, the least
-of many; routing counts {PER_VOTE} per vote. {source(larger)}: `python benchmarks/larger_images.py cost`.
+For one colour image and ten classes, the table compares the network for its size with the network for 32×32. CPU time
+of one thread, the least of many runs; routing counts {PER_VOTE} multiply-adds per vote. {source(larger)}:
+`python benchmarks/larger_images.py cost`.
 
 {speed_tables.larger_costs(larger)}
 """

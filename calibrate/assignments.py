@@ -66,7 +66,7 @@ def require_float32(program: Program, source: str) -> None:
     """Refuse a program that was calibrated before: its ranges are not those of the trained network any more."""
     if low := [operation for operation in program.operations if operation.precision != "fp32"]:
         raise UsageError(
-            f"{source} is calibrated already: {len(low)} of its operations are not fp32, such as '{low[0].name}' "
+            f"{source} is already calibrated: {len(low)} of its operations are not fp32, such as '{low[0].name}' "
             f"({low[0].precision}); calibrate the run or bundle that it was made from"
         )
 

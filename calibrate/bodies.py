@@ -143,7 +143,7 @@ def find_body(base: Bundle, target: Target, lowered: Program) -> Body:
             raise MissingError("there is no GPU")
         body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
     except FellBack as error:
-        raise CheckFailed(f"there is nothing to calibrate for {target} here: {error}") from error
+        raise CheckFailed(f"cannot calibrate for {target} here: {error}") from error
     except MissingError as error:
         return TorchBody(spec, target, str(error))
     except UsageError as error:  # such as an older library that refuses a bundle in int8

@@ -42,7 +42,7 @@ class Audit:
     def require(self) -> None:
         """Refuse images that a calibration cannot be trusted with."""
         if self.refusals:
-            raise UsageError(f"these images cannot calibrate: {'; '.join(self.refusals)}")
+            raise UsageError(f"these images cannot be used for calibration: {'; '.join(self.refusals)}")
 
 
 def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: float) -> Audit:
@@ -65,39 +65,39 @@ def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: fl
 
 def _refusals(seen: Audit) -> Iterable[str]:
     if seen.images < LEAST:
-        yield f"there are {seen.images} images, and at least {LEAST} are needed"
+        yield f"at least {LEAST} images are needed, not {seen.images}"
         return
     if seen.classes_seen < 2 <= seen.classes:
-        yield f"all {seen.images:,} are of one class; the network knows {seen.classes}"
+        yield f"all {seen.images:,} are of one class; the network has {seen.classes}"
     for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise: neighbouring pixels have no relation")):
         if count > HALF * seen.images:
             yield f"{count:,} of {seen.images:,} are {what}"
     if seen.different < HALF * seen.images:
-        yield f"{seen.images:,} images are {seen.different:,} different ones"
+        yield f"only {seen.different:,} of {seen.images:,} images are different"
     if seen.in_tests > SOME * seen.images:
         yield (
-            f"{seen.in_tests:,} of {seen.images:,} are also in {' and '.join(seen.known_tests)}: what is chosen on "
-            "test images cannot be tested on them; take images of the validation split (leave out --data)"
+            f"{seen.in_tests:,} of {seen.images:,} are also in {' and '.join(seen.known_tests)}: test "
+            "images must not be used to choose settings; use the validation split (leave out --data)"
         )
     least_drop = 100 * paired_drop(0, 0, seen.images)[1]
     if least_drop > seen.max_drop:
         yield (
             f"{seen.images:,} images cannot show a drop of less than {least_drop:.2g} points, even if no answer "
-            f"changes: for --max-drop {seen.max_drop:g} take at least {images_for(seen.max_drop):,} images, or allow "
+            f"changes: for --max-drop {seen.max_drop:g} use at least {images_for(seen.max_drop):,} images, or allow "
             f"--max-drop {tenths(least_drop)}"
         )
 
 
 def _warnings(seen: Audit) -> Iterable[str]:
     if LEAST <= seen.images < FEW:
-        yield f"{seen.images} images are few: ranges may be too narrow, {FEW} or more are better"
+        yield f"there are only {seen.images} images: ranges may be too narrow; {FEW} or more are better"
     if 1 < seen.classes_seen < seen.classes:
         yield f"{seen.classes - seen.classes_seen} of {seen.classes} classes have no image"
     for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise")):
         if SOME * seen.images < count <= HALF * seen.images:
             yield f"{count:,} of {seen.images:,} images are {what}"
     if HALF * seen.images <= seen.different < (1 - SOME) * seen.images:
-        yield f"{seen.images:,} images are {seen.different:,} different ones"
+        yield f"only {seen.different:,} of {seen.images:,} images are different"
     if 0 < seen.in_tests <= SOME * seen.images:
         yield f"{seen.in_tests:,} of {seen.images:,} images are also in {' and '.join(seen.known_tests)}"
 

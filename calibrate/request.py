@@ -38,7 +38,9 @@ class Request:
             if name not in known:
                 raise unknown_name(kind, name, known)
         if not 0 < self.max_drop <= 100:
-            raise UsageError(f"--max-drop is in points of accuracy, over 0 and up to 100, not {self.max_drop:g}")
+            raise UsageError(
+                f"--max-drop is in percentage points of accuracy, above 0 and up to 100, not {self.max_drop:g}"
+            )
         if self.images is not None and self.images < 1:
             raise UsageError(f"--images must be 1 or more, not {self.images}")
 

@@ -118,8 +118,8 @@ class Searcher:
         timed = self.timed(chosen.assignment).timed
         if self.record.goal == "latency" and timed and timed.share > FASTER:
             raise CheckFailed(
-                f"what keeps the accuracy is not faster on {self.record.target}: {timed.words()}; "
-                "--for size takes it all the same"
+                f"the assignment that keeps the accuracy is not faster on {self.record.target}: "
+                f"{timed.words()}; use --for size to accept it anyway"
             )
         self._keep(replace(self.record, chosen=self.record.known(chosen.assignment)))
         return self.record
@@ -161,7 +161,9 @@ class Searcher:
                 kept |= group
         self._keep(replace(self.record, refused=tuple(refused)))
         if not kept:
-            raise CheckFailed(f"{'; '.join(refused)}: nothing to calibrate for; --for size makes a smaller bundle")
+            raise CheckFailed(
+                f"{'; '.join(refused)}: calibrating would gain nothing; --for size makes a smaller bundle"
+            )
         return kept
 
     def _accurate(self, kept: Assignment) -> Trial:
@@ -174,7 +176,7 @@ class Searcher:
                 raise CheckFailed(
                     f"no assignment keeps the drop within {self.record.max_drop:g} points: "
                     f"{in_words(self.program, first.assignment)} drops {first.drop:.2f}, and up to {first.bound:.2f} "
-                    f"cannot be excluded; allow more with --max-drop {tenths(first.bound)}, or give more images"
+                    f"cannot be excluded; allow more with --max-drop {tenths(first.bound)}, or use more images"
                 )
             trial = self.judged(left)
         return trial

@@ -34,11 +34,11 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
     from qcn.export.reference import planned
 
     if not program.calibrated:
-        raise UsageError("no operation was chosen for a lower precision: there is nothing to write")
+        raise UsageError("no operation has a lower precision: there is nothing to write")
     if os.path.lexists(out / MANIFEST):
-        raise UsageError(f"{out} has a bundle already: choose another --out, or remove it")
+        raise UsageError(f"{out} already has a bundle: choose another --out, or remove it")
     if base.program().calibrated:
-        raise UsageError(f"{base.folder} is calibrated already: give the bundle or run that it was made from")
+        raise UsageError(f"{base.folder} is already calibrated: give the bundle or run that it was made from")
     manifest = replace(base.manifest, files=())
     bundle = Bundle.create(out, manifest, program, lambda: planned(base.golden(), program), rebuild)
     with bundle.adding(WEIGHTS, "native", program.precision, rebuild) as draft:

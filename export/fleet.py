@@ -48,7 +48,7 @@ class FleetDevice:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", self.name):
-            raise UsageError(f"'{self.name}' is no name of a device: letters, digits, '.', '_' and '-' make one")
+            raise UsageError(f"'{self.name}' is not a device name: use letters, digits, '.', '_' and '-'")
         if self.tensorrt and not re.fullmatch(r"\d+\.\d+(\.\d+)*", self.tensorrt):
             raise UsageError(f"tensorrt must be a version such as \"10.3\", not '{self.tensorrt}'")
         if self.target == CPU and ("trt" in self.formats or self.tensorrt):
@@ -79,7 +79,7 @@ def read_devices(path: Path) -> list[FleetDevice]:
     if not tables:
         raise UsageError(f"{path} has no devices: {WORDS}")
     if twice := [name for name in tables if [one.lower() for one in tables].count(name.lower()) > 1]:
-        raise UsageError(f"{path}: {' and '.join(twice)} would be one folder on some disks: choose other names")
+        raise UsageError(f"{path}: {' and '.join(twice)} would be the same folder on some disks: choose other names")
     defaults = {one.name: one.default for one in fields(FleetDevice) if one.name != "name"}
     defaults["formats"] = list(FleetDevice.formats)
     for name, table in tables.items():
@@ -96,7 +96,7 @@ def _toml() -> Any:
     for module in ("tomllib", "tomli"):  # of Python 3.11 and newer; before that, of PyPI
         if installed(module):
             return importlib.import_module(module)
-    raise MissingError("a list of devices is TOML, which Python 3.10 does not read by itself: pip install tomli")
+    raise MissingError("reading a TOML list of devices in Python 3.10 needs tomli: pip install tomli")
 
 
 def export_fleet(

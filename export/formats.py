@@ -59,7 +59,9 @@ class Job:
         if not program.calibrated:
             return program.at(asked, rest=asked)
         if asked not in ("fp32", program.precision):
-            raise UsageError(f"{self.bundle.folder} is calibrated, each operation in its own: leave out --precision")
+            raise UsageError(
+                f"{self.bundle.folder} is calibrated, and each operation has its own precision: leave out --precision"
+            )
         return program
 
     @property
@@ -132,7 +134,7 @@ def _executorch(job: Job) -> Made:
     _refuse_calibrated(job, "executorch")
     _refuse_fused(job, "ExecuTorch")
     if job.precision != "fp32":
-        raise UsageError(f"executorch is made in fp32 and not in {job.precision}: leave out --precision")
+        raise UsageError(f"executorch is only made in fp32, not in {job.precision}: leave out --precision")
     least = job.request.batch.min
     job = replace(job, request=replace(job.request, batch=Batch(least, least, least), opset=None))
     options: dict[str, Any] = {"batch": least, "every_layer": job.request.every_layer, "metadata": job.metadata}
@@ -287,7 +289,8 @@ def _refuse_fused(job: Job, runtime: str) -> None:
 def _refuse_calibrated(job: Job, format: str) -> None:
     if job.bundle.program().calibrated:
         raise UsageError(
-            f"{format} is not made of a calibrated network, whose integers torch has no kernels for: --format onnx"
+            f"{format} cannot be made from a calibrated network, because torch has no kernels for its integers: "
+            f"use --format onnx"
         )
 
 

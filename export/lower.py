@@ -51,7 +51,7 @@ def layer_scales(network: nn.Module, plan: Program) -> dict[str, float]:
     """By name of a network's layer the scale of its input, for those that its calibrated program has in int8."""
     program, modules = _lowered(network, *plan.input.shape[1:])
     if [op.name for op in program.operations] != [op.name for op in plan.operations]:
-        raise UsageError("the plan is of another network: its operations have other names")
+        raise UsageError("the plan belongs to another network: its operations have other names")
     names = {id(module): name for name, module in network.named_modules()}
     return {
         names[id(module)]: scale
@@ -74,8 +74,8 @@ def check_forward(module: Any, known: Iterable[type]) -> Any:
     if kind is not object and type(module).forward is not kind.forward:  # type: ignore[attr-defined]
         name = type(module).__name__
         raise UsageError(
-            f"export cannot carry {name}: it computes something else than {kind.__name__}, from which it is derived, "
-            "and has no lowering of its own"
+            f"{name} cannot be exported: it does not compute the same as its base class {kind.__name__}, and "
+            f"has no lowering of its own"
         )
     return module
 
@@ -193,8 +193,8 @@ class ProgramBuilder:
         capsules: Capsules = check_forward(layer, (ConvCapsules, ClassCapsules))
         if capsules.rule is not None:
             raise UsageError(
-                f"export cannot carry {name}: it routes by a rule of your own, and every backend knows EM routing "
-                "(qcn/routing.py) alone"
+                f"{name} cannot be exported: it has its own routing rule, and backends only have EM routing "
+                f"(qcn/routing.py)"
             )
         rotation = rotation_matrix(rotor(double(capsules.rotors.theta), double(capsules.rotors.axis)))
         _, *sides = self.shapes[activation]
@@ -236,9 +236,9 @@ class ProgramBuilder:
 def lower_network(network: nn.Module, build: ProgramBuilder) -> Program:
     """The program of a network: its operations, by the methods of `build`, and its outputs."""
     raise UsageError(
-        f"{type(network).__name__} is for training only: export carries the Quaternion Capsule Networks (qcn, "
-        "qcn-unbranched, qcn-tiny), cnn and cnn-small. EM and VB routing with matrix capsules have no deployment form; "
-        "a network of your own needs a function registered with qcn.export.lower.lower_network"
+        f"{type(network).__name__} is for training only. Quaternion Capsule Networks (qcn, qcn-unbranched, "
+        f"qcn-tiny), cnn and cnn-small can be exported; matrix capsules with EM or VB routing cannot. Your own "
+        f"network needs a function registered with qcn.export.lower.lower_network"
     )
 
 
@@ -273,7 +273,7 @@ def _cnn(network: CNN, build: ProgramBuilder) -> Program:
 def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
     _, height, width = build.input.shape
     if height != width:
-        raise UsageError(f"export carries cnn-small for square images, not for {height}×{width}")
+        raise UsageError(f"cnn-small can be exported for square images, not for {height}×{width}")
     value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
     side = build.shapes[value][1]
     value = build.pool("mean", value, "average", side, side)
@@ -285,7 +285,7 @@ def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
 def lower_extractor(extractor: nn.Module, build: ProgramBuilder) -> tuple[str, str]:
     """Add an extractor's operations; returns the values of the primary poses [3C, H, W] and activations [C, H, W]."""
     raise UsageError(
-        f"export does not know the extractor {type(extractor).__name__}: it needs a function registered with "
+        f"the extractor {type(extractor).__name__} cannot be exported: it needs a function registered with "
         "qcn.export.lower.lower_extractor"
     )
 
@@ -313,15 +313,15 @@ def check_convolution(name: str, convolution: Any) -> None:
     square = len({*conv.stride}) == 1 and len({*conv.padding}) == 1 and not isinstance(conv.padding, str)
     if conv.groups != 1 or {*conv.dilation} != {1} or not square or conv.padding_mode != "zeros":
         raise UsageError(
-            f"export cannot carry {name}, {conv}: a convolution must have one group and no dilation, the same stride "
-            "and the same padding by zeros, in numbers, along both axes"
+            f"{name}, {conv}, cannot be exported: a convolution must have one group, no dilation, and the same "
+            f"stride and the same numeric zero padding along both axes"
         )
 
 
 def scale_and_shift(norm: Any) -> tuple[Tensor, Tensor]:
     """A batch norm with its running statistics as x · scale + shift."""
     if getattr(norm, "running_var", None) is None:
-        raise UsageError(f"export cannot carry {norm}: it folds batch norms, which have running statistics")
+        raise UsageError(f"{norm} cannot be exported: only batch norms with running statistics can be folded")
     scale = (double(norm.running_var) + norm.eps).rsqrt()
     if not norm.affine:
         return scale, -double(norm.running_mean) * scale

@@ -45,7 +45,9 @@ def read_ir(path: Path) -> tuple[bytes, bytes]:
     text = path.read_bytes()
     named = parse(text).find("/".join(("rt_info", *WEIGHTS_SHA256)))
     if named is None:
-        raise UsageError(f"{path} does not say which weights are its own: `qcn export BUNDLE --format openvino` does")
+        raise UsageError(
+            f"{path} does not name the hash of its weights: rebuild it with `qcn export BUNDLE --format openvino`"
+        )
     expected, folder = named.get("value", ""), folder_of(path)
     places = [path.with_suffix(".bin"), *sorted(folder.glob("model*.bin")), *folder.glob(f".kept/{expected}")]
     for place in filter(Path.is_file, places):
@@ -53,8 +55,8 @@ def read_ir(path: Path) -> tuple[bytes, bytes]:
         if hashlib.sha256(weights).hexdigest() == expected:
             return text, weights
     raise UsageError(
-        f"{path.with_suffix('.bin')} is missing, or not the weights of {path.name}, which are {expected[:12]}…: "
-        "copy both files, or make both again by `qcn export BUNDLE --format openvino`"
+        f"{path.with_suffix('.bin')} is missing, or is not the weights of {path.name} ({expected[:12]}…): copy "
+        f"both files, or rebuild both with `qcn export BUNDLE --format openvino`"
     )
 
 

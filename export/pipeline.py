@@ -63,17 +63,17 @@ def check_opset(request: Request) -> None:
         import onnx
 
         if request.opset > (newest := onnx.defs.onnx_opset_version()):
-            raise UsageError(f"opset {request.opset} is newer than onnx {onnx.__version__} knows: at most {newest}")
+            raise UsageError(f"opset {request.opset} is too new for onnx {onnx.__version__}: at most {newest}")
 
 
 def open_source(source: Path, out: Path | None, request: Request, data_dir: Path) -> Bundle:
     """The bundle to add to, with weights and golden answers in it."""
     if (source / MANIFEST).exists():
         if out is not None and os.path.realpath(out) != os.path.realpath(source):
-            raise UsageError(f"{source} is a bundle, and what is made from it goes into it: leave out --out")
+            raise UsageError(f"{source} is a bundle, and new files are added to it: leave out --out")
         return Bundle.open(source, request.public_key)
     if request.public_key:
-        raise UsageError(f"--public-key is for bundles, and {source} is not one: leave it out")
+        raise UsageError(f"--public-key is for bundles, but {source} is not one: leave it out")
     if not (source / RUN).exists():
         raise UsageError(f"{source} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
     need_torch("exporting from a run, unlike from a bundle,")
@@ -92,5 +92,5 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     # A network that ships is exported where its data set is not, too: its golden answers are then to other pictures.
     of_toys = source.resolve() in networks().values() and not (data_dir / run.dataset().folder).is_dir()
     if of_toys:
-        say(f"{run.data.name} is not in {data_dir}: golden answers are to pictures of rendered toys")
+        say(f"{run.data.name} is not in {data_dir}: the golden images are rendered toys instead")
     return Bundle.create(out, manifest, program, lambda: make_golden(trained, run, data_dir, of_toys=of_toys), FROM_RUN)

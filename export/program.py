@@ -134,7 +134,9 @@ class Program:
             if self.arrays[name].dtype != (due := operation.types.get(name, "float32")):
                 raise UsageError(f"the array '{name}' must be {due}, not {self.arrays[name].dtype}")
         if operation.precision == "int8" and not isinstance(operation, Product):
-            raise UsageError(f"the operation '{operation.name}' is not a convolution or linear: it is not made in int8")
+            raise UsageError(
+                f"the operation '{operation.name}' is not a convolution or linear layer: it cannot be int8"
+            )
         scales = [operation.scale] if isinstance(operation, Route) and operation.scale is not None else []
         if isinstance(operation, Product):
             scales = [*operation.input_scales, *(s for n in operation.weight_scales for s in self.arrays[n].tolist())]
@@ -211,7 +213,7 @@ class Program:
             if name not in PRECISIONS:
                 raise unknown_name("precision", name, PRECISIONS)
         if self.calibrated:
-            raise UsageError("the network is calibrated: it says of each operation what that computes in")
+            raise UsageError("the network is calibrated: each operation already has its precision")
         operations = (
             replace(operation, precision=rest if isinstance(operation, Affine | Route) else precision)
             for operation in self.operations

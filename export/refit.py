@@ -57,9 +57,9 @@ def _engines(bundle: Bundle, source: Path) -> list[Artefact]:
         engines = [one for one in engines if Path(one.file).name == source.name]
     if not engines:
         if source.is_file():
-            raise UsageError(f"{source} is no engine that {bundle.folder / MANIFEST} names")
+            raise UsageError(f"{source} is not an engine that {bundle.folder / MANIFEST} names")
         build = command_line("qcn", "export", source, "--format", "trt", "--refittable")
-        raise UsageError(f"{source} has no TensorRT engine; on the device one is built with: {build}")
+        raise UsageError(f"{source} has no TensorRT engine; build one on the device with: {build}")
     able = [one for one in engines if one.facts.get("refittable") or one.facts.get("stripped")]
     if not able:
         again = engines[0].rebuild_command(bundle.folder)
@@ -72,7 +72,7 @@ def _check_same_network(old: Bundle, new: Bundle) -> None:
     if before.calibrated or after.calibrated:
         one = old if before.calibrated else new
         raise UsageError(
-            f"{one.folder} is calibrated: its scales are part of the engine, which `qcn export` has to build again"
+            f"{one.folder} is calibrated, and its scales are part of the engine: build it again with `qcn export`"
         )
     if _structure(before) != _structure(after):
         raise UsageError(
@@ -90,8 +90,8 @@ def _tensorrt_of(artefact: Artefact) -> TensorRT:
     tensorrt, built = find(artefact.facts["flavour"]), artefact.facts["version"]
     if tensorrt.version_text != built:
         raise MissingError(
-            f"{artefact.file} was built with TensorRT {built}, and here is {tensorrt}: refit it with the version that "
-            "built it"
+            f"{artefact.file} was built with TensorRT {built}, but this is {tensorrt}: refit it with the "
+            f"version that built it"
         )
     targets.need_gpu(str(tensorrt))
     if artefact.plugin:

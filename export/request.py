@@ -76,13 +76,15 @@ class Request:
         if self.opset is not None and self.opset < OLDEST_OPSET:
             raise UsageError(f"opset {self.opset} is too old: {OLDEST_OPSET} (what TensorRT 8.6 reads) or newer")
         if self.opset is not None and self.precision == "bf16" and self.opset < BF16_OPSET:
-            raise UsageError(f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older convolutions lack it")
+            raise UsageError(
+                f"bf16 needs opset {BF16_OPSET} or newer, not {self.opset}: older opsets have no bf16 convolutions"
+            )
         targets.target(self.target, self.target_tensorrt)
         if self.tensorrt is not None and self.tensorrt not in FLAVOURS:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
         if self.fleet.version_compatible and self.routing == "fused":
             raise UsageError(
-                "--version-compatible goes with --routing unrolled: the plugin of fused routing belongs to one version"
+                "--version-compatible needs --routing unrolled: the plugin of fused routing works with one version only"
             )
         self.engine()
 

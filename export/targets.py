@@ -212,6 +212,6 @@ def need_gpu(words: str) -> Gpu:
     gpu = this_gpu()
     if gpu is None:
         raise MissingError(
-            f"{words} needs an NVIDIA GPU and its driver, and libcuda.so.1 shows none here; run this on the device"
+            f"{words} needs an NVIDIA GPU and its driver, but libcuda.so.1 finds none here; run this on the device"
         )
     return gpu

@@ -281,7 +281,7 @@ class CNN(nn.Module):
     def __init__(self, in_channels: int, classes: int, size: int, dropout: float) -> None:
         super().__init__()
         if size < 4:
-            raise UsageError(f"the CNN pools twice: its images are at least 4×4, not {size}×{size}")
+            raise UsageError(f"the CNN pools twice: its images must be at least 4×4, not {size}×{size}")
         self.in_channels, self.classes, self.size = in_channels, classes, size
         self.conv1 = nn.Conv2d(in_channels, 32, 5, padding=2)
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)

@@ -4,6 +4,7 @@ import torch
 
 from qcn.distributed import local_rank
 from qcn.errors import MissingError, UsageError
+from qcn.text import counted
 
 
 def pick_device(name: str) -> torch.device:
@@ -19,5 +20,7 @@ def pick_device(name: str) -> torch.device:
         raise UsageError(f"device '{name}' is not supported; use auto, cpu, cuda or cuda:N")
     count = torch.cuda.device_count()
     if device.type == "cuda" and device.index >= count:
-        raise MissingError(f"device '{name}' was asked for, but torch {torch.__version__} sees {count} CUDA devices")
+        raise MissingError(
+            f"device '{name}' was requested, but torch {torch.__version__} finds {counted(count, 'CUDA device')}"
+        )
     return device

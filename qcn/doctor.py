@@ -40,7 +40,7 @@ class Row:
 
     file: str
     format: str
-    state: Literal["runs", "whole", "cannot", "altered", "missing", "denied", "unknown"]
+    state: Literal["runs", "intact", "cannot", "altered", "missing", "denied", "unknown"]
     reason: str
     fix: str = ""
 
@@ -54,7 +54,7 @@ class Row:
 class Support:
     """Whether a whole file can run here, by what or why not, and what to do."""
 
-    state: Literal["runs", "whole", "cannot"]
+    state: Literal["runs", "intact", "cannot"]
     reason: str
     fix: str = ""
 
@@ -67,7 +67,7 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     rows = []
     for finding in bundle.check():
         artefact = artefacts.get(finding.file)
-        if finding.state != "whole" or artefact is None:
+        if finding.state != "intact" or artefact is None:
             kind = artefact.format if artefact else ""
             rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.fix))
             continue
@@ -160,7 +160,7 @@ def _executorch(artefact: Artefact, bundle: Bundle) -> Support:
 
 def _golden(artefact: Artefact, bundle: Bundle) -> Support:
     golden = bundle.golden()
-    return Support("whole", f"{len(golden.rows)} images with the reference's answers")
+    return Support("intact", f"{len(golden.rows)} images with the reference's answers")
 
 
 def _tensorrt(artefact: Artefact, bundle: Bundle) -> Support:
@@ -229,6 +229,6 @@ LOOKS: dict[Format, Callable[[Artefact, Bundle], Support]] = {
     "web": _web,
     "triton": _triton,
     "openvino": _openvino,
-    "openvino-weights": lambda one, _: Support("whole", f"the weights of {file_of('openvino', one.precision)}"),
+    "openvino-weights": lambda one, _: Support("intact", f"the weights of {file_of('openvino', one.precision)}"),
     "executorch": _executorch,
 }

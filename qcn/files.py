@@ -153,7 +153,7 @@ def _remove_empty(folders: list[Path]) -> None:
 def refuse_dead_link(path: Path) -> None:
     """Refuse to write where a symbolic link leads nowhere, such as to itself."""
     if path.is_symlink() and not path.exists():
-        raise UsageError(f"{path} is a symbolic link to {path.readlink()}, which leads nowhere: remove it")
+        raise UsageError(f"{path} is a symbolic link to {path.readlink()}, which does not exist: remove the link")
 
 
 def file_sha256(path: Path) -> str:

@@ -37,7 +37,7 @@ def find_library() -> Path:
     for place in places():
         if place.is_file():
             return place
-    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` brings it")
+    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` builds it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:
@@ -48,7 +48,7 @@ def load_library(*functions: str) -> ctypes.CDLL:
         for function in functions:
             getattr(library, function)
     except (OSError, AttributeError) as error:
-        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` brings one for this machine") from error
+        raise MissingError(f"{path} cannot be used ({error}); `{BUILD}` builds one for this machine") from error
     return library
 
 
@@ -58,4 +58,4 @@ def find_program(name: str) -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise MissingError(f"{name} is not at {' nor '.join(map(str, places))}; `{BUILD}` brings it")
+    raise MissingError(f"{name} is not at {' nor '.join(map(str, places))}; `{BUILD}` builds it")

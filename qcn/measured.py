@@ -28,7 +28,7 @@ class SplitError:
 
     def __post_init__(self) -> None:
         if not self.split or not self.split.isprintable():
-            raise UsageError(f"a split needs a name that can be printed, not {self.split!r}")
+            raise UsageError(f"a split needs a printable name, not {self.split!r}")
         if not 0 <= self.wrong <= self.images or self.images < 1:
             raise UsageError(f"{self.wrong} wrong answers of {self.images} images are not possible")
         if not 0 <= self.calibration_error <= 1:
@@ -45,11 +45,11 @@ class Measured:
 
     def __post_init__(self) -> None:
         if not self.data or not self.data.isprintable():
-            raise UsageError(f"the data set needs a name that can be printed, not {self.data!r}")
+            raise UsageError(f"the data set needs a printable name, not {self.data!r}")
         if not re.fullmatch(_DATE, self.date):
             raise UsageError(f"a date is written as 2026-11-16, not {self.date!r}")
         if not self.splits:
-            raise UsageError("there must be a split that was measured on")
+            raise UsageError("at least one measured split is needed")
 
     @staticmethod
     def today(data: str, splits: Sequence[SplitError]) -> "Measured":

@@ -1,7 +1,7 @@
 """Records read from JSON: strict text to values, values to frozen dataclasses. Every refusal names the place.
 
     settings = records.read(Settings, records.parse(path.read_bytes(), "run.json"), "run.json")
-    UsageError: run.json: history[3].epoch must be a whole number, not '4'
+    UsageError: run.json: history[3].epoch must be an integer, not '4'
 
 A dataclass is its own schema: every field must be there, and no other entry. Fields may be str, int, float, bool, None,
 Literal, X | None, list[X], tuple[X, ...], tuple[X, Y], dict[str, X], Any, or dataclasses of these. What a dataclass
@@ -25,7 +25,7 @@ T = TypeVar("T")
 LARGEST = 1 << 20  # bytes
 DEEPEST = 64  # levels below the outermost
 
-_NAMES = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", type(None): "null"}
+_NAMES = {str: "text", int: "an integer", float: "a finite number", bool: "true or false", type(None): "null"}
 
 
 class _Refused(Exception):

@@ -140,7 +140,7 @@ def fused(kernels: Kernels, pose: Tensor, parents: int) -> bool:
         return False
     obstacle = qcn.kernels.obstacle(pose.device.type, pose.dtype, parents)
     if kernels == "fused" and obstacle:
-        raise MissingError(f"fused kernels were asked for, but {obstacle}")
+        raise MissingError(f"fused kernels were requested, but {obstacle}")
     return not obstacle
 
 

@@ -1,4 +1,4 @@
-"""Text of others: names in a bundle, messages of a backend. It may hold what a terminal takes for orders."""
+"""Text of others, which may hold what a terminal takes for orders; and words that several messages share."""
 
 import shlex
 import unicodedata
@@ -18,6 +18,11 @@ def one_line(text: str, longest: int = 2000) -> str:
     """A message of a backend as a part of ours: one readable line, cut where it is too long."""
     line = readable(" ".join(text.split()))
     return line if len(line) <= longest else f"{line[:longest]} …"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 picture, 1,000 pictures. The noun takes an s."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def command_line(*words: object) -> str:

@@ -81,7 +81,7 @@ def test_doctor_needs_no_heavy_package(tmp_path: Path) -> None:
     code = f"sys.argv = {['qcn', 'doctor', str(bundle.folder)]!r}\nfrom qcn.cli import main\nmain()"
     result = run_bare(code)
     assert result.returncode == 0, result.stderr
-    lines = [line for line in result.stdout.splitlines() if not line.startswith(("whole", "runs"))]
+    lines = [line for line in result.stdout.splitlines() if not line.startswith(("intact", "runs"))]
     assert lines == [
         "cannot    model.ts: torch is not installed; can carry code: runs only with --trust",
         "          → pip install 'qcn-toolkit[train]'",
@@ -167,7 +167,7 @@ def test_version() -> None:
         (["train", "--dataset", "mnits"], 2, "no data set or folder named 'mnits'; did you mean 'mnist'?"),
         (["train", "--dataset", "mnist"], 3, "qcn datasets fetch mnist"),
         (["train", "--dataset", "viewpoints-demo", "--model", "qnc"], 2, "did you mean 'qcn'?"),
-        (["train", "--dataset", "mnist", "--device", "cuda"], 3, "sees 0 CUDA devices"),
+        (["train", "--dataset", "mnist", "--device", "cuda"], 3, "finds 0 CUDA devices"),
         (["train", "--dataset", "mnist", "--device", "gpu"], 2, "use auto, cpu, cuda"),
         (["train"], 2, "name a data set with --dataset"),
         (["train", "--epochs", "many"], 2, "--epochs"),

@@ -142,15 +142,15 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
         ("[]", "run.json must be an object, not a list"),
         (text.replace('"schema": 3', '"schema": 99'), "schema 99; this version of qcn reads 3"),
         (text.replace('"history"', '"histroy"'), "run.json has an unknown entry 'histroy'"),
-        (json.dumps(json.loads(text) | {"history": []}), r"run.json: \d epochs are done, but the history has 0"),
+        (json.dumps(json.loads(text) | {"history": []}), r"run.json: \d epochs are done, but the history lists 0"),
         (text.replace('"last": {', '"last": {"extra": 1,'), "run.json: last has an unknown entry 'extra'"),
         (text.replace('"last": {', '"last": {"epoch": 1,'), "the key 'epoch' appears twice"),
         (text.replace(record.last.file, f"../{record.last.file}"), "is not the name of a file in the run's folder"),
         (text.replace('"crop"', '"corp"'), "run.json: preprocessing has an unknown entry 'corp'"),
         (text.replace('"qcn-tiny"', '"em"'), "does not describe a network: 'em' does not take"),
         (text.replace('"size": 28', '"size": 5'), "does not describe a network: images of 5×5 are too small"),
-        (text.replace('"size": 28', '"size": 64'), "are of another network: '"),
-        (text.replace('"epoch": 1,', '"epoch": "1",', 1), r"must be a whole number, not '1'"),
+        (text.replace('"size": 28', '"size": 64'), "belong to another network: '"),
+        (text.replace('"epoch": 1,', '"epoch": "1",', 1), r"must be an integer, not '1'"),
         (text.replace('"lr": 0.01', '"lr": 1e999'), "1e999 is too large a number"),
         (text.replace('"loss": "ce"', '"loss": "mse"'), "settings.loss must be one of 'spread', 'ce', not 'mse'"),
     ):
@@ -353,7 +353,7 @@ def test_options_of_the_other_kind_are_refused(run: Path, bundle: Bundle, data_d
             evaluate(model, dataset, data_dir, tmp_path / "out", **options)
         assert not (tmp_path / "out").exists()
 
-    refused("is a training run, which torch runs: leave out --backend", run, backend="native")
+    refused("is a training run, which runs in torch: leave out --backend", run, backend="native")
     refused("are for training runs", bundle.folder, which="last")
     refused("are for training runs", bundle.folder, device="cpu")
     refused("did you mean 'native'", bundle.folder, backend="natvie")
@@ -387,12 +387,12 @@ def test_a_bundle_is_measured_without_torch(bundle: Bundle, data_dir: Path, tmp_
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict", "export", "verify-parity", "benchmark"])
-def test_help_says_what_holds_where_an_option_is_not_given(name: str) -> None:
+def test_help_names_the_default_of_every_option(name: str) -> None:
     command: Any = get_command(app)
     for option in command.commands[name].params:
         if option.param_type_name == "option" and option.default is None and option.name != "help":
             says = option.help
-            assert option.required or any(word in says for word in ("if not given", "else ", "needed")), option.name
+            assert option.required or "Default: " in says, option.name
 
 
 def test_help_of_train_gives_the_presets_values() -> None:
@@ -400,9 +400,9 @@ def test_help_of_train_gives_the_presets_values() -> None:
     says = {option.name: option.help for option in command.commands["train"].params}
     best = Settings("mnist", "qcn")
     for name in ("epochs", "batch_size", "lr"):
-        assert f"{getattr(best, name):g} if not given, paper: {PAPER[name]:g}" in says[name]
-    assert f"{best.loss} (if not given)" in says["loss"] and f"{PAPER['loss']} (if not given, paper)" in says["loss"]
-    assert f"; {best.seed} if not given" in says["seed"]
+        assert f"Default: {getattr(best, name):g} (paper: {PAPER[name]:g})" in says[name]
+    assert f"Default: {best.loss} (paper: {PAPER['loss']})." in says["loss"]
+    assert f"Default: {best.seed}." in says["seed"]
 
 
 def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
     answers = opened.answers(images, counted.append)
     expected = activations(network, images, bundle.manifest.preprocessing, torch.device("cpu"))
     assert np.abs(answers.activation - expected).max() < 1e-4 and sum(counted) == 20
-    with pytest.raises(UsageError, match="takes stereo pairs, which are not in a folder"):
+    with pytest.raises(UsageError, match=r"takes stereo pairs, but .* is a folder of single pictures"):
         opened.dataset(str(tmp_path))
 
 

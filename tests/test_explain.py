@@ -485,15 +485,15 @@ def test_wrong_input_is_one_clear_line(qcn: Command, bundle: Bundle, run: Path, 
     real = tmp_path / "real.tiff"
     Image.new("F", (9, 9)).save(real)
     cases: list[tuple[tuple[object, ...], str]] = [
-        ((bundle.folder,), "name a picture, or one of the bundle's golden images"),
-        ((bundle.folder, good, "--golden", 1), "one of the two"),
+        ((bundle.folder,), "give a picture, or one of the bundle's golden images"),
+        ((bundle.folder, good, "--golden", 1), "(not both)"),
         ((bundle.folder, "--golden", 0), "--golden must be from 1 to 22, not 0"),
         ((bundle.folder, "--golden", 23), "--golden must be from 1 to 22, not 23"),
-        ((run, "--golden", 1), "a training run has no golden images"),
+        ((run, "--golden", 1), "a training run, which has no golden images"),
         ((tmp_path, good), "neither a training run (no run.json) nor a bundle (no manifest.json)"),
         ((bundle.folder, tmp_path / "missing.png"), "there is no file"),
         ((bundle.folder, tmp_path), "is a folder; name one picture"),
-        ((bundle.folder, text), "text.png is not a picture that Pillow knows"),
+        ((bundle.folder, text), "text.png is not a picture that Pillow can read"),
         ((bundle.folder, cut), "cut.png cannot be read as a picture"),
         ((bundle.folder, real), "floating-point values have no range that is white"),
         ((bundle.folder, good, "--class", "eleven"), "no class named 'eleven'"),
@@ -513,7 +513,7 @@ def test_a_network_without_capsules_is_refused(qcn: Command, tmp_path: Path) -> 
     cnn = product.create("cnn", in_channels=1, classes=3, size=20).eval()
     bundle = bundle_of(tmp_path / "cnn", cnn, 20, 20)
     code, printed = qcn("explain", bundle.folder, "--golden", 1, "--save", tmp_path / "p.html")
-    assert code == 2 and "is a network without capsules" in printed and printed.count("\n") == 1
+    assert code == 2 and "has no capsules" in printed and printed.count("\n") == 1
     assert not (tmp_path / "p.html").exists()
 
 

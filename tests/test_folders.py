@@ -61,7 +61,7 @@ def test_a_run_keeps_its_folder_to_itself_while_it_lives(data_dir: Path, tmp_pat
     finally:
         first.send_signal(signal.SIGKILL)
         first.wait()
-    with pytest.raises(UsageError, match="holds a run already"):  # the lock is free, the run is kept
+    with pytest.raises(UsageError, match="already holds a run"):  # the lock is free, the run is kept
         train(SHORT, data_dir, out, "cpu")
     with alone_in(out):
         assert load_run(out).settings.epochs == 10_000

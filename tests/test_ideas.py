@@ -87,7 +87,7 @@ def test_a_rule_by_every_command_of_the_page(folder: Path) -> None:
     assert re.findall(r"^(\d) \[[\d.]+\]$", printed, re.MULTILINE) == ["1", "2", "3"]
     done = run(folder, "python idea.py export runs/again --format native --out runs/none")
     assert done.returncode == 2
-    assert "export cannot carry capsules1: it routes by a rule of your own" in done.stderr
+    assert "capsules1 cannot be exported: it has its own routing rule" in done.stderr
 
 
 def test_another_network_is_carried_to_the_device(folder: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_rule_takes_the_place_of_em_routing() -> None:
     assert calls == [{"iterations": 2, "mode": "logistic"}] * 3
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert routed_by(network) == "by a rule of your own, counted, in plain torch"
-    with pytest.raises(UsageError, match="cannot carry capsules1: it routes by a rule of your own"):
+    with pytest.raises(UsageError, match="capsules1 cannot be exported: it has its own routing rule"):
         lower(network, 28, 28)
 
 

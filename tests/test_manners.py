@@ -53,7 +53,7 @@ def test_every_option_names_its_default(names: tuple[str, ...], command: Any) ->
         if option.name in ("help", "version", "install_completion", "show_completion"):  # they do one thing, and end
             continue
         shown = isinstance(option.show_default, str) or option.default not in (None, False, [], ())
-        assert option.required or shown or "if not given" in (option.help or ""), option.opts
+        assert option.required or shown or "Default:" in (option.help or ""), option.opts
 
 
 def test_every_command_and_argument_explains_itself() -> None:
@@ -171,7 +171,7 @@ def test_what_there_is_not_gets_what_there_is(
 def test_a_backend_without_a_file_says_how_to_get_one(bundle: Bundle, qcn: Command) -> None:
     for command in ("verify-parity", "benchmark"):
         code, said = qcn(command, bundle.folder, "--backends", "tensorrt")
-        assert code == 2 and f"add it, on the device: qcn export {bundle.folder} --format trt" in said
+        assert code == 2 and f"add one, on the device: qcn export {bundle.folder} --format trt" in said
 
 
 @pytest.mark.parametrize("format", ["trt", "all"])

@@ -89,7 +89,7 @@ def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
     assert done.exit_code == 0, done.output
-    assert "cifar10 is not in data: golden answers are to pictures of rendered toys" in done.output
+    assert "cifar10 is not in data: the golden images are rendered toys instead" in done.output
     made = golden.read(tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN)
     pictures = [image for row, image in zip(made.rows, made.image, strict=True) if row.startswith("toy")]
     assert len(pictures) == len({image.tobytes() for image in pictures}) == 16

@@ -59,7 +59,7 @@ def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp
 
 def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:
     assert "2 pictures in" in predict(photos / "*.*", "--model", bundle.folder)
-    assert "1 pictures in" in predict(photos / "b.png", "--model", bundle.folder)
+    assert "1 picture in" in predict(photos / "b.png", "--model", bundle.folder)
 
 
 def test_an_unreadable_file_is_named_and_the_rest_goes_on(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:
     pixels = RNG.integers(0, 256, (50, 70, 3), dtype=np.uint8)
     one, other = (open_model(str(folder), "auto").predict(pixels) for folder in (bundle.folder, run))
     assert np.allclose(one.activation, other.activation, atol=1e-5)
-    with pytest.raises(UsageError, match="is a training run, which torch runs"):
+    with pytest.raises(UsageError, match="is a training run, which runs in torch"):
         open_model(str(run), "native")
 
 

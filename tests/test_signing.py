@@ -98,7 +98,7 @@ def test_a_signature_is_of_one_manifest_by_one_key(made: Path, keys: tuple[Path,
     assert refused(made, public)
     Bundle.open(made).sign(key)
     assert not refused(made, public)
-    assert {finding.state for finding in Bundle.open(made).check()} == {"whole"} and load(made)[0] == OK
+    assert {finding.state for finding in Bundle.open(made).check()} == {"intact"} and load(made)[0] == OK
     assert refused(made, signing.new_key(tmp_path / "other.pem"))
     honest = (made / MANIFEST).read_bytes()
     record = json.loads(honest)
@@ -157,8 +157,8 @@ def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: 
     for text, says in (
         (public.read_bytes(), "is a public key"),
         (locked, "is encrypted"),
-        (pem(curve), "not a key of Ed25519"),
-        (pem(x25519.X25519PrivateKey.generate()), "not a key of Ed25519"),
+        (pem(curve), "not an Ed25519 key"),
+        (pem(x25519.X25519PrivateKey.generate()), "not an Ed25519 key"),
         (b"", "not a private key"),
         (b"\xff" * 9000, "not a private key"),
     ):
@@ -167,10 +167,10 @@ def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: 
             signing.private_key(wrong)
     for text, says in (
         (private.read_bytes(), "is a private key"),
-        (pem(curve.public_key()), "not a public key of Ed25519"),
-        (pem(x25519.X25519PrivateKey.generate().public_key()), "not a public key of Ed25519"),
-        (b"", "not a public key"),
-        (public.read_bytes()[:-40], "not a public key"),
+        (pem(curve.public_key()), "not an Ed25519 public key"),
+        (pem(x25519.X25519PrivateKey.generate().public_key()), "not an Ed25519 public key"),
+        (b"", "not an Ed25519 public key"),
+        (public.read_bytes()[:-40], "not an Ed25519 public key"),
     ):
         wrong.write_bytes(text)
         with pytest.raises(UsageError, match=says):

@@ -298,16 +298,16 @@ def test_wrong_settings_are_refused_and_leave_nothing(data_dir: Path, tmp_path: 
 def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "a run"
     train(replace(SHORT, epochs=1), data_dir, run, "cpu")
-    with pytest.raises(UsageError, match=f"holds a run already: continue it with `qcn train --resume '{run}'`"):
+    with pytest.raises(UsageError, match=f"already holds a run: continue it with `qcn train --resume '{run}'`"):
         train(SHORT, data_dir, run, "cpu")
     (tmp_path / "manifest.json").touch()
-    with pytest.raises(UsageError, match=f"{tmp_path} is a bundle, and a run has a folder of its own"):
+    with pytest.raises(UsageError, match=f"{tmp_path} is a bundle, and a run needs its own folder"):
         train(SHORT, data_dir, tmp_path, "cpu")
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))
     accept("mnist", tmp_path / "other" / "mnist")
-    with pytest.raises(UsageError, match="are not those that"):
+    with pytest.raises(UsageError, match="have changed since"):
         resume(run, tmp_path / "other", "cpu")
 
 

@@ -76,9 +76,9 @@ def test_fine_tuning_with_a_plan(
     code, said = qcn(*start, "--quantise", plan, "--out", tmp_path / "none")
     assert code == 2 and "name it with --init" in said, said
     code, said = qcn(*start, "--init", run, "--quantise", bundle.folder, "--out", tmp_path / "none")
-    assert code == 2 and "has nothing in int8" in said, said
+    assert code == 2 and "has no int8 layers" in said, said
     code, said = qcn(*start, "--init", run, "--quantise", plan, "--lr", "1e-4", "--out", tmp_path / "tuned")
-    assert code == 0 and f"layers round to int8 as in {plan}" in said, said
+    assert code == 0 and f"layers that round to int8, as in {plan}:" in said, said
     record = load_run(tmp_path / "tuned")
     assert record.quantised == Quantised(str(plan), layer_scales(load_network(run)[0], in_int8(program)))
     given = load_tensors(run, load_run(run).weights("best"))

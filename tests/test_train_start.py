@@ -52,7 +52,7 @@ def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run
 
 
 def test_a_network_of_another_kind_is_refused(run: Path) -> None:
-    with pytest.raises(UsageError, match=r"no weight of .* fits this network"):
+    with pytest.raises(UsageError, match=r"none of the weights of .* fits this network"):
         start_from(create("cnn", in_channels=1, classes=10, size=28), str(run))
     with pytest.raises(UsageError, match="neither a training run"):
         start_from(create("qcn-tiny", in_channels=1, classes=10), str(run.parent))
@@ -75,7 +75,7 @@ def test_a_run_is_lengthened(run: Path, data_dir: Path, tmp_path: Path) -> None:
     longer = resume(tmp_path / "run", data_dir, "cpu", epochs=2)
     assert [row.epoch for row in longer.history] == [1, 2] and longer.settings.epochs == 2
     assert load_run(tmp_path / "run").confidence is not None and longer.settings.init == str(given)
-    with pytest.raises(UsageError, match="has 2 epochs behind it: --epochs must be more, not 2"):
+    with pytest.raises(UsageError, match="has already run 2 epochs: --epochs must be more, not 2"):
         resume(tmp_path / "run", data_dir, "cpu", epochs=2)
 
 
@@ -161,7 +161,7 @@ def test_a_teacher_of_other_classes_is_refused(run: Path, few: Splits, tmp_path:
 def test_the_pictures_of_a_run_are_looked_for_where_it_was_trained(run: Path) -> None:
     record = load_run(run)
     of_folder = replace(record, settings=replace(record.settings, dataset="my/pets", size=28, fit="crop", channels=1))
-    with pytest.raises(MissingError, match="'my/pets', are not here: start the command in the folder"):
+    with pytest.raises(MissingError, match="'my/pets', were not found: run the command in the folder"):
         of_folder.dataset()
 
 

@@ -189,7 +189,7 @@ int bench(int argc, char** argv) {
   arguments.number("--sessions", "sessions that run at once, one thread per session (default: 1)", 1, 1024,
                    options.sessions);
   arguments.number("--fps", "frames per second for each session (default: as fast as it can)", 0.001, 1e6, options.fps);
-  arguments.text("--size", "of the images before pre-processing, such as 640x480 (default: that of its data set)",
+  arguments.text("--size", "size of the images before pre-processing, such as 640x480 (default: the data set's)",
                  options.size);
   arguments.flag("--infer", "leave out pre-processing", options.infer_only);
   arguments.number("--duration", "measure for at least this many seconds (default: 3)", 0.0, 86400.0,

@@ -90,10 +90,10 @@ int watch(int argc, char** argv) {
   Arguments arguments("qcn-camera BUNDLE [options]", "Prints the class of each frame of a camera.");
   arguments.text("--camera", "V4L2 device (default: /dev/video0)", device);
   arguments.text("--folder", "read the pictures of this folder instead of a camera", folder);
-  arguments.number("--width", "to ask of the camera (default: 640)", 16, 8192, width);
-  arguments.number("--height", "to ask of the camera (default: 480)", 16, 8192, height);
-  arguments.flag("--beside", "a frame shows two views side by side, for a network that takes two", beside);
-  arguments.number("--frames", "stop after this many (default: at Ctrl-C)", 1, 1 << 30, most);
+  arguments.number("--width", "frame width to request (default: 640)", 16, 8192, width);
+  arguments.number("--height", "frame height to request (default: 480)", 16, 8192, height);
+  arguments.flag("--beside", "frames show two views side by side, for a stereo network", beside);
+  arguments.number("--frames", "stop after this many frames (default: at Ctrl-C)", 1, 1 << 30, most);
   arguments.number("--least", "print only answers with at least this activation (default: 0)", 0.0, 1.0, least);
   options.add_to(arguments);
   const auto rest = arguments.parse(argc, argv);

@@ -37,10 +37,10 @@ std::string read_key(const std::string& path) {
 
 void ModelOptions::add_to(Arguments& arguments) {
   arguments.choice("--backend", "what runs the network", {"auto", "native", "tensorrt"}, backend);
-  arguments.choice("--precision", "of the engine, or of the weights", {"fp32", "fp16", "bf16", "int8"}, precision);
-  arguments.number("--threads", "of the native backend (default: one per core)", 1, QCN_MAX_THREADS, threads);
+  arguments.choice("--precision", "of the engine or the weights", {"fp32", "fp16", "bf16", "int8"}, precision);
+  arguments.number("--threads", "threads of the native backend (default: one per core)", 1, QCN_MAX_THREADS, threads);
   arguments.number("--device", "CUDA device (default: 0)", 0, 1023, device);
-  arguments.text("--public-key", "PEM file; refuse a bundle that its owner did not sign (qcn sign)", public_key);
+  arguments.text("--public-key", "PEM file; refuse a bundle not signed by its owner (qcn sign)", public_key);
   arguments.flag("--no-self-test", "load without running the bundle's golden images", no_self_test);
   arguments.flag("--verbose", "print which backend was chosen, and why", verbose);
 }

@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
       "files in pairs: left, right, left, right; or files with both views side by side (--beside). "
       "The exit code is 0, or 1\n"
       "if a file could not be classified, 2 for wrong usage, 3 if this machine lacks something.");
-  arguments.number("--top", "how many classes to print (default: 1)", 1, 1 << 20, options.top);
+  arguments.number("--top", "number of classes to print (default: 1)", 1, 1 << 20, options.top);
   arguments.flag("--pose", "print the pose of each class: three numbers", options.pose);
   arguments.flag("--beside", "each file shows both views of an object, side by side", options.beside);
   arguments.flag("--json", "print a JSON object", options.json);

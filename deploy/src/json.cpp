@@ -75,14 +75,14 @@ class Reader {
     if (take('}')) return entries;
     do {
       skip_space();
-      if (peek() != '"') fail("a name in quotation marks is wanted");
+      if (peek() != '"') fail("a name in quotation marks is expected");
       std::string name = text();
       skip_space();
-      if (!take(':')) fail("':' is wanted");
+      if (!take(':')) fail("':' is expected");
       entries.push_back({std::move(name), any(depth + 1)});
       skip_space();
     } while (take(','));
-    if (!take('}')) fail("',' or '}' is wanted");
+    if (!take('}')) fail("',' or '}' is expected");
     const auto by_name = [](const JsonEntry& a, const JsonEntry& b) { return a.name < b.name; };
     const auto same_name = [](const JsonEntry& a, const JsonEntry& b) { return a.name == b.name; };
     std::sort(entries.begin(), entries.end(), by_name);
@@ -100,7 +100,7 @@ class Reader {
       values.push_back(any(depth + 1));
       skip_space();
     } while (take(','));
-    if (!take(']')) fail("',' or ']' is wanted");
+    if (!take(']')) fail("',' or ']' is expected");
     return values;
   }
 
@@ -108,9 +108,9 @@ class Reader {
     std::string out;
     take('"');
     while (!take('"')) {
-      if (place_ >= text_.size()) fail("a text does not end");
+      if (place_ >= text_.size()) fail("a string does not end");
       const char c = text_[place_];
-      if (static_cast<unsigned char>(c) < 0x20) fail("a control character in a text");
+      if (static_cast<unsigned char>(c) < 0x20) fail("a control character in a string");
       ++place_;
       if (c == '\\') {
         escape(out);
@@ -156,7 +156,7 @@ class Reader {
     unsigned code = 0;
     const std::string_view digits = text_.substr(place_, 4);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    if (error != std::errc() || end != digits.data() + 4) fail("\\u wants four hexadecimal digits");
+    if (error != std::errc() || end != digits.data() + 4) fail("\\u needs four hexadecimal digits");
     place_ += 4;
     return code;
   }
@@ -201,7 +201,7 @@ class Reader {
 };
 
 const char* kind(const Json& json) {
-  constexpr const char* kKinds[] = {"null",   "true or false", "a whole number", "a number",
+  constexpr const char* kKinds[] = {"null",   "true or false", "an integer", "a number",
                                     "a text", "a list",        "an object"};
   return kKinds[json.value.index()];
 }
@@ -272,7 +272,7 @@ double Json::real(const std::string& what) const {
 }
 
 std::int64_t Json::integer(const std::string& what, std::int64_t least, std::int64_t most) const {
-  const std::int64_t number = as<std::int64_t>(*this, what, "a whole number");
+  const std::int64_t number = as<std::int64_t>(*this, what, "an integer");
   if (number >= least && number <= most) return number;
   refuse_bundle(what + " must be from " + std::to_string(least) + " to " + std::to_string(most) + ", not " +
                 std::to_string(number));

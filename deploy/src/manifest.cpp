@@ -160,7 +160,7 @@ void check_schema(const Json& json) {
   const auto number = std::get_if<std::int64_t>(&schema.value);
   if (number && *number == kSchema) return;
   if (number && *number > kSchema) throw NewerBundle(of_a_newer_qcn(*number, json.find("tools")));
-  refuse_bundle((number ? "it has schema " + std::to_string(*number) : "its schema is not a whole number") +
+  refuse_bundle((number ? "it has schema " + std::to_string(*number) : "its schema is not an integer") +
                 "; this version of libqcn, " + qcn_version() + ", reads " + std::to_string(kSchema));
 }
 

@@ -51,10 +51,10 @@ PublicKey parse_public_key(std::string_view pem) {
   const std::string bytes = padded ? decoded(std::string_view(letters).substr(0, 59)) : "";
   if (bytes.size() != sizeof kPrefix + key.size() ||
       !std::equal(std::begin(kPrefix), std::end(kPrefix), reinterpret_cast<const unsigned char*>(bytes.data()))) {
-    refuse("is not one of Ed25519: `qcn sign --new-key KEY.pem` makes a pair");
+    refuse("is not an Ed25519 key: `qcn sign --new-key KEY.pem` makes a key pair");
   }
   std::copy_n(reinterpret_cast<const unsigned char*>(bytes.data()) + sizeof kPrefix, key.size(), key.begin());
-  if (!is_public_key(key)) refuse("is not a point of the curve, or one of those that prove nothing");
+  if (!is_public_key(key)) refuse("is not a point on the curve, or is a weak key of small order");
   return key;
 }
 

@@ -44,5 +44,5 @@ def _check_header(path: Path) -> None:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > records.LARGEST:
-            raise UsageError(f"its header has {size:,} bytes; at most {records.LARGEST:,} are read")
+            raise UsageError(f"its header has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
         records.parse(file.read(size), "its header")

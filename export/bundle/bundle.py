@@ -102,7 +102,7 @@ class Bundle:
         if os.path.lexists(folder / MANIFEST):
             bundle = Bundle.open(folder)
             _check_same_network(folder, bundle.manifest, manifest)
-            wanted -= {finding.file for finding in bundle.check() if finding.state == "whole"}
+            wanted -= {finding.file for finding in bundle.check() if finding.state == "intact"}
             bundle.manifest = _with_news(bundle.manifest, manifest)
         with aside_of(folder) as aside:
             made = []
@@ -130,7 +130,7 @@ class Bundle:
         If a writer has replaced it since the manifest was read, this is the new one, and the manifest is read again.
         """
         finding = self._look(artefact)
-        if finding.state != "whole":
+        if finding.state != "intact":
             how = "allow it with" if finding.state == "denied" else "rebuild it with"
             raise UsageError(f"{self.folder / artefact.file} {finding.reason}; {how}: {finding.fix}")
         return self.folder / finding.place
@@ -140,7 +140,7 @@ class Bundle:
         path, program = self._read(WEIGHTS, weights.read)
         found = ports(program.input.shape, program.classes, program.poses)
         if found != (self.manifest.input, self.manifest.outputs):
-            raise UsageError(f"{path} is another network than {MANIFEST} describes")
+            raise UsageError(f"{path} is not the network that {MANIFEST} describes")
         return program
 
     def golden(self) -> Golden:
@@ -149,7 +149,7 @@ class Bundle:
         try:
             _check_golden(found, self.manifest)
         except UsageError as error:
-            raise UsageError(f"{path} is not of the network that {MANIFEST} describes: {error}") from error
+            raise UsageError(f"{path} does not belong to the network that {MANIFEST} describes: {error}") from error
         return found
 
     def check(self) -> list[Finding]:
@@ -167,7 +167,7 @@ class Bundle:
         with locked(self.folder):
             settle(self.folder)
             if (found := read_manifest(self.folder)) is None:
-                raise UsageError(f"{self.folder} is not a bundle any more: it has no {MANIFEST}")
+                raise UsageError(f"{self.folder} is no longer a bundle: it has no {MANIFEST}")
             text, self.manifest = found
             self.require_whole()
             signing.sign(self.folder, text, key)
@@ -331,9 +331,9 @@ def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
 def _check_golden(found: Golden, manifest: Manifest) -> None:
     """Refuse golden answers that are not of this network: of other shapes, classes or pre-processing."""
     if found.classes != manifest.classes:
-        raise UsageError(f"its classes are {list(found.classes)}, where {list(manifest.classes)} are due")
+        raise UsageError(f"its classes are {list(found.classes)}, but {list(manifest.classes)} were expected")
     if found.preprocessing != manifest.preprocessing:
-        raise UsageError(f"its pre-processing is {found.preprocessing}, where {manifest.preprocessing} is due")
+        raise UsageError(f"its pre-processing is {found.preprocessing}, but {manifest.preprocessing} was expected")
     sides = {
         "images": (found.image.shape[1:], manifest.image),
         "inputs": (found.input.shape[1:], manifest.input.shape),
@@ -341,12 +341,12 @@ def _check_golden(found: Golden, manifest: Manifest) -> None:
     }
     for name, (seen, expected) in sides.items():
         if seen != expected:
-            raise UsageError(f"its {name} are {list(seen)}, where {list(expected)} are due")
+            raise UsageError(f"its {name} are {list(seen)}, but {list(expected)} were expected")
     if found.outputs != tuple(port.name for port in manifest.outputs):
-        raise UsageError(f"it answers with {', '.join(found.outputs)}, not as the network does")
+        raise UsageError(f"it has the outputs {', '.join(found.outputs)}, not the network's")
     for artefact in manifest.files:
         if artefact.tolerance is not None and artefact.tolerance != tolerances(found, artefact.precision):
-            raise UsageError(f"{artefact.file} has other tolerances in {MANIFEST} than these answers give it")
+            raise UsageError(f"{artefact.file} has other tolerances in {MANIFEST} than these answers imply")
     for row, label in zip(found.rows, found.label, strict=True):
         named = row.partition(": ")[2]  # as `qcn.export.reference` names images: SPLIT NUMBER: CLASS
         if label >= 0 and named in manifest.classes and named != manifest.classes[label]:
@@ -361,7 +361,7 @@ def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:
         )
     for name in ("classes", "image", "preprocessing", "input", "outputs"):
         if getattr(there, name) != getattr(new, name):
-            raise UsageError(f"{folder} was made by another version of qcn: its {name} differs; choose another --out")
+            raise UsageError(f"{folder} was made by another version of qcn ({name} differs): choose another --out")
 
 
 def _with_news(there: Manifest, new: Manifest) -> Manifest:

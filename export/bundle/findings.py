@@ -24,7 +24,7 @@ class Finding:
     """
 
     file: str
-    state: Literal["whole", "altered", "missing", "denied", "unknown"]
+    state: Literal["intact", "altered", "missing", "denied", "unknown"]
     reason: str = ""
     fix: str = ""
     place: str = ""
@@ -53,9 +53,9 @@ def look(folder: Path, artefact: Artefact) -> Finding:
             elif (found := stream_sha256(file)) != artefact.sha256:
                 reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
             else:
-                return Finding(artefact.file, "whole", place=artefact.file)
+                return Finding(artefact.file, "intact", place=artefact.file)
     if inside.sha256(folder, kept) == artefact.sha256:
-        return Finding(artefact.file, "whole", place=kept)
+        return Finding(artefact.file, "intact", place=kept)
     return Finding(artefact.file, state, reason, fix)
 
 

@@ -120,7 +120,7 @@ class Golden:
         for row, label in zip(self.rows, self.label, strict=True):
             if not -1 <= label < len(self.classes):
                 classes = len(self.classes)
-                raise UsageError(f"'{row}' has the label {label}, and there are {classes} classes (-1: of none)")
+                raise UsageError(f"'{row}' has the label {label}, but there are {classes} classes (-1: no class)")
         if not np.isfinite(self.input).all():
             raise UsageError("the inputs must be finite")
         singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}

@@ -54,7 +54,7 @@ def read_file(folder: Path, file: str) -> bytes:
     """The bytes of one of the bundle's own small files."""
     with os.fdopen(open_file(folder, file), "rb") as opened:
         if (size := os.fstat(opened.fileno()).st_size) > LARGEST:
-            raise UsageError(f"{folder / file} has {size} bytes, where at most {LARGEST} are read")
+            raise UsageError(f"{folder / file} has {size} bytes, but at most {LARGEST} are allowed")
         return opened.read()
 
 

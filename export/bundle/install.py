@@ -109,12 +109,14 @@ class _Place:
                 raise
             kind, old = "folder" if self.link.is_dir() else "file", shlex.quote(f"{self.link}.old")
             raise UsageError(
-                f"{self.link} is a {kind} that `qcn install` did not make, and it does not replace those: name another "
-                f"place, or move it away with: mv {shlex.quote(str(self.link))} {old}"
+                f"{self.link} is a {kind} that `qcn install` did not make, so it is not replaced: choose "
+                f"another folder, or move it away with: mv {shlex.quote(str(self.link))} {old}"
             ) from None
         version = _parsed(leads_to.name)
         if leads_to.parent != Path(self.versions.name) or version is None:
-            raise UsageError(f"{self.link} is a link to {leads_to} that `qcn install` did not make: name another place")
+            raise UsageError(
+                f"{self.link} is a link to {leads_to} that `qcn install` did not make: choose another folder"
+            )
         return version
 
     def before(self, version: Version | None) -> Version | None:
@@ -126,7 +128,7 @@ class _Place:
         version = self.before(self.in_use())
         if version is None:
             raise UsageError(
-                f"{self.link} has no earlier version to go back to: put a bundle there with: "
+                f"{self.link} has no earlier version to go back to: install a bundle with: "
                 f"qcn install BUNDLE {shlex.quote(str(self.link))}"
             )
         return version

@@ -86,7 +86,7 @@ class Batch:
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.opt <= self.max <= MOST_IMAGES:
             raise UsageError(
-                f"a batch range goes upwards (min:opt:max), from 1 or more to {MOST_IMAGES} or less, not "
+                f"a batch range must rise (min:opt:max) and lie between 1 and {MOST_IMAGES}, not "
                 f"{self.min}:{self.opt}:{self.max}"
             )
 
@@ -146,7 +146,7 @@ class Artefact:
         if self.precision not in made_in or (self.precision == "fp64") != (self.format == "golden"):
             raise UsageError(f"{self.file}: {self.format} is not made in {self.precision}")
         if self.found not in (None, self.precision):
-            raise UsageError(f"{self.file}: asked for in {self.precision}, and found to compute in {self.found}")
+            raise UsageError(f"{self.file}: declared as {self.precision}, but found to compute in {self.found}")
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise UsageError(f"{self.file}: {self.sha256!r} is not a sha256")
         if self.bytes < 0:
@@ -161,7 +161,7 @@ class Artefact:
             raise UsageError(f"{self.file}: a tolerance must be positive, not {self.tolerance}")
         for name, kind in FACTS.items():
             if (fact := self.facts.get(name)) is not None and type(fact) is not kind:
-                raise UsageError(f"{self.file}: the fact '{name}' must be a {kind.__name__}, not {fact!r}")
+                raise UsageError(f"{self.file}: the fact '{name}' must be of type {kind.__name__}, not {fact!r}")
         if (sizes := self.facts.get("batch")) is not None:
             if len(sizes) != 3:
                 raise UsageError(f"{self.file}: the fact 'batch' must be [min, opt, max], not {sizes}")
@@ -234,9 +234,9 @@ class Manifest:
         if odd := [text for text in texts if not text.isprintable()]:
             raise UsageError(f"the name, classes and tools must be printable text, not {odd[0]!r}")
         if len(set(self.classes)) != len(self.classes) or "" in self.classes or not self.classes:
-            raise UsageError(f"the classes must have names, each its own, not {list(self.classes)}")
+            raise UsageError(f"the classes must have different names, none empty, not {list(self.classes)}")
         if len(self.classes) > MOST_CLASSES:
-            raise UsageError(f"there are {len(self.classes)} classes, where at most {MOST_CLASSES} are possible")
+            raise UsageError(f"there are {len(self.classes)} classes, but at most {MOST_CLASSES} are possible")
         spec = self.preprocessing
         sides = (*self.image, *self.input.shape, *(side for side in (spec.resize, spec.crop) if side is not None))
         if min(sides) < 1 or max(sides) > MOST_PIXELS_A_SIDE or math.prod(self.input.shape) > MOST_NUMBERS:
@@ -244,12 +244,12 @@ class Manifest:
         if spec.crop and spec.crop > (spec.resize or min(self.image[1:])):
             raise UsageError(f"a crop of {spec.crop} pixels is larger than the image")
         if spec.standardise == "image" and spec.mean:
-            raise UsageError("mean and std must be empty where images are standardised by their own")
+            raise UsageError("mean and std must be empty if each image is standardised by its own")
         poses = len(self.outputs) > 1
         if (self.input, self.outputs) != ports(self.input.shape, len(self.classes), poses) or len(
             self.input.shape
         ) != 3:
-            raise UsageError("the input and outputs are not those of a network of so many classes")
+            raise UsageError("the input and outputs do not match the number of classes")
         seen = (self.image[0], *self.preprocessing.output_size(*self.image[1:]))
         if seen != self.input.shape:
             raise UsageError(f"images become {list(seen)}, but the network takes {list(self.input.shape)}")
@@ -270,7 +270,7 @@ class Manifest:
     def from_json(text: str | bytes) -> "Manifest":
         """The inverse of `to_json`; UsageError says what is wrong."""
         if (size := len(text.encode() if isinstance(text, str) else text)) > records.LARGEST:
-            raise UsageError(f"it has {size:,} bytes; at most {records.LARGEST:,} are read")
+            raise UsageError(f"it has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
         record = records.parse(text, MANIFEST)
         if isinstance(record, dict) and (schema := record.get("schema")) != SCHEMA:
             if type(schema) is int and schema > SCHEMA:

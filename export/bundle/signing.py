@@ -35,7 +35,7 @@ def new_key(path: Path) -> Path:
 
     public = public_path(path)
     if existing := [str(file) for file in (path, public) if os.path.lexists(file)]:
-        raise UsageError(f"{existing[0]} exists already: a key is never overwritten; choose another --new-key")
+        raise UsageError(f"{existing[0]} already exists, and keys are never overwritten: choose another --new-key")
     key = Ed25519PrivateKey.generate()
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -60,16 +60,15 @@ def check_signature(folder: Path, manifest: bytes, key: Path) -> None:
 
     path, public = folder / SIGNATURE, public_key(key)
     if path.is_symlink():
-        raise UsageError(f"{path} is a symbolic link, to {path.readlink()}: a bundle has its {SIGNATURE} in itself")
+        raise UsageError(f"{path} is a symbolic link to {path.readlink()}: a bundle must contain its own {SIGNATURE}")
     if not path.is_file():
         command = f"qcn sign {shlex.quote(str(folder))} --key KEY.pem"
-        raise UsageError(f"{folder} is not signed: it has no {SIGNATURE}; who has the private key signs it: {command}")
+        raise UsageError(f"{folder} is not signed: it has no {SIGNATURE}; sign it with the private key: {command}")
     try:
         public.verify(_read(path), manifest)
     except InvalidSignature:
         raise UsageError(
-            f"{path} is not a signature of its {MANIFEST} by the owner of {key}: the bundle was altered, or somebody "
-            "else signed it"
+            f"{path} does not match {MANIFEST} and {key}: the bundle was altered, or somebody else signed it"
         ) from None
 
 
@@ -86,12 +85,12 @@ def private_key(path: Path) -> "Ed25519PrivateKey":
         key = load_pem_private_key(text, None)
     except TypeError:
         raise UsageError(
-            f"{path} is encrypted: `openssl pkey -in {shlex.quote(str(path))} -out PLAIN.pem` writes it for --key"
+            f"{path} is encrypted: decrypt it for --key with `openssl pkey -in {shlex.quote(str(path))} -out PLAIN.pem`"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise UsageError(f"{path} is not a private key in PEM form: `qcn sign --new-key KEY.pem` makes one") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageError(f"{path} is not a key of Ed25519: `qcn sign --new-key KEY.pem` makes one")
+        raise UsageError(f"{path} is not an Ed25519 key: `qcn sign --new-key KEY.pem` makes one")
     return key
 
 
@@ -104,16 +103,15 @@ def public_key(path: Path) -> "Ed25519PublicKey":
     text = _read(path)
     if b"PRIVATE KEY-----" in text:
         raise UsageError(
-            f"{path} is a private key, which belongs on no device: `openssl pkey -in {shlex.quote(str(path))} -pubout` "
+            f"{path} is a private key, which must not be on a device: `openssl pkey -in "
+            f"{shlex.quote(str(path))} -pubout` "
             "prints its public key"
         )
     with suppress(ValueError, UnsupportedAlgorithm):
         key = load_pem_public_key(text)
         if isinstance(key, Ed25519PublicKey):
             return key
-    raise UsageError(
-        f"{path} is not a public key of Ed25519 in PEM form: `qcn sign --new-key KEY.pem` makes a pair of keys"
-    )
+    raise UsageError(f"{path} is not an Ed25519 public key in PEM form: `qcn sign --new-key KEY.pem` makes a key pair")
 
 
 def _read(path: Path) -> bytes:

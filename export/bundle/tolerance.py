@@ -52,7 +52,7 @@ def floor_of(golden: Golden, name: str, precision: str) -> float:
     if golden.plan or precision not in HALVES:
         return floor
     if name not in golden.floors.get(precision, {}):
-        raise UsageError(f"the golden answers do not say what rounding to {precision} does: export the bundle again")
+        raise UsageError(f"the golden answers have no noise floor for {precision}: export the bundle again")
     return max(floor, golden.floors[precision][name])
 
 

@@ -132,7 +132,7 @@ def read_manifest(folder: Path) -> tuple[bytes, Manifest] | None:
         raise NewerBundle(f"{folder / MANIFEST} cannot be read: {error}") from None
     except UsageError as error:
         raise UsageError(
-            f"{folder / MANIFEST} cannot be read: {error}; remove the bundle and make it anew with: "
+            f"{folder / MANIFEST} cannot be read: {error}; remove the bundle and make it again with: "
             f"{command_line('qcn', 'export', 'RUN', '--out', folder)}"
         ) from error
 

@@ -113,7 +113,7 @@ def build(
         raise BuildError(f"{tensorrt} built an engine from {onnx_path} that it cannot read back:{log.summary()}")
     if found.met is False:
         named = "".join(f"\n  {line}" for line in found.unmet[:8])
-        raise BuildError(f"{request.precision} was asked, and {tensorrt} built otherwise:{named}")
+        raise BuildError(f"{request.precision} was requested, but {tensorrt} built something else:{named}")
     facts = {
         "flavour": tensorrt.flavour,
         "version": tensorrt.version_text,

@@ -79,23 +79,23 @@ def check_support(request: BuildRequest, tensorrt: TensorRT) -> None:
     if request.precision == "bf16" and not hasattr(tensorrt.module.DataType, "BF16"):
         raise MissingError(f"bf16 needs TensorRT 10 or newer, this is {tensorrt}; use --precision fp16")
     if request.sm is not None and request.sm not in tensorrt.known_sms:
-        raise UsageError(f"{tensorrt} cannot be told to build for sm{request.sm}; build on such a machine")
+        raise UsageError(f"{tensorrt} cannot build for sm{request.sm} here; build on such a machine")
     _check_fleet(request.fleet, tensorrt)
 
 
 def _check_fleet(fleet: Fleet, tensorrt: TensorRT) -> None:
     if fleet.stripped and not hasattr(tensorrt.module.BuilderFlag, "STRIP_PLAN"):
-        raise MissingError(f"--stripped needs TensorRT 10 or newer, this is {tensorrt}; --refittable is what it has")
+        raise MissingError(f"--stripped needs TensorRT 10 or newer, this is {tensorrt}; use --refittable")
     if tensorrt.flavour == "rtx" and fleet.version_compatible:
-        raise MissingError(f"{tensorrt} has no lean runtime, by which other versions would run its engines")
+        raise MissingError(f"{tensorrt} has no lean runtime, which other versions need to run its engines")
     if tensorrt.flavour == "rtx" and fleet.hardware_compatible:
-        raise UsageError(f"an engine of {tensorrt} runs on every GPU that it knows: leave out --hardware-compatible")
+        raise UsageError(f"an engine of {tensorrt} runs on every GPU that it supports: leave out --hardware-compatible")
     if fleet.hardware_compatible and targets.on_jetson():
         raise MissingError(
             "TensorRT builds no hardware-compatible engines on a Jetson: leave out --hardware-compatible"
         )
     if tensorrt.flavour == "rtx" and fleet.asked and targets.this_gpu() is None:
-        raise MissingError(f"{tensorrt} builds such engines ({', '.join(fleet.asked)}) only where there is a GPU")
+        raise MissingError(f"{tensorrt} can build such engines ({', '.join(fleet.asked)}) only with a GPU")
 
 
 def configure(builder: Any, network: Any, request: BuildRequest, tensorrt: TensorRT) -> tuple[Any, list[str]]:
@@ -147,7 +147,7 @@ def _set_batch(config: Any, builder: Any, network: Any, request: BuildRequest) -
             profile.set_shape(tensor.name, *((size, *rest) for size in astuple(asked)))
         elif asked != Batch(batch, batch, batch):
             raise BuildError(
-                f"the graph's batch is fixed at {batch}, asked was {asked}; export it with --batch {asked}"
+                f"the graph's batch is fixed at {batch}, but {asked} was requested; export it with --batch {asked}"
             )
     if dynamic:
         config.add_optimization_profile(profile)

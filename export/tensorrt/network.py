@@ -79,14 +79,14 @@ def check_types(layers: list[EngineLayer], precision: str, path: Path) -> None:
     again = f"export it again with --precision {precision}"
     if precision == "int8":
         if not any(layer.type == "QUANTIZE" for layer in layers):
-            raise BuildError(f"int8 was asked, and {path} quantises nothing; export it again from its bundle")
+            raise BuildError(f"int8 was requested, but {path} quantises nothing; export it again from its bundle")
         return
     halves = [layer.name for layer in layers if HALVES & set(layer.outputs)]
     if precision == "fp32" and halves:
-        raise BuildError(f"fp32 was asked, and {path} holds half precision at {', '.join(halves[:5])}; {again}")
+        raise BuildError(f"fp32 was requested, but {path} has half precision at {', '.join(halves[:5])}; {again}")
     wanted = ELEMENT_TYPES[precision]
     if precision != "fp32" and wanted not in convolutions(layers).values():
-        raise BuildError(f"{precision} was asked, and no convolution of {path} is {wanted}; {again}")
+        raise BuildError(f"{precision} was requested, but no convolution of {path} is {wanted}; {again}")
 
 
 def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
@@ -127,8 +127,7 @@ def _graph_types(path: Path, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[s
         import onnx
     except ImportError as error:
         raise MissingError(
-            f"{tensorrt} must be told the types of a half precision graph, and reading them needs onnx: "
-            "pip install onnx"
+            f"{tensorrt} needs the types of a half-precision graph, and reading them needs onnx: pip install onnx"
         ) from error
     kinds = tensorrt.module.DataType
     known = {onnx.TensorProto.FLOAT: kinds.FLOAT, onnx.TensorProto.FLOAT16: kinds.HALF}

@@ -47,8 +47,8 @@ def find() -> Path:
             return place.resolve()
     looked = " nor ".join(map(str, places))
     raise MissingError(
-        f"an engine with fused routing needs the TensorRT plugin, which is not at {looked}; build it by `{BUILD}`, "
-        "name it by QCN_PLUGIN, or leave it out by --routing unrolled"
+        f"an engine with fused routing needs the TensorRT plugin, which is not at {looked}; build it with "
+        f"`{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
     )
 
 

@@ -28,7 +28,7 @@ def refit(plan: bytes, onnx_path: Path, tensorrt: TensorRT) -> bytes:
         raise UsageError("the engine cannot be refitted: build one with `qcn export BUNDLE --format trt --refittable`")
     given, refitter = weights_of(onnx_path), trt.Refitter(engine, trt_logger)
     if kept := sorted(given.keys() - set(refitter.get_all_weights())):
-        raise BuildError(f"the engine cannot be given '{kept[0]}' of {onnx_path}: it was built without such a weight")
+        raise BuildError(f"the engine cannot take '{kept[0]}' of {onnx_path}: it was built without such a weight")
     for name, array in given.items():
         if not refitter.set_named_weights(name, as_weights(array, trt)):
             raise BuildError(f"{tensorrt} refuses the weight '{name}':{log.summary()}")

@@ -33,7 +33,7 @@ def networks(
     if latencies and not any(one.batching.measured for one in found.values()):
         there = ", ".join(sorted({f"{one.file} of {one.bundle}" for one in latencies.measured})) or "nothing"
         wanted = " or ".join(one.artefact.file for one in found.values())
-        raise UsageError(f"{latencies.file} has no latency of {wanted} of {name}, only of {there}: {MEASURE}")
+        raise UsageError(f"{latencies.file} has no latency for {wanted} of {name}, only for {there}: {MEASURE}")
     notes += [f"{one.artefact.file}: {line}" for one in found.values() for line in one.batching.words]
     return found, notes
 

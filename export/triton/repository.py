@@ -68,7 +68,7 @@ def read_repository(path: Path) -> dict[str, bytes]:
                 if not (member.isreg() or member.isdir()) or ".." in PurePosixPath(name).parts or name.startswith("/"):
                     raise UsageError(f"{path}: '{member.name}' is not a plain file or folder below the repository")
                 if name in files or sum(map(len, files.values())) + member.size > MOST_BYTES:
-                    raise UsageError(f"{path}: '{member.name}' is there twice, or larger than can be")
+                    raise UsageError(f"{path}: '{member.name}' appears twice, or is too large")
                 opened = archive.extractfile(member)
                 files[name] = opened.read() if opened else b""
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -81,7 +81,7 @@ def network_graph(path: Path) -> bytes:
     ending = f"{NETWORK}/{VERSION}/{config.FILES['onnxruntime']}"
     found = [content for name, content in read_repository(path).items() if name.endswith(ending)]
     if len(found) != 1:
-        raise UsageError(f"{path} has {len(found)} files …{ending}, where one is expected")
+        raise UsageError(f"{path} has {len(found)} files …{ending}, but one is expected")
     return found[0]
 
 

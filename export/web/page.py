@@ -45,7 +45,7 @@ def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, A
     networks = (bundle, *([beside] if beside else ()))
     if beside and (beside.manifest.classes, beside.manifest.image) != (bundle.manifest.classes, bundle.manifest.image):
         raise UsageError(
-            f"{beside.folder} cannot stand beside {bundle.folder}: its images are {list(beside.manifest.image)} of "
+            f"{beside.folder} cannot be shown beside {bundle.folder}: its images are {list(beside.manifest.image)} of "
             f"{len(beside.manifest.classes)} classes, not {list(bundle.manifest.image)} of "
             f"{len(bundle.manifest.classes)}, or its classes have other names"
         )

@@ -22,25 +22,25 @@ def calibrate(
         str,
         typer.Argument(
             autocompletion=complete.or_folder(complete.shipped),
-            help="A bundle, a training run, or the name of a network that ships.",
+            help="A bundle, a training run, or the name of a shipped network.",
         ),
     ],
     data: Annotated[
         str | None,
         typer.Option(
             autocompletion=complete.or_folder(complete.datasets),
-            help="Data set by name, or a folder of pictures, whose validation split is used; the one that it was "
-            "trained on if not given.",
+            help="Data set, or folder of pictures, whose validation split is used. Default: the training data.",
         ),
     ] = None,
     max_drop: Annotated[
-        float, typer.Option(help="Points of accuracy that it may lose, by the upper end of the confidence interval.")
+        float,
+        typer.Option(help="Percentage points of accuracy it may lose, by the upper end of the confidence interval."),
     ] = 0.2,
     target: Annotated[
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.calibration_targets),
-            help="What it is to be fast on: native, onnxruntime, openvino or tensorrt.",
+            help="Backend to optimise for: native, onnxruntime, openvino or tensorrt.",
         ),
     ] = "native",
     method: Annotated[
@@ -51,21 +51,21 @@ def calibrate(
         ),
     ] = "mse",
     goal: Annotated[
-        str, typer.Option("--for", help="latency, or size: a smaller bundle even where it is not faster.")
+        str, typer.Option("--for", help="latency, or size (a smaller bundle, even if it is not faster).")
     ] = "latency",
-    images: Annotated[int | None, typer.Option(help="At most so many validation images; all if not given.")] = None,
+    images: Annotated[int | None, typer.Option(help="Use at most this many validation images. Default: all.")] = None,
     data_dir: DataDir = DATA,
-    out: Annotated[Path | None, typer.Option(help="Bundle to write; runs/calibrate/MODEL/bundle if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Bundle to write. Default: runs/calibrate/MODEL/bundle.")] = None,
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for records, charts and a page, where an interrupted calibration goes on; "
-            "runs/calibrate/MODEL if not given."
+            help="Folder for records, charts and a page; an interrupted calibration resumes from it. Default: "
+            "runs/calibrate/MODEL."
         ),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write a bundle of it. Needs torch."""
+    """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
     from qcn.calibrate.request import Request
     from qcn.shipped import place
 

@@ -11,7 +11,7 @@ from qcn.cli.options import DATA, Channels, DataDir, Fit, Size
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
 from qcn.progress import doing, shown
-from qcn.text import readable
+from qcn.text import counted, readable
 
 SHOWN = 10  # of a kind
 
@@ -25,12 +25,12 @@ NameOrFolder = Annotated[
     ),
 ]
 
-app = typer.Typer(help="List, fetch and look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, download, view and check data sets.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_datasets(data_dir: DataDir = DATA) -> None:
-    """List every data set, and say which are on this machine."""
+    """List all data sets, and which of them are on this machine."""
     from qcn.data import DATASETS
     from qcn.data.fetch import is_here
 
@@ -42,13 +42,13 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
         here = "rendered" if rendered else "yes" if is_here(entry, data_dir) else "no"
         table.add_row(name, f"{entry.channels}×{entry.size}×{entry.size}", str(len(entry.classes)), here, entry.summary)
     show_table(table)
-    say("rendered ones are made when they are first used; to download another:")
+    say("rendered data sets are made on first use; to download another:")
     say_next("qcn", "datasets", "fetch", "NAME")
 
 
 @app.command()
 def fetch(name: Name, data_dir: DataDir = DATA) -> None:
-    """Download a data set's official files and check them; continues where an earlier try stopped."""
+    """Download a data set's official files and check them. Resumes an interrupted download."""
     from qcn.data import find, read
     from qcn.data.fetch import fetch as bring
 
@@ -58,7 +58,7 @@ def fetch(name: Name, data_dir: DataDir = DATA) -> None:
         print(f"{name}: all files are in {data_dir / dataset.folder}")
         return
     if not dataset.files:
-        say(f"{name} is rendered on this machine when it is first used: there is nothing to fetch")
+        say(f"{name} is rendered on first use: there is nothing to download")
     else:
         for path in bring(dataset, data_dir):
             say(path)
@@ -70,7 +70,7 @@ def fetch(name: Name, data_dir: DataDir = DATA) -> None:
 def show(
     name: NameOrFolder,
     data_dir: DataDir = DATA,
-    out: Annotated[Path | None, typer.Option(help="PNG to write; runs/datasets/NAME.png if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG to write. Default: runs/datasets/NAME.png.")] = None,
 ) -> None:
     """Draw a contact sheet of a data set's training images as a PNG."""
     with shown():
@@ -93,7 +93,7 @@ def check(
     channels: Channels = None,
     data_dir: DataDir = DATA,
 ) -> None:
-    """Look through a folder of pictures: sizes, classes, duplicates, files that cannot be read."""
+    """Check a folder of pictures: sizes, classes, duplicates, unreadable files."""
     from qcn.data import find, read
     from qcn.data import folder as folders
     from qcn.data.cache import SPLITS, crossing, read_index
@@ -118,7 +118,8 @@ def check(
         say(line)
     widths, heights = zip(*index.sizes, strict=True)
     say(f"pictures are {min(widths)} to {max(widths)} pixels wide and {min(heights)} to {max(heights)} high")
-    say(f"{len(index.duplicates):,} groups of near duplicates, {len(crossing(index)):,} of them across splits")
+    across = counted(len(crossing(index)), "pair")
+    say(f"{counted(len(index.duplicates), 'group')} of near duplicates, {across} of them across splits")
     for group in index.duplicates[:SHOWN]:
         say(f"  {', '.join(index.files[place] for place in group)}")
     for file, why in list(index.skipped.items())[:SHOWN]:

@@ -23,32 +23,30 @@ def evaluate(
         str,
         typer.Argument(
             autocompletion=complete.or_folder(complete.shipped),
-            help="A training run, a bundle, or the name of a network that ships.",
+            help="A training run, a bundle, or the name of a shipped network.",
         ),
     ],
     dataset: Annotated[
         str | None,
         typer.Option(
             autocompletion=complete.or_folder(complete.datasets),
-            help="Data set by name, or a folder of pictures; the one that it was trained on if not given.",
+            help="Data set, or folder of pictures. Default: the one that it was trained on.",
         ),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="One split, such as novel or validation; all test splits if not given.")
+        str | None, typer.Option(help="One split, such as novel or validation. Default: all test splits.")
     ] = None,
     top: Annotated[
-        int, typer.Option(min=1, help="The k of the top-k error, shown where there are more than k classes.")
+        int, typer.Option(min=1, help="The k of the top-k error, shown if there are more than k classes.")
     ] = 5,
     backend: Backend = "auto",
-    checkpoint: Annotated[str, typer.Option(help="Of a run: best (on the validation split) or last.")] = "best",
+    checkpoint: Annotated[str, typer.Option(help="For a run: best (on the validation split) or last.")] = "best",
     data_dir: DataDir = DATA,
-    device: Annotated[
-        str, typer.Option(help="Of a run: auto (a GPU where there is one), cpu, cuda or cuda:N.")
-    ] = "auto",
-    kernels: Annotated[str, typer.Option(help=f"Of a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",
+    device: Annotated[str, typer.Option(help="For a run: auto (a GPU if there is one), cpu, cuda or cuda:N.")] = "auto",
+    kernels: Annotated[str, typer.Option(help=f"For a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write; runs/evaluate/RUN[-DATASET], for a bundle with its backend, if not given."),
+        typer.Option(help="Folder to write. Default: runs/evaluate/RUN[-DATASET], for a bundle with its backend."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
@@ -83,7 +81,7 @@ def evaluate(
     for path in [*sorted(folder.glob("*")), *kept]:
         say(path)
     if not installed("matplotlib"):
-        print("confusion.png is not drawn: matplotlib is not installed: pip install matplotlib")
+        print("confusion.png was not drawn, because matplotlib is not installed: pip install matplotlib")
     say_next("qcn", "export" if (found / RUN).is_file() else "verify-parity", found)
 
 

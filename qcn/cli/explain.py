@@ -12,18 +12,18 @@ from qcn.progress import doing, shown
 
 
 def explain(
-    source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a network that ships.")],
+    source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a shipped network.")],
     image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
     golden: Annotated[
-        int | None, typer.Option(help="One of the bundle's own golden images, from 1; the picture if not given.")
+        int | None, typer.Option(help="Use this golden image of the bundle, counted from 1. Default: the picture.")
     ] = None,
     class_name: Annotated[
-        str | None, typer.Option("--class", help="Class whose votes are shown; if not given, the network's answer.")
+        str | None, typer.Option("--class", help="Class whose votes to show. Default: the network's answer.")
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="Page to write; runs/explain/IMAGE.html if not given.")] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write the numbers to; none if not given.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Page to write. Default: runs/explain/IMAGE.html.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the numbers to this JSON file. Default: none.")] = None,
 ) -> None:
-    """Show what a network makes of one image: its capsules, their votes and poses, on one page. Needs torch."""
+    """Show how a network arrived at its answer to one image: capsules, votes and poses, on one page. Needs torch."""
     with shown():
         doing("loading torch")
         page_written = _explained(source, image, golden, class_name, save, json)
@@ -47,7 +47,7 @@ def _explained(
     from qcn.verify import json_files
 
     if (image is None) == (golden is None):
-        raise UsageError("name a picture, or one of the bundle's golden images with --golden NUMBER: one of the two")
+        raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
     target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
     check_file("--save", target)
     check_file("--json", json)

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 def export(
     source: Annotated[
-        str, typer.Argument(help="A training run, a bundle made earlier, or the name of a network that ships.")
+        str, typer.Argument(help="A training run, a bundle made earlier, or the name of a shipped network.")
     ],
     format: Annotated[
         list[str] | None,
         typer.Option(
             callback=by_commas,
             autocompletion=complete.several(complete.formats),
-            help="onnx (if not given), trt, torchscript, pt2, native, web, openvino, executorch, triton or all; "
-            "several by commas, or given several times.",
+            help="onnx, trt, torchscript, pt2, native, web, openvino, executorch, triton or all; separate "
+            "several by commas, or repeat the option. Default: onnx.",
         ),
     ] = None,
     precision: Annotated[
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.precisions),
-            help="fp32, fp16 or bf16; routing's statistics stay fp32.",
+            help="fp32, fp16 or bf16; the statistics of routing stay fp32.",
         ),
     ] = "fp32",
-    batch: Annotated[str, typer.Option(help="Images at once: a number, or min:opt:max.")] = "1:8:64",
+    batch: Annotated[str, typer.Option(help="Batch size: a number, or min:opt:max.")] = "1:8:64",
     routing: Annotated[
         str,
         typer.Option(
@@ -50,12 +50,12 @@ def export(
         ),
     ] = "unrolled",
     opset: Annotated[
-        int | None, typer.Option(help="ONNX opset; if not given 17, which TensorRT 8.6 reads; for bf16 22.")
+        int | None, typer.Option(help="ONNX opset. Default: 17, which TensorRT 8.6 reads; 22 for bf16.")
     ] = None,
     every_layer: Annotated[
         bool,
         typer.Option(
-            "--every-layer", show_default="off", help="Also give out every capsule layer's pose and activation."
+            "--every-layer", show_default="off", help="Also output every capsule layer's pose and activation."
         ),
     ] = False,
     checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
@@ -63,59 +63,61 @@ def export(
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.targets),
-            help="Machine that the engine is for: this, jetson-orin, jetson-thor, or smXY; or a list of devices, a "
-            "TOML file: a bundle for each.",
+            help="Machine to build the engine for: this, jetson-orin, jetson-thor or smXY; or a TOML file with "
+            "a list of devices, to make one bundle per device.",
         ),
     ] = "this",
     tensorrt: Annotated[
-        str | None, typer.Option(help="tensorrt (if not given) or rtx, where both are installed.")
+        str | None, typer.Option(help="tensorrt or rtx, if both are installed. Default: tensorrt.")
     ] = None,
-    tf32: Annotated[
-        bool, typer.Option("--tf32", show_default="off", help="Let an engine round fp32 products' inputs to TF32.")
-    ] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", show_default="off", help="Allow TF32 in fp32 engines.")] = False,
     optimization: Annotated[
-        int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5; its own if not given, 3.")
+        int | None, typer.Option(help="TensorRT's optimisation level, 0 to 5. Default: TensorRT's own, 3.")
     ] = None,
     workspace: Annotated[
-        int | None, typer.Option(help="MiB of GPU memory that an engine may use; all if not given.")
+        int | None, typer.Option(help="MiB of GPU memory that an engine may use. Default: all.")
     ] = None,
     version_compatible: Annotated[
         bool,
         typer.Option(
-            "--version-compatible", show_default="off", help="An engine that newer versions of TensorRT run too."
+            "--version-compatible",
+            show_default="off",
+            help="Build an engine that also runs with newer TensorRT versions.",
         ),
     ] = False,
     hardware_compatible: Annotated[
-        bool, typer.Option("--hardware-compatible", show_default="off", help="An engine for every GPU from Ampere on.")
+        bool,
+        typer.Option("--hardware-compatible", show_default="off", help="Build an engine for every GPU from Ampere on."),
     ] = False,
     refittable: Annotated[
-        bool, typer.Option("--refittable", show_default="off", help="An engine whose weights `qcn refit` can replace.")
+        bool,
+        typer.Option("--refittable", show_default="off", help="Build an engine whose weights `qcn refit` can replace."),
     ] = False,
     stripped: Annotated[
         bool,
-        typer.Option("--stripped", show_default="off", help="An engine without weights, which `qcn refit` gives it."),
+        typer.Option("--stripped", show_default="off", help="Build an engine without weights; `qcn refit` adds them."),
     ] = False,
     beside: Annotated[
-        Path | None, typer.Option(help="Of web: a bundle whose network answers beside this one; none if not given.")
+        Path | None, typer.Option(help="For web: a second bundle, to compare both networks on one page. Default: none.")
     ] = None,
     benchmark: Annotated[
         Path | None,
         typer.Option(
-            help="Of triton: what `qcn benchmark --json` wrote, to choose batches, delay and instances by; none if not "
-            "given."
+            help="For triton: file from `qcn benchmark --json`, to choose batch sizes, delay and instances. "
+            "Default: none."
         ),
     ] = None,
     data_dir: DataDir = DATA,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Bundle to write or add to; of a list, the folder of its bundles; runs/export/RUN or runs/fleet/LIST "
-            "if not given."
+            help="Bundle to write or add to; for a list of devices, the folder of their bundles. Default: "
+            "runs/export/RUN or runs/fleet/LIST."
         ),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Carry a trained network into a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a page, libqcn's."""
+    """Export a trained network to a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a web page, libqcn."""
     from qcn.export import pipeline
     from qcn.export.bundle.manifest import Batch
     from qcn.export.request import Request
@@ -125,7 +127,7 @@ def export(
 
     listed = Path(target) if target.endswith(".toml") else None
     if listed and (format or (precision, batch) != ("fp32", "1:8:64")):
-        raise UsageError(f"{listed} says the formats, precision and batch of each device: leave these options out")
+        raise UsageError(f"{listed} gives the formats, precision and batch of each device: leave these options out")
     request = Request(
         formats=tuple(format or ("onnx",)),
         precision=precision,  # type: ignore[arg-type]  # checked by Request
@@ -145,7 +147,7 @@ def export(
         public_key=public_key,
     )
     if checkpoint != "best" and (place(source) / MANIFEST).is_file():
-        raise UsageError(f"{source} is a bundle, which has the weights of one checkpoint: leave out --checkpoint")
+        raise UsageError(f"{source} is a bundle, which holds one checkpoint: leave out --checkpoint")
     if listed:
         _fleet(place(source), listed, out, request, data_dir)
         return
@@ -202,14 +204,17 @@ def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
 def refit(
     source: Annotated[Path, typer.Argument(help="A refittable engine, or a bundle with such engines.")],
     weights: Annotated[
-        str, typer.Option(help="Whose weights: a training run, a bundle, or the name of a network that ships.")
+        str,
+        typer.Option(
+            help="Where the new weights come from: a training run, a bundle, or the name of a shipped network."
+        ),
     ],
     data_dir: DataDir = DATA,
     out: Annotated[
-        Path | None, typer.Option(help="Of a run: bundle to write or add to; runs/export/RUN if not given.")
+        Path | None, typer.Option(help="For a run: bundle to write or add to. Default: runs/export/RUN.")
     ] = None,
 ) -> None:
-    """Give TensorRT engines the weights of a network that was trained again; they go into its bundle."""
+    """Put the weights of a retrained network into existing TensorRT engines, and the engines into its bundle."""
     from qcn.export.refit import refit_engines
     from qcn.shipped import place
 
@@ -224,11 +229,11 @@ def refit(
 
 def doctor(
     bundle: Annotated[
-        Path | None, typer.Argument(help="A bundle that `qcn export` wrote; this machine if not given.")
+        Path | None, typer.Argument(help="A bundle made by `qcn export`. Default: check this machine.")
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Say what this machine has and lacks; of a bundle, whether every file is whole and which can run here."""
+    """Show what this machine has and lacks; for a bundle, which files are intact and which can run here."""
     from qcn.doctor import diagnose
     from qcn.verify.machine import survey
 
@@ -245,7 +250,7 @@ def doctor(
         doing(f"checking {bundle}")
         rows = diagnose(bundle, public_key)
     for row in rows:  # lines and not a table, so that commands can be copied from a narrow terminal
-        colour = {"runs": "green", "whole": "green", "cannot": "yellow"}.get(row.state, "red")
+        colour = {"runs": "green", "intact": "green", "cannot": "yellow"}.get(row.state, "red")
         say(f"{row.file}: {row.reason}", row.state, colour)
         if row.fix:
             say(f"→ {row.fix}", "")
@@ -253,5 +258,5 @@ def doctor(
         what = "may not be read" if all(row.state == "denied" for row in faulty) else "is not as it was written"
         raise CheckFailed(f"{bundle} {what}: {', '.join(row.file for row in faulty)}")
     able, unable = (sum(row.state == state for row in rows) for state in ("runs", "cannot"))
-    say(f"{bundle} is whole: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
+    say(f"{bundle} is intact: {able} of its files run here" + (f", {unable} cannot run here" if unable else ""))
     say_next("qcn", "verify-parity", bundle)

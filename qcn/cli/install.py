@@ -11,29 +11,31 @@ from qcn.errors import UsageError
 
 
 def install(
-    bundle: Annotated[Path | None, typer.Argument(help="A bundle that `qcn export` wrote.")] = None,
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="The place that programs read it from.")] = None,
+    bundle: Annotated[Path | None, typer.Argument(help="A bundle made by `qcn export`.")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="Folder that programs read the bundle from.")
+    ] = None,
     rollback: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Put the bundle that DIR had before back in its place; nothing if not given."),
+        typer.Option(metavar="DIR", help="Go back to the previous bundle in DIR. Default: no rollback."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Put a bundle in its place on a device: checked, copied beside, then swapped in one step."""
+    """Install a bundle on a device: check it, copy it, and swap it in with one atomic rename."""
     from qcn.export.bundle import install as installing
 
     if rollback and (bundle or folder):
-        raise UsageError("--rollback stands alone: qcn install --rollback DIR")
+        raise UsageError("--rollback takes only a folder: qcn install --rollback DIR")
     if rollback:
         place, version = rollback, installing.rollback(rollback, public_key)
     elif bundle and folder:
         installed = installing.install(bundle, folder, public_key)
         if installed is None:
-            say(f"{folder} has this bundle already, and it is whole: nothing to do")
+            say(f"{folder} already has this bundle, and it is intact: nothing to do")
             return
         place, version = folder, installed
     else:
-        raise UsageError("qcn install BUNDLE DIR, or qcn install --rollback DIR")
+        raise UsageError("give a bundle and a folder: qcn install BUNDLE DIR, or qcn install --rollback DIR")
     number, _, sha256 = version.name.partition("-")
-    say(f"{place} is now version {number}, manifest {sha256[:12]}…; programs use it once they load it again")
+    say(f"{place} is now version {number}, manifest {sha256[:12]}…; programs use it after they restart")
     say_next("qcn", "verify-parity", place)

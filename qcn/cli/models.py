@@ -9,9 +9,9 @@ from qcn.cli.say import say, show
 
 
 def models(
-    name: Annotated[str | None, typer.Argument(help="One of them, to read its card; all if not given.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print the card of this network. Default: list all.")] = None,
 ) -> None:
-    """List the trained networks that come with qcn; with a name, print what is known of that one (its model card)."""
+    """List the trained networks that come with qcn, or print the model card of one of them."""
     from qcn.cards import load_card, text
     from qcn.shipped import find_network, networks
 
@@ -26,5 +26,7 @@ def models(
         card = load_card(folder)
         table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")
     show(table)
-    say("Every command that takes a run takes a name, and -qcn may be left out: qcn predict PICTURE --model mnist")
-    say("The card of one, with its data, recipe, intervals and limits: qcn models NAME")
+    say(
+        "Every command that takes a run also takes these names, with or without -qcn: qcn predict PICTURE --model mnist"
+    )
+    say("To see a network's card, with its data, recipe, intervals and limits: qcn models NAME")

@@ -27,41 +27,43 @@ def _max_regression(share: float) -> float:
 
 
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto takes a GPU where there is one.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")]
 Backends = Annotated[
     list[str] | None,
     typer.Option(
         callback=by_commas,
         autocompletion=complete.several(complete.backends),
         help="native, torch, torch-fused, torch-cuda, torchscript, torchscript-cuda, pt2, "
-        "onnxruntime, onnxruntime-cuda, tensorrt, web, openvino, executorch, triton; several by commas, or given "
-        "several times; all that run here if not given.",
+        "onnxruntime, onnxruntime-cuda, tensorrt, web, openvino, executorch, triton; separate several by "
+        "commas, or repeat the option. Default: all that run here.",
     ),
 ]
 PublicKey = Annotated[
     Path | None,
     typer.Option(
-        help="Public key, a PEM file: refuse a bundle that its owner did not sign (`qcn sign`); none if not given."
+        help="Refuse a bundle that was not signed (`qcn sign`) with the key of this public key, a PEM file. "
+        "Default: no check."
     ),
 ]
 Size = Annotated[
-    int | None, typer.Option(help="Of a folder: side in pixels to bring pictures to; chosen from them if not given.")
+    int | None,
+    typer.Option(help="For a folder: resize pictures to this side, in pixels. Default: chosen from the pictures."),
 ]
 Fit = Annotated[
     str | None,
     typer.Option(
         autocompletion=complete.one_of(complete.fits),
-        help="Of a folder: crop (the middle; if not given), letterbox (all, on black) or stretch.",
+        help="For a folder: crop (to the centre), letterbox (the whole picture, on black) or stretch. Default: crop.",
     ),
 ]
 Channels = Annotated[
-    int | None, typer.Option(help="Of a folder: 1 (grey) or 3 (colour); chosen from the pictures if not given.")
+    int | None, typer.Option(help="For a folder: 1 (grey) or 3 (colour). Default: chosen from the pictures.")
 ]
 Backend = Annotated[
     str,
     typer.Option(
         autocompletion=complete.one_of(complete.runtimes),
-        help="Of a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime, openvino, executorch or "
+        help="For a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime, openvino, executorch or "
         "web (a page).",
     ),
 ]
@@ -70,21 +72,21 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         show_default="off",
-        help="Run files that can carry code too (TorchScript, pt2): only if you trust whoever made them.",
+        help="Also run files that can carry code (TorchScript, pt2). Use it only if you trust their author.",
     ),
 ]
 TimeLimit = Annotated[
     float,
     typer.Option(
         callback=_time_limit,
-        help="Seconds that a file in a process of its own has for one answer; to load, five times.",
+        help="Seconds per answer for a file that runs in a separate process; five times that to load it.",
     ),
 ]
 MaxRegression = Annotated[
-    float, typer.Option(callback=_max_regression, help="How much slower it may be than the baseline; 0.1 is 10 %.")
+    float, typer.Option(callback=_max_regression, help="How much worse than the baseline it may get; 0.1 is 10 %.")
 ]
 DATA = Path("data")
-KERNELS = "Kernels of routing: auto (fused where there are any), fused, or reference (plain torch, slow)."
+KERNELS = "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow)."
 
 
 def check_file(option: str, path: Path | None) -> None:

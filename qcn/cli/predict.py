@@ -12,7 +12,7 @@ from qcn.cli.options import Backend, PublicKey, check_file
 from qcn.cli.say import say, show
 from qcn.errors import CheckFailed
 from qcn.progress import doing, shown
-from qcn.text import readable
+from qcn.text import counted, readable
 
 
 def predict(
@@ -23,27 +23,27 @@ def predict(
         str,
         typer.Option(
             autocompletion=complete.or_folder(complete.shipped),
-            help="A bundle, a training run, or the name of a network that ships.",
+            help="A bundle, a training run, or the name of a shipped network.",
         ),
     ],
     backend: Backend = "auto",
-    top: Annotated[int, typer.Option(min=1, help="How many classes to show of each picture.")] = 1,
-    batch: Annotated[int, typer.Option(min=1, max=65_536, help="Pictures at once.")] = 16,
+    top: Annotated[int, typer.Option(min=1, help="Number of classes to show per picture.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=65_536, help="Batch size.")] = 16,
     frames: Annotated[
-        int | None, typer.Option(min=1, help="Frames of a video or camera, at most; all if not given.")
+        int | None, typer.Option(min=1, help="Most frames to take from a video or camera. Default: all.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write all answers to; none if not given.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all answers to this JSON file. Default: none.")] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Table to write: file, label, probability, one column per class; none if not given."),
+        typer.Option(help="Write a CSV table: file, label, probability, one column per class. Default: none."),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Folder for each picture with its answer, and a sheet of all; none if not given."),
+        typer.Option(help="Write each picture with its answer, and a sheet of all, into this folder. Default: none."),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
-    """Say what is in pictures."""
+    """Classify pictures, videos or camera frames."""
     from qcn.predict import draw, records
     from qcn.predict.open import open_model
     from qcn.predict.sources import count, pictures
@@ -65,7 +65,7 @@ def predict(
         for row, pixels in records.answered(answering, pictures(sources, frames), batch):
             rows.append(row)
             rate = len(rows) / (time.perf_counter() - began)
-            done = f"{len(rows):,} pictures, {rate:,.0f}/s, by {answering.backend}"
+            done = f"{counted(len(rows), 'picture')}, {rate:,.0f}/s, by {answering.backend}"
             doing(done, len(rows) if total else None, of=total or 1)
             if row.answer is None or pixels is None:
                 unreadable.append(row)
@@ -91,8 +91,11 @@ def predict(
         records.write_csv(csv, rows, answering.classes)
         say(csv)
     read = len(rows) - len(unreadable)
-    print(f"{read:,} pictures in {seconds:.2f} s ({read / seconds:,.0f}/s), reading included, by {answering.backend}")
+    print(
+        f"{counted(read, 'picture')} in {seconds:.2f} s ({read / seconds:,.0f}/s), including reading, by "
+        f"{answering.backend}"
+    )
     for row in unreadable:
         typer.echo(row.error, err=True)
     if unreadable:
-        raise CheckFailed(f"{len(unreadable):,} of {len(rows):,} pictures could not be read")
+        raise CheckFailed(f"{len(unreadable):,} of {counted(len(rows), 'picture')} could not be read")

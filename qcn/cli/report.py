@@ -11,25 +11,27 @@ from qcn.cli.options import MaxRegression
 from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
 
-app = typer.Typer(help="Put reports of `qcn verify-parity` together.", no_args_is_help=True)
+app = typer.Typer(help="Combine reports of `qcn verify-parity`.", no_args_is_help=True)
 
 
 @app.command()
 def merge(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="What `qcn verify-parity --report` wrote on each device; a folder has its device's name."),
+        typer.Argument(help="Folders written by `qcn verify-parity --report`, one per device, named after the device."),
     ],
-    out: Annotated[Path, typer.Option(help="Page to write, and beside it a JSON file of the same name.")] = Path(
+    out: Annotated[Path, typer.Option(help="Page to write; a JSON file of the same name is written beside it.")] = Path(
         "fleet.html"
     ),
     baseline: Annotated[
         Path | None,
-        typer.Option(help="Folder with the earlier folder of each device, to be no worse than; none if not given."),
+        typer.Option(
+            help="Folder with the earlier report folder of each device: fail if a device got worse. Default: none."
+        ),
     ] = None,
     max_regression: MaxRegression = 0.1,
 ) -> None:
-    """Make one page of the reports of many devices: verdicts, accuracy, latency, energy, what drifted."""
+    """Combine the reports of many devices into one page: verdicts, accuracy, latency, energy, drift."""
     from qcn.verify.parity.results import COLOURS, WORDS
     from qcn.verify.report import merge as merging
 

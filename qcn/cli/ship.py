@@ -12,56 +12,64 @@ from qcn.progress import shown
 
 
 def ship_check(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
     min_accuracy: Annotated[
         str | None,
         typer.Option(
-            help="Right answers on each test split: 0.94 or 94%, by the 95 % interval; no limit if not given."
+            help="Smallest accuracy on each test split, 0.94 or 94%, judged by its 95 % interval. Default: no limit."
         ),
     ] = None,
     max_latency: Annotated[
         str | None,
-        typer.Option(help="Time of one image at a percentile: 5ms@p99, 800us@p50 (p90, p95); no limit if not given."),
+        typer.Option(
+            help="Largest time per image at a percentile: 5ms@p99, 800us@p50 (also p90, p95). Default: no limit."
+        ),
     ] = None,
     max_memory: Annotated[
         str | None,
-        typer.Option(help="Memory to load and answer once, host and GPU together: 200MiB, 1GB; none if not given."),
+        typer.Option(
+            help="Most memory to load and answer once, host and GPU together: 200MiB, 1GB. Default: no limit."
+        ),
     ] = None,
     max_energy: Annotated[
-        str | None, typer.Option(help="Energy of one image: 30mJ, 0.1J; no limit if not given.")
+        str | None, typer.Option(help="Most energy per image: 30mJ, 0.1J. Default: no limit.")
     ] = None,
     max_calibration_error: Annotated[
         str | None,
-        typer.Option(help="Distance of probabilities from how often they are right: 0.05 or 5%; none if not given."),
+        typer.Option(help="Largest expected calibration error: 0.05 or 5%. Default: no limit."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Test images: a data set or a folder of pictures; that of its training if not given."),
+        typer.Option(help="Test images: a data set or a folder of pictures. Default: the data set it was trained on."),
     ] = None,
     split: Annotated[
-        str | None, typer.Option(help="One split of them, such as novel; all test splits if not given.")
+        str | None, typer.Option(help="One split of them, such as novel. Default: all test splits.")
     ] = None,
     data_dir: DataDir = DATA,
     backend: Annotated[
         str,
-        typer.Option(help="What will ship, as `qcn verify-parity --backends` names it; auto: what `qcn.load` takes."),
+        typer.Option(
+            help="Backend that will ship, one of `qcn verify-parity --backends`; auto is what `qcn.load` takes."
+        ),
     ] = "auto",
     file: Annotated[
         str | None,
-        typer.Option(help="The bundle's file that will ship, where the backend runs several; its first if not given."),
+        typer.Option(help="File of the bundle that will ship, if the backend can run several. Default: its first."),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="The machine it will run on: this, jetson-orin, jetson-thor, or a GPU as sm89.")
+        str, typer.Option(help="Machine it will run on: this, jetson-orin, jetson-thor, or a GPU such as sm89.")
     ] = "this",
-    duration: Annotated[float, typer.Option(help="Seconds to time it for, at least.")] = 3.0,
-    report: Annotated[Path | None, typer.Option(help="Folder to write the report to; none if not given.")] = None,
-    json: Annotated[Path | None, typer.Option(help="JSON file to write; none if not given.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="JUnit XML file to write, for CI; none if not given.")] = None,
+    duration: Annotated[float, typer.Option(help="Seconds to measure its speed, at least.")] = 3.0,
+    report: Annotated[Path | None, typer.Option(help="Write a report into this folder. Default: none.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the results to this JUnit XML file, for CI. Default: none.")
+    ] = None,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
     public_key: PublicKey = None,
 ) -> None:
-    """Say whether a bundle may be shipped: accuracy, parity, latency, memory and energy against limits."""
+    """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
     from qcn.export.bundle import Bundle
     from qcn.files import write_text
     from qcn.verify import json_files

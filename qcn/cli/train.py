@@ -23,13 +23,13 @@ def train(
         str | None,
         typer.Option(
             autocompletion=complete.or_folder(complete.datasets),
-            help="Data set by name (see `qcn datasets list`), or a folder of pictures; that of --resume if not given.",
+            help="Data set (see `qcn datasets list`) or folder of pictures. Default: that of --resume.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            autocompletion=complete.one_of(complete.models), help=f"{', '.join(complete.models())}; qcn if not given."
+            autocompletion=complete.one_of(complete.models), help=f"{', '.join(complete.models())}. Default: qcn."
         ),
     ] = None,
     size: Size = None,
@@ -37,72 +37,70 @@ def train(
     channels: Channels = None,
     data_dir: DataDir = DATA,
     preset: Annotated[
-        str | None, typer.Option(help="Where the settings below start from: best (if not given) or paper.")
+        str | None, typer.Option(help="Preset that the settings below start from: best or paper. Default: best.")
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(help="Passes over the training images; 16 if not given, paper: 300; more where images are few."),
+        typer.Option(help="Passes over the training images. Default: 16 (paper: 300); more if there are few images."),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Images per step, over all processes; 128 if not given, paper: 64; fewer where images are few."
+            help="Images per step, over all processes. Default: 128 (paper: 64); fewer if there are few images."
         ),
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Largest learning rate; 0.01 if not given, paper: 0.003.")] = None,
-    loss: Annotated[str | None, typer.Option(help="ce (if not given) or spread (if not given, paper).")] = None,
+    lr: Annotated[float | None, typer.Option(help="Largest learning rate. Default: 0.01 (paper: 0.003).")] = None,
+    loss: Annotated[str | None, typer.Option(help="ce (cross-entropy) or spread. Default: ce (paper: spread).")] = None,
     device: Device = "auto",
     precision: Annotated[
-        str | None, typer.Option(help="fp32 (if not given) or bf16 (convolutions; routing stays fp32).")
+        str | None, typer.Option(help="fp32 or bf16 (convolutions only; routing stays fp32). Default: fp32.")
     ] = None,
     compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile; not used if not given.")
+        bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile. Default: no.")
     ] = None,
-    kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} auto if not given.")] = None,
+    kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} Default: auto.")] = None,
     augment: Annotated[
         str | None,
         typer.Option(
-            help="Variations of training images: none, light, turned, cutout or strong; the data set's if not given."
+            help="Augmentation of training images: none, light, turned, cutout or strong. Default: the data set's."
         ),
     ] = None,
     label_smoothing: Annotated[
-        float | None, typer.Option(help="Share of a label that is spread over all classes; 0 if not given.")
+        float | None, typer.Option(help="Share of a label that is spread over all classes. Default: 0.")
     ] = None,
-    weight_decay: Annotated[
-        float | None, typer.Option(help="How fast weights shrink, times the learning rate; 0.0001 if not given.")
-    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. Default: 0.0001.")] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Iterations of routing; those of the network if not given, qcn: 2.")
+        int | None, typer.Option(help="Iterations of routing. Default: the network's own; 2 for qcn.")
     ] = None,
     teachers: Annotated[
         list[str] | None,
         typer.Option(
             "--teacher",
             autocompletion=complete.or_folder(complete.shipped),
-            help="Learn the answers of this run too (distillation); of several by their mean. None if not given.",
+            help="Also learn from the answers of this run (distillation). If repeated, from their mean. Default: none.",
         ),
     ] = None,
     init: Annotated[
         str | None,
         typer.Option(
             autocompletion=complete.or_folder(complete.shipped),
-            help="Start from the weights of this run, or of a network that ships; at random if not given.",
+            help="Start from the weights of this run or shipped network. Default: random weights.",
         ),
     ] = None,
     quantise: Annotated[
         Path | None,
         typer.Option(
-            help="Round as the int8 layers of this calibrated bundle do, to learn to bear it; not if not given."
+            help="Train with the int8 rounding of this calibrated bundle, to win back accuracy. Default: none."
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run; 0 if not given.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run. Default: 0.")] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Continue the run in this folder with its settings (--epochs may lengthen it); a new run if not given."
+            help="Continue the run in this folder with its settings (--epochs may extend it). Default: a new run."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write; runs/train/DATASET-MODEL if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write. Default: runs/train/DATASET-MODEL.")] = None,
 ) -> None:
     """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
     chosen = {
@@ -133,7 +131,7 @@ def train(
     if not resume and not dataset:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
     if quantise and not init:
-        raise UsageError("--quantise goes on from the network that was calibrated: name it with --init")
+        raise UsageError("--quantise needs the network that was calibrated: name it with --init")
 
     with shown():
         doing("loading torch")
@@ -179,5 +177,5 @@ def _quantised(plan: Path, init: str) -> "Quantised":
     program = Bundle.open(plan).program()
     if program.precision != "int8":
         make = command_line("qcn", "calibrate", init, "--out", plan)
-        raise UsageError(f"{plan} has nothing in int8: `{make}` makes such a bundle")
+        raise UsageError(f"{plan} has no int8 layers: `{make}` makes a bundle that has")
     return Quantised(str(plan), layer_scales(load_network(place(init))[0], program))

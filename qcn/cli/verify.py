@@ -23,7 +23,7 @@ from qcn.progress import doing, shown
 
 
 def verify_parity(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
     backends: Backends = None,
     data: Annotated[
         str,
@@ -33,38 +33,38 @@ def verify_parity(
         ),
     ] = "golden",
     samples: Annotated[
-        int | None, typer.Option(help="How many images of a data set, folder or table; 64 if not given.")
+        int | None, typer.Option(help="Number of images to take from a data set, folder or table. Default: 64.")
     ] = None,
     data_dir: DataDir = DATA,
     atol: Annotated[
         list[str] | None,
-        typer.Option(help="Absolute tolerance: 1e-4, or activation:1e-4; if not given that of the bundle."),
+        typer.Option(help="Absolute tolerance: 1e-4, or activation:1e-4 for one output. Default: the bundle's."),
     ] = None,
     rtol: Annotated[
         list[str] | None,
-        typer.Option(help="Likewise, relative to the output's largest value; added to --atol; 0 if not given."),
+        typer.Option(help="Tolerance relative to the output's largest value, added to --atol. Default: 0."),
     ] = None,
     run: Annotated[
         str | None,
         typer.Option(
-            help="The training run to hold the bundle and its golden answers against, by torch; none if not given."
+            help="Compare the bundle and its golden answers with this training run; needs torch. Default: none."
         ),
     ] = None,
     bisect: Annotated[
         bool,
         typer.Option(
-            "--bisect", show_default="off", help="Compare every layer and iteration, also where the answers are right."
+            "--bisect", show_default="off", help="Compare every layer and iteration, even if the answers are right."
         ),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Folder to write the report to; implies --bisect; none if not given.")
+        Path | None, typer.Option(help="Write a report into this folder; implies --bisect. Default: none.")
     ] = None,
     benchmark: Annotated[
         Path | None,
-        typer.Option(help="What `qcn benchmark --json` wrote, to be shown in the report too; nothing if not given."),
+        typer.Option(help="File from `qcn benchmark --json`, to show in the report. Default: none."),
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="An earlier report.json, to be no worse than; none if not given.")
+        Path | None, typer.Option(help="An earlier report.json: fail if anything got worse. Default: none.")
     ] = None,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
@@ -127,27 +127,25 @@ def verify_parity(
 
 
 def benchmark(
-    bundle: Annotated[Path, typer.Argument(help="A bundle that `qcn export` wrote.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
     backends: Backends = None,
-    batch: Annotated[
-        list[int] | None, typer.Option(help="Images at once; 1 if not given; may be given several times.")
-    ] = None,
-    warmup: Annotated[float, typer.Option(help="Milliseconds before measuring.")] = 200.0,
-    duration: Annotated[float, typer.Option(help="Seconds to measure each for, at least.")] = 3.0,
-    iterations: Annotated[int, typer.Option(help="Runs of each, at least.")] = 10,
+    batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated. Default: 1.")] = None,
+    warmup: Annotated[float, typer.Option(help="Milliseconds of warm-up before measuring.")] = 200.0,
+    duration: Annotated[float, typer.Option(help="Seconds to measure each backend, at least.")] = 3.0,
+    iterations: Annotated[int, typer.Option(help="Runs of each backend, at least.")] = 10,
     fps: Annotated[
-        float | None, typer.Option(help="Runs per second, paced as by a camera; back to back if not given.")
+        float | None, typer.Option(help="Runs per second, paced like a camera. Default: back to back.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="File to write; none if not given.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
     baseline: Annotated[
-        Path | None, typer.Option(help="JSON of an earlier benchmark to compare with; none if not given.")
+        Path | None, typer.Option(help="Compare with this JSON file of an earlier benchmark. Default: none.")
     ] = None,
     max_regression: MaxRegression = 0.1,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
     public_key: PublicKey = None,
 ) -> None:
-    """Time each backend of a bundle, in turn, with trtexec's definitions."""
+    """Time each backend of a bundle, by trtexec's definitions."""
     from qcn.export.bundle import Bundle
     from qcn.verify import json_files
     from qcn.verify.speed import latency, nvml, results
@@ -165,8 +163,11 @@ def benchmark(
             show(results.table(found, size))
     if measured:
         pace = f"at {fps:g} per second" if fps else "back to back"
-        print(f"milliseconds, transfers to and from a GPU included but in `compute`, {pace}; open, first and MiB each")
-        print("in a new process: loading the backend and the model, the first answer, the memory that both took")
+        print(
+            f"milliseconds, including transfers to and from a GPU (except `compute`), {pace}; open, first and "
+            f"MiB were measured"
+        )
+        print("in a new process: loading the backend and the model, the first answer, and the memory for both")
     if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
         say(f"mJ per inference: {energy}, idle power included")
     if why := nvml.obstacle():

@@ -30,12 +30,14 @@ def find(name: str, stored: Stored = AS_IT_IS) -> Dataset:
     """The data set of this name, or of the folder or table of pictures at this path, kept as `stored` says."""
     if name in DATASETS:
         if stored != AS_IT_IS:
-            raise UsageError(f"--size, --fit and --channels are for folders of pictures; {name} has images of its own")
+            raise UsageError(
+                f"--size, --fit and --channels are for folders of pictures; {name} is a data set with its own images"
+            )
         return DATASETS[name]
     if folder.is_source(name):
         return folder.find(Path(name), stored)
     if "/" in name or "." in name:
-        raise UsageError(f"there is no folder or table of pictures '{name}', and no data set of that name")
+        raise UsageError(f"there is no folder, table of pictures or data set named '{name}'")
     raise unknown_name("data set or folder", name, DATASETS)
 
 

@@ -39,7 +39,7 @@ def read_bytes(path: Path) -> Bytes:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     if data[:256].tobytes().lstrip().lower().startswith((b"<!doctype", b"<html")):
-        raise UsageError(f"{path}: is a web page, not data: the server sent it instead of the file")
+        raise UsageError(f"{path}: is a web page, not data: the server sent a page instead of the file")
     return data
 
 
@@ -65,7 +65,7 @@ def body(path: Path, data: Bytes, offset: int, shape: tuple[int, ...], dtype: DT
     if len(data) != promised:
         what = "truncated" if len(data) < promised else "too long"
         dims = "×".join(map(str, shape))
-        raise UsageError(f"{path}: {what}: {len(data):,} bytes, but its header promises {dims}, {promised:,} bytes")
+        raise UsageError(f"{path}: {what}: {len(data):,} bytes, but by its header it has {dims}, {promised:,} bytes")
     return data[offset:].view(dtype).reshape(shape)
 
 

@@ -28,6 +28,7 @@ from qcn.data.splits import deal
 from qcn.errors import MissingError, UsageError
 from qcn.files import folder_aside
 from qcn.progress import doing, shown
+from qcn.text import counted
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -119,7 +120,7 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     kind = "grey" if stored.channels == 1 else "colour"
     said = [f"{found.name}: {len(index.labels):,} pictures as {stored.size}×{stored.size} {kind} (--fit {stored.fit})"]
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, index.counts, strict=True))
-    made = f"; {' and '.join(index.dealt)} dealt out by us" if index.dealt else ""
+    made = f"; {' and '.join(index.dealt)} chosen by qcn" if index.dealt else ""
     said.append(f"{counts}{made}")
     ends = np.cumsum((0, *index.counts))
     for split, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
@@ -127,14 +128,15 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
             said.append(f"there are no {split} pictures of {', '.join(lacking)}")
     if found.ignored:
         endings = ", ".join(f"{count:,} {ending}" for ending, count in found.ignored.items())
-        said.append(f"{sum(found.ignored.values()):,} files are no pictures by their names: {endings}")
+        said.append(f"ignored {counted(sum(found.ignored.values()), 'file')} without a picture's extension: {endings}")
     if index.skipped:
         file, why = next(iter(index.skipped.items()))
-        said.append(f"{len(index.skipped):,} files could not be read and were left out, such as {file}: {why}")
+        said.append(f"left out {counted(len(index.skipped), 'unreadable file')}, such as {file}: {why}")
     if across := crossing(index):
         one, other = (index.files[place] for place in across[0])
         said.append(
-            f"{len(across):,} near duplicates are in two splits, which makes errors look small, such as {one}, {other}"
+            f"found {counted(len(across), 'pair')} of near duplicates across splits, which makes errors look "
+            f"too small, such as {one}, {other}"
         )
     return tuple(said)
 

@@ -35,7 +35,7 @@ def read(folder: Path) -> ImageSet:
     numbers = [(item, view) for item in range(OBJECTS) for view in range(VIEWS)]
     paths = [place / f"obj{item + 1}__{view}.png" for item, view in numbers]
     if missing := [path for path in paths if not path.is_file()]:
-        raise MissingError(f"{len(missing):,} of {len(paths):,} files are not there, such as {missing[0]}. {BY_HAND}")
+        raise MissingError(f"{len(missing):,} of {len(paths):,} files are missing, such as {missing[0]}. {BY_HAND}")
     objects, views = np.array(numbers).T
     same = np.zeros(len(paths), np.int64)  # one camera, one light
     return ImageSet(
@@ -49,7 +49,7 @@ def _photograph(path: Path) -> np.ndarray:
         height, width, channels = pixels.shape
         raise UsageError(
             f"{path}: {width}×{height} pixels in {channels} channels, not {FILE_SIDE}×{FILE_SIDE} grey ones; "
-            "the photographs of COIL-20 that are not processed have another size: take coil-20-proc"
+            f"the unprocessed photographs of COIL-20 have another size: use coil-20-proc"
         )
     return fit(pixels, (1, SIDE, SIDE), "stretch")
 

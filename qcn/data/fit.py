@@ -38,7 +38,7 @@ def need_pillow() -> None:
     try:
         import PIL.Image  # noqa: F401
     except ImportError as error:
-        raise MissingError("Pillow is not installed, which reads pictures: pip install pillow") from error
+        raise MissingError("reading pictures needs Pillow, which is not installed: pip install pillow") from error
 
 
 def read_picture(path: Path) -> Pixels:
@@ -52,7 +52,7 @@ def read_picture(path: Path) -> Pixels:
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}") from None
     except UnidentifiedImageError:
-        raise UsageError(f"{path} is not a picture that Pillow knows") from None
+        raise UsageError(f"{path} is not a picture that Pillow can read") from None
     # Pillow's decoders raise whatever a damaged file leads them to.
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError) as error:
         why = getattr(error, "strerror", None) or error  # Pillow's errors have none
@@ -96,7 +96,7 @@ def _decoded(image: "Image") -> Pixels:
     if image.mode.startswith("I"):  # 16 bit; "I" has room for 32, which no camera gives
         wide = np.asarray(image).astype(np.int64)
         if wide.min() < 0 or wide.max() > 65535:
-            raise ValueError("values beyond 16 bit are not those of a picture")
+            raise ValueError("a picture has values of at most 16 bits")
         return ((wide + 128) // 257).astype(np.uint8)[..., None]
     if image.mode == "F":
         raise ValueError("floating-point values have no range that is white")
@@ -122,7 +122,7 @@ def _channels(pixels: Pixels, wanted: int) -> Pixels:
         return ((grey + 32768) >> 16).astype(np.uint8)[..., None]
     kinds = {1: "grey", 2: "stereo", 3: "colour", 4: "colour with transparency"}
     have, need = (kinds.get(count, f"of {count} channels") for count in (found, wanted))
-    raise UsageError(f"the picture is {have}, and the network takes {need} ones: there is no way from one to the other")
+    raise UsageError(f"the picture is {have}, but the network takes {need} ones, and one cannot be made from the other")
 
 
 def _cropped(pixels: Pixels, height: int, width: int) -> Pixels:

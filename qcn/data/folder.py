@@ -66,8 +66,8 @@ def listing(source: Path) -> Listing:
     found = _table(source) if source.is_file() else _folders(source)
     if len(found.classes) < 2:
         raise UsageError(
-            f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, and at least 2 are needed: "
-            "a subfolder of pictures for each"
+            f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, but at least 2 are "
+            f"needed: one subfolder of pictures per class"
         )
     cache.refuse_few(found)
     return found
@@ -82,7 +82,7 @@ def choose(found: Listing, asked: Stored) -> Stored:
     if size is None or channels is None:
         seen = [facts for picture in _sample(found.pictures, SAMPLED) if (facts := _glance(picture.path))]
         if not seen:
-            raise UsageError(f"{found.source}: none of the pictures that were tried can be read")
+            raise UsageError(f"{found.source}: none of the pictures can be read")
         sides = {side for width, height, _ in seen for side in (width, height)}
         usual = int(np.median([min(width, height) for width, height, _ in seen]))
         keep = len(sides) == 1 and 20 <= usual <= 96
@@ -135,7 +135,7 @@ def _table(source: Path) -> Listing:
         place = Picture(source.parent / path, classes.index(label), NAMES[split.lower()] if split else None)
         pictures.append(place)
     if any(one.split for one in pictures) and not all(one.split for one in pictures):
-        raise UsageError(f"{source}: some lines have a split, and some have none")
+        raise UsageError(f"{source}: some lines have a split and some do not")
     return Listing(source, classes, tuple(pictures))
 
 
@@ -162,7 +162,7 @@ def _row(source: Path, number: int, row: dict[str, Any]) -> tuple[int, str, str,
     if isinstance(label, int):
         label = str(label)
     if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
-        raise UsageError(f"{source}, line {number}: a path and a label are needed, in columns of these names")
+        raise UsageError(f"{source}, line {number}: columns named path and label are needed")
     return number, path, label, split if isinstance(split, str) else ""
 
 

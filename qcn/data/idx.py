@@ -17,7 +17,7 @@ def read_idx(path: Path, ndim: int) -> Bytes:
     expected = UNSIGNED_BYTE << 8 | ndim
     if magic != expected:
         raise UsageError(
-            f"{path}: no idx file of bytes with {ndim} dimensions: magic number 0x{magic:08X}, not 0x{expected:08X}"
+            f"{path}: not an idx file of bytes with {ndim} dimensions: magic number 0x{magic:08X}, not 0x{expected:08X}"
         )
     shape = header(path, data, 4, ndim, ">u4")
     return body(path, data, 4 + 4 * ndim, shape, np.uint8).astype(np.uint8, copy=False)

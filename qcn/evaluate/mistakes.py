@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from qcn.data.imageset import ImageSet
 from qcn.evaluate.rates import Answers
 from qcn.predict.draw import BAR, FAINT, INK, PAPER, scaled, shortened
-from qcn.text import readable
+from qcn.text import counted, readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -57,7 +57,7 @@ def sheet(mistakes: list[Mistake], total: int, title: str) -> "Image":
     large, small = ImageFont.load_default(20), ImageFont.load_default(13)
     draw.text((MARGIN, 10), shortened(draw, readable(title), large, width - 2 * MARGIN), INK, large)
     which = "all of them" if len(mistakes) == total else f"the {len(mistakes)} that it was most certain of"
-    said = f"{total:,} wrong {'answer' if total == 1 else 'answers'}, {which}: true class, then the answer"
+    said = f"{counted(total, 'wrong answer')}, {which}: true class, then the answer"
     draw.text((MARGIN, 35), shortened(draw, said, small, width - 2 * MARGIN), FAINT, small)
     for place, mistake in enumerate(mistakes):
         row, column = divmod(place, COLUMNS)

@@ -74,9 +74,9 @@ class Network(ABC):
         trained, sha256 = self.trained_on
         if splits.dealt and name == trained and splits.train.sha256 != sha256:
             raise UsageError(
-                f"the pictures of '{name}' are not those that the network was trained on, and were dealt into splits "
-                "anew: it may know those of the test split. Train again, or name a folder of new pictures, under "
-                f"another name, with {self.data_option}"
+                f"the pictures of '{name}' have changed since training, and so have its splits: the test split "
+                f"may contain pictures that the network was trained on. Train again, or name another folder of "
+                f"new pictures with {self.data_option}"
             )
 
     def _other(self, name: str) -> Dataset:
@@ -84,7 +84,7 @@ class Network(ABC):
             return find(name)
         channels, height, _ = self.image
         if channels == 2:
-            raise UsageError(f"the network takes stereo pairs, which are not in a folder of pictures such as {name}")
+            raise UsageError(f"the network takes stereo pairs, but {name} is a folder of single pictures")
         return find(name, Stored(height, self.preprocessing.fit, channels))
 
 
@@ -102,12 +102,14 @@ def open_network(
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:
             raise UsageError(
-                f"{folder} is a training run, which torch runs: leave out --backend and --public-key, "
-                f"or make a bundle of it with `{command_line('qcn', 'export', folder)}`"
+                f"{folder} is a training run, which runs in torch: leave out --backend and --public-key, or "
+                f"export it with `{command_line('qcn', 'export', folder)}`"
             )
         return RunNetwork(folder, which, device, kernels)
     if (which, device, kernels) != ("best", "auto", "auto"):
-        raise UsageError(f"--checkpoint, --device and --kernels are for training runs; {folder} is a bundle: --backend")
+        raise UsageError(
+            f"--checkpoint, --device and --kernels are for training runs; {folder} is a bundle: use --backend"
+        )
     return BundleNetwork(folder, backend, public_key)
 
 
@@ -167,7 +169,7 @@ class _OfBundle(Network):
     def own_dataset(self) -> Dataset:
         if self._source.data not in DATASETS:
             raise UsageError(
-                f"{self._folder} was trained on '{self._source.data}', which is not a data set of the product: "
+                f"{self._folder} was trained on '{self._source.data}', which is not one of qcn's data sets: "
                 f"name a folder of pictures with {self.data_option}"
             )
         return find(self._source.data)

@@ -20,7 +20,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         if np.isnan(self.activation).any():
-            raise CheckFailed("the network gives NaN as an activation: it has no answer")
+            raise CheckFailed("the network returned NaN, not an answer")
 
     @property
     def predicted(self) -> NDArray[np.int64]:

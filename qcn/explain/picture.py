@@ -51,7 +51,9 @@ def from_file(path: Path, source: Source) -> Picture:
 def from_golden(number: int, source: Source) -> Picture:
     """The `number`-th of the bundle's golden images, from 1."""
     if source.bundle is None:
-        raise UsageError("--golden is for a bundle: a training run has no golden images; name a picture")
+        raise UsageError(
+            "--golden is for bundles, but this is a training run, which has no golden images; name a picture"
+        )
     golden = source.bundle.golden()
     if not 1 <= number <= len(golden.rows):
         raise UsageError(f"--golden must be from 1 to {len(golden.rows)}, not {number}")

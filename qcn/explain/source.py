@@ -51,8 +51,8 @@ def check_capsules(folder: Path, program: Program) -> None:
     routes = program.routes
     if not routes:
         raise UsageError(
-            f"{folder} is a network without capsules: it has no poses, votes or routing that could be shown. "
-            "Capsule networks are qcn, qcn-unbranched and qcn-tiny"
+            f"{folder} has no capsules, so there are no poses, votes or routing to show. Capsule networks are "
+            f"qcn, qcn-unbranched and qcn-tiny"
         )
     for before, after in pairwise(routes):
         if (after.pose, after.activation) != (f"{before.name}.pose", f"{before.name}.activation"):

@@ -22,8 +22,8 @@ def open_model(name: str, backend: str, public_key: Path | None = None) -> Model
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:
             raise UsageError(
-                f"{folder} is a training run, which torch runs: "
-                f"`{command_line('qcn', 'export', folder)}` makes a bundle of it"
+                f"{folder} is a training run, which runs in torch: export it to a bundle with "
+                f"`{command_line('qcn', 'export', folder)}`"
             )
         return _of_run(folder)
     return load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load

@@ -91,7 +91,7 @@ def _frames(source: str, most: int | None) -> Iterator[Found]:
     elif shutil.which("ffmpeg"):
         taken = _by_ffmpeg(source)
     else:
-        raise MissingError(f"nothing here reads the frames of {source}: {GET_VIDEO}")
+        raise MissingError(f"no installed program can read the frames of {source}: {GET_VIDEO}")
     number = 0
     for number, pixels in enumerate(itertools.islice(taken, most), 1):
         yield Found(f"{source}#{number - 1}", pixels)

@@ -54,7 +54,7 @@ class RunnerEngine(Engine):
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None
         if artefact.batch and artefact.batch.min > 1:
-            raise UsageError(f"{artefact.file} takes {artefact.batch} images at once; export it with --batch 1:8:64")
+            raise UsageError(f"{artefact.file} takes batches of {artefact.batch}; export it with --batch 1:8:64")
         self._runner = create(backend, bundle.path(artefact), threads=threads or None)
         self._runner.open()
         self.name = self._runner.name
@@ -76,15 +76,18 @@ class RunnerEngine(Engine):
         golden, allowed = bundle.golden(), self._artefact.tolerance or {}
         rows = golden.with_image
         if not np.array_equal(preprocess(golden.image[rows], bundle.manifest.preprocessing), golden.input[rows]):
-            raise CheckFailed(f"{bundle.folder}: the golden images do not become what the network saw in training")
+            raise CheckFailed(
+                f"{bundle.folder}: pre-processing the golden images does not give what the network saw in training"
+            )
         found = dict(zip(("activation", "pose"), self._infer(golden.input[:TESTED]), strict=True))
         for name, limit in allowed.items():
             answer = found[name]
             if answer is None:
-                raise CheckFailed(f"{bundle.folder}: {self.name} gives no {name}")
+                raise CheckFailed(f"{bundle.folder}: {self.name} returns no {name}")
             error = float(np.abs(answer - getattr(golden.reference, name)[:TESTED]).max())
             if not error <= limit:
                 raise CheckFailed(
-                    f"{bundle.folder}: {self.name} answers the golden images wrongly: {name} is off by {error:.2g}, "
-                    f"and {limit:.2g} is allowed; see `{command_line('qcn', 'verify-parity', bundle.folder)}`"
+                    f"{bundle.folder}: {self.name} answers the golden images wrongly: {name} is off by "
+                    f"{error:.2g}, but only {limit:.2g} is allowed; see "
+                    f"`{command_line('qcn', 'verify-parity', bundle.folder)}`"
                 )

@@ -102,7 +102,7 @@ class Model:
         for row, active in enumerate(activation):
             best = int(active.argmax())  # the first NaN, where there is one
             if math.isnan(active[best]):
-                raise UsageError(f"{self.backend} gives NaN as an activation: the network has no answer")
+                raise UsageError(f"{self.backend} returned NaN, not an answer")
             turned = None if pose is None else pose[row]
             yield Answer(self.classes[best], active, turned, self.classes, self._temperature)
 
@@ -141,12 +141,12 @@ def load(
         try:
             return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", threads))
         except MissingError as other:
-            raise MissingError(f"nothing here runs {bundle}: {error}; {other}") from other
+            raise MissingError(f"no backend on this machine runs {bundle}: {error}; {other}") from other
 
 
 def _pixels(picture: Picture) -> NDArray[np.uint8]:
     if isinstance(picture, (str, os.PathLike)):
         return read_picture(Path(picture))
     if not isinstance(picture, np.ndarray):
-        raise UsageError(f"a picture is a file's name or an array, not {type(picture).__name__}")
+        raise UsageError(f"a picture is a file name or an array, not {type(picture).__name__}")
     return picture

@@ -13,7 +13,7 @@ from qcn.distributed import barrier, first_process, process_group, rank, world_s
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in
 from qcn.names import MANIFEST, RUN
-from qcn.text import command_line
+from qcn.text import command_line, counted
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
 from qcn.train.settings import Settings, for_images
@@ -34,11 +34,11 @@ def train(
     `given` are changed where there are few images (`for_images`).
     """
     if (out / MANIFEST).exists():
-        raise UsageError(f"{out} is a bundle, and a run has a folder of its own: choose another --out")
+        raise UsageError(f"{out} is a bundle, and a run needs its own folder: choose another --out")
     with _alone_in(out):
         if (out / RUN).exists():
             raise UsageError(
-                f"{out} holds a run already: continue it with "
+                f"{out} already holds a run: continue it with "
                 f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
             )
         if settings.model not in MODELS:
@@ -74,7 +74,9 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
 
 def _lengthened(run: Run, out: Path, epochs: int) -> Run:
     if epochs <= run.progress.epoch:
-        raise UsageError(f"{out} has {run.progress.epoch} epochs behind it: --epochs must be more, not {epochs}")
+        raise UsageError(
+            f"{out} has already run {counted(run.progress.epoch, 'epoch')}: --epochs must be more, not {epochs}"
+        )
     return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None)
 
 

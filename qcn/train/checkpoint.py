@@ -50,7 +50,7 @@ def clean(folder: Path, run: Run) -> None:
 def load_tensors(folder: Path, file: TensorFile | None) -> dict[str, Tensor]:
     """The tensors of a file that run.json names; a missing or altered one is refused."""
     if file is None:
-        raise UsageError(f"{folder} has no such checkpoint yet")
+        raise UsageError(f"{folder} has no checkpoint yet")
     path = folder / file.file
     if not path.is_file():
         raise UsageError(f"{path} is missing, though run.json names it")
@@ -86,7 +86,7 @@ def restore(network: nn.Module, tensors: dict[str, Tensor], folder: Path) -> Non
     own = network.state_dict()
     if own.keys() != tensors.keys():
         name = sorted(own.keys() ^ tensors.keys())[0]
-        raise UsageError(f"the weights in {folder} are of another network: '{name}' is in one and not in the other")
+        raise UsageError(f"the weights in {folder} belong to another network: '{name}' is only in one of the two")
     for name, tensor in own.items():
         if tensor.shape != tensors[name].shape:
             raise UsageError(f"the weights in {folder} do not fit: '{name}' is {list(tensors[name].shape)}")

@@ -16,7 +16,7 @@ from qcn import progress
 from qcn.distributed import rank
 from qcn.files import write_text
 from qcn.model import routed_by
-from qcn.text import command_line
+from qcn.text import command_line, counted
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
 from qcn.zoo import parameter_count
@@ -54,7 +54,7 @@ class Logbook:
 
     def begin(self, network: nn.Module, device: torch.device, remarks: Sequence[str]) -> None:
         """At the start: what is trained, by what, and where to."""
-        steps = f"{self.epochs} epochs of {self.steps:,} steps of {self.batch} images"
+        steps = f"{counted(self.epochs, 'epoch')} of {counted(self.steps, 'step')} of {counted(self.batch, 'image')}"
         self.say(f"{self.name}: {parameter_count(network):,} parameters, {steps}")
         self.say(f"device: {_device(device)}")
         if body := routed_by(network):
@@ -79,8 +79,8 @@ class Logbook:
             self.warned = True
             if (left := self._left(step)) > LONG_S:
                 self.say(
-                    f"the whole run takes about {progress.duration(left)} here{rate.rstrip()}; "
-                    "Ctrl-C stops and saves it, and it goes on with: "
+                    f"the whole run takes about {progress.duration(left)} here{rate.rstrip()}; Ctrl-C stops and "
+                    f"saves it, and you can continue it with: "
                     f"{command_line('qcn', 'train', '--resume', self.folder)}"
                 )
         self.events.add_scalar("train/loss", loss, step)
@@ -118,4 +118,4 @@ def _device(device: torch.device) -> str:
     """Its name, as a user knows it."""
     if device.type == "cuda":
         return f"{device}, {torch.cuda.get_device_name(device)}"
-    return f"{device}, {torch.get_num_threads()} threads"
+    return f"{device}, {counted(torch.get_num_threads(), 'thread')}"

@@ -31,7 +31,7 @@ from qcn.distributed import rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import Prediction, choose_kernels
 from qcn.progress import doing
-from qcn.text import command_line
+from qcn.text import command_line, counted
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
@@ -94,7 +94,9 @@ class Training:
             settings = replace(settings, augment=dataset.augment if settings.preset == "best" else "light")
         self.settings, self.splits, self.out, self.device = settings, splits, out, device
         if settings.batch_size % world_size():
-            raise UsageError(f"a batch of {settings.batch_size} cannot be shared evenly by {world_size()} processes")
+            raise UsageError(
+                f"a batch of {settings.batch_size} cannot be divided evenly among {world_size()} processes"
+            )
         self.steps_per_epoch = len(splits.train) // settings.batch_size
         if not self.steps_per_epoch:
             raise UsageError(
@@ -115,7 +117,7 @@ class Training:
             self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)
         if quantised:
             quantise.apply(self.network, quantised.scales)
-            self.remarks += (f"{len(quantised.scales)} layers round to int8 as in {quantised.plan}",)
+            self.remarks += (f"layers that round to int8, as in {quantised.plan}: {len(quantised.scales)}",)
         choose_kernels(self.network, settings.kernels)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
@@ -140,7 +142,7 @@ class Training:
         """Continue where `run` was saved."""
         if run.data.sha256 != self.record.data.sha256:
             raise UsageError(
-                f"the training images of '{self.settings.dataset}' are not those that {self.out} started with"
+                f"the training images of '{self.settings.dataset}' have changed since {self.out} was started"
             )
         tensors = checkpoint.load_tensors(self.out, run.state)
         raw = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")}
@@ -316,7 +318,7 @@ class Training:
         kept = self.record.last
         raise CheckFailed(
             f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "
-            f"the last good checkpoint, after {kept.epoch if kept else 0} epochs, is kept in {self.out}"
+            f"the last good checkpoint, after {counted(kept.epoch if kept else 0, 'epoch')}, is kept in {self.out}"
         )
 
     def finish_epoch(self, seconds: float, steps: int) -> Epoch:
@@ -365,4 +367,4 @@ class Training:
         """End the run, just saved, if a signal asked for it and there is more to do."""
         if self.stop_asked and self.step < self.total_steps:
             again = command_line("qcn", "train", "--resume", self.out)
-            raise Stopped(f"stopped and saved after {self.step} steps; continue with: {again}")
+            raise Stopped(f"stopped and saved after {counted(self.step, 'step')}; continue with: {again}")

@@ -150,8 +150,8 @@ class Run:
         """The data set that it was trained on; of pictures, the folder or table that was named, which must be there."""
         if self.settings.size is not None and not is_source(self.settings.dataset):
             raise MissingError(
-                f"the pictures that it was trained on, '{self.settings.dataset}', are not here: start the command in "
-                "the folder in which it was trained"
+                f"the pictures that it was trained on, '{self.settings.dataset}', were not found: run the "
+                f"command in the folder in which `qcn train` ran"
             )
         return find(self.settings.dataset, self.settings.stored)
 
@@ -204,5 +204,5 @@ def load_run(folder: Path) -> Run:
         )
     run = records.read(Run, record, str(path))
     if len(run.history) != run.progress.epoch:
-        raise UsageError(f"{path}: {run.progress.epoch} epochs are done, but the history has {len(run.history)}")
+        raise UsageError(f"{path}: {run.progress.epoch} epochs are done, but the history lists {len(run.history)}")
     return run

@@ -80,9 +80,9 @@ class Settings:
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
         if self.label_smoothing and self.loss != "ce":
-            raise UsageError(f"label smoothing is for cross-entropy (--loss ce), not for {self.loss}")
+            raise UsageError(f"--label-smoothing works with cross-entropy (--loss ce), not with {self.loss}")
         if self.teachers and self.loss != "ce":
-            raise UsageError(f"a network learns from teachers by cross-entropy (--loss ce), not by {self.loss}")
+            raise UsageError(f"--teacher works with cross-entropy (--loss ce), not with {self.loss}")
         if self.iterations is not None and not 1 <= self.iterations <= MAX_ITERATIONS:
             raise UsageError(f"iterations must be 1 to {MAX_ITERATIONS}, not {self.iterations}")
         for name in ("weight_decay", "seed"):
@@ -94,7 +94,7 @@ class Settings:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
         for name in ("epochs", "batch_size", "seed"):
             if type(getattr(self, name)) is not int:
-                raise UsageError(f"{name} must be a whole number, not {getattr(self, name)!r}")
+                raise UsageError(f"{name} must be an integer, not {getattr(self, name)!r}")
         Stored(self.size, self.fit, self.channels)  # refuses what is wrong
 
     @property

@@ -22,7 +22,7 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     fitting = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
     learnt = {name for name, _ in network.named_parameters()}
     if not learnt & fitting.keys():
-        raise UsageError(f"no weight of {init}, a {run.model.name}, fits this network")
+        raise UsageError(f"none of the weights of {init}, a {run.model.name}, fits this network")
     network.load_state_dict(fitting, strict=False)
     anew = sorted({name.rpartition(".")[0] for name in learnt - fitting.keys()})
     if not anew:
@@ -36,7 +36,7 @@ def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[n
     for name in settings.teachers:
         teacher, run = load_network(place(name))
         if (run.classes, run.preprocessing) != (record.classes, record.preprocessing):
-            raise UsageError(f"{name} cannot teach this network: it has other classes, or sees its images differently")
+            raise UsageError(f"{name} cannot teach this network: it has other classes or other pre-processing")
         teachers.append(teacher.eval().requires_grad_(False).to(device))
         if device.type == "cuda":
             channels_innermost(teacher)

@@ -53,7 +53,7 @@ def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
     if backend == "openvino":
         return _of_openvino(bundle.path(bundle.find(file_of("openvino", program.precision))), program)
     if backend != "onnxruntime":
-        raise UsageError(f"there are receipts of native, onnxruntime and openvino, and not of {backend}")
+        raise UsageError(f"receipts exist for native, onnxruntime and openvino, not for {backend}")
     events = _profile(bundle.path(bundle.find(file_of("onnx", program.precision))), program.input.shape)
     return [_receipt(op, events) for op in program.operations if isinstance(op, Product | Route)]
 
@@ -63,8 +63,8 @@ def require_met(found: Sequence[Receipt]) -> None:
     if fallen := [one for one in found if not one.met]:
         first = fallen[0]
         raise CheckFailed(
-            f"{len(fallen)} of {len(found)} operations do not run in what was asked for: {first.operation} was asked "
-            f"for in {first.asked} and runs in {first.ran}, by {first.by}"
+            f"{len(fallen)} of {len(found)} operations do not run in the requested precision: {first.operation} "
+            f"should run in {first.asked}, but runs in {first.ran} ({first.by})"
         )
 
 

@@ -90,7 +90,7 @@ def test_the_road_stopped_and_gone_on_with(
 
     for options, code, words in (
         ((bundle.folder,), 2, f"{out} exists: remove it, or name another bundle with --out"),
-        ((out, "--out", tmp_path / "again"), 2, "is calibrated already"),
+        ((out, "--out", tmp_path / "again"), 2, "is already calibrated"),
     ):
         ended, said = qcn(
             "calibrate",
@@ -117,7 +117,9 @@ def test_openvino_computes_int8_or_nothing_is_written(
     there = platform.machine() == "x86_64"
     lowered = assignments.apply(program, assignments.lowest(program), calibration)
     if not there:
-        with pytest.raises(CheckFailed, match=r"to calibrate for openvino here: .* in floats on this processor"):
+        with pytest.raises(
+            CheckFailed, match=r"cannot calibrate for openvino here: .* in floating point on this processor"
+        ):
             find_body(bundle, "openvino", lowered)
         monkeypatch.setattr(OpenVinoRunner, "_require_integers", lambda self: None)
     out = tmp_path / "calibrated"
@@ -145,10 +147,10 @@ def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Progra
         (("--method", "kl"), 2, "no method named 'kl'; known: entropy, minmax, mse, percentile"),
         (("--target", "cuda"), 2, "no target named 'cuda'"),
         (("--for", "speed"), 2, "no goal (--for) named 'speed'; known: latency, size"),
-        (("--max-drop", "0"), 2, "--max-drop is in points of accuracy, over 0 and up to 100, not 0"),
-        (("--max-drop", "0.2"), 2, "for --max-drop 0.2 take at least 1,351 images, or allow --max-drop 12.0"),
+        (("--max-drop", "0"), 2, "--max-drop is in percentage points of accuracy, above 0 and up to 100, not 0"),
+        (("--max-drop", "0.2"), 2, "for --max-drop 0.2 use at least 1,351 images, or allow --max-drop 12.0"),
         (("--images", "0"), 2, "--images must be 1 or more, not 0"),
-        (("--data", "nothing/here"), 2, "there is no folder or table of pictures 'nothing/here'"),
+        (("--data", "nothing/here"), 2, "there is no folder, table of pictures or data set named 'nothing/here'"),
         (("--data-dir", "elsewhere"), 3, "get it with: qcn datasets fetch mnist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -224,7 +226,7 @@ def test_what_is_not_faster_is_refused_unless_size_is_asked_for(
     small = searched(program, calibration, slow, goal="size").chosen
     assert small is not None and small.assignment == assignments.lowest(program)
     never = Planted(lambda low: 990, lambda low: 1.0)
-    with pytest.raises(CheckFailed, match="nothing to calibrate for; --for size makes a smaller bundle"):
+    with pytest.raises(CheckFailed, match="calibrating would gain nothing; --for size makes a smaller bundle"):
         searched(program, calibration, never)
     with pytest.raises(CheckFailed, match=r"no assignment keeps the drop within 1 points: .* drops 49.00"):
         searched(program, calibration, Planted(lambda low: 500 if low else 990, lambda low: 0.5 if low else 1.0))

@@ -30,11 +30,11 @@ def found(images: np.ndarray, labels: np.ndarray | None = None, max_drop: float 
 GOOD = smooth(2000)
 NOISE = GENERATOR.integers(0, 256, (1200, 1, 16, 16), np.uint8)
 PLANTED = {
-    "too few": (found(GOOD[:9]), "there are 9 images, and at least 16 are needed"),
-    "one class": (found(GOOD, np.zeros(2000, int)), "all 2,000 are of one class; the network knows 5"),
+    "too few": (found(GOOD[:9]), "at least 16 images are needed, not 9"),
+    "one class": (found(GOOD, np.zeros(2000, int)), "all 2,000 are of one class; the network has 5"),
     "constant": (found(np.concatenate([GOOD[:800], 0 * GOOD[:1200] + 7])), "1,200 of 2,000 are of one colour"),
     "noise": (found(np.concatenate([GOOD[:800], NOISE])), "1,200 of 2,000 are noise"),
-    "the same": (found(np.tile(GOOD[:200], (10, 1, 1, 1))), "2,000 images are 200 different ones"),
+    "the same": (found(np.tile(GOOD[:200], (10, 1, 1, 1))), "only 200 of 2,000 images are different"),
     "test images": (found(GOOD, test=GOOD[:100]), "100 of 2,000 are also in test"),
     "too few for the bound": (found(GOOD[:300]), "300 images cannot show a drop of less than 0.89 points"),
 }
@@ -58,13 +58,13 @@ def test_what_says_less_is_told() -> None:
         "1 of 5 classes have no image",
         "60 of 2,000 images are noise",
         "140 of 2,000 images are of one colour",
-        "2,000 images are 1,861 different ones",
+        "only 1,861 of 2,000 images are different",
         "3 of 2,000 images are also in test",
     ):
         assert words in told
     few = found(GOOD[:100], max_drop=5)
     few.require()
-    assert few.warnings == ("100 images are few: ranges may be too narrow, 256 or more are better",)
+    assert few.warnings == ("there are only 100 images: ranges may be too narrow; 256 or more are better",)
 
 
 def test_enough_images_are_enough(data_dir: Path) -> None:

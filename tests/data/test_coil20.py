@@ -56,7 +56,7 @@ def test_novel_views_are_those_that_training_never_comes_near(data_dir: Path) ->
 
 
 def test_where_it_is_missing_the_way_to_get_it_is_said(tmp_path: Path, data_dir: Path) -> None:
-    with pytest.raises(MissingError, match=r"1,440 of 1,440 files are not there, such as .*obj1__0\.png.*coil-20-proc"):
+    with pytest.raises(MissingError, match=r"1,440 of 1,440 files are missing, such as .*obj1__0\.png.*coil-20-proc"):
         load(NAME, tmp_path)
     asked = CliRunner().invoke(app, ["datasets", "fetch", NAME, "--data-dir", str(tmp_path)])
     assert isinstance(asked.exception, MissingError)

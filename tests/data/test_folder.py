@@ -77,7 +77,7 @@ def test_given_splits_are_kept_and_missing_ones_dealt(tmp_path: Path) -> None:
         write_pictures(tmp_path / "set" / part, count, seed=seed)
     splits = load(str(tmp_path / "set"), tmp_path / "data", SMALL)
     assert [len(part) for part in (splits.train, splits.validation, splits.tests["test"])] == [27, 9, 3]
-    assert "test dealt out by us" in splits.remarks[1]
+    assert "test chosen by qcn" in splits.remarks[1]
 
 
 def test_tables(pictures: Path, tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_tables(pictures: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("path,label\na.png,\n", "line 2: a path and a label are needed"),
-        ("file,class\na.png,cat\n", "line 2: a path and a label are needed"),
+        ("path,label\na.png,\n", "line 2: columns named path and label are needed"),
+        ("file,class\na.png,cat\n", "line 2: columns named path and label are needed"),
         ("path,label,split\na.png,cat,later\n", "the split is train, val or test, not 'later'"),
-        ("path,label,split\na.png,cat,train\nb.png,dog,\n", "some lines have a split, and some have none"),
+        ("path,label,split\na.png,cat,train\nb.png,dog,\n", "some lines have a split and some do not"),
         ("path,label\na.png,cat\n", "has 1 class"),
         ("", "has 0 classes"),
         ("\x00\x01", "CSV|needed|0 classes"),
@@ -145,8 +145,8 @@ def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, t
     (pictures / "disc" / "broken.png").write_bytes(b"\x89PNG")
     (pictures / "disc" / "notes.txt").write_text("not a picture by name: ignored")
     splits = load(str(pictures), tmp_path / "data", SMALL)
-    assert splits.remarks[2] == "1 files are no pictures by their names: 1 .txt"
-    assert splits.remarks[3].endswith("such as disc/broken.png: is not a picture that Pillow knows")
+    assert splits.remarks[2] == "ignored 1 file without a picture's extension: 1 .txt"
+    assert splits.remarks[3].endswith("such as disc/broken.png: is not a picture that Pillow can read")
     for number in range(4):
         (pictures / "disc" / f"broken{number}.png").write_bytes(b"")
     with pytest.raises(UsageError, match=r"5 of 35 pictures of .* cannot be read"):
@@ -219,7 +219,9 @@ def test_near_duplicates_across_given_splits_are_told(tmp_path: Path) -> None:
     with Image.open(tmp_path / "set" / "train" / "disc" / "000.png") as picture:
         picture.resize((96, 90)).save(tmp_path / "set" / "test" / "disc" / "copy.jpg", quality=80)
     splits = load(str(tmp_path / "set"), tmp_path / "data", Stored(32, "stretch", 3))
-    assert any("1 near duplicates are in two splits" in remark and "copy.jpg" in remark for remark in splits.remarks)
+    assert any(
+        "found 1 pair of near duplicates across splits" in remark and "copy.jpg" in remark for remark in splits.remarks
+    )
 
 
 def test_near_duplicates_are_dealt_into_one_split(pictures: Path, tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_options_that_make_no_sense(pictures: Path) -> None:
             Stored(**wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="are for folders of pictures"):
         find("mnist", Stored(32))
-    with pytest.raises(UsageError, match="no folder or table of pictures"):
+    with pytest.raises(UsageError, match="no folder, table of pictures or data set"):
         find("no/such/folder")
 
 

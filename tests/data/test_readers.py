@@ -49,7 +49,7 @@ LABELS = official.idx(np.arange(40) % 10)
     [
         ("train-images-idx3-ubyte", b"", "truncated: 0 bytes are too few for its header"),
         ("train-images-idx3-ubyte", IMAGES[:9], "too few for its header"),
-        ("train-images-idx3-ubyte", IMAGES[:-1], "truncated: 31,375 bytes, but its header promises 40×28×28, 31,376"),
+        ("train-images-idx3-ubyte", IMAGES[:-1], "truncated: 31,375 bytes, but by its header it has 40×28×28, 31,376"),
         ("train-images-idx3-ubyte", IMAGES + b"!", "too long: 31,377 bytes"),
         ("train-images-idx3-ubyte", LABELS, "magic number 0x00000801, not 0x00000803"),
         ("train-images-idx3-ubyte", struct.pack(">4I", 0x803, *[2**32 - 1] * 3), "truncated: 16 bytes"),

@@ -60,7 +60,7 @@ def look(folder: Path) -> str:
         bundle = Bundle.open(folder)
         bundle.program()
         bundle.golden()
-        broken = [finding for finding in bundle.check() if finding.state not in ("whole", "unknown")]
+        broken = [finding for finding in bundle.check() if finding.state not in ("intact", "unknown")]
         return "; ".join(f"{finding.file} {finding.reason}" for finding in broken)
     except (UsageError, OSError) as error:
         return str(error)
@@ -116,7 +116,7 @@ def at_every_step(base: Path, work: Path) -> dict[str, Any]:
                 break
             kills += 1
             add(folder, "engines/next.engine", b"the next writer")
-            left = [finding.file for finding in Bundle.open(folder).check() if finding.state != "whole"]
+            left = [finding.file for finding in Bundle.open(folder).check() if finding.state != "intact"]
             if left or (folder / ".kept").exists():
                 not_mended.append(f"{where}{left} are left")
         else:
@@ -145,7 +145,7 @@ def first_export(base: Path, work: Path) -> dict[str, Any]:
         if wrong and "is not a bundle" not in wrong:
             broken.append(f"killed before step {at}: {wrong}")
         create()
-        if wrong := look(folder) or str(*(one.file for one in Bundle.open(folder).check() if one.state != "whole")):
+        if wrong := look(folder) or str(*(one.file for one in Bundle.open(folder).check() if one.state != "intact")):
             not_mended.append(f"killed before step {at}: {wrong}")
     return {"kills": kills, "no bundle": none, "broken": broken, "not mended": not_mended}
 
@@ -194,7 +194,7 @@ def at_random(base: Path, work: Path, kills: int) -> dict[str, Any]:
     folder = Path(shutil.copytree(base, work / "random"))
     broken, reads = killing(kills, lambda: random.choice(list(WRITERS.values()))(folder), lambda: look(folder))
     add(folder, "engines/next.engine", b"the next writer")
-    left = [finding.file for finding in Bundle.open(folder).check() if finding.state != "whole"]
+    left = [finding.file for finding in Bundle.open(folder).check() if finding.state != "intact"]
     return {"kills": kills, "reads meanwhile": reads, "broken": broken, "not mended": left}
 
 

@@ -62,7 +62,7 @@ def test_several_formats_land_in_one_bundle(bundle: Bundle, manifest: Manifest) 
     assert read.find("model.onnx").facts == {"opset": 17}
     facts = json.loads((bundle.folder / "engines/fp32.json").read_text())
     assert facts["sha256"] == read.find("engines/fp32.engine").sha256
-    assert set(states(read).values()) == {"whole"}
+    assert set(states(read).values()) == {"intact"}
 
 
 def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manifest, tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_a_full_disk_changes_nothing(
                 assert error.errno == errno.ENOSPC
                 failures += 1
         there = Bundle.open(folder)
-        assert {one.state for one in there.check() if one.file not in (".kept", ".manifest.sha256.new")} == {"whole"}
+        assert {one.state for one in there.check() if one.file not in (".kept", ".manifest.sha256.new")} == {"intact"}
         if there.manifest == bundle.manifest:  # else the failure came after the last step that counts
             assert contents(folder) == before
         if disk.left > 0:
             break
     assert failures >= 6 and there.manifest != bundle.manifest
-    assert set(states(there).values()) == {"whole"}
+    assert set(states(there).values()) == {"intact"}
 
 
 def kill(bundle: Bundle, *more: str) -> dict[str, dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_a_writer_at_work_is_not_disturbed(bundle: Bundle) -> None:
     with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as slow:
         slow.path.write_bytes(b"slow")
         add(other, "model.pt2")
-    assert states(Bundle.open(bundle.folder)) == dict.fromkeys((GOLDEN, WEIGHTS, "model.pt2", "model.onnx"), "whole")
+    assert states(Bundle.open(bundle.folder)) == dict.fromkeys((GOLDEN, WEIGHTS, "model.pt2", "model.onnx"), "intact")
 
 
 def test_writers_at_once_lose_no_entry(bundle: Bundle) -> None:
@@ -190,7 +190,7 @@ for i in range(10):
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
     read = Bundle.open(bundle.folder)
     assert len(read.manifest.files) == 32
-    assert set(states(read).values()) == {"whole"}
+    assert set(states(read).values()) == {"intact"}
     assert not list(bundle.folder.glob(".*.part"))
 
 
@@ -236,7 +236,7 @@ def test_an_interrupted_first_export_is_no_bundle(bundle: Bundle, manifest: Mani
         create(bundle, folder, manifest)
     assert (folder / WEIGHTS).read_bytes() == b"somebody's own"
     (folder / WEIGHTS).unlink()
-    assert states(create(bundle, folder, manifest)) == {GOLDEN: "whole", WEIGHTS: "whole"}
+    assert states(create(bundle, folder, manifest)) == {GOLDEN: "intact", WEIGHTS: "intact"}
 
 
 def test_what_is_not_whole_is_made_anew_by_the_next_export(bundle: Bundle, manifest: Manifest) -> None:
@@ -244,7 +244,7 @@ def test_what_is_not_whole_is_made_anew_by_the_next_export(bundle: Bundle, manif
     (bundle.folder / WEIGHTS).write_bytes(b"other")
     (bundle.folder / GOLDEN).unlink()
     Bundle.create(bundle.folder, manifest, program, lambda: answers, FROM_RUN)
-    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"intact"}
 
 
 def test_a_new_artefact_takes_the_signature_away(bundle: Bundle) -> None:
@@ -301,7 +301,7 @@ def test_a_bundle_that_may_only_be_read_is_read(bundle: Bundle, monkeypatch: pyt
     real = os.open
     monkeypatch.setattr(os, "open", refuse_to_write)
     monkeypatch.setattr(Path, "mkdir", refuse)
-    assert set(states(Bundle.open(bundle.folder)).values()) == {"whole"}
+    assert set(states(Bundle.open(bundle.folder)).values()) == {"intact"}
     assert bundle.program() and bundle.golden()
     before = contents(bundle.folder)
     with pytest.raises(PermissionError, match="Permission denied"):
@@ -360,7 +360,7 @@ def test_no_link_leads_out_of_the_bundle(bundle: Bundle, tmp_path: Path, part: s
     assert contents(outside) == before
     if (bundle.folder / part).is_symlink() and part not in (MANIFEST, MANIFEST_SHA256):  # with these it is no bundle
         named = {one.file: one for one in Bundle.open(bundle.folder).check()}
-        assert named[part].state != "whole" and "is a symbolic link" in named[part].reason
+        assert named[part].state != "intact" and "is a symbolic link" in named[part].reason
 
 
 @pytest.mark.parametrize("part", ["engines", ".kept", ".lock", "manifest.json", "manifest.sha256", GOLDEN])
@@ -404,7 +404,7 @@ def test_a_folder_in_the_place_of_a_file_is_refused_by_its_name(bundle: Bundle, 
 def test_a_writer_at_work_is_nothing_foreign(bundle: Bundle) -> None:
     with bundle.adding("model.onnx", "onnx", "fp32", f"{COMMAND} onnx") as draft:
         draft.path.write_bytes(b"slow")
-        assert set(states(bundle).values()) == {"whole"}
+        assert set(states(bundle).values()) == {"intact"}
 
 
 def test_what_is_no_plain_file_does_not_hold_up_a_reader(bundle: Bundle) -> None:

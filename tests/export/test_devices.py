@@ -45,7 +45,7 @@ def test_a_bundle_for_each_device(
     code, said = command("doctor", tmp_path / "fleet" / "gate")
     assert code == 0
     code, said = command("export", bundle.folder, "--target", listed, "--format", "onnx")
-    assert code == 2 and "says the formats, precision and batch of each device" in " ".join(said.split())
+    assert code == 2 and "gives the formats, precision and batch of each device" in " ".join(said.split())
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_bundle_for_each_device(
         ('[orin]\nformats = "onnx"', "formats must be a list"),
         ('[orin]\nprecision = "fp8"', "precision must be one of 'fp32', 'fp16', 'bf16'"),
         ('[orin]\nbatch = "many"', "--batch takes a number of images"),
-        ('["or/in"]', "'or/in' is no name of a device"),
-        ("[Orin]\n[orin]", "Orin and orin would be one folder on some disks"),
+        ('["or/in"]', "'or/in' is not a device name"),
+        ("[Orin]\n[orin]", "Orin and orin would be the same folder on some disks"),
     ],
 )
 def test_what_is_wrong_in_a_list_is_said(tmp_path: Path, text: str, words: str) -> None:

@@ -53,7 +53,7 @@ def test_this_machine(bundle: Bundle) -> None:
     assert rows["model.ts"].state == "runs" and "by torch 2." in rows["model.ts"].reason
     assert rows["model.ts"].reason.endswith("can carry code: runs only with --trust")
     assert not any("carry code" in rows[file].reason for file in (GOLDEN, WEIGHTS))
-    assert rows[GOLDEN].state == "whole" and "22 images" in rows[GOLDEN].reason
+    assert rows[GOLDEN].state == "intact" and "22 images" in rows[GOLDEN].reason
     assert not any(row.faulty for row in rows.values())
 
 

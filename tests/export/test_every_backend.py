@@ -218,7 +218,7 @@ def test_an_engine_is_built(case: Case) -> None:
     assert made.receipt.met and not made.artefact.plugin
     assert [port["name"] for port in made.artefact.facts["outputs"]] == [port.name for port in bundle.manifest.outputs]
     case.bundle = bundle
-    assert all(finding.state == "whole" for finding in bundle.check())
+    assert all(finding.state == "intact" for finding in bundle.check())
 
 
 def test_the_toy_is_made_of_known_operations() -> None:

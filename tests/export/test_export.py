@@ -132,7 +132,7 @@ def test_a_run_becomes_a_bundle_that_doctor_finds_whole(
     result = qcn("doctor", out)
     assert ended(result, 0)
     assert [line.split()[:2] for line in result.stdout.splitlines() if not line.startswith(" ")] == [
-        ["whole", f"{GOLDEN}:"],
+        ["intact", f"{GOLDEN}:"],
         ["runs" if native_kernels.available() else "cannot", f"{WEIGHTS}:"],
         ["runs", "model.onnx:"],
         [str(out), "is"],  # whole
@@ -151,7 +151,7 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     assert PTE or "executorch was not made: ExecuTorch is not installed: pip install executorch" in result.stdout
     assert PAGE or "web was not made: a page needs libqcn as WebAssembly" in result.stdout
     assert "trt was not made: TensorRT is not installed; install it with `pip install tensorrt`" in result.stdout
-    assert all(finding.state == "whole" for finding in Bundle.open(out).check())
+    assert all(finding.state == "intact" for finding in Bundle.open(out).check())
     result = qcn("doctor", out)
     assert ended(result, 0)
     running = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("runs")]
@@ -171,7 +171,7 @@ def test_several_formats_in_one_go_and_more_later(qcn: Command, bundle: Bundle, 
     assert facts["model.fp16.onnx"].batch == Batch(4, 4, 4)
     assert len(facts["model.fp16.onnx"].facts["outputs"]) == 6
     assert facts["model.fused.bf16.onnx"].facts["opset"] == 24
-    assert all(finding.state == "whole" for finding in again.check())
+    assert all(finding.state == "intact" for finding in again.check())
     for file in (WEIGHTS, GOLDEN):
         assert contents(bundle.folder)[file] == before[file]
 
@@ -288,11 +288,11 @@ def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundl
         (["--precision", "fp64"], "no precision named 'fp64'"),
         (["--routing", "fuse"], "no routing named 'fuse'; did you mean 'fused'?"),
         (["--opset", "16"], "opset 16 is too old: 17"),
-        (["--opset", "9999"], "opset 9999 is newer than onnx"),
+        (["--opset", "9999"], "opset 9999 is too new for onnx"),
         (["--opset", "new"], "--opset"),
         (["--precision", "bf16", "--opset", "17"], "bf16 needs opset 22 or newer, not 17"),
-        (["--batch", "64:8:1"], "a batch range goes upwards"),
-        (["--batch", "0"], "a batch range goes upwards"),
+        (["--batch", "64:8:1"], "a batch range must rise"),
+        (["--batch", "0"], "a batch range must rise"),
         (["--batch", "1:8"], "--batch takes a number of images, or min:opt:max such as 1:8:64, not '1:8'"),
         (["--target", "jetson-orinn"], "did you mean 'jetson-orin'?"),
         (["--tensorrt", "rtxx"], "did you mean 'rtx'?"),
@@ -319,7 +319,7 @@ def test_what_is_neither_run_nor_bundle(qcn: Command, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     assert ended(qcn("export", tmp_path), 2, "manifest.json cannot be read")
     assert ended(qcn("doctor", tmp_path), 2, "manifest.json cannot be read")
-    assert ended(qcn("export", tmp_path, "--checkpoint", "last"), 2, "is a bundle, which has the weights of one checkp")
+    assert ended(qcn("export", tmp_path, "--checkpoint", "last"), 2, "is a bundle, which holds one checkp")
 
 
 def test_a_run_without_its_data_set(qcn: Command, run: Path, tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_network_for_training_only_is_refused(
     untrained = create("em", in_channels=1, classes=10)
     monkeypatch.setattr(checkpoint, "load_network", lambda source, which: (untrained, checkpoint.load_run(source)))
     result = qcn("export", run, "--data-dir", data_dir, "--out", tmp_path / "bundle")
-    assert ended(result, 2, "MatrixCapsules is for training only: export carries the Quaternion Capsule Networks")
+    assert ended(result, 2, "MatrixCapsules is for training only. Quaternion Capsule Networks")
     assert not (tmp_path / "bundle").exists()
 
 

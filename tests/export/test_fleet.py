@@ -67,7 +67,7 @@ def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         building(faked("8.6.1"), stripped=True)
     with pytest.raises(MissingError, match="has no lean runtime"):
         building(rtx, version_compatible=True)
-    with pytest.raises(UsageError, match="runs on every GPU that it knows: leave out --hardware-compatible"):
+    with pytest.raises(UsageError, match="runs on every GPU that it supports: leave out --hardware-compatible"):
         building(rtx, hardware_compatible=True)
     monkeypatch.setattr(targets, "on_jetson", lambda: True)
     with pytest.raises(MissingError, match="no hardware-compatible engines on a Jetson"):
@@ -80,12 +80,12 @@ def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
-    with pytest.raises(MissingError, match=r"builds such engines \(refittable\) only where there is a GPU"):
+    with pytest.raises(MissingError, match=r"can build such engines \(refittable\) only with a GPU"):
         build(write_graph(tmp_path / "g.onnx"), BuildRequest("fp32", OPEN, fleet=Fleet(refittable=True)), find("rtx"))
 
 
 def test_requests() -> None:
-    with pytest.raises(UsageError, match="--version-compatible goes with --routing unrolled"):
+    with pytest.raises(UsageError, match="--version-compatible needs --routing unrolled"):
         Request(("trt",), routing="fused", fleet=Fleet(version_compatible=True))
     asked = Request(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
     assert asked.command("trt").endswith("--batch 1:8:64 --routing fused --hardware-compatible --refittable")
@@ -186,7 +186,7 @@ def test_what_cannot_be_refitted_is_said(
         with pytest.raises(MissingError, match="needs an NVIDIA GPU"):
             refit.refit_engines(bundle.folder, again.folder, None, Path())
         without.setattr(refit, "find", lambda flavour: replace(tensorrt, version=(9, 9, 9)))
-        with pytest.raises(MissingError, match=r"here is TensorRT 9\.9\.9: refit it with the version that built it"):
+        with pytest.raises(MissingError, match=r"this is TensorRT 9\.9\.9: refit it with the version that built it"):
             refit.refit_engines(bundle.folder, again.folder, None, Path())
     assert not [one for one in Bundle.open(again.folder).manifest.files if one.format.startswith("onnx")]
     plain = again.program()
@@ -196,7 +196,7 @@ def test_what_cannot_be_refitted_is_said(
     with pytest.raises(UsageError, match="has other layers, sizes or classes"):
         refit.refit_engines(bundle.folder, again.folder, None, Path())
     monkeypatch.setattr(Program, "calibrated", True)
-    with pytest.raises(UsageError, match="is calibrated: its scales are part of the engine"):
+    with pytest.raises(UsageError, match="is calibrated, and its scales are part of the engine"):
         refit.refit_engines(bundle.folder, again.folder, None, Path())
 
 

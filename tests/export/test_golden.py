@@ -222,7 +222,7 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
     refused("'image' must be uint8 of 4 axes and 2 rows", {}, **{**metadata, "rows": '["a", "b"]', "inputs_only": "[]"})
     for label in (10, -2):
         refused(
-            f"'test .*' has the label {label}, and there are 10", {"label": arrays["label"] * 0 + label}, **metadata
+            f"'test .*' has the label {label}, but there are 10", {"label": arrays["label"] * 0 + label}, **metadata
         )
     refused("it has no 'label'", {"label": None}, **metadata)
     refused("it has no 'capsules1.activation'", {"capsules1.activation": None}, **metadata)
@@ -262,7 +262,7 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
     def refused(says: str, **changes: Any) -> None:
         with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
             golden.write(draft.path, replace(honest, **changes))
-        with pytest.raises(UsageError, match=f"is not of the network that manifest.json describes: {says}"):
+        with pytest.raises(UsageError, match=f"does not belong to the network that manifest.json describes: {says}"):
             bundle.golden()
 
     swapped = (honest.classes[1], honest.classes[0], *honest.classes[2:])
@@ -275,4 +275,4 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
         name: replace(answers, activation=answers.activation[:, :9], pose=answers.pose[:, :9])
         for name, answers in (("reference", honest.reference), ("float32", honest.float32))
     }
-    refused(r"its activations are \[9\], where \[10\] are due", **fewer, label=honest.label * 0)
+    refused(r"its activations are \[9\], but \[10\] were expected", **fewer, label=honest.label * 0)

@@ -73,14 +73,14 @@ def test_without_a_gpu_the_receipt_says_that_it_is_the_builders(tmp_path: Path, 
 def test_a_fixed_batch(tmp_path: Path, rtx: TensorRT) -> None:
     path = write_graph(tmp_path / "model.onnx", batch=4)
     assert build(path, BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
-    with pytest.raises(BuildError, match="fixed at 4, asked was 1:8:64; export it with --batch 1:8:64"):
+    with pytest.raises(BuildError, match="fixed at 4, but 1:8:64 was requested; export it with --batch 1:8:64"):
         build(path, BuildRequest("fp32", OPEN), rtx)
 
 
 def test_an_engine_for_another_gpu(tmp_path: Path, rtx: TensorRT) -> None:
     path = write_graph(tmp_path / "model.onnx")
     assert "-sm89-" in build(path, BuildRequest("fp32", OPEN, sm=89), rtx).file_name
-    with pytest.raises(UsageError, match="cannot be told to build for sm87"):
+    with pytest.raises(UsageError, match="cannot build for sm87"):
         build(path, BuildRequest("fp32", OPEN, sm=87), rtx)
 
 
@@ -206,7 +206,7 @@ def test_an_engine_in_another_precision_is_an_error_that_names_the_layer(
     tmp_path: Path, precision: str, built: str, layer: str
 ) -> None:
     path = write_graph(tmp_path / "model.onnx", precision, island=True)
-    with pytest.raises(BuildError, match=f"{precision} was asked, .* built otherwise:\n  {layer}") as caught:
+    with pytest.raises(BuildError, match=f"{precision} was requested, .* built something else:\n  {layer}") as caught:
         build(path, BuildRequest(precision, OPEN), faked("10.3.0", disobey=built))
     assert caught.value.exit_code == 4
 

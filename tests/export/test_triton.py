@@ -132,7 +132,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
     assert made.find("triton.tar").rebuild.endswith(f"--benchmark {path}")
     other = Latencies(path, (FileTimes("other", "model.onnx", "cpu", (BatchTime(1, 1.0),)),))
     with pytest.raises(
-        UsageError, match=r"has no latency of model.onnx of tiny, only of model.onnx of other: qcn benchm"
+        UsageError, match=r"has no latency for model.onnx of tiny, only for model.onnx of other: qcn benchm"
     ):
         pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=other), tmp_path)
 
@@ -184,26 +184,26 @@ ensemble_scheduling { step { model_name: "tiny-network" model_version: -1
   input_map { key: "image" value: "image" } output_map { key: "pose" value: "pose" } } }"""
 FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "not protobuf": (edited("tiny", 'name: "tiny"', "nom: 3"), "not a model configuration of Triton"),
-    "another folder's name": (edited("tiny", 'name: "tiny"', 'name: "tony"'), "must have its folder's name"),
-    "no version": (without("tiny/1/"), "no folder of a version"),
+    "another folder's name": (edited("tiny", 'name: "tiny"', 'name: "tony"'), "not its folder's name"),
+    "no version": (without("tiny/1/"), "no version folder"),
     "no file": (renamed("tiny-network/1/model.onnx", "tiny-network/1/model.pt"), "no file 1/model.onnx"),
     "backend": (edited("tiny-network", 'backend: "onnxruntime"', 'backend: "tensorrt"'), "and the platform 'onnxrunt"),
     "name": (edited("tiny-network", 'name: "pose"', 'name: "poses"'), "its file has activation, pose"),
     "input's name": (edited("tiny-network", 'name: "image"', 'name: "picture"'), "takes 'image', which"),
-    "type": (edited("tiny-preprocess", "TYPE_UINT8", "TYPE_FP32"), "is TYPE_FP32, and in its file tensor(uint8)"),
-    "dims": (edited("tiny-network", "dims: [10, 3]", "dims: [3, 10]"), "is [3, 10], and in its file [10, 3]"),
+    "type": (edited("tiny-preprocess", "TYPE_UINT8", "TYPE_FP32"), "is TYPE_FP32, but tensor(uint8) in its file"),
+    "dims": (edited("tiny-network", "dims: [10, 3]", "dims: [3, 10]"), "is [3, 10], but [10, 3] in its file"),
     "step": (edited("tiny", "tiny-preprocess", "tiny-before"), "'tiny-before', which is not in the repository"),
-    "map": (edited("tiny", 'key: "image"', 'key: "img"'), "maps 'img', which is no output of tiny-preprocess"),
-    "type between": (edited("tiny", "TYPE_UINT8", "TYPE_FP32"), "('TYPE_UINT8', (1, 28, 28)) is due"),
+    "map": (edited("tiny", 'key: "image"', 'key: "img"'), "maps 'img', which is not an output of tiny-preprocess"),
+    "type between": (edited("tiny", "TYPE_UINT8", "TYPE_FP32"), "('TYPE_UINT8', (1, 28, 28)) is expected"),
     "ensemble's batch": (edited("tiny", "max_batch_size: 64", "max_batch_size: 65"), "takes 65 images at once"),
     "preferred": (
         edited("tiny-network", "dynamic_batching {", "dynamic_batching { preferred_batch_size: [65]"),
-        "prefers batches of 65, and max_batch_size is 64",
+        "prefers batches of 65, but max_batch_size is 64",
     ),
-    "warm-up": (edited("tiny-network", "zero_data: true\n", "zero_data: true dims: 1\n"), "is not of its inputs"),
+    "warm-up": (edited("tiny-network", "zero_data: true\n", "zero_data: true dims: 1\n"), "does not match its inputs"),
     "ensemble's instances": (
         edited("tiny", "parameters", "instance_group { count: 1 }\nparameters"),
-        "its models have",
+        "belong to its models",
     ),
     "a step too many": (
         edited("tiny", "step {", 'step { model_name: "tiny-network" }\n  step {'),
@@ -216,7 +216,10 @@ FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
 
 def test_what_triton_would_refuse_is_found(pb: Any, served: Bundle, tmp_path: Path) -> None:
     honest, path = read_repository(served.folder / "triton.tar"), tmp_path / "triton.tar"
-    with create("triton", served.folder / "triton.tar") as runner, pytest.raises(UsageError, match="of 1 to 64 is due"):
+    with (
+        create("triton", served.folder / "triton.tar") as runner,
+        pytest.raises(UsageError, match="of 1 to 64 is expected"),
+    ):
         runner.infer(np.zeros((65, *served.manifest.input.shape), np.float32))
     for fault, (plant, words) in FAULTS.items():
         files = dict(honest)

@@ -106,7 +106,7 @@ def test_what_a_page_needs_is_named(
 def test_a_network_of_other_classes_cannot_stand_beside(bundle: Bundle, tmp_path: Path) -> None:
     other = shutil.copytree(bundle.folder, tmp_path / "other")
     put_manifest(other, (other / MANIFEST).read_text().replace('"7"', '"seven"'))
-    with pytest.raises(UsageError, match=r"other cannot stand beside .*bundle"):
+    with pytest.raises(UsageError, match=r"other cannot be shown beside .*bundle"):
         page.write_page(bundle, Bundle.open(other), tmp_path / "page.html")
 
 

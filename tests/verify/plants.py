@@ -399,5 +399,5 @@ FAULTS = {
     "the graph of another model": Fault(
         lambda bundle: put_graph(bundle, build(lower(trained(1), SIZE, SIZE))), "capsules1/iteration1/mean"
     ),
-    "the graph of a model of other classes": Fault(other_classes, None, says="it is of another network"),
+    "the graph of a model of other classes": Fault(other_classes, None, says="it belongs to another network"),
 }

@@ -80,7 +80,7 @@ def test_the_road_of_a_calibrated_bundle(_folder: Path, low: Bundle, qcn: Comman
     assert code == 0 and "model.int8.onnx" in said, said
     for arguments, says in (
         (("--format", "onnx", "--precision", "fp16"), "leave out --precision"),
-        (("--format", "torchscript"), "is not made of a calibrated network"),
+        (("--format", "torchscript"), "cannot be made from a calibrated network"),
         (("--format", "onnx", "--precision", "int8"), "qcn calibrate"),
     ):
         code, said = qcn("export", low.folder, *arguments)
@@ -199,8 +199,8 @@ def test_what_is_not_calibrated_or_is_already_is_not_written(_folder: Path, tmp_
     base, low = Bundle.open(_folder / "float32"), Bundle.open(_folder / "int8")
     for bundle, program, out, says in (
         (base, base.program(), tmp_path / "new", "nothing to write"),
-        (base, low.program(), _folder / "int8", "has a bundle already"),
-        (low, low.program(), tmp_path / "new", "is calibrated already"),
+        (base, low.program(), _folder / "int8", "already has a bundle"),
+        (low, low.program(), tmp_path / "new", "is already calibrated"),
     ):
         with pytest.raises(UsageError, match=says):
             write_calibrated(bundle, program, out, {}, "qcn calibrate RUN --out {bundle}")

@@ -72,8 +72,8 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
         with pytest.raises(UsageError, match=r"images are \[1, 1, 16, 16\], .* takes \[2, 1, 16, 16\]"):
             runner.infer(images[:1])
     for options, says in (
-        (("--precision", "fp16"), "made in fp32 and not in fp16"),
-        (("--batch", "0"), "a batch range goes upwards"),
+        (("--precision", "fp16"), "only made in fp32, not in fp16"),
+        (("--batch", "0"), "a batch range must rise"),
     ):
         code, said = qcn("export", cnn.folder, "--format", "executorch", *options)
         assert code == 2 and says in " ".join(said.split()), said
@@ -92,5 +92,5 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
     whole = path.read_bytes()
     for content in (b"", b"not a program" * 9, whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(UsageError, match=r"cannot load .*model\.pte: .* of another version: make it again by"):
+        with pytest.raises(UsageError, match=r"cannot load .*model\.pte: .* from another version: rebuild it with"):
             create("executorch", path).open()

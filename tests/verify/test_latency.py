@@ -184,7 +184,7 @@ def test_a_cold_start_is_measured_in_a_process_of_its_own(
     candidate.runner(bundle).open()
     assert 1e3 * (time.perf_counter() - began) < found.open_ms
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(MissingError, match="sees no CUDA device"):
+    with pytest.raises(MissingError, match="finds no CUDA device"):
         cold.cold_start(bundle, candidates(bundle, ["torch-cuda"])[0], images)
 
 
@@ -208,7 +208,7 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     results.check_regression(path, before, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12% slower"):
         results.check_regression(path, before, [speed(11.2)], 0.1)
-    with pytest.raises(UsageError, match="has nothing that was measured now"):
+    with pytest.raises(UsageError, match="has none of what was measured now"):
         results.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)
 
 

@@ -90,7 +90,7 @@ def test_what_does_not_belong_together_is_refused(run: Any, tmp_path: Path) -> N
         (
             "network",
             replace(other, source=replace(other.source, sha256="1" * 64)),
-            "reports on another network than gate",
+            "is a report on another network than gate",
         ),
         ("images", replace(other, images=Images("mnist", 64, 5)), "was checked on 64 images of mnist, 5 of them edge"),
     ):
@@ -98,7 +98,7 @@ def test_what_does_not_belong_together_is_refused(run: Any, tmp_path: Path) -> N
         code, said, fleet = run(first, tmp_path / name)
         assert code == 2 and words in said and fleet is None
     code, said, _ = run(first, gate(tmp_path / "again" / "gate"))
-    assert code == 2 and f"the device gate is there twice: {first} and {tmp_path}/again/gate" in said
+    assert code == 2 and f"the device gate is given twice: {first} and {tmp_path}/again/gate" in said
     for more, words in (
         (("--baseline", tmp_path / "none"), "is not a folder"),
         (("--baseline", tmp_path / "again" / "gate"), "has no earlier report of gate"),

@@ -101,7 +101,7 @@ def test_a_lower_precision_than_float32_is_refused_and_would_be_found(
     error = abs(lowered(golden.input)["activation"] - golden.reference.activation).max()
     assert error > 10 * (cnn.find("model.xml").tolerance or {})["activation"]
     monkeypatch.setattr(runner_module, "ARITHMETIC", hint)
-    with pytest.raises(MissingError, match="was asked to compute in float32 on this CPU, and takes"):
+    with pytest.raises(MissingError, match="was told to compute in float32 on this CPU, but computes in"):
         create("openvino", path).open()
 
 
@@ -144,12 +144,14 @@ def test_int8_runs_as_int8_or_not_at_all(low: Bundle, qcn: Command) -> None:
     (verdict,) = verify(bundle, ["openvino"], {})
     found = {(one.asked, one.ran) for one in receipts(bundle, "openvino")}
     if platform.machine() != "x86_64" and found == {("int8", "fp32"), ("fp16", "fp32")}:
-        assert verdict.status == "missing" and re.search(r"computes (\d+) of \1 int8 .* in floats", verdict.reasons[0])
+        assert verdict.status == "missing" and re.search(
+            r"computes (\d+) of \1 int8 .* in floating point", verdict.reasons[0]
+        )
         for asked in (("benchmark", bundle.folder, "--backends", "openvino"), ("doctor", bundle.folder)):
             code, said = qcn(*asked)
             assert code == (3 if "openvino" in asked else 0), said
-            assert "in floats" in said or "cannot model.int8.xml" in " ".join(said.split()), said
-        with pytest.raises(FellBack, match="in floats on this processor"):
+            assert "in floating point" in said or "cannot model.int8.xml" in " ".join(said.split()), said
+        with pytest.raises(FellBack, match="in floating point on this processor"):
             product.load(bundle.folder, "openvino")
         return
     assert verdict.status == "passed", verdict.reasons
@@ -165,7 +167,7 @@ def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:
     put_ir(low, graph(low), "int8")  # with ConvInteger, which OpenVINO computes in floats
     with pytest.raises(CheckFailed, match=r"was asked for in int8 and runs in fp32"):
         require_met(receipts(low, "openvino"))
-    with pytest.raises(FellBack, match="in floats on this processor"):
+    with pytest.raises(FellBack, match="in floating point on this processor"):
         create("openvino", low.folder / "model.int8.xml").open()
     scaled_by(1.05, "openvino", put_ir)(low)
     (verdict,) = verify(low, ["openvino"], {})
@@ -184,10 +186,10 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
     bad: list[tuple[bytes, str]] = [
         (b"<net>", "not a graph of OpenVINO's"),
         (b"<!DOCTYPE a><net/>", "declares entities"),
-        (b"<net/>", "does not say which weights"),
+        (b"<net/>", "does not name the hash of its weights"),
         (
             kept.replace(b'type="Convolution"', b'type="Convolutiom"', 1),
-            r"cannot load .*, which was written by \d+\.\d+\.\d+; with another version make it again",
+            r"cannot load .*, which was written by \d+\.\d+\.\d+; with another version, rebuild it",
         ),
     ]
     for content, says in bad:
@@ -196,7 +198,7 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
             create("openvino", graph_file).open()
     graph_file.write_bytes(kept)
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    with pytest.raises(UsageError, match=r"model\.bin is missing, or not the weights of model\.xml"):
+    with pytest.raises(UsageError, match=r"model\.bin is missing, or is not the weights of model\.xml"):
         create("openvino", graph_file).open()
     code, said = qcn("doctor", small.folder)
     assert code == 1 and "model.bin" in said

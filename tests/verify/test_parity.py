@@ -181,7 +181,7 @@ def test_exit_codes(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
     assert qcn("verify-parity", bundle.folder, "--backends", "onnxruntme")[0] == 2
     only = ("verify-parity", bundle.folder, "--backends")
     code, said = qcn(*only, "onnxruntime")
-    assert code == 2 and "has nothing for the backend onnxruntime" in said
+    assert code == 2 and "has no file for the backend onnxruntime" in said
     export(qcn, bundle)
     code, said = qcn(*only, "onnxruntime-cuda")
     assert code == 3 and said.startswith("cannot    onnxruntime-cuda: model.onnx (fp32)")

@@ -70,7 +70,7 @@ def test_a_limit_that_cannot_be_meant_is_refused_in_one_line(name: str, text: st
 
 
 def test_something_must_be_asked() -> None:
-    with pytest.raises(UsageError, match="nothing is asked"):
+    with pytest.raises(UsageError, match="no limit was given"):
         limits()
 
 
@@ -333,14 +333,14 @@ def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, t
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ((), "nothing is asked"),
+        ((), "no limit was given"),
         (("--max-latency", "5@p99"), "'5@p99'"),
         (("--max-latency", "5ms@p999"), "'5ms@p999'"),
         (("--min-accuracy", "nan"), "'nan'"),
         (("--min-accuracy", "0.9", "--target", "jetson-orion"), "jetson-orin"),
         (("--min-accuracy", "0.9", "--backend", "onnx"), "no backend named 'onnx'"),
         (("--min-accuracy", "0.9", "--file", "model.onx"), "did you mean 'model.onnx'"),
-        (("--min-accuracy", "0.9", "--backend", "pt2"), "nothing for the backend pt2"),
+        (("--min-accuracy", "0.9", "--backend", "pt2"), "no file for the backend pt2"),
         (("--min-accuracy", "0.9"), "name a folder of pictures with --data"),
         (("--min-accuracy", "0.9", "--report", __file__), "--report names a folder"),
         (("--min-accuracy", "0.9", "--json", Path(__file__).parent), "--json names a file"),

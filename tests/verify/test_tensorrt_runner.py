@@ -115,7 +115,7 @@ def test_an_engine_of_another_machine_is_refused(tmp_path: Path, changes: dict[s
 def test_an_engine_without_weights_says_how_it_gets_some(tmp_path: Path) -> None:
     path = write_engine(tmp_path, stripped=True)
     with pytest.raises(
-        MissingError, match=f"no weights in it; give it some: qcn refit {path} --weights {path.parents[1]}"
+        MissingError, match=f"contains no weights; add them with: qcn refit {path} --weights {path.parents[1]}"
     ):
         create("tensorrt", path).open()
 

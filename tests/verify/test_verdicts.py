@@ -153,9 +153,9 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
     check_baseline(path, replace(now, backends=both), replace(now, backends=fewer), True)  # one was not asked for
     with pytest.raises(CheckFailed, match=r"onnxruntime: model\.onnx \(fp32\) passed, and is not there any more"):
         check_baseline(path, replace(now, backends=both), replace(now, backends=fewer), False)
-    with pytest.raises(UsageError, match="has none of what was compared"):
+    with pytest.raises(UsageError, match="has none of the backends that were compared"):
         check_baseline(path, replace(now, backends={}), now, True)
-    with pytest.raises(UsageError, match="of the images 'mnist'"):
+    with pytest.raises(UsageError, match="used the images 'mnist'"):
         check_baseline(path, replace(now, images=Images("mnist", 12, 6)), now, True)
 
 

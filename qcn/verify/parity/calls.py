@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from qcn.export.bundle.manifest import Batch
 from qcn.export.program import Program
+from qcn.text import counted
 
 Array = NDArray[Any]
 CALLS = 64  # at least: an artefact that goes wrong after twenty or forty calls is seen
@@ -95,7 +96,9 @@ class Asked:
 
     def words(self) -> str:
         sizes = [call.size for call in self.calls]
-        several = f"{min(sizes)} to {max(sizes)} images" if min(sizes) < max(sizes) else f"{sizes[0]} images each"
+        several = (
+            f"{min(sizes)} to {max(sizes)} images" if min(sizes) < max(sizes) else f"{counted(sizes[0], 'image')} each"
+        )
         return f"asked in {len(sizes)} calls of {several}: {sum(sizes):,} answers, all compared"
 
     def deterministic(self) -> bool:

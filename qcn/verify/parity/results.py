@@ -131,7 +131,7 @@ def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None
     What is not there any more is worse too, unless backends were `asked` for by name.
     """
     if not before.backends.keys() & now.backends.keys():
-        raise UsageError(f"{path} has none of what was compared now: {', '.join(now.backends)}")
+        raise UsageError(f"{path} has none of the backends that were compared now: {', '.join(now.backends)}")
     if worse := worse_answers(path, before, now, asked):
         raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
 
@@ -140,7 +140,7 @@ def worse_answers(path: Path, before: Report, now: Report, asked: bool = False) 
     """What is worse than in an earlier report, in words: see `check_baseline`."""
     if before.images.name != now.images.name:
         raise UsageError(
-            f"{path} is of the images '{before.images.name}', not of '{now.images.name}': they cannot be compared"
+            f"{path} used the images '{before.images.name}', not '{now.images.name}': the two cannot be compared"
         )
     worse = []
     for key, then in before.backends.items():

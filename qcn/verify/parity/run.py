@@ -93,7 +93,9 @@ def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[di
 def _checkpoint(manifest: Manifest) -> str:
     """The checkpoint of the run that the bundle says it was made from."""
     if manifest.source.checkpoint not in ("best", "last"):
-        raise UsageError(f"the bundle names a checkpoint '{manifest.source.checkpoint}'; runs have 'best' and 'last'")
+        raise UsageError(
+            f"the bundle names the checkpoint '{manifest.source.checkpoint}', but runs have only 'best' and 'last'"
+        )
     return manifest.source.checkpoint
 
 

@@ -48,7 +48,7 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
     """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own."""
     if data == GOLDEN:
         if count is not None:
-            raise UsageError("--samples is for a data set or a folder; golden images are as many as the bundle has")
+            raise UsageError("--samples is for a data set or a folder; golden images are all used")
         kept = bundle.golden()
         return Samples(GOLDEN, kept, int(np.sum(kept.label < 0)))
     if count is not None and count < 1:
@@ -57,7 +57,7 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
         import torch  # noqa: F401
     except ImportError as error:
         fix = "pip install 'qcn-toolkit[train]', or compare on --data golden"
-        raise MissingError(f"other images than the golden ones need torch, which is not installed: {fix}") from error
+        raise MissingError(f"images other than the golden ones need torch, which is not installed: {fix}") from error
     from qcn.data import DATASETS
 
     unreadable: list[str] = []
@@ -78,7 +78,7 @@ def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterat
 
     manifest = bundle.manifest
     if find(name).classes != manifest.classes:
-        raise UsageError(f"{name} has other classes than {bundle.folder}, which knows {', '.join(manifest.classes)}")
+        raise UsageError(f"{name} has other classes than {bundle.folder}, which has {', '.join(manifest.classes)}")
     for row, image, label in real_images(load(name, data_dir).tests, count):
         if image.shape != manifest.image:
             raise UsageError(f"images of {name} are {list(image.shape)}; {bundle.folder} takes {list(manifest.image)}")
@@ -99,7 +99,9 @@ def _of_pictures(
         except UsageError as error:
             unreadable.append(str(error))
             if len(unreadable) > max(3, UNREADABLE * len(named)):
-                raise UsageError(f"{len(unreadable)} files of {source} cannot be read, such as: {error}") from None
+                raise UsageError(
+                    f"too many files of {source} cannot be read ({len(unreadable)}), such as: {error}"
+                ) from None
             continue
         found.append((readable(name), _image(pixels, path, bundle), classes.index(kind) if kind in classes else -1))
         if len(found) == count:
@@ -169,6 +171,6 @@ def _hold_against(bundle: Bundle, found: Answers) -> None:
     for name, errors in compare(named, golden, "fp32", {}).items():
         if not errors.passed:
             raise CheckFailed(
-                f"{bundle.folder / WEIGHTS} does not answer the golden images as the trained network did, and cannot "
-                f"be the reference for others: {name} is {errors.words()}"
+                f"{bundle.folder / WEIGHTS} does not answer the golden images as the trained network did, so it "
+                f"cannot be the reference for other images: {name} is {errors.words()}"
             )

@@ -102,7 +102,7 @@ def conclude(verdicts: Sequence[Verdict], asked: bool, plan: bool = False) -> No
         failed = [verdict for verdict in verdicts if verdict.status == status]
         named = ", ".join(verdict.key for verdict in failed)
         whose = "calibrated network's plan" if plan else "trained network"
-        raise CheckFailed(f"not as the {whose} answers: {named}: {failed[0].reasons[0]}")
+        raise CheckFailed(f"{named}: not the answers of the {whose}: {failed[0].reasons[0]}")
     if status == "untrusted":
         raise UsageError(f"nothing was run: {verdicts[0].key}: {verdicts[0].reasons[0]}")
     if status == "missing":

@@ -65,8 +65,8 @@ def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
         noise, scale = float(np.abs(single - exact).max()), float(np.abs(exact).max())
         if noise > scale * (1 / 64 if golden.plan else np.finfo(np.float16).eps / 2):
             raise CheckFailed(
-                f"the reference is too noisy to judge by: its own {name} in float32 is off by {noise:.2g}, of values "
-                f"up to {scale:.2g}; export the bundle again, or say what is allowed with --atol"
+                f"the reference is too noisy: its own {name} in float32 is off by {noise:.2g}, with values up "
+                f"to {scale:.2g}; export the bundle again, or set the tolerance with --atol"
             )
 
 
@@ -114,7 +114,7 @@ class _Check:
             doing(f"asking {self.candidate.key}", done, of=len(calls))
             given = runner.infer(self.golden.input[list(call.rows)])
             if differs := _other_shape(given, self.golden, call.size):
-                raise _Refused(f"it is of another network: {differs}")
+                raise _Refused(f"it belongs to another network: {differs}")
             answers.append({name: np.array(given[name]) for name in self.golden.outputs})
         return Asked(tuple(calls), tuple(answers))
 

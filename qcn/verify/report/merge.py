@@ -13,7 +13,7 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle.manifest import Source
 from qcn.files import write_text
 from qcn.html import render
-from qcn.text import command_line
+from qcn.text import command_line, counted
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
@@ -93,7 +93,7 @@ def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, comman
     names = [folder.absolute().name for folder in folders]
     if twice := [name for name in names if names.count(name) > 1]:
         both = " and ".join(str(folder) for folder in folders if folder.absolute().name == twice[0])
-        raise UsageError(f"the device {twice[0]} is there twice: {both}; a report's folder has its device's name")
+        raise UsageError(f"the device {twice[0]} is given twice: {both}; name each folder after its device")
     reports: dict[str, Report] = {}
     unread: dict[str, str] = {}
     for name, folder in zip(names, folders, strict=True):
@@ -140,7 +140,7 @@ def headline(fleet: FleetReport) -> str:
     }
     said = [f"{number} {words}" for words, number in bad.items() if number]
     if said:
-        return f"Of {count} device{'s' * (count != 1)}: {', '.join(said)}."
+        return f"Of {counted(count, 'device')}: {', '.join(said)}."
     every = "Every device answers" if count > 1 else "The device answers"
     return f"{every} as the trained network does" + (", and none is worse than before." if fleet.baseline else ".")
 
@@ -217,8 +217,8 @@ def _check_same(reports: Mapping[str, Report]) -> None:
     for other, report in others:
         if report.source != first.source:
             raise UsageError(
-                f"{other} reports on another network than {name}: {_network(report)}, not {_network(first)}; "
-                "merge the reports of one network"
+                f"{other} is a report on another network than {name}: {_network(report)}, not "
+                f"{_network(first)}; merge reports of one network only"
             )
         if report.images != first.images:
             raise UsageError(
@@ -263,10 +263,12 @@ def _fastest(report: Report) -> list[Speed]:
 def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float) -> dict[str, list[str]]:
     """By device what is worse than in the baseline, a folder with one for each; also those that are in it alone."""
     if not baseline.is_dir():
-        raise UsageError(f"{baseline} is not a folder: --baseline names one with the earlier folder of each device")
+        raise UsageError(
+            f"{baseline} is not a folder: --baseline needs a folder with the earlier report folder of each device"
+        )
     before = {path.parent.name: path for path in sorted(baseline.glob(f"*/{REPORT}"))}
     if not before.keys() & reports.keys():
-        raise UsageError(f"{baseline} has no earlier report of {', '.join(reports)}: there is no DEVICE/{REPORT} in it")
+        raise UsageError(f"{baseline} has no earlier report of {', '.join(reports)}: it contains no DEVICE/{REPORT}")
     return {
         name: _worse(path, read_report(path), reports[name], allowed) if name in reports else []
         for name, path in before.items()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from qcn.text import counted
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
@@ -24,7 +25,10 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     answers = "answer as the trained network does"
     if not ran:
         if any(one.status == "untrusted" for one in verdicts):
-            return "untrusted", "Nothing was checked: what could run here can carry code, and was not trusted."
+            return (
+                "untrusted",
+                "Nothing was checked: the files that could run here can carry code, and --trust was not given.",
+            )
         return "missing", "Nothing could be checked: no backend runs here."
     if wrong:
         of = f"{len(wrong)} of {len(ran)} backends {'does' if len(wrong) == 1 else 'do'}"
@@ -32,7 +36,7 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     if any(one.backend == PREPROCESSING and one.status == "failed" for one in verdicts):
         return "failed", "Pre-processing does not give the network what it was trained on."
     if any(one.backend == RUN and one.status == "failed" for one in verdicts):
-        return "failed", "The bundle is not of the training run that it was held against."
+        return "failed", "The bundle does not come from the training run that it was compared with."
     some = any(not one.ran and one.backend not in NO_BACKENDS for one in verdicts)
     return "passed", f"Every backend{' that ran' if some else ''} answers{answers.removeprefix('answer')}."
 
@@ -53,7 +57,7 @@ def rate(value: Share | None) -> tuple[str, str]:
 def machine(environment: Environment) -> str:
     """What was measured on: processor, cores, GPU or Jetson, system."""
     gpu = environment.gpu.name if environment.gpu else "no GPU"
-    cores = f"{environment.processor}, {environment.cores} core{'s' * (environment.cores != 1)}"
+    cores = f"{environment.processor}, {counted(environment.cores, 'core')}"
     return ", ".join(filter(None, (environment.jetson, cores, gpu, environment.system)))
 
 

@@ -259,15 +259,15 @@ def candidates(
             formats, add = " or ".join(backend.formats), f"qcn export {bundle.folder} --format {backend.formats[0]}"
             where = ", on the device" if "trt" in backend.formats else ""  # where an engine is built
             raise UsageError(
-                f"{bundle.folder} has nothing for the backend {backend.name}, which runs {formats}; "
-                f"add it{where}: {add}"
+                f"{bundle.folder} has no file for the backend {backend.name}, which runs {formats}; add "
+                f"one{where}: {add}"
             )
         if names and (refused := [one for one in own if one.untrusted]):
             raise UsageError(f"{backend.name} does not run {refused[0].artefact.file}: {refused[0].untrusted}")
         found += own
     if not found:
         add = f"qcn export RUN --out {bundle.folder}"
-        raise UsageError(f"{bundle.folder} has nothing that a backend runs; add to it with: {add}")
+        raise UsageError(f"{bundle.folder} has no file that a backend can run; add one with: {add}")
     return found
 
 

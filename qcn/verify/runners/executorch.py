@@ -36,7 +36,7 @@ class ExecuTorchRunner(Runner):
             from executorch.extension.pybindings import portable_lib
             from executorch.version import __version__
         except ImportError as error:
-            raise MissingError(f"ExecuTorch is not installed, or not as a whole ({error}): {INSTALL}") from error
+            raise MissingError(f"ExecuTorch is not installed, or only in part ({error}): {INSTALL}") from error
         with _mute():
             portable_lib._threadpool_get_thread_count()
         self.name = f"executorch {__version__.partition('+')[0]} (cpu)"
@@ -59,8 +59,8 @@ class ExecuTorchRunner(Runner):
             self._takes = list(self._method.metadata.input_tensor_meta(0).sizes())
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
             raise UsageError(
-                f"{self.name} cannot load {self.path}: {error}; it is damaged, or of another version: make it again by "
-                "`qcn export BUNDLE --format executorch`"
+                f"{self.name} cannot load {self.path}: {error}; it is damaged, or from another version: rebuild "
+                f"it with `qcn export BUNDLE --format executorch`"
             ) from error
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
@@ -77,7 +77,7 @@ class ExecuTorchRunner(Runner):
         except RuntimeError as error:
             raise UsageError(f"{self.name} cannot run {self.path}: {error}") from error
         if len(answers) != len(self._outputs):
-            raise UsageError(f"{self.path} gives {len(answers)} outputs, and names {len(self._outputs)}")
+            raise UsageError(f"{self.path} returns {len(answers)} outputs, but names {len(self._outputs)}")
         return dict(zip(self._outputs, answers, strict=True))
 
     def close(self) -> None:

@@ -117,11 +117,11 @@ class IsolatedRunner(Runner):
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         _, outputs = self._ask("infer", {"images": images})
         if single := [name for name, array in outputs.items() if not array.ndim]:
-            raise UsageError(f"{self.path} gives one number for '{single[0]}', where one per image is expected")
+            raise UsageError(f"{self.path} returns one number for '{single[0]}', not one per image")
         shapes = {name: array.shape[1:] for name, array in outputs.items()}
         self._shapes = self._shapes or shapes
         if shapes != self._shapes:
-            raise UsageError(f"{self.path} gives other outputs than before: {shapes}, and before {self._shapes}")
+            raise UsageError(f"{self.path} returns other outputs than before: {shapes}, not {self._shapes}")
         return outputs
 
     def upload(self, images: NDArray[np.float32]) -> None:
@@ -175,7 +175,7 @@ class IsolatedRunner(Runner):
             texts, outputs = self._exchange(encode({"do": do, "graph": self.graph, **more}, arrays or {}), limit)
         except (NotAFrame, _NoAnswer) as error:
             self.close()
-            raise UsageError(f"{self.path} in a process of its own: {error}") from error
+            raise UsageError(f"{self.path} in a separate process: {error}") from error
         if "error" in texts:
             missing = texts.get("missing") is True and not (self.carries_code and do not in ("start", "load_backend"))
             said = texts["error"] if isinstance(texts["error"], str) else "it failed, and did not say why"
@@ -208,7 +208,7 @@ class IsolatedRunner(Runner):
         left = until - time.monotonic()
         ready = dict(pipes.poll(max(0.0, 1e3 * left)))
         if left <= 0 or not ready:
-            raise _NoAnswer(f"no answer within {limit:g} seconds (--time-limit allows more)")
+            raise _NoAnswer(f"no answer within {limit:g} seconds (raise it with --time-limit)")
         if errors in ready:
             self._hear(errors)
         if parts and ready.get(self._to, 0):

@@ -90,7 +90,7 @@ class OnnxRuntimeRunner(Runner):
         options = session_options(onnxruntime, self.options.threads)
         operators = os.environ.get(OPERATORS, "") if self.device == "cpu" else ""
         if operators and not Path(operators).is_file():
-            raise MissingError(f"there is no {operators}, which {OPERATORS} names: deploy/onnxruntime builds it")
+            raise MissingError(f"{operators}, which {OPERATORS} names, does not exist: build it in deploy/onnxruntime")
         try:
             # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
             settings = {"use_tf32": "0"} if self.device == "cuda" else {}
@@ -105,13 +105,13 @@ class OnnxRuntimeRunner(Runner):
         got = session.get_providers()
         if got[0] != provider:
             raise MissingError(
-                f"{provider} was asked, and ONNX Runtime {onnxruntime.__version__} fell back to {got[0]}: CUDA's or "
-                "cuDNN's libraries did not load (its own message is above); see `qcn doctor`"
+                f"{provider} was requested, but ONNX Runtime {onnxruntime.__version__} fell back to {got[0]}: "
+                f"the CUDA or cuDNN libraries did not load (its own message is above); see `qcn doctor`"
             )
         session.disable_fallback()
         if len(session.get_inputs()) != 1:
             names = ", ".join(value.name for value in session.get_inputs())
-            raise UsageError(f"{self.path} has inputs {names}; a runner gives one, the images")
+            raise UsageError(f"{self.path} has the inputs {names}; only one is supported, the images")
         self._session = session
         by = f"{self.device}, {operators}" if operators else self.device
         self.name = f"onnxruntime {onnxruntime.__version__} ({by})"

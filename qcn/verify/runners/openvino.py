@@ -63,14 +63,14 @@ class OpenVinoRunner(Runner):
             compiled = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise UsageError(
-                f"OpenVINO {version} cannot load {self.path}, which was written by {written_by(graph)}; with another "
-                f"version make it again, by `qcn export BUNDLE --format openvino`: {one_line(str(error), 500)}"
+                f"OpenVINO {version} cannot load {self.path}, which was written by {written_by(graph)}; with "
+                f"another version, rebuild it with `qcn export BUNDLE --format openvino`: {one_line(str(error), 500)}"
             ) from error
         if (got := compiled.get_property("INFERENCE_PRECISION_HINT")) != openvino.Type(np.float32):
-            raise MissingError(f"OpenVINO {version} was asked to compute in float32 on this CPU, and takes {got}")
+            raise MissingError(f"OpenVINO {version} was told to compute in float32 on this CPU, but computes in {got}")
         if len(model.inputs) != 1:
             names = ", ".join(one.get_any_name() for one in model.inputs)
-            raise UsageError(f"{self.path} has inputs {names}; a runner gives one, the images")
+            raise UsageError(f"{self.path} has the inputs {names}; only one is supported, the images")
         sides = model.inputs[0].get_partial_shape()
         self._takes = [side.get_length() if side.is_static else "batch" for side in sides]
         self._compiled = compiled
@@ -110,8 +110,9 @@ class OpenVinoRunner(Runner):
         ran = sum(layer["runtimePrecision"] == "i8" for layer in products)
         if ran < asked:
             raise FellBack(
-                f"{self.name.removesuffix(' (cpu)')} computes {asked - ran} of {asked} int8 convolutions in floats on "
-                f"this processor ({platform.machine()}), which gains nothing: run the bundle in float32 here"
+                f"{self.name.removesuffix(' (cpu)')} computes {asked - ran} of {asked} int8 convolutions in "
+                f"floating point on this processor ({platform.machine()}), so int8 gains nothing: run the "
+                f"float32 bundle here"
             )
 
     def close(self) -> None:

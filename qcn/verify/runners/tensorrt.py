@@ -52,7 +52,7 @@ class TensorRTRunner(Runner):
         gpu = targets.need_gpu(str(tensorrt))
         refuse_foreign(self.path, facts, tensorrt, gpu)
         if facts.get("stripped"):
-            raise MissingError(f"{self.path} has no weights in it; give it some: {refit_command(self.path)}")
+            raise MissingError(f"{self.path} contains no weights; add them with: {refit_command(self.path)}")
         if facts.get("plugin"):
             plugin.load(tensorrt)
         self._cuda, self._trt = (cuda := Cuda()), tensorrt.module
@@ -82,7 +82,7 @@ class TensorRTRunner(Runner):
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
         if len(inputs) != 1:
-            raise UsageError(f"{self.path} has inputs {', '.join(inputs)}; a runner gives one, the images")
+            raise UsageError(f"{self.path} has the inputs {', '.join(inputs)}; only one is supported, the images")
         self._input = inputs[0]
         self._outputs = [name for name in names if name not in inputs]
         self._dtypes: dict[str, np.dtype[Any]] = {}
@@ -215,7 +215,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{beside} is not JSON: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("facts"), dict):
-        raise UsageError(f"{beside} is not an engine's record with its facts but a JSON {type(record).__name__}")
+        raise UsageError(f"{beside} is not an engine's record but a JSON {type(record).__name__}")
     return record
 
 

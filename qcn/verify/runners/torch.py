@@ -34,7 +34,7 @@ class _TorchRunner(Runner):
         except ImportError as error:
             raise MissingError("torch is not installed: pip install 'qcn-toolkit[train]'") from error
         if self.device != "cpu" and not torch.cuda.is_available():
-            raise MissingError(f"torch {torch.__version__} sees no CUDA device here")
+            raise MissingError(f"torch {torch.__version__} finds no CUDA device here")
         self.name = f"torch {torch.__version__} ({self.device})"
 
     def open(self) -> None:
@@ -56,7 +56,7 @@ class _TorchRunner(Runner):
             raise UsageError(f"torch cannot run {self.path} on {list(images.shape)}: {error}") from error
         answers = self._answers
         if len(answers) != len(self._outputs()):
-            raise UsageError(f"{self.path} gives {len(answers)} outputs, and names {len(self._outputs())}")
+            raise UsageError(f"{self.path} returns {len(answers)} outputs, but names {len(self._outputs())}")
         return {name: x.cpu().numpy() for name, x in zip(self._outputs(), answers, strict=True)}
 
     def upload(self, images: NDArray[np.float32]) -> None:

@@ -121,7 +121,7 @@ class TritonRunner(Runner):
             and all(self._models[step.model_name].session for step in model.config.ensemble_scheduling.step)
         ]
         if len(found) != 1:
-            raise _Wrong(f"{len(found)} ensembles run by ONNX Runtime, where one is expected")
+            raise _Wrong(f"{len(found)} ensembles run in ONNX Runtime, but one is expected")
         config = found[0].config
         steps = config.ensemble_scheduling.step
         if len(steps) != 2 or len(config.input) != 1 or len(steps[0].output_map) != 1:
@@ -160,9 +160,9 @@ def _parse(files: dict[str, bytes]) -> dict[str, _Model]:
         except (text_format.ParseError, UnicodeDecodeError) as error:
             raise _Wrong(f"{name}/{CONFIG} is not a model configuration of Triton: {error}") from None
         if config.name != name:
-            raise _Wrong(f"{name}/{CONFIG} is of a model '{config.name}', and must have its folder's name")
+            raise _Wrong(f"{name}/{CONFIG} names the model '{config.name}', not its folder's name")
         if not any(path.partition("/")[0] == VERSION for path in inside):
-            raise _Wrong(f"{name} has no folder of a version, {VERSION}")
+            raise _Wrong(f"{name} has no version folder, {VERSION}")
         if config.platform != "ensemble":
             if PLATFORMS.get(config.backend) != config.platform:
                 raise _Wrong(f"{name} has the backend '{config.backend}' and the platform '{config.platform}'")
@@ -182,11 +182,11 @@ def _check_model(model: _Model) -> None:
         ):
             _check_ports(model, words, ports, {port.name: port for port in there})
     if too_large := [size for size in config.dynamic_batching.preferred_batch_size if not 0 < size <= most]:
-        raise _Wrong(f"{model.name} prefers batches of {too_large[0]}, and max_batch_size is {most}")
+        raise _Wrong(f"{model.name} prefers batches of {too_large[0]}, but max_batch_size is {most}")
     for warmup in config.model_warmup:
         asked = {name: (sample.data_type, tuple(sample.dims)) for name, sample in warmup.inputs.items()}
         if asked != {port.name: (port.data_type, tuple(port.dims)) for port in config.input}:
-            raise _Wrong(f"the warm-up '{warmup.name}' of {model.name} is not of its inputs")
+            raise _Wrong(f"the warm-up '{warmup.name}' of {model.name} does not match its inputs")
         if not 1 <= warmup.batch_size <= most:
             raise _Wrong(
                 f"the warm-up '{warmup.name}' of {model.name} has a batch of {warmup.batch_size}, not 1 to {most}"
@@ -199,15 +199,15 @@ def _check_ports(model: _Model, words: str, ports: Any, there: dict[str, Any]) -
         raise _Wrong(f"the file of {model.name} takes '{min(missing)}', which {CONFIG} does not name")
     for port in ports:
         if port.name not in there:
-            raise _Wrong(f"{model.name} has the {words} '{port.name}', and its file has {', '.join(sorted(there))}")
+            raise _Wrong(f"{model.name} has the {words} '{port.name}', but its file has {', '.join(sorted(there))}")
         found, kind = there[port.name], _type(port)
         if TYPES.get(kind, ("",))[0] != found.type:
-            raise _Wrong(f"{model.name}: the {words} '{port.name}' is {kind}, and in its file {found.type}")
+            raise _Wrong(f"{model.name}: the {words} '{port.name}' is {kind}, but {found.type} in its file")
         if len(found.shape) == 0 or isinstance(found.shape[0], int):
             raise _Wrong(f"{model.name}: the file's {words} '{port.name}' is {found.shape}, with no open batch")
         if tuple(found.shape[1:]) != tuple(port.dims):
             raise _Wrong(
-                f"{model.name}: the {words} '{port.name}' is {list(port.dims)}, and in its file {found.shape[1:]}"
+                f"{model.name}: the {words} '{port.name}' is {list(port.dims)}, but {found.shape[1:]} in its file"
             )
 
 
@@ -215,7 +215,9 @@ def _check_ensemble(model: _Model, models: dict[str, _Model]) -> None:
     """What Triton asks of an ensemble: its models, every tensor written once and before it is read, the same kind."""
     config = model.config
     if config.backend or config.instance_group or config.model_warmup or config.HasField("dynamic_batching"):
-        raise _Wrong(f"the ensemble {model.name} has a backend, instances, a warm-up or batches: its models have these")
+        raise _Wrong(
+            f"the ensemble {model.name} has a backend, instances, a warm-up or batching: these belong to its models"
+        )
     kinds = {port.name: (_type(port), tuple(port.dims)) for port in config.input}
     for step in config.ensemble_scheduling.step:
         if step.model_name not in models:
@@ -244,7 +246,7 @@ def _check_map(
     """The inputs or outputs of one step; what it writes is added to `kinds`."""
     own = {port.name: (_type(port), tuple(port.dims)) for port in ports}
     if strange := names.keys() - own.keys():
-        raise _Wrong(f"the ensemble {model.name} maps '{min(strange)}', which is no {words} of {inner}")
+        raise _Wrong(f"the ensemble {model.name} maps '{min(strange)}', which is not an {words} of {inner}")
     if words == "input" and (lacking := own.keys() - names.keys()):
         raise _Wrong(f"the ensemble {model.name} gives {inner} nothing for its input '{min(lacking)}'")
     for name, tensor in names.items():
@@ -255,7 +257,7 @@ def _check_map(
         elif kinds.get(tensor) != own[name]:
             raise _Wrong(
                 f"the ensemble {model.name} gives {inner} '{tensor}' as its input '{name}': it is "
-                f"{kinds.get(tensor, 'made by no step before')}, and {own[name]} is due"
+                f"{kinds.get(tensor, 'made by no step before')}, but {own[name]} is expected"
             )
 
 
@@ -267,7 +269,7 @@ def _check_tensors(model: _Model, ports: Any, tensors: dict[str, NDArray[Any]]) 
         if tensor.dtype != expected or tensor.shape[1:] != tuple(port.dims) or not 1 <= len(tensor) <= most:
             raise _Wrong(
                 f"'{port.name}' of {model.name} is {tensor.dtype} {list(tensor.shape)}, where {np.dtype(expected)} "
-                f"{list(port.dims)} in batches of 1 to {most} is due"
+                f"{list(port.dims)} in batches of 1 to {most} is expected"
             )
 
 

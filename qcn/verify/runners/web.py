@@ -29,11 +29,11 @@ def find_node() -> tuple[str, str]:
     """Node's program and its version, or what brings it."""
     program = shutil.which("node") or shutil.which("nodejs")
     if program is None:
-        raise MissingError(f"running a page outside of a browser needs Node, which is not installed: {INSTALL_NODE}")
+        raise MissingError(f"running a page outside a browser needs Node, which is not installed: {INSTALL_NODE}")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     number = re.match(r"v(\d+)\.", version)
     if not number or int(number[1]) < OLDEST:
-        raise MissingError(f"{program} is Node {version or 'of no version'}, and {OLDEST} or newer is needed")
+        raise MissingError(f"{program} is Node {version or 'without a version'}, but {OLDEST} or newer is needed")
     return program, version.removeprefix("v")
 
 
@@ -93,7 +93,7 @@ class WebRunner(Runner):
         read = bytearray(stream.read(count))
         if len(read) < count:
             self.close()
-            raise UsageError(f"{self.path} in Node: it ended and gave no answer")
+            raise UsageError(f"{self.path} in Node: it exited without an answer")
         return read
 
 

@@ -80,8 +80,10 @@ def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candi
                 runner.close()
             return found
     if lacking:
-        raise MissingError(f"nothing here runs {bundle.folder}: {'; '.join(lacking)}")
-    raise UsageError(f"{bundle.folder} has nothing for {', '.join(AUTO)}: name what will ship with --backend")
+        raise MissingError(f"no backend on this machine runs {bundle.folder}: {'; '.join(lacking)}")
+    raise UsageError(
+        f"{bundle.folder} has no file for {', '.join(AUTO)}: name the backend that will ship with --backend"
+    )
 
 
 def _best_first(found: list[Candidate]) -> list[Candidate]:

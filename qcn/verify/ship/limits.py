@@ -44,7 +44,9 @@ class Limits:
     ) -> "Limits":
         """From the texts of the options, of which one at least must be given."""
         if (accuracy, calibration_error, latency, memory, energy) == (None,) * 5:
-            raise UsageError("nothing is asked: name a limit, such as --min-accuracy 0.94 or --max-latency 5ms@p99")
+            raise UsageError(
+                "no limit was given: give at least one, such as --min-accuracy 0.94 or --max-latency 5ms@p99"
+            )
         return Limits(
             _share("--min-accuracy", accuracy, "0.94 or 94%"),
             _share("--max-calibration-error", calibration_error, "0.05 or 5%"),
@@ -71,7 +73,7 @@ def _share(option: str, text: str | None, example: str) -> float | None:
     match = re.fullmatch(rf"({_NUMBER}) ?(%?)", text.strip())
     value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not 0 < value < 1:
-        raise UsageError(f"{option} takes a share over 0 and below 1, such as {example}, not '{text}'")
+        raise UsageError(f"{option} takes a share between 0 and 1, such as {example}, not '{text}'")
     return value
 
 

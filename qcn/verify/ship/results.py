@@ -9,6 +9,7 @@ from rich.text import Text
 from qcn.errors import CheckFailed, MissingError
 from qcn.export.bundle.manifest import Source
 from qcn.measured import Measured
+from qcn.text import counted
 from qcn.verify.machine import Environment
 from qcn.verify.ship.judge import Row, Status
 
@@ -65,7 +66,7 @@ class Ship:
         if self.status == "not tested":
             where = "on this machine" if self.target_is_here else f"on {self.target}"
             return f"Not decided: {names} {'was' if len(wrong) == 1 else 'were'} not tested {where}."
-        return f"Ready to ship: all {sum(bool(row.asked) for row in self.rows)} checks passed."
+        return f"Ready to ship: {counted(sum(bool(row.asked) for row in self.rows), 'check')} passed, none failed."
 
 
 def overall(rows: tuple[Row, ...]) -> Status:

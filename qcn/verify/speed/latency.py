@@ -180,7 +180,7 @@ def benchmark(
     asked = list(backends) if backends else None
     golden = bundle.golden()
     if untimed := [name for name in asked or () if not find(name).timed]:
-        raise UsageError(f"{untimed[0]} is a server, which perf_analyzer times: docs/serve.md")
+        raise UsageError(f"{untimed[0]} is a server's model repository: time it with perf_analyzer (docs/serve.md)")
     found = [one for one in candidates(bundle, asked, trust, file) if one.backend.timed]
     speeds: list[Speed] = []
     with ExitStack() as held:

@@ -117,10 +117,10 @@ def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], all
     then = {key: speed.median for key, speed in before.results.items()}
     now = {speed.key: speed.median for speed in speeds if speed.median is not None}
     if not any(old is not None and key in now for key, old in then.items()):
-        raise UsageError(f"{path} has nothing that was measured now: {', '.join(now) or 'nothing was'}")
+        raise UsageError(f"{path} has none of what was measured now: {', '.join(now) or 'nothing was'}")
     if late := increases(then, now, allowed):
         said = "; ".join(f"{key} is {by:.0%} slower" for key, by in late.items())
-        raise CheckFailed(f"{said} than in {path}, and {allowed:.0%} is allowed")
+        raise CheckFailed(f"{said} than in {path}, but only {allowed:.0%} is allowed")
 
 
 def increases(then: Mapping[str, float | None], now: Mapping[str, float | None], allowed: float) -> dict[str, float]:

@@ -15,7 +15,7 @@ std::string text(const nvinfer1::Dims& dims) {
 }
 
 Error not_ours(const std::string& what) {
-  return Error(QCN_BAD_ENGINE, "the engine is of another network than the bundle: " + what);
+  return Error(QCN_BAD_ENGINE, "the engine does not belong to the bundle's network: " + what);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::unique_ptr<nvinfer1::IExecutionContext> Engine::context(int batch) {
 #else
   std::unique_ptr<nvinfer1::IExecutionContext> made(engine_->createExecutionContextWithoutDeviceMemory());
 #endif
-  if (!made) throw Error(QCN_DEVICE_ERROR, "TensorRT makes no execution context");
+  if (!made) throw Error(QCN_DEVICE_ERROR, "TensorRT cannot create an execution context");
   nvinfer1::Dims shape = image_;
   shape.d[0] = batch;
   if (!made->setInputShape(kInput, shape)) throw Error(QCN_DEVICE_ERROR, "TensorRT refuses " + text(shape));
