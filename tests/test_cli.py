@@ -6,7 +6,6 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,11 +148,17 @@ def test_the_network_does_without_torchs_compiler() -> None:
 
 
 def test_help_answers_within_a_second() -> None:
+    """Of a processor's time: what else runs does not count."""
+
+    def spent() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
     took = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = spent()
         assert run("--help").returncode == 0
-        took.append(time.perf_counter() - start)
+        took.append(spent() - start)
     assert min(took) < 1.0
 
 

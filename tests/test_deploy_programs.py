@@ -7,7 +7,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -409,11 +408,11 @@ def test_ctrl_c_ends_the_camera_in_order(built: Path, bundle: Bundle, tmp_path: 
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as camera:
         assert camera.stdout is not None
         camera.stdout.readline()
-        time.sleep(0.2)
+        assert camera.stdout.readline()  # of the first frame
         camera.send_signal(signal.SIGINT)
         lines = camera.stdout.readlines()
-        assert camera.wait(timeout=20) == 0
-    assert 0 < len(lines) < 20000
+        assert camera.wait(timeout=60) == 0
+    assert len(lines) < 19999
 
 
 def test_a_network_without_poses(built: Path, tmp_path: Path) -> None:

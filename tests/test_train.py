@@ -99,7 +99,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, 
     start = command("train", *options, "--out", killed)
     for _ in range(3):
         process = subprocess.Popen(start, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not (killed / "run.json").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(generator.uniform(0.1, 2.5))

@@ -23,11 +23,12 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.program import OPERATIONS, Operation, Product, Program, Route
 from qcn.verify.runners import Options
+from qcn.verify.runners.openvino import INTEGERS as OPENVINO_INTEGERS
 from qcn.verify.runners.openvino import PRODUCTS as OPENVINO_PRODUCTS
 from qcn.verify.runners.openvino import OpenVinoRunner
 
 ELEMENTS = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}  # as ONNX Runtime names types
-ELEMENTS |= {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i8": "int8"}  # as OpenVINO does
+ELEMENTS |= {"f32": "fp32", "f16": "fp16", "bf16": "bf16"} | dict.fromkeys(OPENVINO_INTEGERS, "int8")  # as OpenVINO
 ENDING = "_kernel_time"
 
 

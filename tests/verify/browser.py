@@ -40,7 +40,7 @@ class Window(ABC):
 
     def check_width(self, width: int) -> None:
         """Nothing of the page lies outside of a window so wide, and there is no sideways scrolling."""
-        assert self.ask("document.documentElement.scrollWidth") == width
+        self.wait_for(f"document.documentElement.scrollWidth === {width}")
         outside = "[...document.querySelectorAll('main > *, section > :not(.scroll)')]"
         outside += f".filter(e => e.getBoundingClientRect().right > {width}).length"
         assert self.ask(outside) == 0

@@ -105,17 +105,26 @@ def script(path: Path, text: str) -> str:
 
 
 def test_tegrastats_is_added_up(tmp_path: Path) -> None:
-    later = ORIN.replace("VDD_IN 5000", "VDD_IN 20000")
-    program = script(
-        tmp_path / "tegrastats", f"echo '{ORIN}'; sleep 0.2; while true; do echo '{later}'; sleep 0.05; done"
-    )
+    """5 W until there is a file, then 20 W."""
+    later, sign = ORIN.replace("VDD_IN 5000", "VDD_IN 20000"), tmp_path / "sign"
+    wait = f"until [ -e '{sign}' ]; do sleep 0.02; done"
+    program = script(tmp_path / "tegrastats", f"echo '{ORIN}'; {wait}; while true; do echo '{later}'; sleep 0.05; done")
     with TegrastatsMeter(program) as meter:
         began, before = time.monotonic(), meter.read()
-        time.sleep(0.6)
-        after = meter.read()
-        assert before is not None and after is not None
-        watts = (after - before) / 1e3 / (time.monotonic() - began)
-    assert 8 < watts < 19  # 5 W for a third of the time, then 20 W
+        time.sleep(0.2)
+        changed = time.monotonic()
+        sign.touch()
+        first = meter.read()
+        until = time.monotonic() + 60
+        while meter._watts != 20 and time.monotonic() < until:
+            time.sleep(0.01)
+        seen = time.monotonic()
+        time.sleep(0.4)
+        after, ended = meter.read(), time.monotonic()
+    assert before is not None and first is not None and after is not None
+    at_least = 5 * (seen - began) + 20 * (ended - seen)  # if the change was noticed as late as it can have been
+    assert first - before == pytest.approx(1e3 * 5 * (changed - began), rel=0.2)
+    assert 0.9 * at_least < (after - before) / 1e3 < 1.1 * (5 * (changed - began) + 20 * (ended - changed))
     with TegrastatsMeter(script(tmp_path / "other", "echo RAM; exec sleep 9")) as meter:
         assert meter.read() is None
 

@@ -161,6 +161,19 @@ def test_int8_runs_as_int8_or_not_at_all(low: Bundle, qcn: Command) -> None:
     assert product.load(bundle.folder, "openvino").predict(bundle.golden().image[0].transpose(1, 2, 0)).label
 
 
+def test_integers_may_be_unsigned(low: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an x86-64 that has AVX2 and no VNNI, which this processor may not be."""
+    pipeline.export(low.folder, None, Request(("openvino",)), low.folder)
+    bundle = Bundle.open(low.folder)
+    asked = [op.name for op in bundle.program().operations if op.precision == "int8"]
+    said = {"layerType": "Convolution", "runtimePrecision": "u8", "primitiveType": "jit_avx2_I8"}
+    layers = [{**said, "originalLayersNames": f"{name.replace('.', '/')}/conv,other"} for name in asked] * 2
+    monkeypatch.setattr(runner_module.OpenVinoRunner, "executed", lambda self: layers)
+    with create("openvino", bundle.folder / "model.int8.xml"):
+        pass
+    assert {one.ran for one in receipts(bundle, "openvino") if one.asked == "int8"} == {"int8"}
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="OpenVINO computes int8 convolutions on x86-64 alone")
 @pytest.mark.slow
 def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:

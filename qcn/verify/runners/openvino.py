@@ -24,6 +24,7 @@ from qcn.verify.runners.onnxruntime import as_steps, layer_values
 
 ARITHMETIC = "f32"
 PRODUCTS = ("Convolution", "MatMul", "FullyConnected")  # of a compiled graph
+INTEGERS = ("i8", "u8")  # with AVX2 alone, kernels multiply unsigned bytes by signed weights
 
 
 class OpenVinoRunner(Runner):
@@ -107,7 +108,7 @@ class OpenVinoRunner(Runner):
         """Refuse convolutions of integers that were compiled for floats."""
         asked = sum(kind == "int8" for kind, _ in openvino_file.read(self.path).weights)
         products = [layer for layer in self.executed() if layer["layerType"] in PRODUCTS] if asked else []
-        ran = sum(layer["runtimePrecision"] == "i8" for layer in products)
+        ran = sum(layer["runtimePrecision"] in INTEGERS for layer in products)
         if ran < asked:
             raise FellBack(
                 f"{self.name.removesuffix(' (cpu)')} computes {asked - ran} of {asked} int8 convolutions in "
