@@ -223,9 +223,9 @@ A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be lef
     qcn train --dataset my-pictures --init cifar10
     qcn verify-parity runs/export/cifar10-qcn --run cifar10
 
-A run or bundle in the working folder goes before a network that ships under the same name. `evaluate` reads the data
-set: get it with `qcn datasets fetch`. `export` takes the images of its golden answers from there, and pictures of
-rendered toys where the data set is not at hand. Probabilities are calibrated on the validation split
+A run or bundle in the working folder takes precedence over a shipped network of the same name. `evaluate` needs the
+data set: get it with `qcn datasets fetch`. `export` takes its golden images from the data set, or renders toys if it is
+not there. Probabilities are calibrated on the validation split
 ([training.md](training.md)). The networks cannot be resumed, because the state of the optimiser is left out; `--init`
 starts from their weights.
 
@@ -236,8 +236,8 @@ starts from their weights.
 
 The script copies the weights that were best on the validation split (at most 1 MB), fits the temperature if the run has
 none, measures each test split once, and writes `card.json`, `card.md` and this page. It needs to know where the run was
-trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` holds every card
-against its network; with the data at hand (`QCN_DATA`), `make test-all` counts the errors again: they must be equal.
+trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
+against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
 """
 
 

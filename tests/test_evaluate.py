@@ -298,7 +298,7 @@ def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
 
 
 def test_an_activation_that_is_not_a_number_is_no_answer() -> None:
-    with pytest.raises(CheckFailed, match="gives NaN"):
+    with pytest.raises(CheckFailed, match="returned NaN"):
         Answers(np.array([[0.5, np.nan]], np.float32), np.array([[0.5, 0.5]]))
 
 
@@ -432,7 +432,7 @@ def test_a_folder_that_changed_since_training_is_not_tested_on(tmp_path: Path, m
     write_pictures(folder / "train", 12)
     for kind in before.train.classes:
         (folder / kind).rename(folder / "train" / kind / "more")
-    with pytest.raises(UsageError, match=r"the pictures of 'shapes' are not those .* with --dataset"):
+    with pytest.raises(UsageError, match=r"the pictures of 'shapes' have changed .* with --dataset"):
         answer_splits(network, find(str(folder), small), tmp_path / "data")
     shutil.copytree(folder / "train", folder / "test")  # given, and not dealt out: whoever made it answers for it
     assert "test" in answer_splits(network, find(str(folder), small), tmp_path / "data")

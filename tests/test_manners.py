@@ -380,9 +380,11 @@ def test_a_run_of_torch_leaves_nothing_in_tmp(run: Path, tmp_path: Path, monkeyp
     monkeypatch.delenv("DNNL_JIT_PROFILE", raising=False)  # which `main` sets in this process, for other tests
     Image.new("L", (28, 28)).save(tmp_path / "grey.png")
     command = [sys.executable, "-m", "qcn", "predict", str(tmp_path / "grey.png"), "--model", str(run)]
+    began = time.time()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         assert process.wait() == 0
-    assert not Path(f"/tmp/perf-{process.pid}.map").exists()
+    left = Path(f"/tmp/perf-{process.pid}.map")
+    assert not left.exists() or left.stat().st_mtime < began - 1  # one of an older process of that number
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:

@@ -361,7 +361,7 @@ def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:
         )
     for name in ("classes", "image", "preprocessing", "input", "outputs"):
         if getattr(there, name) != getattr(new, name):
-            raise UsageError(f"{folder} was made by another version of qcn ({name} differs): choose another --out")
+            raise UsageError(f"{folder} is of another version of qcn, with a different '{name}': choose another --out")
 
 
 def _with_news(there: Manifest, new: Manifest) -> Manifest:

@@ -131,7 +131,7 @@ def test_openvino_computes_int8_or_nothing_is_written(
     if there:
         assert code == 0 and (out / "model.int8.xml").is_file(), said
     else:
-        assert code == 1 and "was asked for in int8 and runs in fp32" in said and not out.exists(), said
+        assert code == 1 and "should run in int8, but runs in fp32" in said and not out.exists(), said
 
 
 def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Program) -> None:

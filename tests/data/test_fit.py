@@ -68,7 +68,7 @@ def test_channels_are_converted_as_pillow_does_and_never_guessed() -> None:
     stereo = colour[..., :2]
     assert np.array_equal(fit(stereo, (2, 9, 9), "crop"), stereo.transpose(2, 0, 1))
     for pixels, channels in ((grey, 2), (colour, 2), (stereo, 1), (stereo, 3)):
-        with pytest.raises(UsageError, match="no way from one to the other"):
+        with pytest.raises(UsageError, match="cannot be made from the other"):
             fit(pixels, (channels, 9, 9), "crop")
 
 

@@ -67,7 +67,7 @@ def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(libqcn, "CLONE", tmp_path)
     monkeypatch.setattr(libqcn, "INSTALLED", ())
     with pytest.raises(
-        MissingError, match=r"build/libqcn_plugin\.so; build it by `cmake .* -DQCN_TENSORRT=ON"
+        MissingError, match=r"build/libqcn_plugin\.so; build it with `cmake .* -DQCN_TENSORRT=ON"
     ) as caught:
         plugin.find()
     assert caught.value.exit_code == 3
