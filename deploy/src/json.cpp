@@ -201,8 +201,7 @@ class Reader {
 };
 
 const char* kind(const Json& json) {
-  constexpr const char* kKinds[] = {"null",   "true or false", "an integer", "a number",
-                                    "a text", "a list",        "an object"};
+  constexpr const char* kKinds[] = {"null", "true or false", "an integer", "a number", "a text", "a list", "an object"};
   return kKinds[json.value.index()];
 }
 
