@@ -87,6 +87,7 @@ def test_a_network_can_be_exported(folder: Path) -> None:
 
 def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("QCN_DATA", raising=False)
     done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
     assert done.exit_code == 0, done.output
     assert "cifar10 is not in data: the golden images are rendered toys instead" in done.output
