@@ -72,10 +72,10 @@ def paths(code: list[str], jumps: dict[int, int], start: int, end: int) -> tuple
     """The lengths of all paths through a loop, and the instructions of the shortest. Only its last jump goes back."""
     before: dict[int, dict[int, int]] = {start: {1: start}}  # by instruction and length up to it: the one before
     for at in range(start, end):
-        jumping = at in jumps and at < jumps[at] <= end
-        following = {jumps[at]} if jumping else set()
-        if not (jumping and not code[at].startswith("@")):
-            following.add(at + 1)
+        to = jumps.get(at)
+        following = {at + 1} if to is None or code[at].startswith("@") else set()
+        if to is not None and at < to <= end:  # else it leaves the loop
+            following.add(to)
         for there in following:
             for length in before.get(at, {}):
                 before.setdefault(there, {}).setdefault(length + 1, at)

@@ -201,7 +201,8 @@ class Reader {
 };
 
 const char* kind(const Json& json) {
-  constexpr const char* kKinds[] = {"null", "true or false", "an integer", "a number", "a text", "a list", "an object"};
+  constexpr const char* kKinds[] = {"null",     "true or false", "an integer", "a number",
+                                    "a string", "a list",        "an object"};
   return kKinds[json.value.index()];
 }
 
@@ -248,7 +249,7 @@ void Json::check_entries(const std::vector<std::string_view>& names, const std::
 
 const JsonList& Json::list(const std::string& what) const& { return as<JsonList>(*this, what, "a list"); }
 const JsonObject& Json::object(const std::string& what) const& { return as<JsonObject>(*this, what, "an object"); }
-const std::string& Json::text(const std::string& what) const& { return as<std::string>(*this, what, "a text"); }
+const std::string& Json::text(const std::string& what) const& { return as<std::string>(*this, what, "a string"); }
 
 const std::string& Json::printable_text(const std::string& what) const& {
   const std::string& found = text(what);

@@ -29,7 +29,8 @@ def calibrate(
         str | None,
         typer.Option(
             autocompletion=complete.or_folder(complete.datasets),
-            help="Data set, or folder of pictures, whose validation split is used. Default: the training data.",
+            help="Data set, or folder of pictures, whose validation split is used. Default: the one that it was "
+            "trained on.",
         ),
     ] = None,
     max_drop: Annotated[
