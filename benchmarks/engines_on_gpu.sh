@@ -6,8 +6,9 @@
 #     OUT       results go there: NAME/, NAME-int8/, fleet/, refit/, half/, run.log (benchmarks/deployed.py gathers them)
 #     GPU       what shared/gpu/unpack made: trt-python, trt/        HEADERS   the folder of NvInferRuntime.h
 #     BUNDLES   folder of the bundles NAME (`qcn export`) and NAME-int8 (`qcn calibrate`), and of fashion-mnist and mnist
-#               for `qcn refit`: networks of one structure; they are copied. NAME: cifar10
-#   PARTS: in their order (networks half fleet refit)
+#               for `qcn refit`: networks of one structure; they are copied. NAME: cifar10. OPTIONS= for a network
+#               without capsule layers
+#   PARTS: in their order (networks half fleet refit)        BATCHES: that engines are for, and are timed with (1 64)
 #   WORK: where things are built (build/on_gpu); what is there is not built again. With OUT/cache of an earlier run in it,
 #   engines build in seconds: without, TensorRT times kernels for 40 s per engine in fp16
 #   BUDGET: seconds; what would begin later is left out (300)
@@ -62,9 +63,10 @@ measured() { # NAME: what was built of it, if anything was
 networks() {
   for name in $names; do
     for kind in -int8 ""; do # if time is short, what is calibrated
+      [ -d "$bundles/$name$kind" ] || continue # a network that was not calibrated
       bundle=$(copied "$name$kind")
       mkdir -p "$out/$name$kind"
-      for profile in 1 64; do
+      for profile in ${BATCHES:-1 64}; do
         precisions="fp16 fp32"
         [ -z "$kind" ] || precisions=calibrated
         PROFILES=$profile PRECISIONS=$precisions step "$name$kind: engines for batch $profile" \
