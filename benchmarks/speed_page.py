@@ -16,6 +16,7 @@ def page() -> str:
     exported_gpu = read("export-h200.json")
     gpu = read("deployed-h200.json")
     half = read("deployed-h200-half.json")
+    once = read("deployed-h200-viewpoints.json")
     fleet = read("deployed-h200-fleet.json")
     triton = read("routing-triton-half.json")
     local = read("deployed-cpu.json")
@@ -51,13 +52,16 @@ changes ten times per second, was read at arbitrary moments. `qcn benchmark` now
 `cifar10-qcn` in TensorRT 8.6, with routing in [half precision](kernels.md) if fp16 is requested, with the kernels of
 commit {half["commit"]}: `benchmarks/engines_on_gpu.sh`. "int8" is the network from `qcn calibrate`: 7 of 8
 convolutions in int8, all capsule layers in fp16. On this GPU it is no faster than fp16: with so few channels, an int8
-convolution saves less time than rounding its input takes. (The graph of that engine had a Max without effect after
-every convolution with a skip connection. It has been removed: TensorRT builds the convolutions without it, and they
-answer as the plan does.)
+convolution saves less time than rounding its input takes.
 
 {speed_tables.deployed(half)}
 
-Engines of the same network for a fleet ([export.md](export.md)). Engines for every GPU from Ampere on ("ampere-plus")
+`viewpoints-azimuth-pooled-qcn`, which routes once where the others route twice, in the same run. "int8" has all
+convolutions in int8 and all capsule layers in fp16:
+
+{speed_tables.deployed(once)}
+
+Engines of `cifar10-qcn` for a fleet ([export.md](export.md)). Engines for every GPU from Ampere on ("ampere-plus")
 and engines that can get new weights ("refittable") are compared with the engine for this machine alone. Engines for
 newer TensorRT versions ("compatible"), which cannot contain our plugin, are compared with another one without it. All
 in one run, commit {fleet["commit"]}: `PARTS=fleet benchmarks/engines_on_gpu.sh`.

@@ -30,8 +30,8 @@ struct Device {
 // a thread, by latency in each round and by throughput in each warp; for each KiB of rotors, which every block reads its
 // share of, once if it can keep it. Half precision reads them faster than it needs them.
 using Cost = std::array<double, 5>;
-constexpr Cost kSingleCost = {2.58, 1.01, 0.103, 0.0282, 0.00908};
-constexpr Cost kHalfCost = {5.49, 0.786, 0.105, 0.0154, 0.0};
+constexpr Cost kSingleCost = {2.58, 1.01, 0.104, 0.0281, 0.00909};
+constexpr Cost kHalfCost = {6.43, 0.0303, 0.11, 0.0147, 0.0};
 
 // Whether all children of a block fit its stages, which are then copied in the first sweep alone: Tile's kStep, kApart.
 bool keeps_children(const qcn_routing_shape& s, const qcn_cuda_routing_tile& tile) {
