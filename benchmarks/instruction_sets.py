@@ -17,6 +17,8 @@ from pathlib import Path
 
 from machine import facts
 
+from qcn.verify.machine import processor
+
 ROOT = Path(__file__).parent.parent
 # In the order of deploy/kernels/for_this_cpu.h, and what /proc/cpuinfo calls them. Every CPU has those without a flag.
 SETS = {
@@ -43,9 +45,7 @@ def main() -> None:
     flags = Path("/proc/cpuinfo").read_text(encoding="ascii").split()
     sets = [name for name, flag in SETS[platform.machine()].items() if not flag or flag in flags]
     runs = [(bundle, name) for bundle in arguments.bundles for name in sets]
-    turns = [
-        [milliseconds(arguments.bench, *run, arguments.seconds) for run in runs] for _ in range(arguments.turns)
-    ]
+    turns = [[milliseconds(arguments.bench, *run, arguments.seconds) for run in runs] for _ in range(arguments.turns)]
     results = [
         {"model": name_of(bundle), "calibrated": calibrated(bundle), "set": name, "least_ms": min(times)}
         for (bundle, name), times in zip(runs, zip(*turns, strict=True), strict=True)
@@ -70,12 +70,6 @@ def name_of(bundle: Path) -> str:
 
 def calibrated(bundle: Path) -> bool:
     return (bundle / "calibration.json").exists()
-
-
-def processor() -> str:
-    done = subprocess.run(["lscpu", "--json"], capture_output=True, text=True, check=True)
-    rows = {row["field"]: row["data"] for row in json.loads(done.stdout)["lscpu"]}
-    return str(rows["Model name:"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """docs/speed.md: what training, routing, exported graphs, engines and further runtimes take."""
 
 import speed_tables
-from pages import read, source
+from pages import RESULTS, read, source
 from routing import PER_VOTE
 
 
@@ -26,6 +26,10 @@ def page() -> str:
     medians = speed_tables.medians(python)
     folder = read("folder-cpu.json")
     browser, browser_arm = read("web-x86_64.json"), read("web-aarch64.json")
+    sets = "\n\n".join(
+        f"{source(record)}, {record['processor']}:\n\n{speed_tables.by_instruction_set(record)}"
+        for record in (read(path.name) for path in sorted(RESULTS.glob("instruction-sets-*.json")))
+    )
     return f"""# Speed
 
 Written by `python benchmarks/tables.py` from the files in `benchmarks/results`; do not edit it by hand. For errors, see
@@ -81,6 +85,15 @@ On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, co
 {edges["commit"]}, by `qcn export mnist-qcn --format onnx,openvino,executorch`, `qcn verify-parity` and `qcn benchmark`.
 
 {speed_tables.deployed(edges)}
+
+### By instruction set
+
+What CPUs with fewer instructions would take: `cifar10-qcn` and what `qcn calibrate` makes of it, with libqcn kept from
+using any set later than the one named (`QCN_INSTRUCTION_SET`). One image on two threads, without pre-processing, the
+least time of all turns: `python benchmarks/instruction_sets.py`. Without fp16 arithmetic, calibrated capsule layers
+are computed in float32.
+
+{sets}
 
 ### In Python
 

@@ -227,6 +227,17 @@ def in_browser(record: Row) -> str:
     return columns(record["results"], forms)
 
 
+def by_instruction_set(record: Row) -> str:
+    """A network and what `qcn calibrate` made of it, with each instruction set as the last that may be used."""
+    least = {(row["set"], row["calibrated"]): row["least_ms"] for row in record["results"]}
+    lines = [
+        [f"`{name}`", _ms(before), _ms(after := least[name, True]), f"{before / after:.2f}"]
+        for (name, calibrated), before in least.items()
+        if not calibrated
+    ]
+    return table(["up to", "float32", "calibrated", "times as fast"], lines)
+
+
 def from_folder(record: Row) -> str:
     """Training from the cache of a folder."""
     forms = {
