@@ -221,7 +221,7 @@ def test_what_is_not_faster_is_refused_unless_size_is_asked_for(
     found = searched(program, calibration, slow)
     assert found.chosen is not None and {*found.chosen.assignment.values()} == {"fp16"}
     assert found.refused == (
-        "convolutions and linears in int8 are not faster on native: 10.4 ms, and 10 ms in float32",
+        "convolutions and linear layers in int8 are not faster on native: 10.4 ms per image, 10 ms in float32",
     )
     small = searched(program, calibration, slow, goal="size").chosen
     assert small is not None and small.assignment == assignments.lowest(program)

@@ -158,9 +158,9 @@ def test_in_a_browser(run: Any, tmp_path: Path) -> None:
             browser.screenshot(tmp_path / f"{width}-{'dark' if dark else 'light'}.png")
         sections = browser.ask("[...document.querySelectorAll('h2')].map(h => h.innerText)")
         assert [
-            name for name in sections if name in ("Devices by backends", "Speed", "Not tested", "To repeat it")
+            name for name in sections if name in ("Devices and backends", "Speed", "Not tested", "To repeat it")
         ] == [
-            "Devices by backends",
+            "Devices and backends",
             "Speed",
             "Not tested",
             "To repeat it",

@@ -18,7 +18,7 @@ from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
 from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
-from qcn.verify.report import CSS, charts, summary
+from qcn.verify.report import charts, summary
 from qcn.verify.report.files import FILTERS, HERE
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import increases
@@ -168,8 +168,7 @@ def page(merged: Merged, record: str) -> str:
     }
     return render(
         HERE / "merge.html.jinja",
-        [CSS],
-        FILTERS,
+        filters=FILTERS,
         fleet=fleet,
         headline=headline(fleet),
         tone="passed" if all(device.well for device in fleet.devices) else "failed",
