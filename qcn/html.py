@@ -46,7 +46,7 @@ def render(
 
 def _coded(text: str) -> Markup:
     """A message with what stands between backticks, such as a command, as code."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", escape(readable(text, keep="\n"))))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(readable(text, keep="\n")))))
 
 
 def _without_controls(value: Any) -> Any:
