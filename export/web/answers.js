@@ -149,9 +149,10 @@ class Card {
       activation.reduce((sum, a, k) => sum + (k % (height * width) === i ? a / parents : 0), 0),
     );
     const least = Math.min(...means),
-      most = Math.max(...means);
+      most = Math.max(...means),
+      flat = most - least < 0.01; // hardly any difference must not look like a pattern
     means.forEach((mean, i) => {
-      const part = (mean - least) / (most - least || 1);
+      const part = flat ? mean : (mean - least) / (most - least);
       picture.data.set([255 * Math.min(1, 1.6 * part), 255 * part ** 1.5, 255 * part ** 4, 255], 4 * i);
     });
     context.putImageData(picture, 0, 0);
@@ -161,7 +162,7 @@ class Card {
       "figure",
       {},
       canvas,
-      made("figcaption", { textContent: `${name}: ${least.toFixed(2)} (black) to ${most.toFixed(2)}` }),
+      made("figcaption", { textContent: flat ? `${name}: ${least.toFixed(2)}` : `${name}: ${least.toFixed(2)} (dark) to ${most.toFixed(2)}` }),
     );
   }
 }
