@@ -284,12 +284,12 @@ def _axes(trials: Sequence[Trial]) -> dict[str, list[tuple[float, str]]]:
     shares = [one.timed.share for one in trials if one.timed]
     ends = [100 * end for one in trials for end in (one.rate.low, one.rate.high)]
     return {
-        "x": [(_along(mark, shares), _percent(mark)) for mark in _marks(shares)],
-        "y": [(100 - _along(mark, ends), f"{mark:g} %") for mark in _marks(ends)],
+        "x": [(_along(mark, shares), _percent(mark)) for mark in axis_marks(shares)],
+        "y": [(100 - _along(mark, ends), f"{mark:g} %") for mark in axis_marks(ends)],
     }
 
 
-def _marks(values: Sequence[float]) -> list[float]:
+def axis_marks(values: Sequence[float]) -> list[float]:
     """Three to six round numbers between the least and the largest."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if high <= low:
