@@ -215,7 +215,8 @@ def pareto_chart(path: Path, search: Search) -> None:
         for place, (share, one) in enumerate(points):
             counts = {p: list(one.assignment.values()).count(p) for p in dict.fromkeys(one.assignment.values())}
             said = ", ".join(f"{count} {precision}" for precision, count in counts.items()) or "float32"
-            beside = (8, (7, 27)[place % 2])  # higher and lower in turn, so that neighbours do not meet
+            room = one.rate.low < one.rate.error  # below it; an error of 0 lies on the axis
+            beside = (8, (7, -22 if room else 27)[place % 2])  # in turn, so that neighbours do not meet
             text = f"{said}\n{one.bytes / 1e6:.2f} MB"
             ax.annotate(text, (share, 100 * one.rate.error), beside, textcoords="offset points", fontsize=7)
         ax.set_title(f"Error, time and size ({search.target})", loc="left")
