@@ -259,15 +259,15 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
         "network": "`{network}`",
         "machine": "{machine}",
         "chosen": "{words}",
-        "validation drop": "{validation[drop]:+.2f}, up to {validation[bound]:+.2f}",
-        "weights": lambda one: f"{one['weights']['calibrated'] / one['weights']['float32']:.0%}",
-        "bundle": lambda one: f"{_total(one, 'calibrated') / _total(one, 'float32'):.0%}",
+        "points lost": "{validation[drop]:+.2f}, at most {validation[bound]:+.2f}",
+        "weights": lambda one: f"{100 * one['weights']['calibrated'] / one['weights']['float32']:.0f} %",
+        "bundle": lambda one: f"{100 * _total(one, 'calibrated') / _total(one, 'float32'):.0f} %",
     }
     every = [{**one, "what": what, **time} for one in found for what, time in one["timed"].items()]
     times = {
         "network": "`{network}`",
         "machine": "{machine}",
-        "assignment": "{what}",
+        "precisions": "{what}",
         "time": lambda one: f"{one['milliseconds']:.2f} ms" if one["milliseconds"] else "",
         "float32": lambda one: f"{one['float32']:.2f} ms" if one["float32"] else "",
         "times as fast": lambda one: f"{1 / one['share']:.2f}",
@@ -278,9 +278,9 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
         for name in dict.fromkeys(one["name"] for one in all_digits)
     ]
     lost = {
-        "intermediate": "{name}",
-        "from": "{smallest:.1e}",
-        "to": "{largest:.3g}",
+        "number": "{name}",
+        "smallest": "{smallest:.1e}",
+        "largest": "{largest:.3g}",
         "below 6.1e-5": lambda one: f"{100 * _below(one):.2g} %",
         "kept in": lambda one: "fp16" if one["kept_in_fp16"] else "float32",
     }
@@ -290,12 +290,17 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
         "## Measured",
         "The shipped networks, calibrated on their validation splits with `--max-drop 0.2`:",
         "\n".join(f"- {source(record | {'commit': of})}" for record, of in zip(records, commits, strict=True)),
-        "Errors on test splits, in %, with their 95 % interval, and the drop in points with its 90 % interval:",
-        table(["network", "split", "", *(f"{what}, {one}" for one in machines for what in ("error", "drop"))], errors),
-        "The chosen precisions, the drop on the validation split in points, and the size in per cent of float32. A "
-        "bundle has weights, ONNX graph and golden answers:",
+        "Error on test splits, in %, with its 95 % interval, and the accuracy lost, in percentage points, with its "
+        "90 % interval:",
+        table(
+            ["network", "split", "precisions", *(f"{what}, {one}" for one in machines for what in ("error", "lost"))],
+            errors,
+        ),
+        "The chosen precisions, the percentage points of accuracy lost on the validation split (at most: with 95 % "
+        "confidence), and the size of weights and bundle as a share of float32. A bundle has weights, ONNX graph and "
+        "golden answers:",
         columns(found, sizes),
-        f"Time per image at batch 1: {found[0]['body']}:",
+        f"Time per image ({found[0]['body']}):",
         columns([one for one in every if one["what"] != "all fp32"], times),
         "The largest share of numbers below fp16's smallest normal number, over all capsule layers of these networks:",
         columns(worst, lost),

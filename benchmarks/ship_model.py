@@ -39,16 +39,16 @@ from qcn.zoo import parameter_count
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 1_000_000  # bytes of a weights' file
-KNOWS = "It gives one of its classes for any picture, even one of something else: look at the probability."
+KNOWS = "It answers with one of its classes for any picture, even one of something else: check the probability."
 LIMITS = {
-    "mnist": ("Digits as in MNIST: one, white on black, centred. Dark digits on paper must be inverted first.",),
+    "mnist": ("One digit per picture, white on black and centred, as in MNIST. Invert dark digits on paper first.",),
     "fashion-mnist": (
-        "Garments as in Fashion-MNIST: one, light on black, upright, in the middle; not worn by a person.",
+        "One garment per picture, light on black, upright and centred, not worn by a person, as in Fashion-MNIST.",
     ),
-    "cifar10": ("Ten kinds of animals and vehicles, at 32×32 pixels: it sees no detail.",),
+    "cifar10": ("Pictures are reduced to 32×32 pixels: it sees no detail.",),
     "viewpoints-azimuth-pooled": (
-        "Rendered toys, not photographs; stereo pairs, which `qcn predict` cannot make from one picture.",
-        "It knows the 50 toys that it was trained on. New toys are another question: `viewpoints-azimuth`.",
+        "Rendered toys, not photographs, in stereo pairs, which `qcn predict` cannot make from one picture.",
+        "It knows the 50 toys that it was trained on. For new toys, train on `viewpoints-azimuth`.",
     ),
 }
 

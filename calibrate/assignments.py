@@ -20,7 +20,7 @@ PER_VOTE = 20  # multiplications per number of a vote and iteration, beside the 
 
 
 def lowest(program: Program) -> dict[str, OperationPrecision]:
-    """Everything as low as it goes: convolutions and linears in int8, capsule layers in fp16."""
+    """Everything as low as it goes: convolutions and linear layers in int8, capsule layers in fp16."""
     found: dict[str, OperationPrecision] = {}
     for operation in program.operations:
         if isinstance(operation, Convolution | Linear):
@@ -98,7 +98,7 @@ def estimated(program: Program, assignment: Assignment) -> float:
 
 def in_words(program: Program, assignment: Assignment) -> str:
     """Such as `9 of 9 convolutions int8, 3 of 4 capsule layers fp16`."""
-    kinds = {"convolutions": Convolution, "linears": Linear, "capsule layers": Route}
+    kinds = {"convolutions": Convolution, "linear layers": Linear, "capsule layers": Route}
     parts = []
     for kind, cls in kinds.items():
         names = [one.name for one in program.operations if isinstance(one, cls)]

@@ -46,8 +46,8 @@ class Timed:
 
     def words(self) -> str:
         if self.milliseconds is None or self.float32 is None:
-            return f"an estimated {self.share:.0%} of the time of float32"
-        return f"{milliseconds(self.milliseconds)}, and {milliseconds(self.float32)} in float32"
+            return f"an estimated {100 * self.share:.0f} % of the time of float32"
+        return f"{milliseconds(self.milliseconds)} per image, {milliseconds(self.float32)} in float32"
 
 
 class Body(ABC):

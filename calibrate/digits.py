@@ -35,8 +35,8 @@ WHY: dict[str, tuple[bool, str]] = {
     "difference d = v - μ": (True, ""),
     "1/σ": (True, "at most 100, since σ² has a floor of 1e-4"),
     "whitened d/σ": (True, "d is whitened before it is squared"),
-    "d²": (False, "small differences vanish when squared: d/σ is squared instead"),
-    "1/σ²": (False, "up to 10,000, and its product with d² overflows: 1/σ is taken instead"),
+    "d²": (False, "small differences vanish when squared, so d/σ is squared instead"),
+    "1/σ²": (False, "up to 10,000, and its product with d² overflows, so 1/σ is used instead"),
     "exponent ½Σ(d/σ)²": (False, "summed in float32 from fp16 d/σ"),
     "share r": (False, "a child's share among its parents can be next to nothing"),
     "r·d": (False, "summed in float32"),
@@ -96,11 +96,11 @@ class Digits:
         """What is lost and what is done about it; empty where nothing is."""
         if not self.loses:
             return ""
-        lost = [f"{share(self.share_below)} below {SMALLEST:.1e}"] if self.share_below > LOST else []
-        lost += [f"{share(self.share_above)} above {LARGEST:.0f}"] if self.above else []
+        lost = [f"{share(self.share_below)} of the values are below {SMALLEST:.1e}"] if self.share_below > LOST else []
+        lost += [f"{share(self.share_above)} are above {LARGEST:.0f}"] if self.above else []
         kept = "it is fp16 all the same" if self.in_fp16 else "it stays float32"
         why = WHY[self.name][1]
-        return f"{self.name} of {self.layer}: {' and '.join(lost)}; {kept}" + (f": {why}" if why else "")
+        return f"{self.name} in {self.layer}: {' and '.join(lost)}; {kept}" + (f" ({why})" if why else "")
 
 
 def analyse(program: Program, images: NDArray[np.uint8], spec: Preprocessing) -> list[Digits]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from qcn.data.imageset import ImageSet
 from qcn.errors import UsageError
 from qcn.intervals import ONE_SIDED, paired_drop
+from qcn.text import counted
 
 LEAST = 16  # images: fewer are refused
 FEW = 256  # fewer are told
@@ -39,10 +40,24 @@ class Audit:
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    def words(self) -> str:
+        """All of it as sentences, for the page."""
+        different = "all different" if self.different == self.images else f"{self.different:,} of them different"
+        seen = "all" if self.classes_seen == self.classes else f"{self.classes_seen} of"
+        found = [f"{counted(self.images, 'image')}, {different}, of {seen} {self.classes} classes."]
+        found.append(f"{_none(self.constant)} of one colour, {_none(self.noise).lower()} noise.")
+        if self.known_tests:
+            found.append(f"{_none(self.in_tests)} also in {' or '.join(self.known_tests)}.")
+        return " ".join(found)
+
     def require(self) -> None:
         """Refuse images that a calibration cannot be trusted with."""
         if self.refusals:
             raise UsageError(f"these images cannot be used for calibration: {'; '.join(self.refusals)}")
+
+
+def _none(count: int) -> str:
+    return f"{count:,} {'is' if count == 1 else 'are'}" if count else "None is"
 
 
 def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: float) -> Audit:

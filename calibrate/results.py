@@ -17,7 +17,7 @@ from qcn.calibrate.search import Search, Trial, pareto
 from qcn.files import write_text
 from qcn.html import render
 from qcn.packages import installed
-from qcn.verify import json_files, report, words
+from qcn.verify import json_files, words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
 from qcn.verify.receipts import Receipt
@@ -88,8 +88,8 @@ def write(folder: Path, found: Calibrated, receipts: Sequence[Receipt], command:
 def trials_table(found: Calibrated) -> Table:
     """One row per assignment that was tried."""
     made = Table(box=None, title=f"tried, on {found.audit.images:,} validation images", title_justify="left")
-    for heading in ("assignment", "error", "drop", "up to", "time", "weights", ""):
-        left = heading in ("assignment", "")
+    for heading in ("precisions", "error", "points lost", "at most", "time per image", "weights", ""):
+        left = heading in ("precisions", "")
         made.add_column(heading, justify="left" if left else "right", no_wrap=not left)
     for row in rows(found):
         made.add_row(row.what, row.error, row.drop, row.bound, row.time, row.size, row.verdict)
@@ -99,31 +99,50 @@ def trials_table(found: Calibrated) -> Table:
 def receipts_table(receipts: Sequence[Receipt]) -> Table:
     """What was asked for, and what libqcn or ONNX Runtime was seen to run."""
     made = Table(box=None, title="asked for, and run", title_justify="left")
-    for heading in ("operation", "asked", "ran", "by"):
-        made.add_column(heading, no_wrap=heading in ("asked", "ran"))
+    for heading in ("operation", "asked for", "ran in", "kernels"):
+        made.add_column(heading, no_wrap=heading in ("asked for", "ran in"))
     for one in receipts:
         made.add_row(one.operation, one.asked, one.ran, one.by)
     return made
 
 
 def verdict(found: Calibrated) -> str:
-    """One line: what was chosen, what it costs, what it saves."""
+    """One line: what was chosen, what it saves, what it costs."""
     chosen, base = found.chosen, _base(found)
-    sizes = f"weights {chosen.bytes / 1e6:.2f} MB, {chosen.bytes / base.bytes:.0%} of {base.bytes / 1e6:.2f} MB"
+    parts = [
+        f"{headline(found)}: {in_words(found.program, chosen.assignment)}",
+        accuracy(found),
+        *([chosen.timed.words()] if chosen.timed else []),
+        f"weights {_megabytes(chosen)}, {_percent(chosen.bytes / base.bytes)} of {_megabytes(base)}",
+    ]
+    return "; ".join(parts)
+
+
+def headline(found: Calibrated) -> str:
+    """What calibrating was for: how much faster, or smaller, and that the accuracy is kept."""
+    chosen, base, timed = found.chosen, _base(found), found.chosen.timed
+    if timed and (timed.share < 1 or found.search.goal == "latency"):
+        estimated = "by an estimate " * (timed.milliseconds is None)
+        gain = f"{estimated}{1 / timed.share:.2f} times as fast as float32"
+    else:
+        gain = f"{_percent(chosen.bytes / base.bytes)} of the size of float32"
+    return f"{gain[0].upper()}{gain[1:]}, accuracy within {found.search.max_drop:g} points"
+
+
+def accuracy(found: Calibrated) -> str:
+    chosen = found.chosen
     return (
-        f"{in_words(found.program, chosen.assignment)}: accuracy drops by {chosen.drop:.2f} points, and by less than "
-        f"{max(chosen.bound, 0.0):.2f} with 95 % confidence ({found.search.max_drop:g} allowed); "
-        f"{_in_time(chosen)}; {sizes}"
+        f"accuracy drops by {chosen.drop:.2f} points, and by less than {max(chosen.bound, 0.0):.2f} with 95 % "
+        f"confidence ({found.search.max_drop:g} allowed)"
     )
 
 
-def _in_time(trial: Trial) -> str:
-    if trial.timed is None:
-        return "not timed"
-    if trial.timed.milliseconds is None or trial.timed.float32 is None:
-        return trial.timed.words()
-    took, before = words.milliseconds(trial.timed.milliseconds), words.milliseconds(trial.timed.float32)
-    return f"{took} per image, {1 / trial.timed.share:.2f} times as fast as float32 ({before})"
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _megabytes(trial: Trial) -> str:
+    return f"{trial.bytes / 1e6:.2f} MB"
 
 
 def rows(found: Calibrated) -> list[Row]:
@@ -140,7 +159,7 @@ def rows(found: Calibrated) -> list[Row]:
             f"{one.drop:+.2f}" if one.assignment else "",
             f"{one.bound:+.2f}" if one.assignment else "",
             _time(one),
-            f"{one.bytes / 1e6:.2f} MB",
+            _megabytes(one),
             _word(found.search, one),
             one in front,
             _along(one.timed.share, shares) if one.timed else -1.0,
@@ -151,25 +170,25 @@ def rows(found: Calibrated) -> list[Row]:
 
 
 def _along(value: float, values: Sequence[float]) -> float:
-    """Where a value lies between the least and the largest, in per cent, with room at the ends."""
+    """Where a value lies between the least and the largest, in per cent, with room at the ends, also for the marks."""
     low, high = min(values), max(values)
-    return 6 + 88 * (value - low) / (high - low) if high > low else 50.0
+    return 16 + 78 * (value - low) / (high - low) if high > low else 50.0
 
 
 def _word(search: Search, trial: Trial) -> str:
     if not trial.assignment:
-        return "float32"
+        return "as trained"
     if search.chosen and trial.assignment == search.chosen.assignment:
         return "chosen"
-    return "drops too much" if trial.bound > search.max_drop else ""
+    return "loses too much" if trial.bound > search.max_drop else ""
 
 
 def _time(trial: Trial) -> str:
     if trial.timed is None:
         return ""
     if trial.timed.milliseconds is None:
-        return f"≈ {trial.timed.share:.0%}"
-    return f"{words.milliseconds(trial.timed.milliseconds)}, {trial.timed.share:.0%}"
+        return f"≈ {_percent(trial.timed.share)}"
+    return f"{words.milliseconds(trial.timed.milliseconds)}, {_percent(trial.timed.share)}"
 
 
 def _base(found: Calibrated) -> Trial:
@@ -196,20 +215,21 @@ def pareto_chart(path: Path, search: Search) -> None:
         for place, (share, one) in enumerate(points):
             counts = {p: list(one.assignment.values()).count(p) for p in dict.fromkeys(one.assignment.values())}
             said = ", ".join(f"{count} {precision}" for precision, count in counts.items()) or "float32"
-            beside = (7, (8, -22)[place % 2])  # above and below in turn, so that neighbours do not meet
+            room = one.rate.low < one.rate.error  # below it; an error of 0 lies on the axis
+            beside = (8, (7, -22 if room else 27)[place % 2])  # in turn, so that neighbours do not meet
             text = f"{said}\n{one.bytes / 1e6:.2f} MB"
             ax.annotate(text, (share, 100 * one.rate.error), beside, textcoords="offset points", fontsize=7)
-        ax.set(title=f"Error, time and size ({search.target})", xlabel="time, % of float32")
-        ax.set(ylabel="validation error, %")
+        ax.set_title(f"Error, time and size ({search.target})", loc="left")
+        ax.set(xlabel="time per image, % of float32", ylabel="validation error, %")
         ax.margins(x=0.15)
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False)
+        for handle in ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2).legend_handles:
+            handle.set_sizes([30])  # those of the dots are the weights'
 
 
 def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
     """The HTML; one file that asks nothing of any network and runs no script."""
-    chosen, base = found.chosen, _base(found)
     lowerable = {one.operation for one in found.sensitivities}
     smallest = min((one.activation for one in found.sensitivities if one.activation), default=1e-9)
     largest = max((one.activation for one in found.sensitivities), default=1.0)
@@ -220,36 +240,61 @@ def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
 
     return render(
         HERE / "page.html.jinja",
-        [report.CSS],
-        {"share": words.share},
+        HERE / "page.css",
+        filters={"share": words.share, "tiny": words.tiny},
         name=found.base.manifest.name,
-        chosen=in_words(found.program, chosen.assignment),
-        verdict=verdict(found),
-        tiles=(
-            (
-                "accuracy drops by",
-                f"{chosen.drop:.2f} points",
-                f"up to {chosen.bound:.2f}, {found.search.max_drop:g} allowed",
-            ),
-            ("time", f"{chosen.timed.share:.0%}" if chosen.timed else "–", f"of float32; {_time(chosen)}"),
-            ("weights", f"{chosen.bytes / base.bytes:.0%}", f"{chosen.bytes / 1e6:.2f} of {base.bytes / 1e6:.2f} MB"),
-            (
-                "validation images",
-                f"{found.audit.images:,}",
-                f"of {found.calibration.data}; ranges from {found.calibration.images:,}",
-            ),
-        ),
+        headline=headline(found),
+        chosen=in_words(found.program, found.chosen.assignment),
+        accuracy=accuracy(found),
+        tiles=_tiles(found),
         body=found.search.body,
         refused=found.search.refused,
         rows=rows(found),
+        chart=_axes(found.search.trials),
         sensitivities=[(one, bar(one.activation)) for one in sensitivity.ordered(found.sensitivities)],
         digits=found.digits,
         digit_words=[text for one in digits.worst(found.digits) if (text := one.words())],
         values=found.calibration.values,
         method=found.calibration.method,
         audit=found.audit,
+        images=found.audit.words(),
         receipts=receipts,
-        assignment=chosen.assignment,
+        assignment=found.chosen.assignment,
         operations=[one for one in found.program.operations if one.name in lowerable],
         command=command,
     )
+
+
+def _tiles(found: Calibrated) -> list[tuple[str, str, str]]:
+    """Of each a name, a value, a word on it."""
+    chosen, base, timed = found.chosen, _base(found), found.chosen.timed
+    bound = f"less than {max(chosen.bound, 0.0):.2f} with 95 % confidence; {found.search.max_drop:g} allowed"
+    tiles = [("accuracy lost", f"{chosen.drop:.2f} points", bound)]
+    if timed and timed.milliseconds is not None and timed.float32 is not None:
+        took, before = words.milliseconds(timed.milliseconds), words.milliseconds(timed.float32)
+        tiles.append(("time per image", took, f"{_percent(timed.share)} of {before} in float32"))
+    elif timed:
+        tiles.append(("time per image", f"≈ {_percent(timed.share)}", "of float32’s: an estimate"))
+    size = f"{_percent(chosen.bytes / base.bytes)} of {_megabytes(base)} in float32"
+    of = f"of {found.calibration.data}; {found.calibration.images:,} of them for the ranges"
+    return [*tiles, ("weights", _megabytes(chosen), size), ("validation images", f"{found.audit.images:,}", of)]
+
+
+def _axes(trials: Sequence[Trial]) -> dict[str, list[tuple[float, str]]]:
+    """The marks of the chart's axes: time over that of float32, and error, each at its place in per cent."""
+    shares = [one.timed.share for one in trials if one.timed]
+    ends = [100 * end for one in trials for end in (one.rate.low, one.rate.high)]
+    return {
+        "x": [(_along(mark, shares), _percent(mark)) for mark in axis_marks(shares)],
+        "y": [(100 - _along(mark, ends), f"{mark:g} %") for mark in axis_marks(ends)],
+    }
+
+
+def axis_marks(values: Sequence[float]) -> list[float]:
+    """Three to six round numbers between the least and the largest."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if high <= low:
+        return [low] * bool(values)
+    rough = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = max(one * rough for one in (1, 2, 5) if one * rough <= (high - low) / 3)
+    return [round(place * step, 10) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]

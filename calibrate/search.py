@@ -103,9 +103,9 @@ class Searcher:
         """Find it, or raise CheckFailed with what came nearest."""
         whole = lowest(self.program)
         groups = {
-            f"convolutions and linears in {precision}" if precision == "int8" else f"capsule layers in {precision}": {
-                name: one for name, one in whole.items() if one == precision
-            }
+            f"convolutions and linear layers in {precision}"
+            if precision == "int8"
+            else f"capsule layers in {precision}": {name: one for name, one in whole.items() if one == precision}
             for precision in dict.fromkeys(whole.values())
         }
         points: list[Assignment] = [{}, *groups.values(), *([whole] if len(groups) > 1 else [])]

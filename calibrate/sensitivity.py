@@ -95,13 +95,16 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
 
 def table(found: list[Sensitivity]) -> Table:
     """One row per operation and precision, the most sensitive first."""
-    made = Table(box=None, title=f"each operation lowered alone, {found[0].images:,} images", title_justify="left")
-    for heading in ("operation", "in", "activation changes by", "pose turns by", "other answers", "lost", "won"):
-        made.add_column(heading, justify="left" if heading in ("operation", "in") else "right")
+    made = Table(
+        box=None, title=f"sensitivity: each operation lowered alone, {found[0].images:,} images", title_justify="left"
+    )
+    counts = ("answers changed", "now wrong", "now right")
+    for heading in ("operation", "precision", "activation changes by", "pose turns by", *counts):
+        made.add_column(heading, justify="left" if heading in ("operation", "precision") else "right")
     for one in ordered(found):
         turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
-        counts = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")
-        made.add_row(one.operation, one.precision, f"{one.activation:.2g}", turned, *counts)
+        changes = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")
+        made.add_row(one.operation, one.precision, f"{one.activation:.2g}", turned, *changes)
     return made
 
 
@@ -123,6 +126,10 @@ def chart(path: Path, found: list[Sensitivity]) -> None:
             note = f" {one.changed} of {one.images} answers change" if one.changed else ""
             ax.text(max(one.activation, 1e-12), place, note, va="center", fontsize=7)
         ax.set_yticks(range(len(rows)), [one.operation for one in rows], fontsize=8)
-        ax.set(xscale="log", xlabel="mean change of an activation", title="Each operation lowered alone")
+        ax.set(
+            xscale="log",
+            xlabel="mean change of an activation, which is from 0 to 1",
+            title="Sensitivity of each operation, lowered alone",
+        )
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False)

@@ -84,7 +84,7 @@ def load_card(folder: Path) -> Card:
 
 
 def text(card: Card) -> str:
-    """The card to read, in Markdown."""
+    """The card to read, in Markdown: what it is for and how good it is, then how it was made."""
     channels, height, width = card.image
     kind = {1: "grey", 2: "stereo pair, grey", 3: "colour"}.get(channels, f"{channels} channels")
     rows = "\n".join(
@@ -92,41 +92,43 @@ def text(card: Card) -> str:
         f"| {100 * rate.low:.2f} to {100 * rate.high:.2f} % |"
         for split, rate in card.errors.items()
     )
+    views = "`familiar` are new images from the viewpoints of training, `novel` are images from other viewpoints.\n"
+    calibration = f"expected calibration error {100 * card.calibration_error:.2f} %"
     limits = "\n".join(f"- {limit}" for limit in card.limits)
     recipe = "\n".join(f"    {line}" for line in card.recipe.splitlines())
     return f"""# {card.name}
 
-| | |
-|---|---|
-| network | `{card.model}`, {card.parameters:,} parameters |
-| images | {height}×{width}, {kind}; other sizes are brought to this |
-| classes | {", ".join(card.classes)} |
-| data set | `{card.data.name}`: {card.data.summary} |
-| terms of the data | {card.data.terms} |
-| trained on | {card.data.train:,} images; {card.data.validation:,} more for validation |
-| trained | {card.trained}; seed {card.seed}; best of its epochs on validation: {card.epoch} |
-
-## Error
+Tells apart: {", ".join(card.classes)}.
 
 | split | images | wrong | error | 95 % interval (Wilson) |
 |---|--:|--:|--:|--:|
 {rows}
 
-Validation error {100 * card.validation_error:.2f} %. {_seeds(card)}
-The test splits chose nothing. Measured: {card.measured}.
+{views * ("novel" in card.errors)}The test images were not used to choose the recipe or the epoch.
 
-Probabilities are calibrated: temperature {card.temperature:.3f}, expected calibration error
-{100 * card.calibration_error:.2f} % on the validation images.
+## Limits
+
+{limits}
+
+## Network and data
+
+| | |
+|---|---|
+| network | `{card.model}`, {card.parameters:,} parameters |
+| images | {height}×{width}, {kind}; other sizes are fitted to this |
+| data set | `{card.data.name}`: {card.data.summary} |
+| terms of the data | {card.data.terms} |
+| trained on | {card.data.train:,} images; {card.data.validation:,} more for validation |
+| trained | {card.trained}; seed {card.seed}; epoch {card.epoch}, which was best on validation |
+| validation error | {100 * card.validation_error:.2f} % |
+{_seeds(card)}| probabilities | calibrated on the validation images: temperature {card.temperature:.3f}, {calibration} |
+| measured | {card.measured} |
 
 ## Recipe
 
 {recipe}
 
-On a GPU a seed does not fix the result to the last digit.
-
-## Limits
-
-{limits}
+On a GPU, two runs with the same seed differ slightly.
 
 ## Files
 
@@ -139,10 +141,9 @@ On a GPU a seed does not fix the result to the last digit.
 
 
 def _seeds(card: Card) -> str:
+    """The row on other runs of the recipe, where there are some."""
     if card.seeds is None:
-        return "One run of this recipe is on record."
+        return ""
     found = card.seeds
-    return (
-        f"Over {found.runs} runs of this recipe the error on {found.split} is {100 * found.mean:.2f} ± "
-        f"{100 * found.deviation:.2f} %\n(mean and standard deviation)."
-    )
+    spread = f"{100 * found.mean:.2f} ± {100 * found.deviation:.2f} % (mean and standard deviation)"
+    return f"| {found.runs} runs of this recipe | error on {found.split} {spread} |\n"

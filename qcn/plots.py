@@ -34,7 +34,7 @@ def confusion(path: Path, matrices: Mapping[str, Sequence[Sequence[int]]], class
             ax.imshow(shares, cmap="Blues", vmin=0, vmax=100)
             ax.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
             ax.set_yticks(range(len(classes)), classes)
-            ax.set(title=f"{split}: % of each class", xlabel="predicted", ylabel="true")
+            ax.set(title=f"{split}: % of each true class", xlabel="predicted class", ylabel="true class")
             for true, row in enumerate(shares):
                 for guess, share in enumerate(row):
                     if share >= 0.5:
@@ -51,10 +51,11 @@ def error_by_view(path: Path, axis: str, curves: Mapping[str, Mapping[int, Error
                 [100 * (rates[angle].error - rates[angle].low) for angle in angles],
                 [100 * (rates[angle].high - rates[angle].error) for angle in angles],
             ]
-            ax.errorbar(angles, values, spread, fmt="o", color=colour, capsize=2, label=split)
+            ax.errorbar(angles, values, spread, fmt="o", color=colour, capsize=2, label=split, clip_on=False)
         every = sorted({angle for rates in curves.values() for angle in rates})
         ax.set_xticks(every)
-        ax.set(title=f"Error by {axis}", xlabel=f"{axis}, degrees", ylabel="error, %", ylim=(0, None))
+        ax.set_title(f"Error by {axis}, with 95 % intervals", loc="left")
+        ax.set(xlabel=f"{axis}, degrees", ylabel="error, %", ylim=(0, None))
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False)
+        ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(curves))

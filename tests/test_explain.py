@@ -21,6 +21,7 @@ from verify.chromium import Browser
 
 import qcn as product
 from qcn import routing
+from qcn.confidence import probabilities
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
@@ -156,8 +157,8 @@ def test_what_every_part_says_ends_at_some_class(inside: Inside) -> None:
     # Before routing the classes have even shares, and so has each place.
     np.testing.assert_allclose(by_class[0][0].by_place(0), 1 / 4, rtol=1e-12)
     last = inside.routings[-1]
-    share = last.weights[last.deciding][..., 2] / last.children.activation.transpose(1, 2, 0)
-    np.testing.assert_allclose(by_class[2][0].deciding, share[0, 0].transpose(2, 0, 1), rtol=1e-12)
+    share = last.weights[last.shown][..., 2] / last.children.activation.transpose(1, 2, 0)
+    np.testing.assert_allclose(by_class[2][0].shown, share[0, 0].transpose(2, 0, 1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -178,16 +179,16 @@ def test_votes_are_followed_to_the_class(stride: int) -> None:
                     given += float(weights[top, left, p, q, c] @ chances[:, top, left])
                     total += float(weights[top, left, p, q, c].sum())
             above[c, y, x] = given / total if total else 0.0
-        np.testing.assert_allclose(one.deciding, above, rtol=1e-10)
+        np.testing.assert_allclose(one.shown, above, rtol=1e-10)
         chances = above
 
 
 def test_a_part_that_no_window_sees_is_not_heard() -> None:
     found = look(small(stride=2), IMAGE)  # 10×11 places under windows of 3 with stride 2: the last row is beyond
     first = evidence(found, 0)[-1]
-    assert first.deciding.shape == (7, 10, 11)
-    assert not first.deciding[:, -1].any()
-    assert first.deciding[:, :-1].all()
+    assert first.shown.shape == (7, 10, 11)
+    assert not first.shown[:, -1].any()
+    assert first.shown[:, :-1].all()
     assert np.isfinite(first.by_pixel(0, IMAGE.shape[1:])).all()
 
 
@@ -364,10 +365,37 @@ def test_networks_of_any_shape_have_a_page(options: dict[str, Any]) -> None:
     html = page(source_of(program), picture_of(IMAGE), found, program.classes - 1, "")
     stages = options.get("iterations", 2) + 1
     assert html.count('class="globe"') == stages + 1
-    assert html.count("deciding") - html.count(".deciding") == 3 + 1  # the layers' pictures, and the votes'
+    assert html.count("framed") - html.count(".framed") == 3 + 1  # the layers' pictures, and the votes'
     assert html.count('role="rowheader"') == min(program.classes, panels.CLASSES)
     assert f"class{program.classes - 1}</span>" in html  # the chosen class, however inactive
+    assert ("This network routes once" in html) == (options.get("iterations") == 1)
     assert len(html) < 1.5e6
+
+
+def test_with_one_iteration_the_page_shows_what_the_answer_gives() -> None:
+    """The weights that such an answer is made from are even: they would say nothing of any class or place."""
+    found = look(small(iterations=1), IMAGE)
+    before = found.routings[-1].weights[0].sum((0, 1, 2, 3, 4))
+    np.testing.assert_allclose(before, before.mean())
+    assert np.ptp(found.votes_won) > 1e-3
+    first = evidence(found, found.winner)[-1]
+    assert np.ptp(first.by_place(first.routing.shown)) > 1e-6
+
+
+@pytest.mark.parametrize(
+    ("label", "tone", "said"),
+    [("class0", "passed", "This is right."), ("class1", "failed", "This is wrong"), (None, "open", "")],
+)
+def test_the_first_screen_says_whether_it_is_right_and_how_sure(
+    inside: Inside, label: str, tone: str, said: str
+) -> None:
+    names = [f"class{k}" for k in range(4)]
+    names[0], names[inside.winner] = names[inside.winner], names[0]  # the answer is class0
+    html = page(source_of(small(), classes=tuple(names)), picture_of(IMAGE, label=label), inside, 0, "")
+    head = html[html.index("<header") : html.index("</header>")]
+    sure = probabilities(inside.activation[None], 1.0, True).max()
+    assert f'class="verdict {tone}"' in head and "The network sees: class0" in head and said in head
+    assert f"Probability {100 * sure:.1f} %" in head
 
 
 def test_no_name_becomes_markup(inside: Inside) -> None:
@@ -408,7 +436,7 @@ def test_an_image_of_one_colour_has_a_page(value: float) -> None:
 
 
 def test_activations_can_be_told_from_1() -> None:
-    texts = {0.0: "0.000", 0.5: "0.500", 0.98: "0.980", 0.9995: "0.99950", 1 - 3e-7: "1.000000", 1.0: "1.000"}
+    texts = {0.0: "0.000", 0.5: "0.500", 0.98: "0.980", 0.9995: "> 0.999", 1 - 3e-7: "> 0.999", 1.0: "1.000"}
     assert {value: panels.activation_text(value) for value in texts} == texts
 
 

@@ -95,6 +95,7 @@ class Card {
       "section",
       {},
       made("div", { className: "head" }, made("h2", { textContent: network.manifest.name }), this.time),
+      made("h3", { textContent: "Probability of each class" }),
       made("div", { className: "bars" }, ...this.rows.map(({ row }) => row)),
     );
     this.trail = [];
@@ -102,7 +103,7 @@ class Card {
       this.globe = made("figure");
       this.layers = made("div", { className: "layers" });
       element.append(
-        made("h3", { textContent: "The class pose, and where the capsules of each layer are active" }),
+        made("h3", { textContent: "The pose of the answer, and where capsules are active" }),
         made("div", { className: "inside" }, this.globe, this.layers),
       );
     }
@@ -118,7 +119,7 @@ class Card {
       value.textContent = percent(chances[i]);
       row.title = `${classes[i]}: activation ${activation[i].toFixed(4)}`;
     });
-    this.time.textContent = `${ms.toFixed(1)} ms`;
+    this.time.textContent = `${ms.toFixed(1)} ms per image`;
     if (!this.globe) return;
     this.showPose(classes[winner], Array.from(pose.subarray(3 * winner, 3 * winner + 3)));
     this.layers.replaceChildren(...layers.slice(0, -1).map((layer) => this.map(layer)));
@@ -148,9 +149,10 @@ class Card {
       activation.reduce((sum, a, k) => sum + (k % (height * width) === i ? a / parents : 0), 0),
     );
     const least = Math.min(...means),
-      most = Math.max(...means);
+      most = Math.max(...means),
+      flat = most - least < 0.01; // hardly any difference must not look like a pattern
     means.forEach((mean, i) => {
-      const part = (mean - least) / (most - least || 1);
+      const part = flat ? mean : (mean - least) / (most - least);
       picture.data.set([255 * Math.min(1, 1.6 * part), 255 * part ** 1.5, 255 * part ** 4, 255], 4 * i);
     });
     context.putImageData(picture, 0, 0);
@@ -160,7 +162,7 @@ class Card {
       "figure",
       {},
       canvas,
-      made("figcaption", { textContent: `${name}: ${least.toFixed(2)} (dark) to ${most.toFixed(2)}` }),
+      made("figcaption", { textContent: flat ? `${name}: ${least.toFixed(2)}` : `${name}: ${least.toFixed(2)} (dark) to ${most.toFixed(2)}` }),
     );
   }
 }
@@ -186,7 +188,7 @@ async function classify(image, words = () => RUNS) {
           best(answers[0].activation),
           Math.max(...probabilities(answers[0].activation, manifests[0])),
         ];
-        $("answer").textContent = `${classes[name]}, ${percent(part)}`;
+        $("answer").textContent = `The network sees: ${classes[name]}, ${percent(part)}`;
         window.qcn = {
           activation: Array.from(answers[0].activation),
           answers: (window.qcn ? window.qcn.answers : 0) + 1,

@@ -26,6 +26,10 @@ function paint(canvas, { pixels, width, height, channels: count }) {
   context(canvas).putImageData(picture, 0, 0);
 }
 
+// Whether the answer is right, where the class is known.
+const verdict = (activation, label) =>
+  best(activation) === label ? "This is right." : `This is wrong: it is ${classes[label]}.`;
+
 const toy = {
   azimuth: 30,
   elevation: 40,
@@ -33,9 +37,13 @@ const toy = {
     const chosen = data.scene.toys[$("which").value],
       image = renderToy(data.scene, chosen, this.azimuth, this.elevation, data.scene.lights[$("light").value]);
     paint($("toy"), image);
+    const angles = { azimuth: Math.round(((this.azimuth % 360) + 360) % 360), elevation: Math.round(this.elevation) },
+      familiar = Object.entries(data.scene.familiar),
+      within = (at, [from, to]) => (from <= to ? at >= from && at <= to : at >= from || at <= to),
+      known = familiar.every(([axis, range]) => within(angles[axis], range));
     $("angles").textContent =
-      `Azimuth ${Math.round(((this.azimuth % 360) + 360) % 360)}°, elevation ${Math.round(this.elevation)}°. Trained from 30° to 70° of elevation.`;
-    classify(image, () => `The toy’s class is ${chosen.category}. ${RUNS}`);
+      `Azimuth ${angles.azimuth}°, elevation ${angles.elevation}°: ${known ? "as in training" : "a new viewpoint"}. Training had ${familiar.map(([axis, [from, to]]) => `${axis} ${from}° to ${to}°`).join(", ")}.`;
+    classify(image, ({ activation }) => `${verdict(activation, classes.indexOf(chosen.category))} ${RUNS}`);
   },
   turn(right, up) {
     this.azimuth += right;
@@ -258,7 +266,7 @@ const examples = {
     const { label, activation: reference } = example;
     return classify(this.picture(example), ({ activation }) => {
       const off = Math.max(...reference.map((exact, i) => Math.abs(exact - activation[i])));
-      return `A test image of ${classes[label]}. The largest difference of an activation from the trained network’s, in float64: ${off.toExponential(1)}.`;
+      return `${verdict(activation, label)} Activations differ from the trained network’s, in float64, by at most ${off.toExponential(1)}.`;
     });
   },
 };
@@ -326,7 +334,7 @@ async function start() {
   try {
     const opened = await Promise.all(networks.map((network) => network.open()));
     $("facts").textContent =
-      `libqcn: ${opened[0].backend}. ${manifests.map(({ name, source }) => `${name}: trained on ${source.data}, weights ${source.sha256.slice(0, 12)}…`).join("; ")}.`;
+      `libqcn: ${opened[0].backend}. ${manifests.map(({ name, source }) => `${name}: trained on ${source.data}, weights ${source.sha256.slice(0, 12)}…`).join("; ")}`;
   } catch (error) {
     $("answer").textContent = "The network could not be loaded";
     return trouble(error.message);

@@ -6,20 +6,18 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-import qcn
+from qcn.data.viewpoints.dataset import SETS
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.web.scene import scene
+from qcn.html import render
 from qcn.libqcn import CLONE, PACKAGE
-from qcn.text import readable
 
 HERE = Path(__file__).parent
 VARIANTS = ("simd", "plain", "threads")
@@ -53,18 +51,17 @@ def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, A
         "wasm": {variant: packed(wasm_file(variant).read_bytes()) for variant in VARIANTS},
         "networks": [_network(one) for one in networks],
         "examples": _examples(bundle),
-        "scene": scene(bundle.manifest.image[1]) if bundle.manifest.source.data.startswith("viewpoints") else None,
+        "scene": scene(bundle.manifest.image[1], source) if (source := bundle.manifest.source.data) in SETS else None,
     }
-    library = _text("libqcn.js")
     script = "\n".join(map(_text, ("toys.js", "answers.js", "page.js")))
-    page = _template().render(
-        name=readable(bundle.manifest.name),
-        css=_text("page.css"),
-        library=library,
+    page = render(
+        HERE / "page.html.jinja",
+        HERE / "page.css",
+        name=bundle.manifest.name,
+        library=_text("libqcn.js"),
         script=script,
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
-        version=qcn.__version__,
     )
     path.write_text(page, encoding="utf-8")
     return {"networks": [one.manifest.name for one in networks]}
@@ -107,10 +104,3 @@ def _examples(bundle: Bundle) -> list[dict[str, Any]]:
 
 def _text(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
-
-
-@cache
-def _template() -> Any:
-    loader = FileSystemLoader(HERE, encoding="utf-8")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.get_template("page.html.jinja")

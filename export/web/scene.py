@@ -6,18 +6,24 @@ from typing import Any
 import numpy as np
 
 from qcn.data.viewpoints import light
+from qcn.data.viewpoints.dataset import familiar
 from qcn.data.viewpoints.solids import Solid
 from qcn.data.viewpoints.toys import CATEGORIES, Toy, toy
 
 SHOWN = (0, 5)  # the instances of each category in a page
+ALL_ROUND = (0, 340)  # degrees of azimuth
 DIGITS = 7  # after the point: pixels are computed in float32
 
 
-def scene(size: int) -> dict[str, Any]:
-    """Toys, lamps and what else decides a picture of `size` pixels a side."""
+def scene(size: int, data: str) -> dict[str, Any]:
+    """Toys, lamps and what else decides a picture of `size` pixels a side, and from where the toys of `data` are seen.
+
+    That is from the first angle to the last, which may be by way of 0°; left out where they are seen from all around.
+    """
     toys = [toy(category, instance, seed=0) for instance in SHOWN for category in range(len(CATEGORIES))]
     return {
         "size": size,
+        "familiar": {axis: (at[0], at[-1]) for axis, at in familiar(data).items() if (at[0], at[-1]) != ALL_ROUND},
         "samples": light.SAMPLES,
         "stereo": light.STEREO,
         "ground": light.GROUND_ALBEDO,

@@ -39,7 +39,7 @@ def _explained(
     from qcn.explain import numbers, picture
     from qcn.explain.inside import look
     from qcn.explain.page import page
-    from qcn.explain.panels import activation_text
+    from qcn.explain.panels import answer
     from qcn.explain.source import open_source
     from qcn.files import write_text
     from qcn.shipped import place
@@ -64,8 +64,7 @@ def _explained(
     write_text(target, page(network, given, inside, chosen, typed))
     if json:
         json_files.write(json, numbers.record(network, given, inside, chosen, typed))
-    answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
-    say(f"{given.name}: {answer}")
+    say(f"{given.name}: {readable(network.classes[inside.winner])}. {answer(network, inside)}")
     for path in filter(None, (target, json)):
         say(path)
     return target

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CELL = 64  # side of an image on the sheet, in pixels, near enough: small images are enlarged by whole factors only
 GAP, MARGIN = 4, 24
-PAPER, INK, FAINT, EMPTY = (255, 255, 255), (28, 30, 34), (128, 132, 140), (240, 241, 243)
+PAPER, INK, FAINT, EMPTY = (255, 255, 255), (28, 30, 34), (91, 97, 105), (240, 241, 243)
 Rows = list[list[int | None]]  # by class, by column: which image, or None for an empty cell
 
 
@@ -97,7 +97,8 @@ def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str) -> "Ima
     width, height = _picture(images.images[0]).size
     counts = [f"{np.count_nonzero(images.labels == label):,}" for label in range(len(images.classes))]
     ruler = ImageDraw.Draw(Image.new("L", (1, 1)))
-    labels = [*((name, plain) for name in images.classes), *((count, small) for count in counts)]
+    axis = [("azimuth", small)] * bool(headings)
+    labels = [*((name, plain) for name in images.classes), *((count, small) for count in counts), *axis]
     left = MARGIN + int(max(ruler.textlength(text, font) for text, font in labels)) + 16
     top = MARGIN + (34 if title else 0) + (20 if headings else 0)
     columns = max(map(len, rows))
@@ -106,9 +107,12 @@ def _draw(images: ImageSet, rows: Rows, headings: list[str], title: str) -> "Ima
     draw = ImageDraw.Draw(sheet)
     if title:
         draw.text((MARGIN, MARGIN - 4), title, INK, large)
-        shape = " x ".join(map(str, images.images.shape[1:]))  # the font that comes with Pillow has no ×
-        facts = f"{len(images):,} images of {shape}"
+        channels, *pixels = images.images.shape[1:]
+        kind = {1: "grey", 2: "stereo pairs", 3: "colour"}[channels]
+        facts = f"{len(images):,} images, {kind}, {pixels[1]} x {pixels[0]} pixels"  # Pillow's font has no ×
         draw.text((MARGIN + draw.textlength(title, large) + 14, MARGIN + 17), facts, FAINT, small, anchor="ls")
+    for text, font in axis:
+        draw.text((left - 12, top - 6), text, FAINT, font, anchor="rs")
     for column, heading in enumerate(headings):
         draw.text((left + column * (width + GAP) + width // 2, top - 6), heading, FAINT, small, anchor="ms")
     for number, (name, count, row) in enumerate(zip(images.classes, counts, rows, strict=True)):

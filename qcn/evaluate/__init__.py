@@ -67,7 +67,7 @@ def evaluate(
         }
         write_results(out, results, facts, network.classes)
         write_predictions(out / "predictions.csv", answered)
-        write_mistakes(out / "mistakes.png", answered, f"{Path(model).name} on {found.name}")
+        write_mistakes(out / "mistakes.png", answered, f"The worst mistakes of {Path(model).name} on {found.name}")
     if dataset is None and split is None:
         network.remember(Measured.today(found.name, [split_error(result) for result in results]))
     return results

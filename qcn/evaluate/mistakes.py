@@ -56,8 +56,8 @@ def sheet(mistakes: list[Mistake], total: int, title: str) -> "Image":
     draw = ImageDraw.Draw(page)
     large, small = ImageFont.load_default(20), ImageFont.load_default(13)
     draw.text((MARGIN, 10), shortened(draw, readable(title), large, width - 2 * MARGIN), INK, large)
-    which = "all of them" if len(mistakes) == total else f"the {len(mistakes)} that it was most certain of"
-    said = f"{counted(total, 'wrong answer')}, {which}: true class, then the answer"
+    which = "all of them" if len(mistakes) == total else f"the {len(mistakes)} with the highest probability"
+    said = f"{counted(total, 'wrong answer')}, {which}. Of each: true class, answer, its probability, split and number"
     draw.text((MARGIN, 35), shortened(draw, said, small, width - 2 * MARGIN), FAINT, small)
     for place, mistake in enumerate(mistakes):
         row, column = divmod(place, COLUMNS)

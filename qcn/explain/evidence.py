@@ -22,16 +22,16 @@ TINY = np.finfo(np.float64).tiny
 class Evidence:
     """Of a layer's children, how much ends in the class: [C, h, w] from 0 to 1, before and after each iteration.
 
-    In the layers above, the weights are those that the answer was made from.
+    In the layers above, the weights are those of `Routing.shown`.
     """
 
     routing: Routing
     ending: tuple[Array, ...]
 
     @property
-    def deciding(self) -> Array:
-        """By the weights that the answer was made from."""
-        return self.ending[self.routing.deciding]
+    def shown(self) -> Array:
+        """By the weights of `Routing.shown`."""
+        return self.ending[self.routing.shown]
 
     def by_place(self, stage: int) -> Array:
         """[h, w]: of the activity at a place, the share that ends in the class."""
@@ -72,13 +72,13 @@ def evidence(inside: Inside, chosen: int) -> list[Evidence]:
     found = []
     for routing in reversed(inside.routings):
         found.append(Evidence(routing, tuple(_followed(routing, weight, parents) for weight in routing.weights)))
-        parents = found[-1].deciding
+        parents = found[-1].shown
     return found
 
 
 def loudest(last: Evidence, count: int) -> list[Part]:
     """The parts with the largest weights for a class, from the evidence in the last layer."""
-    activation, ending = last.routing.children.activation, last.deciding
+    activation, ending = last.routing.children.activation, last.shown
     weights = activation * ending
     found = []
     for flat in np.argsort(-weights, axis=None, kind="stable")[:count]:

@@ -59,6 +59,14 @@ class Routing:
         """Which of the weights the answer was made from."""
         return self.iterations - 1
 
+    @property
+    def shown(self) -> int:
+        """Which of the weights to look at: those that the answer was made from.
+
+        With a single iteration these are even and say nothing; then those that the answer gives.
+        """
+        return max(self.deciding, 1)
+
 
 @dataclass(frozen=True)
 class Inside:
@@ -78,7 +86,7 @@ class Inside:
     def votes_won(self) -> Array:
         """[K]: the share of all parts' votes that routing gave to each class."""
         last = self.routings[-1]
-        won = last.weights[last.deciding].sum((0, 1, 2, 3, 4))
+        won = last.weights[last.shown].sum((0, 1, 2, 3, 4))
         return won / max(float(won.sum()), 1e-300)
 
     @property

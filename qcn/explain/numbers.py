@@ -43,7 +43,10 @@ class LayerCapsules:
 
 @dataclass(frozen=True)
 class Record:
-    """Stages are: before routing, after iteration 1, …; the answer was made from the last but one."""
+    """Stages are: before routing, after iteration 1, …; the answer was made from the last but one.
+
+    `votes_won`, `parts` and what ends at the class are by that one; with one iteration, where it is even, by the last.
+    """
 
     schema: int
     network: str

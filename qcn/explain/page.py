@@ -1,7 +1,7 @@
 """The page of `qcn explain`: one HTML file that asks nothing of any network.
 
 Its only script is page.js, which the page allows by its hash. Names come from a bundle or a picture, which may be of
-unknown origin, so every word is escaped (`qcn.html`). The look is that of the report of `qcn verify-parity`.
+unknown origin, so every word is escaped (`qcn.html`).
 """
 
 import base64
@@ -16,7 +16,6 @@ from qcn.explain.picture import Picture
 from qcn.explain.source import Source
 from qcn.html import render
 from qcn.text import readable
-from qcn.verify import report
 from qcn.verify.report.pictures import data_uri
 
 HERE = Path(__file__).parent
@@ -31,8 +30,7 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
     ends_of_rows = panels.scale(found, len(source.classes))
     return render(
         HERE / "page.html.jinja",
-        [report.CSS, HERE / "page.css"],
-        {},
+        HERE / "page.css",
         script=script,
         digest=digest,
         network=readable(source.name),
@@ -44,8 +42,7 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
         chosen=readable(source.classes[chosen]),
         short=panels.short(readable(source.classes[chosen])),
         other=chosen != inside.winner,
-        activation=panels.activation_text(float(inside.activation[inside.winner])),
-        runner_up=panels.runner_up(source, inside),
+        answer=panels.answer(source, inside),
         small=max(picture.size) <= panels.SMALL,
         input=source.program.input.shape,
         given=panels.given(picture),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qcn.confidence import probabilities
 from qcn.explain import drawing
 from qcn.explain.drawing import VIRIDIS, Globe
 from qcn.explain.evidence import Evidence, Part, loudest
@@ -47,7 +48,7 @@ class Stage:
     title: str
     picture: str
     figure: str
-    deciding: bool
+    framed: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class VoteStage:
     title: str
     globe: Globe
     figure: str
-    deciding: bool
+    framed: bool
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,24 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
 
 
-def activation_text(value: float, digits: int = 3) -> str:
-    """As many digits more as tell it from 1, six at most: 0.970, 0.9998."""
-    needed = digits if value >= 1 else math.ceil(-math.log10(1 - value)) + 1
-    return f"{value:.{min(max(digits, needed), 6)}f}"
+def activation_text(value: float) -> str:
+    """Three digits; what is not quite 1 is not called 1: 0.970, > 0.999."""
+    return "> 0.999" if 0.9995 <= value < 1 else f"{value:.3f}"
+
+
+def probability_text(value: float) -> str:
+    """0.4 %, 97.1 %; nothing is certain or impossible."""
+    return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
+
+
+def answer(source: Source, inside: Inside) -> str:
+    """How sure the network is: the probability of its answer, and of the class that comes next."""
+    probability = probabilities(inside.activation[None], source.temperature, poses=True)[0]
+    first, *others = np.argsort(-inside.activation, kind="stable")[:2]
+    said = f"Probability {probability_text(float(probability[first]))}"
+    for second in others:
+        said += f"; next is {readable(source.classes[second])} with {probability_text(float(probability[second]))}"
+    return said
 
 
 def _signed(value: float) -> str:
@@ -112,7 +127,7 @@ def stage_title(stage: int) -> str:
 
 def heat(picture: Picture, first: Evidence) -> tuple[str, tuple[str, str]]:
     """Where in the image the evidence lies, from the least to the most."""
-    shares = first.by_pixel(first.routing.deciding, picture.input.shape[1:])
+    shares = first.by_pixel(first.routing.shown, picture.input.shape[1:])
     low, high = _wide_enough(float(shares.min()), float(shares.max()))
     return drawing.with_heat(picture.input, shares, low, high), (percent(low), percent(high))
 
@@ -144,7 +159,7 @@ def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float])
         for stage in range(len(one.ending)):
             shares = one.by_pixel(stage, picture.input.shape[1:])
             shown = drawing.with_heat(picture.input, shares, *ends)
-            stages.append(Stage(stage_title(stage), shown, percent(one.whole(stage)), stage == one.routing.deciding))
+            stages.append(Stage(stage_title(stage), shown, percent(one.whole(stage)), stage == one.routing.shown))
         types, down, across = children.activation.shape
         made.append(
             Row(
@@ -156,14 +171,6 @@ def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float])
             )
         )
     return made
-
-
-def runner_up(source: Source, inside: Inside) -> tuple[str, str] | None:
-    """The class that comes next, and its activation; None where there is only one."""
-    if len(source.classes) < 2:
-        return None
-    second = int(np.argsort(-inside.activation, kind="stable")[1])
-    return readable(source.classes[second]), activation_text(float(inside.activation[second]))
 
 
 def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
@@ -222,7 +229,7 @@ def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
     last = inside.routings[-1]
     points = last.votes[0, 0, ..., chosen, :].reshape(-1, 3)
     weights = [weight[0, 0, ..., chosen].reshape(-1) for weight in last.weights]
-    shown = np.argsort(-weights[last.deciding], kind="stable")[:DOTS]
+    shown = np.argsort(-weights[last.shown], kind="stable")[:DOTS]
     means = [mean[0, 0, chosen] for mean in last.means]
     lengths = np.linalg.norm(points[shown], axis=1)
     reach = [float(np.quantile(lengths, 0.9)), float(lengths.max()) / 1.2]  # a few may lie outside the ball
@@ -236,10 +243,10 @@ def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
             for i in shown[::-1]
         ]
         arrows = [drawing.arrow("chosen", means[stage - 1] / radius, "where the votes agree")] if stage else []
-        title, deciding = stage_title(stage), stage == last.deciding
+        title, framed = stage_title(stage), stage == last.shown
         spoken = f"{len(shown)} votes {title}, each as large as its weight"
         figure = percent(float(weight.sum()) / total)
-        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, ()), figure, deciding))
+        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, ()), figure, framed))
     return stages, f"{radius:.2g}", len(points)
 
 
@@ -262,7 +269,7 @@ def layer(picture: Picture, capsules: Capsules) -> Layer:
         f"{ends[0]:.2f}",
         f"{ends[1]:.2f}",
         _map(mean, _ends(mean)),
-        f"{mean.min():.2f}–{mean.max():.2f}",
+        " to ".join(dict.fromkeys((f"{mean.min():.2f}", f"{mean.max():.2f}"))),
     )
 
 

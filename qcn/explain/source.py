@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from qcn.confidence import temperature_of
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
@@ -21,6 +22,7 @@ class Source:
     image: tuple[int, int, int]
     preprocessing: Preprocessing
     bundle: Bundle | None = None
+    temperature: float = 1.0  # of its probabilities
 
 
 def open_source(folder: Path) -> Source:
@@ -28,7 +30,8 @@ def open_source(folder: Path) -> Source:
     if (folder / MANIFEST).exists():
         bundle = Bundle.open(folder)
         made = bundle.manifest
-        found = Source(made.name, bundle.program(), made.classes, made.image, made.preprocessing, bundle)
+        about = (made.name, bundle.program(), made.classes, made.image, made.preprocessing)
+        found = Source(*about, bundle, temperature_of(made.confidence))
     elif (folder / RUN).exists():
         found = _from_run(folder)
     else:
@@ -43,7 +46,8 @@ def _from_run(folder: Path) -> Source:
 
     network, run = load_network(folder)
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
-    return Source(f"{run.data.name}-{run.model.name}", program, run.classes, run.data.image, run.preprocessing)
+    name, temperature = f"{run.data.name}-{run.model.name}", temperature_of(run.confidence)
+    return Source(name, program, run.classes, run.data.image, run.preprocessing, temperature=temperature)
 
 
 def check_capsules(folder: Path, program: Program) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SIDE = 320  # of a drawn picture, in pixels, at most
 STRIP = 48  # below it, for the text
-INK, FAINT, PAPER, BAR = (28, 30, 34), (120, 124, 132), (255, 255, 255), (42, 111, 219)
+INK, FAINT, PAPER, BAR = (28, 30, 34), (91, 97, 105), (255, 255, 255), (42, 111, 219)
 AXES = {"x": (205, 62, 62), "y": (52, 140, 72), "z": (42, 111, 219)}
 TURN = np.array([[0.87, -0.5, 0.0], [0.25, 0.43, 0.87]])  # of space onto paper: seen from above, a little from a side
 COLUMNS = 6

@@ -12,7 +12,9 @@ def learning_curves(path: Path, history: Sequence[Epoch]) -> None:
     epochs = [row.epoch for row in history]
     with figure(path, 2, 9, 3.4) as (left, right):
         left.plot(epochs, [row.train_loss for row in history], color=COLOURS[0], marker=".")
-        left.set(title="Training loss", xlabel="epoch")
+        first, last = history[0].margin, history[-1].margin
+        grows = f" (its margin grows from {first:.1f} to {last:.1f})" if first and last and last > first else ""
+        left.set(title=f"Training loss{grows}", xlabel="epoch")
         right.plot(epochs, [100 * row.train_error for row in history], color=COLOURS[0], marker=".", label="training")
         validation = [100 * row.validation_error for row in history]
         right.plot(epochs, validation, color=COLOURS[1], marker=".", label="validation")

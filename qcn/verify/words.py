@@ -48,6 +48,13 @@ def power(exponent: int) -> str:
     return {-1: "0.1", 0: "1", 1: "10"}.get(exponent, f"10{digits}")
 
 
+def tiny(value: float, least: float = 1e-5) -> str:
+    """Two digits, written out, and no smaller number than anyone needs: 0.00038, < 0.00001."""
+    if 0 < value < least:
+        return f"< {least:f}".rstrip("0")
+    return f"{value:.5f}" if 0 < value < 1e-4 else f"{value:.2g}"
+
+
 def milliseconds(value: float) -> str:
     """With its unit, three digits: 0.172 ms, 23.6 ms, 2.76 s."""
     return f"{value / 1e3:.3g} s" if value >= 1e3 else f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"

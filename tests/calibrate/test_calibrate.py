@@ -11,7 +11,7 @@ import pytest
 import torch
 from command import Command
 
-from qcn.calibrate import assignments, pipeline, record, search
+from qcn.calibrate import assignments, pipeline, record, results, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.calibrate.simulation import answers
@@ -86,7 +86,10 @@ def test_the_road_stopped_and_gone_on_with(
     found = json.loads((report / "report.json").read_text())
     assert found["search"]["chosen"]["assignment"] == assignments.lowest(bundle.program())
     assert len(found["pareto"]) >= 1 and len(found["digits"]) == 12 * len(made.routes)
-    assert "<script" not in (report / "report.html").read_text()
+    page = (report / "report.html").read_text()
+    first = page[page.index("<h1") : page.index("</h1>")]
+    assert "By an estimate" in first and "times as fast as float32, accuracy within 40 points" in first
+    assert "<script" not in page and '<th scope="col"></th>' not in page
 
     for options, code, words in (
         ((bundle.folder,), 2, f"{out} exists: remove it, or name another bundle with --out"),
@@ -101,6 +104,20 @@ def test_the_road_stopped_and_gone_on_with(
             tmp_path / "other",
         )
         assert ended == code and words in said, said
+
+
+@pytest.mark.parametrize(
+    ("values", "marks"),
+    [
+        ([0.55, 0.77, 1.0], [0.6, 0.7, 0.8, 0.9, 1.0]),
+        ([0.0, 0.24], [0.0, 0.05, 0.1, 0.15, 0.2]),
+        ([7.2, 12.9], [8.0, 9.0, 10.0, 11.0, 12.0]),
+        ([1.0], [1.0]),
+        ([], []),
+    ],
+)
+def test_an_axis_has_a_few_round_marks(values: list[float], marks: list[float]) -> None:
+    assert results.axis_marks(values) == marks
 
 
 def test_openvino_computes_int8_or_nothing_is_written(
@@ -221,7 +238,7 @@ def test_what_is_not_faster_is_refused_unless_size_is_asked_for(
     found = searched(program, calibration, slow)
     assert found.chosen is not None and {*found.chosen.assignment.values()} == {"fp16"}
     assert found.refused == (
-        "convolutions and linears in int8 are not faster on native: 10.4 ms, and 10 ms in float32",
+        "convolutions and linear layers in int8 are not faster on native: 10.4 ms per image, 10 ms in float32",
     )
     small = searched(program, calibration, slow, goal="size").chosen
     assert small is not None and small.assignment == assignments.lowest(program)

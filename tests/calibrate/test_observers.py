@@ -125,7 +125,7 @@ def test_digits_are_those_of_routing(run: Path, program: Program, images: ImageS
     planted.see(torch.tensor([1e-5, 1e-9, 0.0, 1.0, 70000.0]))
     assert (planted.numbers, planted.below, planted.above) == (4, 2, 1)
     assert planted.mean_error > 1 / 3  # 1e-9 becomes 0
-    assert "50 % below 6.1e-05 and 25 % above 65504; it stays float32" in planted.words()
+    assert "50 % of the values are below 6.1e-05 and 25 % are above 65504; it stays float32" in planted.words()
     assert len(digits.table(digits.worst(list(found.values()))).rows) == len(digits.WHY)
 
 

@@ -87,10 +87,19 @@ def test_entries_of_the_registry(folder: Path):
     for entry in DATASETS:
         assert entry.classes == CATEGORIES
         assert entry.preprocessing.output_size(entry.size, entry.size) == (32, 32)
-    splits = viewpoints._dataset("viewpoints-azimuth", "", "azimuth", variant=TINY).load(folder)
+    splits = viewpoints._dataset("viewpoints-azimuth", "", "azimuth", False, TINY).load(folder)
     assert set(splits.train.views.instance) == set(TRAIN)
     assert set(splits.train.views.azimuth) == {0, 20}
     assert set(splits.tests["novel"].views.azimuth) == {180}
+
+
+def test_the_angles_of_the_training_images_are_known():
+    assert viewpoints.familiar("viewpoints-demo") == {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 45, 60)}
+    assert viewpoints.familiar("viewpoints-elevation") == {
+        "azimuth": tuple(range(0, 341, 20)),
+        "elevation": (30, 35, 40),
+    }
+    assert viewpoints.familiar("viewpoints")["elevation"][-1] == 70
 
 
 def test_importing_needs_no_torch():

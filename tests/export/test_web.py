@@ -116,7 +116,7 @@ def test_the_page_renders_toys_as_python_does(tmp_path: Path) -> None:
     """Up to rounding: by 1 of 255, and on at most one pixel in a thousand, at edges, by more."""
     size, azimuths, elevations, lights = 96, (77,), (40,), (0, 3)
     toys = [toy(category, instance=3, seed=0) for category in range(len(CATEGORIES))]
-    described = {**scene.scene(size), "toys": [scene.described(one) for one in toys]}
+    described = {**scene.scene(size, "viewpoints"), "toys": [scene.described(one) for one in toys]}
     (tmp_path / "scene.json").write_text(json.dumps(described))
     script = (
         (Path(web.__file__).parent / "toys.js").read_text()
@@ -211,13 +211,15 @@ def test_a_toy_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -
     browser.show(folder / "page.html", 390)
     browser.wait_for("window.qcn && window.qcn.answers > 0")
     browser.check_width(390)
-    assert "Azimuth 30°, elevation 40°" in browser.ask(angles)
+    assert "Azimuth 30°, elevation 40°: as in training" in browser.ask(angles)
     browser.drag("toy", 60, -30)
     browser.wait_for(f"{angles}.includes('Azimuth 0°, elevation 30°')")
     browser.ask("document.getElementById('toy').dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowLeft' }))")
     browser.wait_for(f"{angles}.includes('Azimuth 5°, elevation 30°') && window.qcn.answers > 2")
     browser.ask("document.getElementById('spin').click()")
     browser.wait_for("toy.azimuth > 30 && window.qcn.answers > 6")
+    browser.ask("(toy.stop(), toy.turn(180, 0), true)")
+    browser.wait_for(f"{angles}.includes('a new viewpoint')")
     assert browser.complaints == []
 
 

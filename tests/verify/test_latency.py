@@ -252,7 +252,7 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     json_files.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
     before = results.read_benchmark(path)
     results.check_regression(path, before, [speed(10.9)], 0.1)
-    with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12% slower"):
+    with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12 % slower"):
         results.check_regression(path, before, [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has none of what was measured now"):
         results.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)

@@ -64,7 +64,7 @@ def test_devices_by_backends(run: Any, tmp_path: Path) -> None:
     assert second[0].latency_ms == 0.4, "the faster of its ways"
     assert (first[1].status, first[1].latency_ms) == ("missing", None)
     text = (tmp_path / "fleet.html").read_text()
-    for words in ("0.4 ms", "30 mJ", "15 of 16 right", "tensorrt on orin", "no CUDA device here", "Jetson Orin Nano"):
+    for words in ("0.4 ms", "30 mJ", "15 of 16", "tensorrt on orin", "no CUDA device here", "Jetson Orin Nano"):
         assert words in text, words
     assert json.loads((tmp_path / "fleet.json").read_text())["baseline"] is None
 
@@ -74,7 +74,7 @@ def test_a_device_that_fails_or_has_no_report_fails_the_whole(run: Any, tmp_path
     (tmp_path / "cellar").mkdir()
     (tmp_path / "cellar" / "report.json").write_text('{"schema": 3}')
     code, said, fleet = run(*devices)
-    assert code == 1 and "Of 4 devices: 1 failed, 2 not checked." in said
+    assert code == 1 and "Of 4 devices, 1 failed and 2 were not checked." in said
     assert [device.status for device in fleet.devices] == ["passed", "failed", "missing", "missing"]
     assert "shed: native: model.onnx (fp32): pose is off by" in said
     assert f"barn: there is no {tmp_path}/barn/report.json: qcn verify-parity BUNDLE --report" in said
@@ -111,8 +111,8 @@ def test_what_does_not_belong_together_is_refused(run: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("now", "words"),
     [
-        ({"milliseconds": 11.0}, "native: model.onnx (fp32), batch 1: 22% slower, and 10% is allowed"),
-        ({"energy": 40.0}, "33% more energy"),
+        ({"milliseconds": 11.0}, "native: model.onnx (fp32), batch 1: 22 % slower, and 10 % is allowed"),
+        ({"energy": 40.0}, "33 % more energy"),
         ({"floors": 9.0}, "pose of native: model.onnx (fp32) is off by 9e-07, and was by 1e-07"),
         ({"accuracy": Share(14, 16, 0.6, 0.97)}, "is right for 14 of 16 images, and was for 15"),
         ({"precision": "fp16"}, "native: model.onnx (fp32) passed, and is not there any more"),
@@ -126,7 +126,7 @@ def test_what_drifted_since_the_baseline(run: Any, tmp_path: Path, now: dict[str
     code, said, fleet = run(
         gate(tmp_path / "gate", **now), "--baseline", tmp_path / "before", "--max-regression", "0.1"
     )
-    assert code == 1 and words in said and "1 worse than in the baseline" in said
+    assert code == 1 and words in said and "1 is worse than in the baseline" in said
     assert len(fleet.devices[0].drift) == 1 and words in (tmp_path / "fleet.html").read_text()
 
 
@@ -158,9 +158,9 @@ def test_in_a_browser(run: Any, tmp_path: Path) -> None:
             browser.screenshot(tmp_path / f"{width}-{'dark' if dark else 'light'}.png")
         sections = browser.ask("[...document.querySelectorAll('h2')].map(h => h.innerText)")
         assert [
-            name for name in sections if name in ("Devices by backends", "Speed", "Not tested", "To repeat it")
+            name for name in sections if name in ("Devices and backends", "Speed", "Not tested", "To repeat it")
         ] == [
-            "Devices by backends",
+            "Devices and backends",
             "Speed",
             "Not tested",
             "To repeat it",

@@ -16,7 +16,7 @@ from safetensors.numpy import save as serialised
 
 from qcn.data.imageset import ImageSet, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing
-from qcn.data.splits import Axis, split
+from qcn.data.splits import FAMILIAR, Axis, split
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
@@ -116,9 +116,7 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return images
 
 
-def _dataset(
-    name: str, summary: str, axis: Axis | None = None, pooled: bool = False, variant: Variant = FULL
-) -> Dataset:
+def _dataset(name: str, summary: str, axis: Axis | None, pooled: bool, variant: Variant) -> Dataset:
     return Dataset(
         name=name,
         summary=summary,
@@ -134,16 +132,21 @@ def _dataset(
     )
 
 
-DATASETS = (
-    _dataset("viewpoints", "rendered toys in stereo, 96×96 grey; test on new instances"),
-    _dataset("viewpoints-azimuth", "viewpoints, test on new instances from new azimuths", "azimuth"),
-    _dataset("viewpoints-azimuth-pooled", "viewpoints, test on known instances from new azimuths", "azimuth", True),
-    _dataset("viewpoints-elevation", "viewpoints, test on new instances from new elevations", "elevation"),
-    _dataset(
-        "viewpoints-elevation-pooled", "viewpoints, test on known instances from new elevations", "elevation", True
-    ),
-    _dataset(
-        "viewpoints-dev", "viewpoints-azimuth-pooled with other toys: to choose settings by", "azimuth", True, DEV
-    ),
-    _dataset("viewpoints-demo", "a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look", "azimuth", True, DEMO),
-)
+# By name: the summary, the axis that is split by, whether instances are pooled, and which pictures.
+SETS: dict[str, tuple[str, Axis | None, bool, Variant]] = {
+    "viewpoints": ("rendered toys in stereo, 96×96 grey; test on new instances", None, False, FULL),
+    "viewpoints-azimuth": ("viewpoints, test on new instances from new azimuths", "azimuth", False, FULL),
+    "viewpoints-azimuth-pooled": ("viewpoints, test on known instances from new azimuths", "azimuth", True, FULL),
+    "viewpoints-elevation": ("viewpoints, test on new instances from new elevations", "elevation", False, FULL),
+    "viewpoints-elevation-pooled": ("viewpoints, test on known instances from new elevations", "elevation", True, FULL),
+    "viewpoints-dev": ("viewpoints-azimuth-pooled with other toys: to choose settings by", "azimuth", True, DEV),
+    "viewpoints-demo": ("a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look", "azimuth", True, DEMO),
+}
+DATASETS = tuple(_dataset(name, *about) for name, about in SETS.items())
+
+
+def familiar(name: str) -> dict[Axis, tuple[int, ...]]:
+    """The angles, in degrees, that the training images of a set are seen from."""
+    _, axis, _, variant = SETS[name]
+    every: dict[Axis, tuple[int, ...]] = {"azimuth": variant.azimuths, "elevation": variant.elevations}
+    return every | {axis: tuple(at for at in FAMILIAR[axis] if at in every[axis])} if axis else every

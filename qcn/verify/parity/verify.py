@@ -180,10 +180,10 @@ class _Check:
         looked = stages(found, golden, golden.judged_by(precision), routes)
         inside = ""
         if not looked:
-            inside = "this backend gives out no layers: where it goes wrong cannot be seen (native, torch and ONNX "
+            inside = "this backend shows no layers, so a fault cannot be located in it (native, torch and ONNX "
             inside += "Runtime do)"
         elif all(stage.iteration is None for stage in looked):
-            inside = "layers were compared, and not its iterations of routing"
+            inside = "its layers were compared, but not its routing iterations"
         return looked, inside
 
     def batch(self) -> Batch:

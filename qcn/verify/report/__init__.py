@@ -6,7 +6,3 @@ charts      where things lie in the charts; heat: in the map of layers and itera
 pictures    images as PNG inside the page
 junit       the same for CI
 """
-
-from pathlib import Path
-
-CSS = Path(__file__).parent / "report.css"  # the look of all pages

@@ -2,7 +2,7 @@
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
 of unknown origin, so every word is escaped (`qcn.html`). `charts` computes the charts, report.html.jinja and
-charts.html.jinja lay them out, report.css paints.
+charts.html.jinja lay them out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ from qcn.html import render
 from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
-from qcn.verify.parity.verdict import Verdict
-from qcn.verify.report import CSS, charts, summary
+from qcn.verify.parity.verdict import NO_BACKENDS, Verdict
+from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
@@ -32,6 +32,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "milliseconds": words.milliseconds,
     "share": words.share,
     "share_of_allowed": words.share_of_allowed,
+    "tiny": words.tiny,
     "rate": summary.rate,
 }
 SHOWN = 60  # flips with their picture; the rest are counted
@@ -95,8 +96,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
     commands = list(dict.fromkeys([report.command, *([report.benchmark.command] if report.benchmark else [])]))
     return render(
         HERE / "report.html.jinja",
-        [CSS],
-        FILTERS,
+        filters=FILTERS,
         bundle=report.bundle,
         verdict=summary.headline(verdicts),
         ship=ship,
@@ -108,13 +108,20 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
         reference=summary.rate(report.reference),
         speeds=_speeds(report.benchmark),
         errors=_errors(ran),
+        notes=_shared_notes(ran),
         heat=[one for one in map(heat_map, ran) if one],
         closed=words.by_reason({one.key: one.inside for one in ran if one.inside}),
         flips=_flips(ran, images),
-        environment=_flat(asdict(report.environment)),
+        environment=_flat({**asdict(report.environment), "packages": None}) + [*report.environment.packages.items()],
         source=_flat(asdict(report.source)),
         commands=commands,
     )
+
+
+def _shared_notes(ran: Sequence[Verdict]) -> list[str]:
+    """Notes that every backend has: they are said once."""
+    backends = [one for one in ran if one.backend not in NO_BACKENDS]
+    return [note for note in backends[0].notes if all(note in one.notes for one in backends)] if backends[1:] else []
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
@@ -125,7 +132,7 @@ def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
         for name, errors in verdict.outputs.items():
             if errors.share and (chart := charts.error_chart(errors, axis)):  # what is exact has no distribution
                 drawn = found.setdefault((name, chart.bars), ErrorCharts(name, chart, []))
-                drawn.backends.append((verdict.key, words.share_of_allowed(errors.share)))
+                drawn.backends.append((verdict.key, words.share(errors.share)))
     return list(found.values())
 
 

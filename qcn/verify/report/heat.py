@@ -30,6 +30,7 @@ class HeatMap:
     groups: list[tuple[str, int]]  # "iteration 1" and how many columns it has
     columns: list[str]
     rows: list[tuple[str, list[Cell | None]]]
+    worst: str
     first_wrong: str
     notes: list[str]
 
@@ -53,6 +54,7 @@ def heat_map(verdict: Verdict) -> HeatMap | None:
         [(f"iteration {i}" if i is not None else "output", sum(one == i for one, _ in columns)) for i in heads],
         [quantity for _, quantity in columns],
         [(layer, [_cell(cells.get((layer, *column))) for column in columns]) for layer in layers],
+        share(max(stage.share for stage in verdict.stages)),
         verdict.first_wrong or "",
         notes[:NOTES],
     )

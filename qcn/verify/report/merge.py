@@ -18,7 +18,7 @@ from qcn.verify import json_files, words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
 from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
-from qcn.verify.report import CSS, charts, summary
+from qcn.verify.report import charts, summary
 from qcn.verify.report.files import FILTERS, HERE
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import increases
@@ -133,14 +133,14 @@ def conclude(fleet: FleetReport) -> None:
 def headline(fleet: FleetReport) -> str:
     """What it comes to, in one sentence."""
     count = len(fleet.devices)
-    bad = {
-        "failed": sum(device.status == "failed" for device in fleet.devices),
-        "not checked": sum(device.status in ("missing", "untrusted") for device in fleet.devices),
-        "worse than in the baseline": sum(device.status == "passed" and not device.well for device in fleet.devices),
-    }
-    said = [f"{number} {words}" for words, number in bad.items() if number]
+    failed = sum(device.status == "failed" for device in fleet.devices)
+    unchecked = sum(device.status in ("missing", "untrusted") for device in fleet.devices)
+    worse = sum(device.status == "passed" and not device.well for device in fleet.devices)
+    said = [f"{failed} failed"] * bool(failed)
+    said += [f"{unchecked} {'was' if unchecked == 1 else 'were'} not checked"] * bool(unchecked)
+    said += [f"{worse} {'is' if worse == 1 else 'are'} worse than in the baseline"] * bool(worse)
     if said:
-        return f"Of {counted(count, 'device')}: {', '.join(said)}."
+        return f"Of {counted(count, 'device')}, {' and '.join(said)}."
     every = "Every device answers" if count > 1 else "The device answers"
     return f"{every} as the trained network does" + (", and none is worse than before." if fleet.baseline else ".")
 
@@ -168,27 +168,23 @@ def page(merged: Merged, record: str) -> str:
     }
     return render(
         HERE / "merge.html.jinja",
-        [CSS],
-        FILTERS,
+        filters=FILTERS,
         fleet=fleet,
         headline=headline(fleet),
         tone="passed" if all(device.well for device in fleet.devices) else "failed",
         data=summary.images(first.images),
         baseline=fleet.baseline,
         tiles=_tiles(fleet, timed),
-        columns=list(dict.fromkeys((one.backend, one.precision) for one in _all(fleet))),
+        devices=[
+            (device, [one for one in device.backends if one.status in ("passed", "failed")]) for device in fleet.devices
+        ],
+        metered=any(one.energy_mj is not None for device in fleet.devices for one in device.backends),
         reference=summary.rate(first.reference),
         strips=[(name, speed, place) for (name, speed), place in zip(timed, strips, strict=True)],
         ticks=ticks,
         missing=words.by_reason(lacking),
         record=record,
     )
-
-
-def _all(fleet: FleetReport) -> list[Figures]:
-    """Of every device; first what ran, in the order of the first device that has it."""
-    found = [one for device in fleet.devices for one in device.backends]
-    return sorted(found, key=lambda one: one.status in ("missing", "untrusted"))
 
 
 def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple[str, str, str]]:
@@ -286,7 +282,7 @@ def _worse(path: Path, before: Report, now: Report, allowed: float) -> list[str]
     for figure, more in (("median", "slower"), ("energy_mj", "more energy")):
         then_, now_ = ({key: getattr(one, figure) for key, one in of.items()} for of in (old, new))
         said += [
-            f"{key}: {by:.0%} {more}, and {allowed:.0%} is allowed"
+            f"{key}: {100 * by:.0f} % {more}, and {100 * allowed:.0f} % is allowed"
             for key, by in increases(then_, now_, allowed).items()
         ]
     return said

@@ -70,12 +70,12 @@ def accuracy(split: str, share: Share, limit: float | None) -> Row:
         return Row(name, asked, found, "no limit", value=value)
     if share.low >= limit:
         status: Status = "passed"
-        note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below what is asked"
+        note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below the limit"
     elif share.high < limit:
         status = "failed"
-        note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below what is asked"
+        note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below the limit"
     else:
-        status, note = "not shown", f"what is asked lies inside the 95 % interval; {_settled(value, limit)}"
+        status, note = "not shown", f"the limit lies inside the 95 % interval; {_settled(value, limit)}"
     return Row(name, asked, found, status, note, limit, value)
 
 
@@ -118,7 +118,11 @@ def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
         return not_tested(name, asked, number, speed.missing)
     value = float(getattr(speed.latency_ms, percentile))
     unstable = ", unstable" if speed.unstable else ""
-    note = "turns differ by more than a tenth: close what else runs, and repeat" if speed.unstable else ""
+    note = (
+        "its median changed by more than 10 % while it was measured: close other programs and repeat"
+        if speed.unstable
+        else ""
+    )
     return _here(_below(name, value, number, f"{milliseconds(value)}{unstable}", asked, note), elsewhere)
 
 

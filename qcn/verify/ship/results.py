@@ -78,7 +78,7 @@ def overall(rows: tuple[Row, ...]) -> Status:
 def table(ship: Ship) -> Table:
     """One line per row; notes go below, by `notes`."""
     shown = Table(box=None)
-    for heading in ("", "asked", "found", "verdict"):
+    for heading in ("check", "limit", "found", "verdict"):
         shown.add_column(heading, overflow="fold")
     for row in ship.rows:
         shown.add_row(row.name, row.asked or "–", row.found, Text(row.status, COLOURS[row.status]))
@@ -96,5 +96,5 @@ def conclude(ship: Ship) -> None:
     if ship.status == "passed":
         return
     first = next(row for row in ship.rows if row.asked and row.status == ship.status)
-    said = f"{ship.headline} {first.name}: {first.found}; asked: {first.asked}" + (f"; {first.note}" * bool(first.note))
+    said = f"{ship.headline} {first.name}: {first.found}; limit: {first.asked}" + (f"; {first.note}" * bool(first.note))
     raise MissingError(said) if ship.status == "not tested" else CheckFailed(said)

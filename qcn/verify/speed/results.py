@@ -119,8 +119,8 @@ def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], all
     if not any(old is not None and key in now for key, old in then.items()):
         raise UsageError(f"{path} has none of what was measured now: {', '.join(now) or 'nothing was'}")
     if late := increases(then, now, allowed):
-        said = "; ".join(f"{key} is {by:.0%} slower" for key, by in late.items())
-        raise CheckFailed(f"{said} than in {path}, but only {allowed:.0%} is allowed")
+        said = "; ".join(f"{key} is {100 * by:.0f} % slower" for key, by in late.items())
+        raise CheckFailed(f"{said} than in {path}, but only {100 * allowed:.0f} % is allowed")
 
 
 def increases(then: Mapping[str, float | None], now: Mapping[str, float | None], allowed: float) -> dict[str, float]:
