@@ -24,9 +24,9 @@ from qcn.export import reference
 from qcn.export.bundle import Bundle
 from qcn.export.formats import Job
 from qcn.export.lower import lower
-from qcn.export.onnx import unrolled
 from qcn.export.onnx.build import build
 from qcn.export.onnx.graph import Graph, GraphValue
+from qcn.export.onnx.unrolled import UnrolledLayer
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
 from qcn.export.request import Request
 from qcn.export.torch.interpreter import Interpreter
@@ -509,7 +509,7 @@ def layer_graph(op: Route, map: Shape, arrays: dict[str, Array]) -> onnx.ModelPr
     g = Graph(17)
     with g.scope(op.name):
         given = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
-        outputs = unrolled.route(g, op, map, arrays, *given)
+        outputs = UnrolledLayer(g, op, map, arrays).write(*given)
     graph = helper.make_graph(
         g.nodes,
         "layer",
