@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from qcn import plots
+from qcn import plots, records
 from qcn.calibrate import digits, sensitivity
 from qcn.calibrate.assignments import in_words
 from qcn.calibrate.images import Audit
@@ -17,7 +17,7 @@ from qcn.calibrate.search import Search, Trial, pareto
 from qcn.files import write_text
 from qcn.html import render
 from qcn.packages import installed
-from qcn.verify import json_files, report, words
+from qcn.verify import report, words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
 from qcn.verify.receipts import Receipt
@@ -76,7 +76,7 @@ def write(folder: Path, found: Calibrated, receipts: Sequence[Receipt], command:
         tuple(receipts),
     )
     written = [folder / "report.json", folder / "report.html"]
-    json_files.write(written[0], record)
+    records.write(written[0], record)
     write_text(written[1], page(found, receipts, command))
     if installed("matplotlib"):
         written += [folder / "pareto.png", folder / "sensitivity.png"]

@@ -5,12 +5,11 @@ libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No
 """
 
 import importlib.metadata
-import json
 import math
 import re
 import shlex
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -174,7 +173,7 @@ class Artefact:
 
     def to_json(self) -> str:
         """An engine's entry, for people."""
-        return _json(self)
+        return records.text(self)
 
     def rebuild_command(self, folder: Path) -> str:
         """The command that makes this artefact again, for the bundle in `folder`."""
@@ -264,7 +263,7 @@ class Manifest:
                 raise UsageError(f"{artefact.file}: a tolerance for each of {', '.join(sorted(names))} is needed")
 
     def to_json(self) -> str:
-        return _json(self)
+        return records.text(self)
 
     @staticmethod
     def from_json(text: str | bytes) -> "Manifest":
@@ -277,10 +276,6 @@ class Manifest:
                 raise NewerBundle(_of_a_newer_qcn(schema, record.get("tools")))
             raise UsageError(f"it has schema {schema!r}; this version of qcn reads {SCHEMA}")
         return records.read(Manifest, record, MANIFEST)
-
-
-def _json(record: "Artefact | Manifest") -> str:
-    return json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _of_a_newer_qcn(schema: int, tools: object) -> str:

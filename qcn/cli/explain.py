@@ -36,6 +36,7 @@ def _explained(
     """The page, written."""
     import torch  # noqa: F401 (first, so that its absence is what is reported)
 
+    from qcn import records
     from qcn.explain import numbers, picture
     from qcn.explain.inside import look
     from qcn.explain.page import page
@@ -44,7 +45,6 @@ def _explained(
     from qcn.files import write_text
     from qcn.shipped import place
     from qcn.text import readable
-    from qcn.verify import json_files
 
     if (image is None) == (golden is None):
         raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
@@ -63,7 +63,7 @@ def _explained(
     doing("drawing the page")
     write_text(target, page(network, given, inside, chosen, typed))
     if json:
-        json_files.write(json, numbers.record(network, given, inside, chosen, typed))
+        records.write(json, numbers.record(network, given, inside, chosen, typed))
     answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
     say(f"{given.name}: {answer}")
     for path in filter(None, (target, json)):

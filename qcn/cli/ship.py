@@ -70,9 +70,9 @@ def ship_check(
     public_key: PublicKey = None,
 ) -> None:
     """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
+    from qcn import records
     from qcn.export.bundle import Bundle
     from qcn.files import write_text
-    from qcn.verify import json_files
     from qcn.verify.report import files
     from qcn.verify.report.junit import junit as junit_xml
     from qcn.verify.ship import results
@@ -98,7 +98,7 @@ def ship_check(
         for path in files.write(report, parity, images, ship):
             say(path)
     if json:
-        json_files.write(json, ship)
+        records.write(json, ship)
     if junit:
         write_text(junit, junit_xml(parity, ship))
     results.conclude(ship)

@@ -146,8 +146,8 @@ def benchmark(
     public_key: PublicKey = None,
 ) -> None:
     """Time each backend of a bundle, by trtexec's definitions."""
+    from qcn import records
     from qcn.export.bundle import Bundle
-    from qcn.verify import json_files
     from qcn.verify.speed import latency, nvml, results
     from qcn.verify.words import by_reason
 
@@ -175,7 +175,7 @@ def benchmark(
     for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
         say(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
-        json_files.write(json, results.benchmark_record(opened, plan, found, command()))
+        records.write(json, results.benchmark_record(opened, plan, found, command()))
     if failed := next((speed for speed in missing if speed.failed), None):
         raise UsageError(f"{failed.key}: {failed.missing}")
     if missing and (backends or not measured):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from command import Command
 
+from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.verify import json_files
 from qcn.verify.runners import Backend, Candidate, Options, Runner, candidates
 from qcn.verify.speed import cold, energy, latency, results
 from qcn.verify.speed.cold import Cold
@@ -249,7 +249,7 @@ def speed(milliseconds: float, missing: str = "") -> Speed:
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    json_files.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    records.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
     before = results.read_benchmark(path)
     results.check_regression(path, before, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12% slower"):
@@ -262,7 +262,7 @@ def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> 
     """Another's file is refused with the place that is wrong; what was written comes back the same."""
     path = tmp_path / "before.json"
     made = results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
-    json_files.write(path, made)
+    records.write(path, made)
     assert results.read_benchmark(path) == made
     whole = path.read_text(encoding="utf-8")
     for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 3', '"schema": 2'), ""):

@@ -8,10 +8,10 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
+from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
-from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import Samples
@@ -121,7 +121,7 @@ def make_report(
 
 def read_report(path: Path) -> Report:
     """An earlier report.json."""
-    return json_files.read(Report, path, "qcn verify-parity --report")
+    return records.load(Report, path, "qcn verify-parity --report")
 
 
 def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None:

@@ -7,10 +7,10 @@ from typing import Literal
 
 from rich.table import Table
 
+from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
-from qcn.verify import json_files
 from qcn.verify.machine import Environment, environment
 from qcn.verify.runners import find
 from qcn.verify.speed.latency import Plan, Speed
@@ -92,7 +92,7 @@ def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], comman
 
 def read_benchmark(path: Path) -> Benchmark:
     """The record that `qcn benchmark --json` wrote."""
-    return json_files.read(Benchmark, path, "qcn benchmark --json")
+    return records.load(Benchmark, path, "qcn benchmark --json")
 
 
 def for_serving(path: Path) -> Latencies:
