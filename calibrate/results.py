@@ -17,6 +17,7 @@ from qcn.calibrate.search import Search, Trial, pareto
 from qcn.files import write_text
 from qcn.html import render
 from qcn.packages import installed
+from qcn.tables import table_of
 from qcn.verify import report, words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
@@ -87,10 +88,9 @@ def write(folder: Path, found: Calibrated, receipts: Sequence[Receipt], command:
 
 def trials_table(found: Calibrated) -> Table:
     """One row per assignment that was tried."""
-    made = Table(box=None, title=f"tried, on {found.audit.images:,} validation images", title_justify="left")
-    for heading in ("assignment", "error", "drop", "up to", "time", "weights", ""):
-        left = heading in ("assignment", "")
-        made.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+    numbers = ("error", "drop", "up to", "time", "weights")
+    title = f"tried, on {found.audit.images:,} validation images"
+    made = table_of("assignment", *numbers, "", right=numbers, whole=numbers, title=title)
     for row in rows(found):
         made.add_row(row.what, row.error, row.drop, row.bound, row.time, row.size, row.verdict)
     return made
@@ -98,9 +98,8 @@ def trials_table(found: Calibrated) -> Table:
 
 def receipts_table(receipts: Sequence[Receipt]) -> Table:
     """What was asked for, and what libqcn or ONNX Runtime was seen to run."""
-    made = Table(box=None, title="asked for, and run", title_justify="left")
-    for heading in ("operation", "asked", "ran", "by"):
-        made.add_column(heading, no_wrap=heading in ("asked", "ran"))
+    whole = ("asked", "ran")
+    made = table_of("operation", *whole, "by", whole=whole, title="asked for, and run")
     for one in receipts:
         made.add_row(one.operation, one.asked, one.ran, one.by)
     return made

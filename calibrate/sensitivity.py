@@ -18,6 +18,7 @@ from qcn.export.program import Program
 from qcn.intervals import lost_and_won
 from qcn.names import OperationPrecision
 from qcn.progress import doing
+from qcn.tables import table_of
 
 IMAGES = 128  # at most
 
@@ -95,9 +96,9 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
 
 def table(found: list[Sensitivity]) -> Table:
     """One row per operation and precision, the most sensitive first."""
-    made = Table(box=None, title=f"each operation lowered alone, {found[0].images:,} images", title_justify="left")
-    for heading in ("operation", "in", "activation changes by", "pose turns by", "other answers", "lost", "won"):
-        made.add_column(heading, justify="left" if heading in ("operation", "in") else "right")
+    numbers = ("activation changes by", "pose turns by", "other answers", "lost", "won")
+    title = f"each operation lowered alone, {found[0].images:,} images"
+    made = table_of("operation", "in", *numbers, right=numbers, title=title)
     for one in ordered(found):
         turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
         counts = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from qcn.cli import complete
 from qcn.cli.options import Backend, PublicKey, check_file
 from qcn.cli.say import say, show
 from qcn.errors import CheckFailed
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 from qcn.text import counted, readable
 
 
@@ -50,10 +50,8 @@ def predict(
 
     check_file("--json", json)
     check_file("--csv", csv)
-    table = Table(box=None)
-    for heading in ("file", "label", "probability", "activation"):
-        right = heading in ("probability", "activation")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+    numbers = ("probability", "activation")
+    table = table_of("file", "label", *numbers, right=numbers, whole=numbers)
     rows: list[records.Row] = []
     cards = []
     unreadable = []

@@ -12,6 +12,7 @@ from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
+from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import Samples
@@ -58,9 +59,7 @@ class Report:
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
     """One line for each that ran, those that failed first; the reference's own accuracy last."""
-    shown = Table(box=None)
-    for heading in ("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy"):
-        shown.add_column(heading, overflow="fold")
+    shown = table_of("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy")
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)
         shares = (one.words() if one else "" for one in (verdict.agreement, verdict.accuracy))

@@ -11,6 +11,7 @@ from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
+from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.runners import find
 from qcn.verify.speed.latency import Plan, Speed
@@ -61,11 +62,10 @@ def table(speeds: Iterable[Speed], batch: int) -> Table:
         values = [figure(speed) for speed in shown]
         columns[heading] = ["" if value is None else amount(value) for value in values]
     columns[""] = [", ".join(filter(None, (speed.variant, "unstable" if speed.unstable else ""))) for speed in shown]
-    made = Table(box=None, title=f"batch {batch}", title_justify="left", title_style="bold")
     kept = {heading: cells for heading, cells in columns.items() if any(cells)}
-    for heading in kept:
-        left = heading in ("backend", "file", "precision", "")
-        made.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    numbers = [heading for heading, *_ in FIGURES]
+    made = table_of(*kept, right=numbers, whole=numbers, title=f"batch {batch}")
+    made.title_style = "bold"
     for row in zip(*kept.values(), strict=True):
         made.add_row(*row)
     return made
