@@ -55,9 +55,7 @@ def made(name: str, mode: str, iterations: int) -> QCN:
 
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
-    seen = reference.answers(trained, image)
-    named = {"": seen.answers, **{f"{name}.": layer for name, layer in seen.layers.items()}}
-    return {f"{name}{part}": getattr(layer, part) for name, layer in named.items() for part in ("activation", "pose")}
+    return replace(reference.answers(trained, image), steps={}).named()
 
 
 def tolerances(exact: Answers, rounded: Answers, times: float = 8) -> dict[str, float]:
@@ -148,7 +146,7 @@ def test_golden_answers(bundle: Bundle, trained: QCN, routing: str) -> None:
     """Real images and edge cases (zeros, grey, saturated, noise, one pixel), layer by layer."""
     golden = bundle.golden()
     exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
-    for name, layer in golden.layers.items():
+    for name, layer in golden.exact.layers.items():
         exact |= {f"{name}.activation": layer.activation, f"{name}.pose": layer.pose}
     rounded = answers(trained, torch.from_numpy(golden.input))
     assert np.array_equal(rounded["activation"], golden.float32.activation)
