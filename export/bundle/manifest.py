@@ -4,11 +4,9 @@ docs/bundle.md is the schema. A manifest may come from anywhere: reading one acc
 libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No torch here.
 """
 
-import importlib.metadata
 import math
 import re
 import shlex
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +19,7 @@ from qcn.errors import UsageError
 from qcn.export.program import Program
 from qcn.measured import Measured
 from qcn.names import MANIFEST, AnyPrecision
+from qcn.packages import package_version
 
 if TYPE_CHECKING:
     from qcn.train.record import Run
@@ -311,11 +310,7 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
 
 def tools(*packages: str) -> dict[str, str]:
     """The versions of qcn and of these packages, for the manifest; those that are not installed are left out."""
-    found = {"qcn": qcn.__version__}
-    for package in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    return {"qcn": qcn.__version__} | {name: found for name in packages if (found := package_version(name))}
 
 
 def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tuple[Port, ...]]:

@@ -36,18 +36,11 @@ class Plugin:
 
 def find() -> Path:
     """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
-    if chosen := os.environ.get("QCN_PLUGIN"):
-        places = [Path(chosen)]
-    else:
-        places = [place.with_name(LIBRARY) for place in libqcn.places()]
-    for place in places:
-        if place.is_file():
-            return place.resolve()
-    looked = " nor ".join(map(str, places))
-    raise MissingError(
-        f"an engine with fused routing needs the TensorRT plugin, which is not at {looked}; build it with "
-        f"`{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
-    )
+    chosen = os.environ.get("QCN_PLUGIN")
+    places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in libqcn.places()]
+    what = "an engine with fused routing needs the TensorRT plugin, which"
+    fix = f"build it with `{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
+    return libqcn.first_file(places, what, fix).resolve()
 
 
 def load(tensorrt: TensorRT) -> Plugin:
