@@ -20,12 +20,12 @@ _MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
 _TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
-def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: str) -> tuple[Any, Any]:
+def parse(tensorrt: TensorRT, builder: Any, trt_logger: Any, path: Path, precision: str) -> tuple[Any, Any]:
     """The network of an ONNX file, and its parser, which holds the weights and must live until the build is done."""
     if not path.is_file():
         raise UsageError(f"there is no ONNX file {path}; make one with `qcn export RUN --format onnx`")
     network = builder.create_network(_flags(tensorrt))
-    parser = tensorrt.module.OnnxParser(network, voice)
+    parser = tensorrt.module.OnnxParser(network, trt_logger)
     # The functions are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on
     # would take them although it has the plugin, and the first for all layers, since it does not tell overloads apart.
     if not parser.parse(without_functions(path.read_bytes())):

@@ -114,13 +114,8 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     targets.target(asked.target)  # first: what cannot be meant is refused at once
     network = CandidateNetwork(bundle, candidate, asked.time_limit)
     dataset = _dataset(network, asked)
-    backend, file = candidate.backend.name, candidate.artefact.file
     say(f"parity: {candidate.key}")
-    about = (asked.bisect, None, candidate.trusted, asked.time_limit, file)
-    verdicts = [one for one in parity.verify(bundle, [backend], {}, *about) if one.precision == candidate.precision] + [
-        check_preprocessing(bundle)
-    ]
-    verdict, preprocessing = verdicts
+    verdict, preprocessing = _parity(bundle, candidate, asked), check_preprocessing(bundle)
     say(f"accuracy: {dataset.name if isinstance(dataset, Dataset) else 'not tested'}")
     accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
     say(f"latency, memory and energy: {candidate.key}")
@@ -128,7 +123,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     report = make_report(
         bundle,
         samples(bundle, "golden", None, asked.data_dir),
-        verdicts,
+        [verdict, preprocessing],
         command,
         True,
         results.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
@@ -149,8 +144,8 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         command=command,
         environment=report.environment,
         status=overall(rows),
-        backend=backend,
-        file=file,
+        backend=candidate.backend.name,
+        file=candidate.artefact.file,
         precision=candidate.precision,
         data=dataset.name if isinstance(dataset, Dataset) else bundle.manifest.source.data,
         target=asked.target,
@@ -162,6 +157,20 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         seconds=time.perf_counter() - began,
     )
     return ship, report
+
+
+def _parity(bundle: Bundle, candidate: Candidate, asked: Asked) -> Verdict:
+    """On the candidate alone: its backend may run the same file in other precisions too."""
+    found = parity.verify(
+        bundle,
+        [candidate.backend.name],
+        {},
+        bisect=asked.bisect,
+        trust=candidate.trusted,
+        time_limit=asked.time_limit,
+        file=candidate.artefact.file,
+    )
+    return next(one for one in found if one.precision == candidate.precision)
 
 
 def _ran(verdict: Verdict) -> bool:
