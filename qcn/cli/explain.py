@@ -26,46 +26,38 @@ def explain(
     """Show how a network arrived at its answer to one image: capsules, votes and poses, on one page. Needs torch."""
     with shown():
         doing("loading torch")
-        page_written = _explained(source, image, golden, class_name, save, json)
-    say_next("xdg-open", page_written)
+        import torch  # noqa: F401 (first, so that its absence is what is reported)
 
+        from qcn import records
+        from qcn.explain import numbers, picture
+        from qcn.explain.inside import look
+        from qcn.explain.page import page
+        from qcn.explain.panels import activation_text
+        from qcn.explain.source import open_source
+        from qcn.files import write_text
+        from qcn.shipped import place
+        from qcn.text import readable
 
-def _explained(
-    source: str, image: Path | None, golden: int | None, class_name: str | None, save: Path | None, json: Path | None
-) -> Path:
-    """The page, written."""
-    import torch  # noqa: F401 (first, so that its absence is what is reported)
-
-    from qcn import records
-    from qcn.explain import numbers, picture
-    from qcn.explain.inside import look
-    from qcn.explain.page import page
-    from qcn.explain.panels import activation_text
-    from qcn.explain.source import open_source
-    from qcn.files import write_text
-    from qcn.shipped import place
-    from qcn.text import readable
-
-    if (image is None) == (golden is None):
-        raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
-    target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
-    check_file("--save", target)
-    check_file("--json", json)
-    doing(f"opening {source}")
-    network = open_source(place(source))
-    if class_name is not None and class_name not in network.classes:
-        raise unknown_name("class", class_name, network.classes)
-    given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
-    doing(f"looking at {given.name}")
-    inside = look(network.program, given.input)
-    chosen = inside.winner if class_name is None else network.classes.index(class_name)
-    typed = command()
-    doing("drawing the page")
-    write_text(target, page(network, given, inside, chosen, typed))
-    if json:
-        records.write(json, numbers.record(network, given, inside, chosen, typed))
+        if (image is None) == (golden is None):
+            raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
+        target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
+        check_file("--save", target)
+        check_file("--json", json)
+        doing(f"opening {source}")
+        network = open_source(place(source))
+        if class_name is not None and class_name not in network.classes:
+            raise unknown_name("class", class_name, network.classes)
+        given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
+        doing(f"looking at {given.name}")
+        inside = look(network.program, given.input)
+        chosen = inside.winner if class_name is None else network.classes.index(class_name)
+        typed = command()
+        doing("drawing the page")
+        write_text(target, page(network, given, inside, chosen, typed))
+        if json:
+            records.write(json, numbers.record(network, given, inside, chosen, typed))
     answer = f"{readable(network.classes[inside.winner])}, activation {activation_text(inside.activation.max())}"
     say(f"{given.name}: {answer}")
     for path in filter(None, (target, json)):
         say(path)
-    return target
+    say_next("xdg-open", target)
