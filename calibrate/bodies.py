@@ -27,7 +27,7 @@ from qcn.export.request import Request
 from qcn.progress import doing, undisturbed
 from qcn.verify.runners import Candidate, candidates
 from qcn.verify.speed.cold import first_images
-from qcn.verify.speed.latency import Plan, Timing, take_turns
+from qcn.verify.speed.turns import Plan, Timing, take_turns
 from qcn.verify.words import milliseconds
 
 # What a target runs beside the weights.

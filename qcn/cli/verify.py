@@ -149,9 +149,10 @@ def benchmark(
     from qcn import records
     from qcn.export.bundle import Bundle
     from qcn.verify.speed import latency, nvml, results
+    from qcn.verify.speed.turns import Plan
     from qcn.verify.words import by_reason
 
-    plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
+    plan = Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)

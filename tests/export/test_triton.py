@@ -30,8 +30,9 @@ from qcn.runtime.preprocess import preprocess
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories
 from qcn.verify.runners import candidates, create
-from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Plan, Speed
+from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
 from qcn.verify.speed.results import Benchmark, for_serving
+from qcn.verify.speed.turns import Plan
 
 CLIENT = Path(__file__).parents[2] / "deploy" / "examples" / "triton_client.py"
 REBUILD = "qcn export {bundle} --format triton"

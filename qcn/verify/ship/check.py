@@ -25,7 +25,8 @@ from qcn.verify.ship.judge import Row
 from qcn.verify.ship.limits import Limits
 from qcn.verify.ship.results import Ship, overall
 from qcn.verify.speed import latency, results
-from qcn.verify.speed.latency import Plan, Speed
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.turns import Plan
 
 AUTO = ("tensorrt", "native", "onnxruntime")  # as `qcn.load` chooses
 FASTEST = ("int8", "fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines

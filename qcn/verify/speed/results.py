@@ -14,7 +14,8 @@ from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
 from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.runners import find
-from qcn.verify.speed.latency import Plan, Speed
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.turns import Plan
 from qcn.verify.words import amount, milliseconds
 
 SCHEMA: Literal[3] = 3
