@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import check_file
+from qcn.cli.options import MODEL, check_file
 from qcn.cli.say import command, say, say_next
 from qcn.errors import UsageError, unknown_name
 from qcn.progress import doing, shown
 
 
 def explain(
-    source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a shipped network.")],
+    source: Annotated[str, typer.Argument(**MODEL)],
     image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
     golden: Annotated[
         int | None, typer.Option(help="Use this golden image of the bundle, counted from 1. Default: the picture.")

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_file, check_folder
+from qcn.cli.options import DATA, BundleFolder, DataDir, JsonFile, PublicKey, TimeLimit, Trust, check_file, check_folder
 from qcn.cli.say import command, say, show
 from qcn.progress import shown
 
 
 def ship_check(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     min_accuracy: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def ship_check(
     ] = "this",
     duration: Annotated[float, typer.Option(help="Seconds to measure its speed, at least.")] = 3.0,
     report: Annotated[Path | None, typer.Option(help="Write a report into this folder. Default: none.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
+    json: JsonFile = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write the results to this JUnit XML file, for CI. Default: none.")
     ] = None,

@@ -9,7 +9,9 @@ from qcn.cli import complete
 from qcn.cli.options import (
     DATA,
     Backends,
+    BundleFolder,
     DataDir,
+    JsonFile,
     MaxRegression,
     PublicKey,
     TimeLimit,
@@ -23,7 +25,7 @@ from qcn.progress import doing, shown
 
 
 def verify_parity(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     backends: Backends = None,
     data: Annotated[
         str,
@@ -127,7 +129,7 @@ def verify_parity(
 
 
 def benchmark(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     backends: Backends = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated. Default: 1.")] = None,
     warmup: Annotated[float, typer.Option(help="Milliseconds of warm-up before measuring.")] = 200.0,
@@ -136,7 +138,7 @@ def benchmark(
     fps: Annotated[
         float | None, typer.Option(help="Runs per second, paced like a camera. Default: back to back.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
+    json: JsonFile = None,
     baseline: Annotated[
         Path | None, typer.Option(help="Compare with this JSON file of an earlier benchmark. Default: none.")
     ] = None,
