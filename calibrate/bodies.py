@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from qcn.calibrate.request import Target
 from qcn.calibrate.simulation import answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
+from qcn.evaluate.networks import AT_ONCE, activations_by
 from qcn.export import targets
 from qcn.export.bundle import Bundle
 from qcn.export.formats import WRITERS, Job
@@ -23,16 +25,13 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
 from qcn.export.request import Request
 from qcn.progress import doing, undisturbed
-from qcn.runtime.preprocess import preprocess
-from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import Candidate, candidates
 from qcn.verify.speed.cold import first_images
-from qcn.verify.speed.latency import Plan, Timing, take_turns
+from qcn.verify.speed.turns import Plan, Timing, take_turns
 from qcn.verify.words import milliseconds
 
 # What a target runs beside the weights.
 FORMATS: dict[Target, str] = {"onnxruntime": "onnx", "openvino": "openvino", "tensorrt": "trt"}
-AT_ONCE = 16
 TIMING = Plan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
 
 
@@ -88,15 +87,11 @@ class TargetBody(Body):
         self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
 
     def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
-        found = []
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        with tempfile.TemporaryDirectory() as folder:
             bundle, candidate = self._candidate(Path(folder), program)
-            runner = opened.enter_context(candidate.runner_to_time(bundle))
-            for call in in_order(len(images), AT_ONCE):
-                outputs = runner.infer(preprocess(images[list(call.rows)], bundle.manifest.preprocessing))
-                found.append(outputs["activation"].argmax(1))
-                doing(said, AT_ONCE * len(found), of=len(images))
-        return np.concatenate(found)[: len(images)]
+            with candidate.runner_to_time(bundle) as runner:
+                told = partial(doing, said, of=len(images))
+                return activations_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told).argmax(1)
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:

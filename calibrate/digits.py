@@ -23,6 +23,7 @@ from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.progress import doing
 from qcn.rounding import rounded
 from qcn.routing import in_windows, voted
+from qcn.tables import table_of
 from qcn.verify.words import share
 
 IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image
@@ -150,10 +151,9 @@ def worst(found: list[Digits]) -> list[Digits]:
 
 def table(found: list[Digits]) -> Table:
     """One row each."""
-    made = Table(box=None, title="numbers of routing, and what fp16 makes of them", title_justify="left")
-    for heading in ("layer", "intermediate", "from", "to", "below 6.1e-5", "above 65504", "fp16 error", "kept in"):
-        left = heading in ("layer", "intermediate", "kept in")
-        made.add_column(heading, justify="left" if left else "right", no_wrap=heading != "intermediate")
+    numbers = ("from", "to", "below 6.1e-5", "above 65504", "fp16 error")
+    title, whole = "numbers of routing, and what fp16 makes of them", ("layer", *numbers, "kept in")
+    made = table_of("layer", "intermediate", *numbers, "kept in", right=numbers, whole=whole, title=title)
     for one in found:
         shares = (f"{share(one.share_below)}", f"{share(one.share_above)}", f"{share(one.mean_error)}")
         ends = (f"{one.smallest:.2g}", f"{one.largest:.3g}")

@@ -1,4 +1,4 @@
-"""The images that ranges and accuracy are measured on: a validation split, never a test split; and what is amiss.
+"""The images that ranges and accuracy are measured on: a validation split, never a test split; and what is wrong there.
 
 What `audit` finds is refused where a calibration with these images would say nothing (`Audit.refusals`), and told where
 it would say less than it seems to (`Audit.warnings`), always with the numbers seen.

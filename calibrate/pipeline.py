@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn import records
 from qcn.calibrate import digits, record, sensitivity
 from qcn.calibrate.assignments import apply, lowest, require_float32
 from qcn.calibrate.bodies import find_body
@@ -35,7 +36,6 @@ from qcn.files import alone_in, write_text
 from qcn.names import CALIBRATION, MANIFEST
 from qcn.packages import installed
 from qcn.progress import doing, part
-from qcn.verify import json_files
 from qcn.verify.receipts import Receipt, receipts, require_met
 
 SENSITIVITY, SEARCH, AUDIT = "sensitivity.json", "search.json", "audit.json"
@@ -85,7 +85,7 @@ def calibrate(
             images, tests, name = calibration_images(source, base, request)
             doing(f"looking at {len(images):,} images")
             seen = audit(images, tests, request.max_drop)
-            json_files.write(report / AUDIT, seen)
+            records.write(report / AUDIT, seen)
             seen.require()
         spec = base.manifest.preprocessing
         key, observed = Key.of(program, spec, images), spread(images, OBSERVED)
@@ -110,7 +110,7 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     """The bundle of what was chosen, and what its operations are seen to run in."""
     chosen = found.chosen
     program = apply(found.program, chosen.assignment, found.calibration)
-    text = json_files.text(found.calibration.shown())
+    text = records.text(found.calibration.shown())
     facts = {
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "key": asdict(found.calibration.key),
@@ -184,12 +184,12 @@ def sensitive(
     """From the record at `path`, as far as it is of the same calibration, and measured."""
     known: tuple[Sensitivity, ...] = ()
     if path.exists():
-        before = json_files.read(SensitivityRecord, path, "qcn calibrate")
+        before = records.load(SensitivityRecord, path, "qcn calibrate")
         same = (before.key, before.method) == (calibration.key, calibration.method)
         known = before.found if same else ()
     found = list(known)
     for found in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, known):
-        json_files.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(found)))
+        records.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(found)))
     return found
 
 
@@ -207,9 +207,9 @@ def search_in(
     body = find_body(base, request.target, lowered)
     new = Search(calibration.key, calibration.method, request.target, body.name, request.goal, request.max_drop)
     if path.exists():
-        before = json_files.read(Search, path, "qcn calibrate")
+        before = records.load(Search, path, "qcn calibrate")
         if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):
             new = replace(new, trials=before.trials)
     return Searcher(
-        program, calibration, images, body, sensitivities, new, lambda record: json_files.write(path, record)
+        program, calibration, images, body, sensitivities, new, lambda record: records.write(path, record)
     ).run()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qcn import records
 from qcn.calibrate.images import data_sha256
 from qcn.calibrate.observers import Observer, observe
 from qcn.calibrate.ranges import scale_of
@@ -20,7 +21,6 @@ from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.program import Program
-from qcn.verify import json_files
 
 SHOWN_BINS = 32
 SAVE_EVERY = 8  # batches
@@ -85,13 +85,10 @@ class Calibration:
         }
         return replace(self, values=few)
 
-    def write(self, path: Path) -> None:
-        json_files.write(path, self)
-
 
 def read(path: Path, expected: Key, command: str) -> Calibration:
     """The record at `path`, of this key; another is refused. `command` is what makes a new one."""
-    found = json_files.read(Calibration, path, "qcn calibrate")
+    found = records.load(Calibration, path, "qcn calibrate")
     if changed := found.key.changed(expected):
         seen = "; ".join(
             f"{what} were {getattr(found.key, what)[:12]}…, and are {getattr(expected, what)[:12]}…" for what in changed
@@ -111,9 +108,9 @@ def calibrate(
     for batch, ready in enumerate(observe(program, images.images, spec, observers, done), 1):
         done = ready
         if batch % SAVE_EVERY == 0:
-            _record(key, data, len(images), done, method, observers).write(path)
+            records.write(path, _record(key, data, len(images), done, method, observers))
     made = _record(key, data, len(images), done, method, observers)
-    made.write(path)
+    records.write(path, made)
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from qcn import plots
+from qcn import plots, records
 from qcn.calibrate import digits, sensitivity
 from qcn.calibrate.assignments import in_words
 from qcn.calibrate.images import Audit
@@ -17,7 +17,8 @@ from qcn.calibrate.search import Search, Trial, pareto
 from qcn.files import write_text
 from qcn.html import render
 from qcn.packages import installed
-from qcn.verify import json_files, words
+from qcn.tables import table_of
+from qcn.verify import words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
 from qcn.verify.receipts import Receipt
@@ -76,7 +77,7 @@ def write(folder: Path, found: Calibrated, receipts: Sequence[Receipt], command:
         tuple(receipts),
     )
     written = [folder / "report.json", folder / "report.html"]
-    json_files.write(written[0], record)
+    records.write(written[0], record)
     write_text(written[1], page(found, receipts, command))
     if installed("matplotlib"):
         written += [folder / "pareto.png", folder / "sensitivity.png"]
@@ -87,10 +88,9 @@ def write(folder: Path, found: Calibrated, receipts: Sequence[Receipt], command:
 
 def trials_table(found: Calibrated) -> Table:
     """One row per assignment that was tried."""
-    made = Table(box=None, title=f"tried, on {found.audit.images:,} validation images", title_justify="left")
-    for heading in ("precisions", "error", "points lost", "at most", "time per image", "weights", ""):
-        left = heading in ("precisions", "")
-        made.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+    numbers = ("error", "points lost", "at most", "time per image", "weights")
+    title = f"tried, on {found.audit.images:,} validation images"
+    made = table_of("precisions", *numbers, "", right=numbers, whole=numbers, title=title)
     for row in rows(found):
         made.add_row(row.what, row.error, row.drop, row.bound, row.time, row.size, row.verdict)
     return made
@@ -98,9 +98,8 @@ def trials_table(found: Calibrated) -> Table:
 
 def receipts_table(receipts: Sequence[Receipt]) -> Table:
     """What was asked for, and what libqcn or ONNX Runtime was seen to run."""
-    made = Table(box=None, title="asked for, and run", title_justify="left")
-    for heading in ("operation", "asked for", "ran in", "kernels"):
-        made.add_column(heading, no_wrap=heading in ("asked for", "ran in"))
+    whole = ("asked for", "ran in")
+    made = table_of("operation", *whole, "kernels", whole=whole, title="asked for, and run")
     for one in receipts:
         made.add_row(one.operation, one.asked, one.ran, one.by)
     return made

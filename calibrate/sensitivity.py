@@ -18,6 +18,7 @@ from qcn.export.program import Program
 from qcn.intervals import lost_and_won
 from qcn.names import OperationPrecision
 from qcn.progress import doing
+from qcn.tables import table_of
 
 IMAGES = 128  # at most
 
@@ -95,12 +96,9 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
 
 def table(found: list[Sensitivity]) -> Table:
     """One row per operation and precision, the most sensitive first."""
-    made = Table(
-        box=None, title=f"sensitivity: each operation lowered alone, {found[0].images:,} images", title_justify="left"
-    )
-    counts = ("answers changed", "now wrong", "now right")
-    for heading in ("operation", "precision", "activation changes by", "pose turns by", *counts):
-        made.add_column(heading, justify="left" if heading in ("operation", "precision") else "right")
+    numbers = ("activation changes by", "pose turns by", "answers changed", "now wrong", "now right")
+    title = f"sensitivity: each operation lowered alone, {found[0].images:,} images"
+    made = table_of("operation", "precision", *numbers, right=numbers, title=title)
     for one in ordered(found):
         turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
         changes = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")

@@ -212,7 +212,7 @@ def _openvino(job: Job) -> Made:
 def _trt(job: Job) -> Made:
     """An engine, or what to type on the device where it cannot be built here."""
     from qcn.export.tensorrt import plugin
-    from qcn.export.tensorrt.build import build, find, told
+    from qcn.export.tensorrt.build import build, find
 
     request, bundle, kind, command = job.request, job.bundle, job.precision, job.command("trt")
     target = targets.target(request.target, request.target_tensorrt)
@@ -233,7 +233,7 @@ def _trt(job: Job) -> Made:
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qcn"
     timings = caches / f"timings-{found.flavour}-{found.version_text}.cache"
-    engine = build(graph, request.engine(timings, sm, kind), found, told(f"building an engine by {found}"), loaded)
+    engine = build(graph, request.engine(timings, sm, kind), found, loaded)
     file = f"engines/{engine.file_name}"
     fused = bool(engine.facts["plugin"])
     with bundle.adding(file, "trt", kind, command, batch=request.batch, plugin=fused) as draft:

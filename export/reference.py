@@ -6,7 +6,7 @@ networks, whose plan is their program.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from qcn.data.spec import Preprocessing
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
-from qcn.export.bundle.golden import QUANTITIES, Answers, Floors, Golden, Step, flat, step_names
+from qcn.export.bundle.golden import Answers, Evaluation, Floors, Golden, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
@@ -59,22 +59,6 @@ class Inputs:
     inputs_only: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A network's answers, those of each capsule layer before the last, and the steps of all layers' routing.
-
-    Steps are of the first `STEPPED` rows alone.
-    """
-
-    answers: Answers
-    layers: dict[str, Answers]
-    steps: dict[str, Step]
-
-    def named(self) -> dict[str, Array]:
-        """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
-        return flat(self.answers, self.layers, self.steps)
-
-
 def make_golden(network: nn.Module, run: Run, data_dir: Path, *, of_toys: bool = False) -> Golden:
     """Images of the test splits of the run's data set, and edge cases, with the answers of its network to them.
 
@@ -104,19 +88,7 @@ def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Go
 
 def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors) -> Golden:
     """Inputs with the truth, with what float32 makes of it, and how far half precisions are off."""
-    return Golden(**vars(given), classes=classes, floors=floors, **_answers(exact, single))
-
-
-def _answers(exact: Evaluation, single: Evaluation) -> dict[str, Any]:
-    """The fields of `Golden` that are what a network answers."""
-    return {
-        "reference": exact.answers,
-        "float32": single.answers,
-        "layers": exact.layers,
-        "layers_float32": single.layers,
-        "steps": exact.steps,
-        "steps_float32": single.steps,
-    }
+    return Golden(**vars(given), classes=classes, exact=exact, single=single, floors=floors)
 
 
 def with_edge_cases(
@@ -149,10 +121,13 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
 
 def planned(golden: Golden, program: Program) -> Golden:
     """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
-    found = _answers(*evaluated(program, golden.input))
-    for kept in ("layers", "layers_float32"):
-        found[kept] = {name: Answers(of.activation[:LAYERED], of.pose[:LAYERED]) for name, of in found[kept].items()}
-    return replace(golden, **found, plan=True, trained=golden.reference, floors={})
+    exact, single = (
+        replace(
+            of, layers={name: Answers(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()}
+        )
+        for of in evaluated(program, golden.input)
+    )
+    return replace(golden, exact=exact, single=single, plan=True, trained=golden.reference, floors={})
 
 
 class Rounding(Interpreter):
@@ -243,10 +218,8 @@ def _program_answers(network: Interpreter, image: Tensor) -> Evaluation:
     layers = [route.name for route in network.program.routes]
     whole, steps = _run(network, image)
     named = {output.name: _joined(whole, place) for place, output in enumerate(network.outputs)}
-    poses = named.get("pose", np.empty((*named["activation"].shape, 0), named["activation"].dtype))
-    inner = {layer: Answers(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers[:-1]}
     names = step_names(layers, len(steps) // max(1, len(layers)))
-    return Evaluation(Answers(named["activation"], poses), inner, dict(zip(names, steps, strict=True)))
+    return replace(Evaluation.of(named), steps=dict(zip(names, steps, strict=True)))
 
 
 def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
@@ -263,20 +236,10 @@ def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
 def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:
     """Of each array the one that is furthest from the exact one."""
 
-    def of(pick: Callable[[Evaluation], Array]) -> Array:
-        return max((pick(one) for one in others), key=lambda x: np.abs(x - pick(exact)).max(initial=0.0))
+    def furthest(name: str, truth: Array) -> Array:
+        return max((one.named()[name] for one in others), key=lambda x: np.abs(x - truth).max(initial=0.0))
 
-    def answers_of(pick: Callable[[Evaluation], Answers]) -> Answers:
-        return Answers(of(lambda one: pick(one).activation), of(lambda one: pick(one).pose))
-
-    def step_of(name: str) -> Step:
-        return Step(*(of(lambda one, q=q: getattr(one.steps[name], q)) for q in QUANTITIES))  # type: ignore[misc]
-
-    return Evaluation(
-        answers_of(lambda one: one.answers),
-        {name: answers_of(lambda one, name=name: one.layers[name]) for name in exact.layers},  # type: ignore[misc]
-        {name: step_of(name) for name in exact.steps},
-    )
+    return Evaluation.of({name: furthest(name, truth) for name, truth in exact.named().items()})
 
 
 def _kept(*step: Tensor) -> Step:

@@ -33,19 +33,25 @@ class Gpu:
     sm: int
 
 
-def this_gpu() -> Gpu | None:
-    """The first GPU that CUDA shows, asked of the driver itself so that no package is needed; None without one."""
+def cuda_device() -> tuple[ctypes.CDLL, ctypes.c_int] | None:
+    """The driver itself, so that no package is needed, and the first GPU that it shows; None without one."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
-    name = ctypes.create_string_buffer(128)
-    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetName(name, 128, device):
+    device = ctypes.c_int()
+    return None if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) else (cuda, device)
+
+
+def this_gpu() -> Gpu | None:
+    """The first GPU that CUDA shows; None without one."""
+    if (found := cuda_device()) is None:
         return None
-    if cuda.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, device):
+    cuda, device = found
+    name, major, minor = ctypes.create_string_buffer(128), ctypes.c_int(), ctypes.c_int()
+    if cuda.cuDeviceGetName(name, 128, device):
         return None
-    if cuda.cuDeviceGetAttribute(ctypes.byref(minor), _MINOR, device):
+    if any(cuda.cuDeviceGetAttribute(ctypes.byref(of), key, device) for of, key in ((major, _MAJOR), (minor, _MINOR))):
         return None
     return Gpu(name.value.decode(errors="replace"), 10 * major.value + minor.value)
 

@@ -80,7 +80,7 @@ def load_card(folder: Path) -> Card:
     path = folder / CARD
     if not path.is_file():
         raise UsageError(f"{folder} has no {CARD}: write it with `python benchmarks/ship_model.py RUN NAME`")
-    return records.read(Card, records.parse(path.read_bytes(), str(path)), str(path))
+    return records.load(Card, path)
 
 
 def text(card: Card) -> str:

@@ -33,13 +33,12 @@ CODE = "can carry code: runs only with --trust"
 
 @dataclass(frozen=True)
 class Row:
-    """A file of the bundle: whether it `runs` here (or is `whole`, where there is nothing to run), why not, the fix.
+    """A file of the bundle: whether it `runs` here (or is `intact`, where there is nothing to run), why not, the fix.
 
     `cannot` speaks of this machine; `altered`, `missing`, `denied` and `unknown` of the bundle.
     """
 
     file: str
-    format: str
     state: Literal["runs", "intact", "cannot", "altered", "missing", "denied", "unknown"]
     reason: str
     fix: str = ""
@@ -68,17 +67,16 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     for finding in bundle.check():
         artefact = artefacts.get(finding.file)
         if finding.state != "intact" or artefact is None:
-            kind = artefact.format if artefact else ""
-            rows.append(Row(finding.file, kind, finding.state, finding.reason, finding.fix))
+            rows.append(Row(finding.file, finding.state, finding.reason, finding.fix))
             continue
         try:
             support = LOOKS[artefact.format](artefact, bundle)
             _check_precision(artefact, bundle, program)
         except UsageError as error:  # as the manifest says, and yet not what it should be
-            rows.append(Row(artefact.file, artefact.format, "altered", str(error), artefact.rebuild_command(folder)))
+            rows.append(Row(artefact.file, "altered", str(error), artefact.rebuild_command(folder)))
         else:
             reason = f"{support.reason}; {CODE}" if artefact.carries_code else support.reason
-            rows.append(Row(artefact.file, artefact.format, support.state, reason, support.fix))
+            rows.append(Row(artefact.file, support.state, reason, support.fix))
     return rows
 
 
@@ -110,7 +108,7 @@ def _onnx(artefact: Artefact, bundle: Bundle) -> Support:
         return Support("cannot", "onnxruntime is not installed", "pip install onnxruntime")
     device: Device = "cuda" if this_gpu() and distribution("onnxruntime") == "onnxruntime-gpu" else "cpu"
     if why := onnxruntime.cannot(artefact.precision, device):
-        return Support("cannot", why, onnxruntime.CURE)
+        return Support("cannot", why, onnxruntime.FIX)
     return Support("runs", f"by ONNX Runtime {version('onnxruntime')}")
 
 

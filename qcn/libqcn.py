@@ -7,6 +7,7 @@ wheels have it; what `make` built in a clone; what `cmake --install` or a system
 import ctypes
 import os
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from qcn.errors import MissingError
@@ -32,12 +33,17 @@ def places() -> list[Path]:
     return [Path(chosen)] if chosen else [folder / "libqcn.so" for folder in folders]
 
 
-def find_library() -> Path:
-    """The first of the places that has it."""
-    for place in places():
+def first_file(places: Sequence[Path], what: str, fix: str) -> Path:
+    """The first of the places that has the file; MissingError says what is not there, and what to do about it."""
+    for place in places:
         if place.is_file():
             return place
-    raise MissingError(f"libqcn is not at {' nor '.join(map(str, places()))}; `{BUILD}` builds it")
+    raise MissingError(f"{what} is not at {' nor '.join(map(str, places))}; {fix}")
+
+
+def find_library() -> Path:
+    """The first of the places that has it."""
+    return first_file(places(), "libqcn", f"`{BUILD}` builds it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:
@@ -55,7 +61,4 @@ def load_library(*functions: str) -> ctypes.CDLL:
 def find_program(name: str) -> Path:
     """`qcn-run` or `qcn-bench`: the package's own, or the one that `make` builds."""
     places = [PACKAGE / "bin" / name, CLONE / "build" / "programs" / name]
-    for place in places:
-        if place.is_file():
-            return place
-    raise MissingError(f"{name} is not at {' nor '.join(map(str, places))}; `{BUILD}` builds it")
+    return first_file(places, name, f"`{BUILD}` builds it")

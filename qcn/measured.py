@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from qcn import records
 from qcn.errors import UsageError
-from qcn.verify import json_files
 
 FILE = "measured.json"
 _DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
@@ -65,7 +65,7 @@ class RunMeasured:
 
 
 def write(run: Path, weights_sha256: str, measured: Measured) -> None:
-    json_files.write(run / FILE, RunMeasured(weights_sha256, measured))
+    records.write(run / FILE, RunMeasured(weights_sha256, measured))
 
 
 def read(run: Path, weights_sha256: str) -> Measured | None:
@@ -73,5 +73,5 @@ def read(run: Path, weights_sha256: str) -> Measured | None:
     path = run / FILE
     if not path.is_file():
         return None
-    found = json_files.read(RunMeasured, path, "qcn evaluate")
+    found = records.load(RunMeasured, path, "qcn evaluate")
     return found.measured if found.weights_sha256 == weights_sha256 else None

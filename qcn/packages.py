@@ -1,4 +1,4 @@
-"""Which Python modules are installed: they are looked for, not imported."""
+"""Which Python modules and packages are installed: they are looked for, not imported."""
 
 import importlib.metadata
 import importlib.util
@@ -18,5 +18,12 @@ def distribution(module: str) -> str:
 
 def version(module: str) -> str:
     """Of that package; empty where none is recorded."""
-    name = distribution(module)
-    return importlib.metadata.version(name) if name else ""
+    return package_version(distribution(module))
+
+
+def package_version(package: str) -> str:
+    """Of a package by the name that pip knows it by; empty where it is not installed."""
+    try:
+        return importlib.metadata.version(package) if package else ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""

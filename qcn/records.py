@@ -1,6 +1,7 @@
-"""Records read from JSON: strict text to values, values to frozen dataclasses. Every refusal names the place.
+"""Records, which are frozen dataclasses, as JSON: written, and read back. Every refusal names the place.
 
-    settings = records.read(Settings, records.parse(path.read_bytes(), "run.json"), "run.json")
+    records.write(path, settings)
+    settings = records.load(Settings, path)
     UsageError: run.json: history[3].epoch must be an integer, not '4'
 
 A dataclass is its own schema: every field must be there, and no other entry. Fields may be str, int, float, bool, None,
@@ -15,9 +16,11 @@ import math
 import re
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from qcn.errors import UsageError
+from qcn.files import write_text
 
 T = TypeVar("T")
 
@@ -38,6 +41,26 @@ class _Refused(Exception):
     def inside(self, place: str) -> "_Refused":
         dot = "." if self.place and not self.place.startswith("[") else ""
         return _Refused(self.problem, f"{place}{dot}{self.place}")
+
+
+def text(record: Any) -> str:
+    """A dataclass as strict JSON: all numbers are finite, and what is not known is null."""
+    return json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write(path: Path, record: Any) -> None:
+    """Write a dataclass to a file."""
+    write_text(path, text(record))
+
+
+def load(cls: type[T], path: Path, command: str = "") -> T:
+    """The record in a file; anything else is refused, as not what `command` writes if that is given."""
+    try:
+        return read(cls, parse(path.read_bytes(), str(path)), str(path))
+    except (OSError, UsageError) as error:
+        if not command:
+            raise
+        raise UsageError(f"this is not what `{command}` writes: {error}") from error
 
 
 def parse(text: str | bytes, what: str = "the text") -> Any:

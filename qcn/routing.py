@@ -129,7 +129,7 @@ def in_windows(
 
 def voted(rotation: Tensor, pose: Tensor) -> Tensor:
     """The votes [3, N, J, I], with the children innermost: every sum over them runs along memory."""
-    # The product leaves the children outermost: one transposed matrix, which torch is quick at, mends that.
+    # The product leaves the children outermost: one transposed matrix, which torch is quick at, puts them innermost.
     votes = torch.einsum("ijhk,nik->ihjn", rotation, pose).flatten(1)
     return votes.t().contiguous().unflatten(0, (3, rotation.shape[1], len(pose))).transpose(1, 2)
 

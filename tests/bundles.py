@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from qcn.data import load
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.digest import manifest_sums
+from qcn.export.bundle.golden import Evaluation
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, manifest_of, ports, tools
 from qcn.export.bundle.transaction import locked
 from qcn.export.lower import lower
@@ -38,6 +40,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(shared / name)
             done.touch()
     return shared / name
+
+
+def answering(evaluation: Evaluation, **arrays: Any) -> Evaluation:
+    """The same with other arrays among the network's answers."""
+    return replace(evaluation, answers=replace(evaluation.answers, **arrays))
 
 
 @pytest.fixture(scope="session")

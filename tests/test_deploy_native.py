@@ -18,7 +18,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export import integers
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Answers, Golden
+from qcn.export.bundle.golden import Answers, Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest, Source, ports
 from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.lower import lower
@@ -49,12 +49,11 @@ def trained(name: str, sides: tuple[int, int], **settings: str | int) -> nn.Modu
 
 def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
     rows = tuple(map(str, range(len(images))))
-    exact = answers(network, images.double()).answers
-    single = answers(network, images).answers
+    exact, single = (replace(answers(network, x), layers={}, steps={}) for x in (images.double(), images))
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
-    classes = tuple(map(str, range(exact.activation.shape[1])))
+    classes = tuple(map(str, range(exact.answers.activation.shape[1])))
     spec = Preprocessing(standardise="image")
-    return Golden(rows, classes, spec, raw, labels, images.numpy(), exact, single, {}, {})
+    return Golden(rows, classes, spec, raw, labels, images.numpy(), exact, single)
 
 
 def bundle_of(program: Program, truth: Golden, folder: Path) -> Path:
@@ -178,7 +177,9 @@ def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
     rows, classes = tuple(map(str, range(len(images)))), tuple(map(str, range(program.classes)))
     spec, trained = Preprocessing(standardise="image"), exact if program.calibrated else None
     truth = Golden(
-        *(rows, classes, spec, raw, labels, images, exact, single, {}, {}), plan=program.calibrated, trained=trained
+        *(rows, classes, spec, raw, labels, images, Evaluation(exact, {}, {}), Evaluation(single, {}, {})),
+        plan=program.calibrated,
+        trained=trained,
     )
     return NativeRunner(bundle_of(program, truth, folder), Options())
 

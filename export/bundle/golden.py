@@ -32,7 +32,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from qcn.text import readable
 Floors = dict[str, dict[str, float]]  # by precision and array
 SCHEMA = "2"
 QUANTITIES = ("mean", "variance", "activation")
-TRAINED = "trained"
+SINGLE, TRAINED = ".float32", "trained"
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,44 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Golden:
-    """The file's contents.
+class Evaluation:
+    """What a network makes of images, in one precision.
 
-    `layers` are the capsule layers before the last, by name, first to last, in float64; `steps` are the iterations of
-    routing of all of them, by names such as capsules1/iteration2, first to last, of the first rows. A CNN has neither,
-    and its poses are [N, K, 0].
+    `layers` are the capsule layers before the last, by name, first to last; `steps` are the iterations of routing of
+    all of them, by names such as capsules1/iteration2, first to last, of the first rows. A CNN has neither, and its
+    poses are [N, K, 0].
+    """
+
+    answers: Answers
+    layers: dict[str, Answers]
+    steps: dict[str, Step]
+
+    @staticmethod
+    def of(named: Mapping[str, Array]) -> "Evaluation":
+        """The inverse of `named`."""
+        layers = dict.fromkeys(name.rpartition(".")[0] for name in named if "." in name and "/" not in name)
+        steps = dict.fromkeys(name.rpartition("/")[0] for name in named if "/" in name)
+        activation = named["activation"]
+        without = np.empty((*activation.shape, 0), activation.dtype)  # the poses of a CNN
+        return Evaluation(
+            Answers(activation, named.get("pose", without)),
+            {layer: Answers(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
+            {step: Step(*(named[f"{step}/{of}"] for of in QUANTITIES)) for step in steps},
+        )
+
+    def named(self) -> dict[str, Array]:
+        """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
+        found = {"activation": self.answers.activation, "pose": self.answers.pose}
+        for layer, answers in self.layers.items():
+            found |= {f"{layer}.{of}": getattr(answers, of) for of in ("activation", "pose")}
+        for name, step in self.steps.items():
+            found |= {f"{name}/{of}": getattr(step, of) for of in QUANTITIES}
+        return {name: array for name, array in found.items() if array.size}  # a network without poses has empty ones
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The file's contents: images, and what the network makes of them, `exact` in float64 and `single` in float32.
 
     `plan` says that the answers are those of a calibrated network's plan, and `trained` what the trained network gave.
     `floors` are the noise floors of half precisions, by precision and array.
@@ -86,12 +118,8 @@ class Golden:
     image: Array
     label: Array
     input: Array
-    reference: Answers
-    float32: Answers
-    layers: dict[str, Answers]
-    layers_float32: dict[str, Answers]
-    steps: dict[str, Step] = field(default_factory=dict)
-    steps_float32: dict[str, Step] = field(default_factory=dict)
+    exact: Evaluation
+    single: Evaluation
     inputs_only: tuple[str, ...] = ()
     plan: bool = False
     trained: Answers | None = None
@@ -100,47 +128,40 @@ class Golden:
     def __post_init__(self) -> None:
         """Refuse names and arrays that are not of their kind: they may come from a file."""
         self._check_rows()
-        arrays = [("image", self.image, "uint8", 4), ("label", self.label, "int64", 1)]
-        arrays += [("input", self.input, "float32", 4)]
-        for name, answers, dtype, axes in (
-            ("float64", self.reference, "float64", 2),
-            ("float32", self.float32, "float32", 2),
-            *([("trained", self.trained, "float64", 2)] if self.trained else []),
-            *((layer, answers, "float64", 4) for layer, answers in self.layers.items()),
-            *((f"{layer} float32", answers, "float32", 4) for layer, answers in self.layers_float32.items()),
-        ):
-            arrays += [(f"{name} activation", answers.activation, dtype, axes)]
-            arrays += [(f"{name} pose", answers.pose, dtype, axes + 1)]
-        for name, array, dtype, axes in arrays:
-            few = self.plan and axes >= 4 and dtype.startswith("float") and 0 < len(array) < len(self.rows)
-            rows = len(array) if few and name != "input" else len(self.rows)
-            if array.dtype != dtype or array.ndim != axes or len(array) != rows:
-                found = f"{array.dtype} {list(array.shape)}"
-                raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
+        self._check_array("image", self.image, "uint8", 4)
+        self._check_array("label", self.label, "int64", 1)
+        self._check_array("input", self.input, "float32", 4)
         for row, label in zip(self.rows, self.label, strict=True):
             if not -1 <= label < len(self.classes):
                 classes = len(self.classes)
                 raise UsageError(f"'{row}' has the label {label}, but there are {classes} classes (-1: no class)")
         if not np.isfinite(self.input).all():
             raise UsageError("the inputs must be finite")
-        singles = {f"{name} float32": answers for name, answers in self.layers_float32.items()}
         whole = {"float64": self.reference, "float32": self.float32}
         whole |= {"trained": self.trained} if self.trained else {}
-        for name, answers in {**whole, **self.layers, **singles}.items():
-            sides = answers.pose.shape[2] if name in whole and answers.pose.shape[2] == 0 else 3
-            expected = (*answers.activation.shape[:2], sides, *answers.activation.shape[2:])
-            if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
-                raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
-            if not np.isfinite(answers.activation).all():
-                raise UsageError(f"the activations of '{name}' must be finite")
+        for name, answers in whole.items():
+            self._check_answers(name, answers, "float32" if name == "float32" else "float64", 2)
         if len({(answers.activation.shape, answers.pose.shape) for answers in whole.values()}) > 1:
             raise UsageError(f"{' and '.join(whole)} have different numbers of classes, or poses in one alone")
-        for name, answers in self.layers.items():
-            if self.layers_float32[name].activation.shape != answers.activation.shape:
+        for name, answers in self.exact.layers.items():
+            rounded = self.single.layers[name]
+            self._check_answers(name, answers, "float64", 4)
+            self._check_answers(f"{name} float32", rounded, "float32", 4)
+            if rounded.activation.shape != answers.activation.shape:
                 raise UsageError(f"'{name}' has other shapes in float32 than in float64")
-        for name, step in self.steps.items():
+        for name, step in self.exact.steps.items():
             self._check_step(name, step, "float64", step.activation.shape)
-            self._check_step(name, self.steps_float32[name], "float32", step.activation.shape)
+            self._check_step(name, self.single.steps[name], "float32", step.activation.shape)
+
+    @property
+    def reference(self) -> Answers:
+        """The truth: what the network answers in float64."""
+        return self.exact.answers
+
+    @property
+    def float32(self) -> Answers:
+        """The same in float32: how far rounding is off."""
+        return self.single.answers
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -149,13 +170,7 @@ class Golden:
 
     def arrays(self, name: str) -> tuple[Array, Array]:
         """One of the answers in float64 and in float32: activation, LAYER.pose or LAYER/iterationT/mean."""
-        step, _, quantity = name.rpartition("/")
-        layer, _, output = name.rpartition(".")
-        if step:
-            return getattr(self.steps[step], quantity), getattr(self.steps_float32[step], quantity)
-        if layer:
-            return getattr(self.layers[layer], output), getattr(self.layers_float32[layer], output)
-        return getattr(self.reference, name), getattr(self.float32, name)
+        return self.exact.named()[name], self.single.named()[name]
 
     def judged_by(self, precision: str) -> str:
         """Which tolerance counts for a file in this precision (`qcn.export.bundle.tolerance`)."""
@@ -169,13 +184,31 @@ class Golden:
     def _check_rows(self) -> None:
         if twice := [row for row, count in Counter(self.rows).items() if count > 1]:
             raise UsageError(f"two of its rows are named '{readable(twice[0])}'")
-        for kind, names in (("row", self.rows), ("layer", self.layers), ("iteration", self.steps)):
+        for kind, names in (("row", self.rows), ("layer", self.exact.layers), ("iteration", self.exact.steps)):
             if odd := [name for name in names if name != readable(name)]:
                 raise UsageError(f"the {kind} '{readable(odd[0])}' has control characters in its name")
         if strange := set(self.inputs_only) - set(self.rows):
             raise UsageError(f"'{readable(min(strange))}' is not one of its rows")
         if not set(self.rows) - set(self.inputs_only):
             raise UsageError("it has no images")
+
+    def _check_array(self, name: str, array: Array, dtype: str, axes: int, fewer: bool = False) -> None:
+        few = fewer and array.ndim == axes and 0 < len(array) < len(self.rows)
+        if array.dtype != dtype or array.ndim != axes or not (few or len(array) == len(self.rows)):
+            found = f"{array.dtype} {list(array.shape)}"
+            raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
+
+    def _check_answers(self, name: str, answers: Answers, dtype: str, axes: int) -> None:
+        """Of the whole network, or of a layer, which has places too, and of which a plan keeps the first rows alone."""
+        layer = axes > 2
+        self._check_array(f"{name} activation", answers.activation, dtype, axes, self.plan and layer)
+        self._check_array(f"{name} pose", answers.pose, dtype, axes + 1, self.plan and layer)
+        sides = 3 if layer or answers.pose.shape[2] else 0
+        expected = (*answers.activation.shape[:2], sides, *answers.activation.shape[2:])
+        if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
+            raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
+        if not np.isfinite(answers.activation).all():
+            raise UsageError(f"the activations of '{name}' must be finite")
 
     def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
         if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
@@ -195,29 +228,13 @@ def step_names(layers: Sequence[str], iterations: int) -> list[str]:
     return [f"{layer}/iteration{t + 1}" for layer in layers for t in range(iterations)]
 
 
-def flat(answers: Answers, layers: Mapping[str, Answers], steps: Mapping[str, Step]) -> dict[str, Array]:
-    """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
-    named = {"activation": answers.activation, "pose": answers.pose}
-    named |= {f"{layer}.{of}": getattr(one, of) for layer, one in layers.items() for of in ("activation", "pose")}
-    named |= {f"{step}/{of}": getattr(one, of) for step, one in steps.items() for of in QUANTITIES}
-    return {name: array for name, array in named.items() if array.size}  # a network without poses has empty ones
-
-
 def write(path: Path, golden: Golden) -> None:
     """Write the file `path`."""
     arrays = {"image": golden.image, "label": golden.label, "input": golden.input}
     if golden.trained:
         arrays |= {f"{TRAINED}.{of}": getattr(golden.trained, of) for of in golden.outputs}
-    for answers, layers, steps, ending in (
-        (golden.reference, golden.layers, golden.steps, ""),
-        (golden.float32, golden.layers_float32, golden.steps_float32, ".float32"),
-    ):
-        for prefix, layer in {"": answers, **{f"{name}.": layer for name, layer in layers.items()}}.items():
-            arrays[f"{prefix}activation{ending}"] = layer.activation
-            if layer.pose.size:
-                arrays[f"{prefix}pose{ending}"] = layer.pose
-        for name, step in steps.items():
-            arrays |= {f"{_dotted(name)}.{of}{ending}": getattr(step, of) for of in QUANTITIES}
+    for evaluation, ending in ((golden.exact, ""), (golden.single, SINGLE)):
+        arrays |= {f"{name.replace('/', '.')}{ending}": array for name, array in evaluation.named().items()}
     texts: dict[str, Any] = {"rows": golden.rows, "inputs_only": golden.inputs_only, "classes": golden.classes}
     texts |= {"preprocessing": asdict(golden.preprocessing)}
     texts |= {"floors": golden.floors} if golden.floors else {}
@@ -231,9 +248,27 @@ def read(path: Path) -> Golden:
         written = records.parse(texts["preprocessing"], "'preprocessing'")
         spec = records.read(Preprocessing, written, "'preprocessing'")
         rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
-        return replace(_golden(rows, without, classes, spec, arrays), floors=_floors(texts))
+        plan = f"{TRAINED}.activation" in arrays
+        trained = {
+            name.removeprefix(f"{TRAINED}."): array for name, array in arrays.items() if name.startswith(TRAINED)
+        }
+        return Golden(
+            rows=rows,
+            classes=classes,
+            preprocessing=spec,
+            image=arrays["image"],
+            label=arrays["label"],
+            input=arrays["input"],
+            exact=_evaluation(arrays, ""),
+            single=_evaluation(arrays, SINGLE),
+            inputs_only=without,
+            plan=plan,
+            trained=Evaluation.of(trained).answers if plan else None,
+            floors=_floors(texts),
+        )
     except KeyError as error:
-        raise UsageError(f"{path} is not a golden file: it has no {error}") from error
+        missing = str(error).replace("/", ".")  # an iteration's name in the file
+        raise UsageError(f"{path} is not a golden file: it has no {missing}") from error
     except (UsageError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not a golden file: {error}") from error
 
@@ -254,48 +289,12 @@ def _floors(texts: Mapping[str, str]) -> Floors:
     return found
 
 
-def _golden(
-    rows: tuple[str, ...],
-    inputs_only: tuple[str, ...],
-    classes: tuple[str, ...],
-    preprocessing: Preprocessing,
-    arrays: Mapping[str, Array],
-) -> Golden:
-    plan = f"{TRAINED}.activation" in arrays
-    layers = sorted(name.removesuffix(".pose") for name in arrays if name.endswith(".pose"))
-    layers = [name for name in layers if name != TRAINED]
-    found = (re.fullmatch(r"(.+)\.iteration([0-9]+)\.mean", name) for name in arrays)
-    # The layers as the network has them: capsules1, capsules2, …, and the classes, which sort behind them.
-    steps = [f"{layer}/iteration{t}" for layer, t in sorted((match[1], int(match[2])) for match in found if match)]
-    return Golden(
-        rows=rows,
-        classes=classes,
-        preprocessing=preprocessing,
-        image=arrays["image"],
-        label=arrays["label"],
-        input=arrays["input"],
-        reference=_answers(arrays, ""),
-        float32=_answers(arrays, ".float32"),
-        layers={name: _answers(arrays, "", f"{name}.") for name in layers},
-        layers_float32={name: _answers(arrays, ".float32", f"{name}.") for name in layers},
-        steps={name: _step(arrays, name, "") for name in steps},
-        steps_float32={name: _step(arrays, name, ".float32") for name in steps},
-        inputs_only=inputs_only,
-        plan=plan,
-        trained=_answers(arrays, "", f"{TRAINED}.") if plan else None,
-    )
+def _evaluation(arrays: Mapping[str, Array], ending: str) -> Evaluation:
+    """From the arrays whose names end so, in the order in which the network makes them: classes after capsules."""
+    names = {name: re.sub(r"\.(iteration[0-9]+)\.", r"/\1/", name) for name in sorted(arrays) if _is_answer(name)}
+    return Evaluation.of({called: arrays[f"{name}{ending}"] for name, called in names.items()})
 
 
-def _answers(arrays: Mapping[str, Array], ending: str, of: str = "") -> Answers:
-    activation = arrays[f"{of}activation{ending}"]
-    without = np.empty((*activation.shape, 0), activation.dtype)  # the poses of a CNN
-    return Answers(activation, arrays.get(f"{of}pose{ending}", without))
-
-
-def _step(arrays: Mapping[str, Array], name: str, ending: str) -> Step:
-    return Step(*(arrays[f"{_dotted(name)}.{of}{ending}"] for of in QUANTITIES))
-
-
-def _dotted(name: str) -> str:
-    """A step's name in the file."""
-    return name.replace("/", ".")
+def _is_answer(name: str) -> bool:
+    """Whether an array is one of float64 answers; of the others each has one of these, and its own ending."""
+    return name.endswith(("activation", "pose", "mean", "variance")) and not name.startswith(TRAINED)

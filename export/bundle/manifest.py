@@ -4,13 +4,10 @@ docs/bundle.md is the schema. A manifest may come from anywhere: reading one acc
 libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No torch here.
 """
 
-import importlib.metadata
-import json
 import math
 import re
 import shlex
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +19,7 @@ from qcn.errors import UsageError
 from qcn.export.program import Program
 from qcn.measured import Measured
 from qcn.names import MANIFEST, AnyPrecision
+from qcn.packages import package_version
 
 if TYPE_CHECKING:
     from qcn.train.record import Run
@@ -174,7 +172,7 @@ class Artefact:
 
     def to_json(self) -> str:
         """An engine's entry, for people."""
-        return _json(self)
+        return records.text(self)
 
     def rebuild_command(self, folder: Path) -> str:
         """The command that makes this artefact again, for the bundle in `folder`."""
@@ -264,7 +262,7 @@ class Manifest:
                 raise UsageError(f"{artefact.file}: a tolerance for each of {', '.join(sorted(names))} is needed")
 
     def to_json(self) -> str:
-        return _json(self)
+        return records.text(self)
 
     @staticmethod
     def from_json(text: str | bytes) -> "Manifest":
@@ -277,10 +275,6 @@ class Manifest:
                 raise NewerBundle(_of_a_newer_qcn(schema, record.get("tools")))
             raise UsageError(f"it has schema {schema!r}; this version of qcn reads {SCHEMA}")
         return records.read(Manifest, record, MANIFEST)
-
-
-def _json(record: "Artefact | Manifest") -> str:
-    return json.dumps(asdict(record), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _of_a_newer_qcn(schema: int, tools: object) -> str:
@@ -316,11 +310,7 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
 
 def tools(*packages: str) -> dict[str, str]:
     """The versions of qcn and of these packages, for the manifest; those that are not installed are left out."""
-    found = {"qcn": qcn.__version__}
-    for package in packages:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    return {"qcn": qcn.__version__} | {name: found for name in packages if (found := package_version(name))}
 
 
 def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tuple[Port, ...]]:

@@ -8,14 +8,17 @@ from typing import Any, Literal
 import onnx
 from onnx import TensorProto, helper
 
-from qcn.export.onnx import fused, integers, openvino, tensorrt, unrolled
+from qcn.export.onnx import fused, integers
 from qcn.export.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.onnx.openvino import OpenVinoLayer
+from qcn.export.onnx.tensorrt import PointwiseLayer
+from qcn.export.onnx.unrolled import UnrolledLayer
 from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
 # How routing is written: in standard operators arranged for ONNX Runtime, the same with OpenVINO's digits or TensorRT's
 # fusion in mind, or as one custom node per capsule layer.
 Routing = Literal["unrolled", "openvino", "tensorrt", "fused"]
-ROUTE = {"unrolled": unrolled.route, "openvino": openvino.route, "tensorrt": tensorrt.route, "fused": fused.route}
+LAYERS = {"unrolled": UnrolledLayer, "openvino": OpenVinoLayer, "tensorrt": PointwiseLayer}
 # How int8 is written: ONNX Runtime's integer operators, or Q/DQ pairs around a float convolution for the others.
 INT8 = {"unrolled": integers.exact, "openvino": integers.pairs, "tensorrt": integers.pairs, "fused": integers.pairs}
 
@@ -129,7 +132,10 @@ class _Writer:
         if self.routing not in ("unrolled", "openvino"):
             arrays = {**arrays, op.rotation: self.program.rotation(op)}
             op = replace(op, scale=None)
-        return ROUTE[self.routing](self.g, op, (children, height, width), arrays, pose, activation)
+        layer = (self.g, op, (children, height, width), arrays)
+        if self.routing == "fused":
+            return fused.route(*layer, pose, activation)
+        return LAYERS[self.routing](*layer).write(pose, activation)
 
     def _end(self, x: GraphValue, ending: Ending) -> GraphValue:
         """The ending of an operation. Sigmoid and softmax need the digits of float32."""

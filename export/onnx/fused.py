@@ -16,8 +16,8 @@ from typing import Any
 
 from onnx import FunctionProto, TensorProto, helper
 
-from qcn.export.onnx import unrolled
 from qcn.export.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.onnx.unrolled import UnrolledLayer
 from qcn.export.program import Array, Route, Shape
 
 DOMAIN, VERSION = "qcn", 1
@@ -29,7 +29,7 @@ OUTPUTS = ("pose_out", "activation_out")
 def route(
     g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
 ) -> tuple[GraphValue, GraphValue]:
-    """Add a capsule layer, as one node: see `qcn.export.onnx.unrolled.route`."""
+    """Add a capsule layer, as one node: see `qcn.export.onnx.unrolled`."""
     type_ = _given(op)
     pose, activation = g.cast("pose.cast", pose, type_), g.cast("activation.cast", activation, type_)
     weights = [g.weight(role, arrays[name]) for role, name in zip(INPUTS[2:], op.arrays, strict=True)]
@@ -66,7 +66,7 @@ def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attrib
     g = Graph(opset)
     inputs = [GraphValue(name, _given(op)) for name in INPUTS[:2]]
     with g.scope("unrolled"):
-        outputs = unrolled.route(g, op, map, arrays, inputs[0], inputs[1])
+        outputs = UnrolledLayer(g, op, map, arrays).write(inputs[0], inputs[1])
     given = zip(OUTPUTS, outputs, strict=True)
     renamed = [helper.make_node("Identity", [value.name], [name], name) for name, value in given]
     constants = [helper.make_node("Constant", [], [name], name, value=value) for name, value in g.weights.items()]

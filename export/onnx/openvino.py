@@ -7,24 +7,15 @@ Long sums. The convolutions of the first M-step add up to 4,800 products one beh
 They are made in parts of fewer channels, which are then added.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
 
-from qcn.export.onnx.graph import Graph, GraphValue
-from qcn.export.onnx.unrolled import UnrolledLayer, write
-from qcn.export.program import Array, Route, Shape
+from qcn.export.onnx.graph import GraphValue
+from qcn.export.onnx.unrolled import UnrolledLayer
 
 PARTS = 4
 
 
-def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
-) -> tuple[GraphValue, GraphValue]:
-    """As `qcn.export.onnx.unrolled.route`."""
-    return write(_OpenVinoLayer(g, op, map, arrays), pose, activation)
-
-
-class _OpenVinoLayer(UnrolledLayer):
+class OpenVinoLayer(UnrolledLayer):
     def _log(self, name: str, x: GraphValue) -> GraphValue:
         g, rough = self.g, super()._log(f"{name}.rough", x)
         power = g.node("Exp", f"{name}.power", g.node("Neg", f"{name}.below", rough))

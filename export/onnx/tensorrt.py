@@ -5,24 +5,14 @@ stands between the rotations and the sums here, so no vote need ever be written.
 13 seconds on an H200, and had not built one of the arrangement for ONNX Runtime (`qcn.export.onnx.unrolled`) in 110.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 from onnx import TensorProto
 
-from qcn.export.onnx.graph import Graph, GraphValue
-from qcn.export.onnx.unrolled import Parents, UnrolledLayer, write
-from qcn.export.program import Array, Route, Shape
+from qcn.export.onnx.graph import GraphValue
+from qcn.export.onnx.unrolled import Parents, UnrolledLayer
 
 
-def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
-) -> tuple[GraphValue, GraphValue]:
-    """As `qcn.export.onnx.unrolled.route`."""
-    return write(_PointwiseLayer(g, op, map, arrays), pose, activation)
-
-
-class _PointwiseLayer(UnrolledLayer):
+class PointwiseLayer(UnrolledLayer):
     CLASS_VOTES = False  # TensorRT-RTX 1.7 builds no engine with them: "CHECK(def_tactic_desc) failed"
 
     def votes(self, pose: GraphValue) -> list[GraphValue]:

@@ -38,35 +38,6 @@ class Parents:
     z: GraphValue
 
 
-def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
-) -> tuple[GraphValue, GraphValue]:
-    """Add a capsule layer: pose [B, C, 3, H, W], activation [B, C, H, W] of a `map` [C, H, W] -> those of its parents.
-
-    Votes are made in the operation's precision; statistics, and what comes out, are float32.
-    """
-    return write(UnrolledLayer(g, op, map, arrays), pose, activation)
-
-
-def write(layer: "UnrolledLayer", pose: GraphValue, activation: GraphValue) -> tuple[GraphValue, GraphValue]:
-    """Add a capsule layer, arranged as the class of `layer` has it."""
-    g, op = layer.g, layer.op
-    _, rows, columns = op.shape
-    poses = g.cast("pose.float", pose, TensorProto.FLOAT)
-    activations = g.cast("activation.float", activation, TensorProto.FLOAT)
-    with g.scope("iteration1"):
-        parents = layer.first_m_step(poses, activations)
-    if op.iterations > 1:
-        votes = layer.votes(g.cast("pose.votes", pose, TYPES[op.precision]))
-        active = layer.children("active", activations)
-    for t in range(2, op.iterations + 1):
-        with g.scope(f"iteration{t}"):
-            parents = layer.iteration(parents, votes, active)
-    mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
-    z = g.reshape("z", parents.z, 0, op.parents, rows, columns)
-    return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
-
-
 BY_CHILD, AS_KERNEL = (2, 0, 1, 4, 3, 5), (4, 3, 2, 5, 0, 1)  # R [h, w, C, J, 3, 3], axes of the vote before the pose
 
 
@@ -161,7 +132,7 @@ class Rotors(Matrices):
 
 
 class UnrolledLayer:
-    """The steps of one capsule layer. C, I, J and n as at the top of this file."""
+    """A capsule layer on a `map` [C, H, W] of capsules: `write` adds it. C, I, J and n as at the top of this file."""
 
     CLASS_VOTES: ClassVar[bool] = True  # whether the class layer's first variance is made of its votes
 
@@ -172,6 +143,27 @@ class UnrolledLayer:
         self.beta_u, self.beta_a = arrays[op.beta_u], arrays[op.beta_a]
         self.J, rows, columns = op.shape
         self.I, self.n = math.prod(op.window) * self.C, rows * columns
+
+    def write(self, pose: GraphValue, activation: GraphValue) -> tuple[GraphValue, GraphValue]:
+        """Add the layer: pose [B, C, 3, H, W] and activation [B, C, H, W] -> those of its parents.
+
+        Votes are made in the operation's precision; statistics, and what comes out, are float32.
+        """
+        g, op = self.g, self.op
+        _, rows, columns = op.shape
+        poses = g.cast("pose.float", pose, TensorProto.FLOAT)
+        activations = g.cast("activation.float", activation, TensorProto.FLOAT)
+        with g.scope("iteration1"):
+            parents = self.first_m_step(poses, activations)
+        if op.iterations > 1:
+            votes = self.votes(g.cast("pose.votes", pose, TYPES[op.precision]))
+            active = self.children("active", activations)
+        for t in range(2, op.iterations + 1):
+            with g.scope(f"iteration{t}"):
+                parents = self.iteration(parents, votes, active)
+        mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
+        z = g.reshape("z", parents.z, 0, op.parents, rows, columns)
+        return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
 
     def first_m_step(self, pose: GraphValue, activation: GraphValue) -> Parents:
         """Where each child is shared out evenly."""

@@ -21,19 +21,11 @@ from qcn.export.tensorrt.config import BuildRequest, check_support, configure, l
 from qcn.export.tensorrt.find import TensorRT, find
 from qcn.export.tensorrt.network import check_types, convolutions, network_layers, parse
 from qcn.export.tensorrt.plugin import Plugin
-from qcn.export.tensorrt.progress import (
-    BuildLog,
-    BuildProgress,
-    ReportProgress,
-    logger,
-    monitor,
-    run_interruptibly,
-    told,
-)
+from qcn.export.tensorrt.progress import BuildLog, logger, monitor, run_interruptibly
 from qcn.export.tensorrt.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
 from qcn.files import atomic_write
 
-__all__ = ["BuildProgress", "BuildRequest", "Engine", "TensorRT", "build", "file_name", "find", "told"]
+__all__ = ["BuildRequest", "Engine", "TensorRT", "build", "file_name", "find"]
 
 
 @dataclass(frozen=True)
@@ -63,14 +55,8 @@ def file_name(facts: dict[str, Any]) -> str:
     return "-".join(parts) + ".engine"
 
 
-def build(
-    onnx_path: Path,
-    request: BuildRequest,
-    tensorrt: TensorRT,
-    progress: ReportProgress | None = None,
-    plugin: Plugin | None = None,
-) -> Engine:
-    """Build an engine, reporting progress from this thread, and check its precision.
+def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Plugin | None = None) -> Engine:
+    """Build an engine, showing how far it is, and check its precision.
 
     A graph with fused routing needs the plugin to be loaded: `plugin` is what was loaded, for the engine's facts.
 
@@ -95,7 +81,10 @@ def build(
 
     began = time.monotonic()
     memory = run_interruptibly(
-        lambda: builder.build_serialized_network(network, config), log, progress, can_cancel=teller is not None
+        lambda: builder.build_serialized_network(network, config),
+        log,
+        lambda: log.show(f"building an engine by {tensorrt}"),
+        can_cancel=teller is not None,
     )
     seconds = time.monotonic() - began
     if memory is None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import BuildError, MissingError, UsageError
+from qcn.export.onnx_proto import without_functions
 from qcn.export.tensorrt.find import TensorRT
-from qcn.export.tensorrt.plugin import without_functions
 from qcn.export.tensorrt.receipt import ELEMENT_TYPES, HALVES, EngineLayer, type_name
 
 # Layers that have their type from elsewhere: a cast from its target, a constant from its weights, what only moves
@@ -20,12 +20,14 @@ _MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
 _TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
-def parse(tensorrt: TensorRT, builder: Any, voice: Any, path: Path, precision: str) -> tuple[Any, Any]:
+def parse(tensorrt: TensorRT, builder: Any, trt_logger: Any, path: Path, precision: str) -> tuple[Any, Any]:
     """The network of an ONNX file, and its parser, which holds the weights and must live until the build is done."""
     if not path.is_file():
         raise UsageError(f"there is no ONNX file {path}; make one with `qcn export RUN --format onnx`")
     network = builder.create_network(_flags(tensorrt))
-    parser = tensorrt.module.OnnxParser(network, voice)
+    parser = tensorrt.module.OnnxParser(network, trt_logger)
+    # The functions are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on
+    # would take them although it has the plugin, and the first for all layers, since it does not tell overloads apart.
     if not parser.parse(without_functions(path.read_bytes())):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         lines = "".join(f"\n  {_node(error, path)}: {error.desc()}" for error in errors[:8])

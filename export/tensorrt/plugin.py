@@ -16,8 +16,6 @@ from qcn.errors import MissingError
 from qcn.export.tensorrt.find import TensorRT
 
 LIBRARY = "libqcn_plugin.so"
-# How protobuf writes an entry: kinds of values, the sizes of those of a fixed size, and the entry ModelProto.functions.
-_VARINT, _BYTES, _FIXED, _FUNCTIONS = 0, 2, {1: 8, 5: 4}, 25
 NAME, VERSION = "EMRouting", "1"  # of the creator in TensorRT's registry
 # CUDA is named too, since `make` configures the same folder without it.
 BUILD = "cmake -S deploy -B build -DQCN_CUDA=ON -DQCN_TENSORRT=ON && cmake --build build -j --target qcn_plugin"
@@ -38,18 +36,11 @@ class Plugin:
 
 def find() -> Path:
     """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
-    if chosen := os.environ.get("QCN_PLUGIN"):
-        places = [Path(chosen)]
-    else:
-        places = [place.with_name(LIBRARY) for place in libqcn.places()]
-    for place in places:
-        if place.is_file():
-            return place.resolve()
-    looked = " nor ".join(map(str, places))
-    raise MissingError(
-        f"an engine with fused routing needs the TensorRT plugin, which is not at {looked}; build it with "
-        f"`{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
-    )
+    chosen = os.environ.get("QCN_PLUGIN")
+    places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in libqcn.places()]
+    what = "an engine with fused routing needs the TensorRT plugin, which"
+    fix = f"build it with `{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
+    return libqcn.first_file(places, what, fix).resolve()
 
 
 def load(tensorrt: TensorRT) -> Plugin:
@@ -77,36 +68,3 @@ def _registered(trt: Any) -> bool:
     # Creators of the newer kind are found by get_creator, which TensorRT 8.6 does not have.
     look_up = getattr(registry, "get_creator", None) or registry.get_plugin_creator
     return look_up(NAME, VERSION, "") is not None
-
-
-def without_functions(model: bytes) -> bytes:
-    """An ONNX file without the functions of its model.
-
-    They are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on would take
-    them although it has the plugin, and the first for all layers, since it does not tell overloads apart. What is no
-    ONNX file stays as it is: the parser says what is wrong with it.
-    """
-    kept, at = bytearray(), 0
-    try:
-        while at < len(model):
-            start = at
-            key, at = _varint(model, at)
-            kind, field = key & 7, key >> 3
-            value, at = _varint(model, at) if kind in (_VARINT, _BYTES) else (_FIXED[kind], at)
-            at += 0 if kind == _VARINT else value
-            if field != _FUNCTIONS:
-                kept += model[start:at]
-    except (IndexError, KeyError):
-        return model
-    return bytes(kept)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7

@@ -18,17 +18,6 @@ from qcn.progress import doing
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class BuildProgress:
-    """How far a build is: the fraction done (None: it does not say), and its phase."""
-
-    fraction: float | None
-    phase: str
-
-
-ReportProgress = Callable[[BuildProgress], None]
-
-
 @dataclass
 class _Phase:
     parent: str | None
@@ -85,11 +74,17 @@ class BuildLog:
         with self._lock:
             self._phases.pop(name, None)
 
-    def now(self) -> BuildProgress:
+    def show(self, title: str) -> None:
+        """Say how far the build is, as `qcn.progress` shows it."""
+        fraction, phase = self.now()
+        doing(f"{title}: {phase.lower()}", fraction)
+
+    def now(self) -> tuple[float | None, str]:
+        """The fraction that is done, None where TensorRT does not say, and its phase."""
         with self._lock:
             if not self._monitored and self._layers_in_all:  # the last one announced is still being timed
                 self._reach((self._layers_timed - 1) / self._layers_in_all)
-            return BuildProgress(self._furthest or None, self._phase)
+            return self._furthest or None, self._phase
 
     def _reach(self, fraction: float) -> None:
         self._furthest = min(max(fraction, self._furthest), 1.0)
@@ -142,8 +137,8 @@ def monitor(trt: Any, log: BuildLog) -> Any | None:
     return Monitor()
 
 
-def run_interruptibly(work: Callable[[], T], log: BuildLog, report: ReportProgress | None, *, can_cancel: bool) -> T:
-    """Run `work` in a thread while this one reports progress and can be interrupted.
+def run_interruptibly(work: Callable[[], T], log: BuildLog, show: Callable[[], None], *, can_cancel: bool) -> T:
+    """Run `work` in a thread while this one shows how far it is and can be interrupted.
 
     A build holds its thread inside TensorRT for minutes, so Ctrl-C would not be heard there. Where TensorRT cannot be
     told to stop, the exception goes up and cleans up as it should, and the process then leaves without waiting for it.
@@ -165,8 +160,7 @@ def run_interruptibly(work: Callable[[], T], log: BuildLog, report: ReportProgre
         ended = False
         while not ended:
             ended = done.wait(0.1)
-            if report is not None:
-                report(log.now())
+            show()
     except BaseException:
         log.cancelled = True
         if not done.wait(30 if can_cancel else 0.2):
@@ -181,8 +175,3 @@ def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130)
-
-
-def told(title: str) -> ReportProgress:
-    """A report that says how far a build is as `qcn.progress` shows it."""
-    return lambda progress: doing(f"{title}: {progress.phase.lower()}", progress.fraction)

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
+from qcn.tables import table_of
 from qcn.text import readable
 
 ELEMENT_TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
@@ -111,7 +112,7 @@ class Receipt:
         return f"{self.asked} {verdict}, by the {self.source}: {sum(count for _, _, count in self.layers)} layers"
 
     def table(self) -> Table:
-        table = Table("layer", "precision", "count", title=self.summary())
+        table = table_of("layer", "precision", "count")
         for kind, precision, count in self.layers:
             table.add_row(readable(kind), precision, str(count))
         return table

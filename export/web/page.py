@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from qcn.data.viewpoints.dataset import SETS
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.web.scene import scene
 from qcn.html import render
-from qcn.libqcn import CLONE, PACKAGE
+from qcn.libqcn import CLONE, PACKAGE, first_file
 
 HERE = Path(__file__).parent
 VARIANTS = ("simd", "plain", "threads")
@@ -27,15 +27,9 @@ EXAMPLES, EXAMPLE_BYTES = 6, 60_000  # golden images in a page, each with the re
 
 def wasm_file(variant: str) -> Path:
     """libqcn for browsers: the package's own, or the one that `make web` builds."""
-    name = f"qcn-{variant}.wasm"
-    places = [PACKAGE / "web" / name, CLONE / "build" / "web" / name]
-    for place in places:
-        if place.is_file():
-            return place
-    raise MissingError(
-        f"a page needs libqcn as WebAssembly, which is not at {' nor '.join(map(str, places))}; "
-        f"in a clone of the repository `{BUILD}` makes it, and `make wheels` then puts it into the wheels"
-    )
+    places = [folder / "web" / f"qcn-{variant}.wasm" for folder in (PACKAGE, CLONE / "build")]
+    fix = f"in a clone of the repository `{BUILD}` makes it, and `make wheels` then puts it into the wheels"
+    return first_file(places, "a page needs libqcn as WebAssembly, which", fix)
 
 
 def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, DataDir, PublicKey, check_folder
+from qcn.cli.options import DATA, MODEL, DataDir, PublicKey, check_folder
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=complete.or_folder(complete.shipped),
-            help="A bundle, a training run, or the name of a shipped network.",
-        ),
-    ],
+    model: Annotated[str, typer.Argument(**MODEL)],
     data: Annotated[
         str | None,
         typer.Option(

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from qcn.cli import complete
 from qcn.cli.options import DATA, Channels, DataDir, Fit, Size
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 from qcn.text import counted, readable
 
 SHOWN = 10  # of a kind
@@ -34,9 +34,8 @@ def list_datasets(data_dir: DataDir = DATA) -> None:
     from qcn.data import DATASETS
     from qcn.data.fetch import is_here
 
-    table = Table(box=None)
-    for heading in ("name", "image", "classes", "here", "what it is"):
-        table.add_column(heading, no_wrap=heading != "what it is")
+    facts = ("name", "image", "classes", "here")
+    table = table_of(*facts, "what it is", whole=facts)
     for name, entry in DATASETS.items():
         rendered = not entry.files and not entry.by_hand
         here = "rendered" if rendered else "yes" if is_here(entry, data_dir) else "no"
@@ -107,9 +106,7 @@ def check(
         dataset = find(folder, Stored(size, fit, channels))  # type: ignore[arg-type]  # checked by Stored
         splits = read(dataset, data_dir)
     index = read_index(data_dir / dataset.folder)
-    table = Table(box=None)
-    for heading in ("class", *SPLITS):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
+    table = table_of("class", *SPLITS, right=SPLITS)
     for label, name in enumerate(dataset.classes):
         parts = (splits.train, splits.validation, *splits.tests.values())
         table.add_row(readable(name), *(f"{int((part.labels == label).sum()):,}" for part in parts))

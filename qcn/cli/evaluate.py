@@ -11,6 +11,7 @@ from qcn.cli import complete
 from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey
 from qcn.cli.say import say, say_next, show
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 from qcn.text import readable
 
 if TYPE_CHECKING:
@@ -87,17 +88,10 @@ def evaluate(
 
 def overall(results: list["Result"], title: str) -> Table:
     """One row per split."""
-    table = Table(title=readable(title))
-    tops = {result.top.k for result in results if result.top}
-    for heading in (
-        "split",
-        "images",
-        "error",
-        "95 % interval",
-        *(f"top-{k} error" for k in tops),
-        "calibration error",
-    ):
-        table.add_column(heading, justify="left" if heading == "split" else "right", no_wrap="error" not in heading)
+    tops = [f"top-{k} error" for k in {result.top.k for result in results if result.top}]
+    numbers = ("images", "error", "95 % interval", *tops, "calibration error")
+    whole = ("split", "images", "95 % interval")
+    table = table_of("split", *numbers, right=numbers, whole=whole, framed=True, title=readable(title))
     for result in results:
         most = [f"{100 * result.top.rate.error:.2f} %"] if result.top else []
         off = "" if result.calibration_error is None else f"{100 * result.calibration_error:.2f} %"
@@ -107,10 +101,9 @@ def overall(results: list["Result"], title: str) -> Table:
 
 def by_class(result: "Result") -> Table:
     """One row per class of a split."""
-    table = Table(title=f"{result.split}, by class")
-    for heading in ("class", "images", "error", "95 % interval", "most often taken for"):
-        right = heading in ("images", "error", "95 % interval")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+    numbers = ("images", "error", "95 % interval")
+    title = f"{result.split}, by class"
+    table = table_of("class", *numbers, "most often taken for", right=numbers, whole=numbers, framed=True, title=title)
     for one in result.by_class:
         taken = f"{readable(one.taken_for)} ({one.times:,})" if one.taken_for else ""
         shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")

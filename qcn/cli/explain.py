@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import check_file
+from qcn.cli.options import MODEL, check_file
 from qcn.cli.say import command, say, say_next
 from qcn.errors import UsageError, unknown_name
 from qcn.progress import doing, shown
 
 
 def explain(
-    source: Annotated[str, typer.Argument(help="A bundle, a training run, or the name of a shipped network.")],
+    source: Annotated[str, typer.Argument(**MODEL)],
     image: Annotated[Path | None, typer.Argument(help="A picture of any size.")] = None,
     golden: Annotated[
         int | None, typer.Option(help="Use this golden image of the bundle, counted from 1. Default: the picture.")
@@ -26,45 +26,37 @@ def explain(
     """Show how a network arrived at its answer to one image: capsules, votes and poses, on one page. Needs torch."""
     with shown():
         doing("loading torch")
-        page_written = _explained(source, image, golden, class_name, save, json)
-    say_next("xdg-open", page_written)
+        import torch  # noqa: F401 (first, so that its absence is what is reported)
 
+        from qcn import records
+        from qcn.explain import numbers, picture
+        from qcn.explain.inside import look
+        from qcn.explain.page import page
+        from qcn.explain.panels import answer
+        from qcn.explain.source import open_source
+        from qcn.files import write_text
+        from qcn.shipped import place
+        from qcn.text import readable
 
-def _explained(
-    source: str, image: Path | None, golden: int | None, class_name: str | None, save: Path | None, json: Path | None
-) -> Path:
-    """The page, written."""
-    import torch  # noqa: F401 (first, so that its absence is what is reported)
-
-    from qcn.explain import numbers, picture
-    from qcn.explain.inside import look
-    from qcn.explain.page import page
-    from qcn.explain.panels import answer
-    from qcn.explain.source import open_source
-    from qcn.files import write_text
-    from qcn.shipped import place
-    from qcn.text import readable
-    from qcn.verify import json_files
-
-    if (image is None) == (golden is None):
-        raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
-    target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
-    check_file("--save", target)
-    check_file("--json", json)
-    doing(f"opening {source}")
-    network = open_source(place(source))
-    if class_name is not None and class_name not in network.classes:
-        raise unknown_name("class", class_name, network.classes)
-    given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
-    doing(f"looking at {given.name}")
-    inside = look(network.program, given.input)
-    chosen = inside.winner if class_name is None else network.classes.index(class_name)
-    typed = command()
-    doing("drawing the page")
-    write_text(target, page(network, given, inside, chosen, typed))
-    if json:
-        json_files.write(json, numbers.record(network, given, inside, chosen, typed))
+        if (image is None) == (golden is None):
+            raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")
+        target = save or Path("runs/explain") / f"{image.stem if image else f'golden{golden}'}.html"
+        check_file("--save", target)
+        check_file("--json", json)
+        doing(f"opening {source}")
+        network = open_source(place(source))
+        if class_name is not None and class_name not in network.classes:
+            raise unknown_name("class", class_name, network.classes)
+        given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
+        doing(f"looking at {given.name}")
+        inside = look(network.program, given.input)
+        chosen = inside.winner if class_name is None else network.classes.index(class_name)
+        typed = command()
+        doing("drawing the page")
+        write_text(target, page(network, given, inside, chosen, typed))
+        if json:
+            records.write(json, numbers.record(network, given, inside, chosen, typed))
     say(f"{given.name}: {readable(network.classes[inside.winner])}. {answer(network, inside)}")
     for path in filter(None, (target, json)):
         say(path)
-    return target
+    say_next("xdg-open", target)

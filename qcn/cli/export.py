@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
@@ -14,6 +13,7 @@ from qcn.cli.say import say, say_next, show
 from qcn.errors import CheckFailed, UsageError
 from qcn.names import MANIFEST
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 
 if TYPE_CHECKING:
     from qcn.export.bundle import Bundle
@@ -179,9 +179,8 @@ def _fleet(source: Path, listed: Path, out: Path | None, request: "Request", dat
 
 def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
     """What is in a bundle now, and what became of each format."""
-    table = Table(box=None)
-    for heading in ("file", "precision", "batch", "size"):
-        table.add_column(heading, justify="right" if heading == "size" else "left", no_wrap=True)
+    headings = ("file", "precision", "batch", "size")
+    table = table_of(*headings, right=("size",), whole=headings)
     for artefact in bundle.manifest.files:
         size, batch = f"{artefact.bytes / 1e6:,.2f} MB", str(artefact.batch or "any")
         table.add_row(artefact.file, artefact.precision, batch, size)
@@ -190,9 +189,7 @@ def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
     for one in made:
         if one.receipt and one.artefact:
             say(f"\n{one.artefact.file}: {one.receipt.summary()}")
-            layers = one.receipt.table()
-            layers.title, layers.box = None, None
-            show(layers)
+            show(one.receipt.table())
         if one.reason:
             say(f"\n{one.format} was not made: {one.reason}")
         for command in one.commands:

@@ -3,9 +3,9 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from qcn.cli.say import say, show
+from qcn.tables import table_of
 
 
 def models(
@@ -18,10 +18,8 @@ def models(
     if name is not None:
         print(text(load_card(find_network(name))), end="")
         return
-    table = Table(box=None)
-    table.add_column("name", no_wrap=True)
-    for heading in ("test error, or familiar / novel", "parameters", "size"):
-        table.add_column(heading, justify="right")
+    numbers = ("test error, or familiar / novel", "parameters", "size")
+    table = table_of("name", *numbers, right=numbers, whole=("name",))
     for folder in networks().values():
         card = load_card(folder)
         table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,13 @@ def _max_regression(share: float) -> float:
     return share
 
 
+# Of an argument or option that names a model.
+MODEL: dict[str, Any] = {
+    "autocompletion": complete.or_folder(complete.shipped),
+    "help": "A bundle, a training run, or the name of a shipped network.",
+}
+BundleFolder = Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")]
+JsonFile = Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")]
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")]
 Backends = Annotated[

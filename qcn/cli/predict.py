@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from qcn.cli import complete
-from qcn.cli.options import Backend, PublicKey, check_file
+from qcn.cli.options import MODEL, Backend, PublicKey, check_file
 from qcn.cli.say import say, show
 from qcn.errors import CheckFailed
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 from qcn.text import counted, readable
 
 
@@ -19,13 +18,7 @@ def predict(
     sources: Annotated[
         list[str], typer.Argument(help="Pictures, folders, patterns, videos, or camera (camera1 for the second).")
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            autocompletion=complete.or_folder(complete.shipped),
-            help="A bundle, a training run, or the name of a shipped network.",
-        ),
-    ],
+    model: Annotated[str, typer.Option(**MODEL)],
     backend: Backend = "auto",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per picture.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=65_536, help="Batch size.")] = 16,
@@ -50,10 +43,8 @@ def predict(
 
     check_file("--json", json)
     check_file("--csv", csv)
-    table = Table(box=None)
-    for heading in ("file", "label", "probability", "activation"):
-        right = heading in ("probability", "activation")
-        table.add_column(heading, justify="right" if right else "left", no_wrap=right)
+    numbers = ("probability", "activation")
+    table = table_of("file", "label", *numbers, right=numbers, whole=numbers)
     rows: list[records.Row] = []
     cards = []
     unreadable = []

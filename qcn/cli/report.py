@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from qcn.cli.options import MaxRegression
 from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
+from qcn.tables import table_of
 
 app = typer.Typer(help="Combine reports of `qcn verify-parity`.", no_args_is_help=True)
 
@@ -38,9 +38,7 @@ def merge(
     if out.suffix != ".html":
         raise UsageError(f"--out names a page, such as fleet.html, not {out}")
     merged = merging.merge(folders, baseline, max_regression, command())
-    table = Table(box=None)
-    for heading in ("device", "status", *(["worse than before"] if baseline else []), "machine"):
-        table.add_column(heading, overflow="fold")
+    table = table_of("device", "status", *(["worse than before"] if baseline else []), "machine")
     for device in merged.fleet.devices:
         status = Text(WORDS[device.status], COLOURS[device.status])
         drift = [str(len(device.drift))] if baseline else []

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import DATA, DataDir, PublicKey, TimeLimit, Trust, check_file, check_folder
+from qcn.cli.options import DATA, BundleFolder, DataDir, JsonFile, PublicKey, TimeLimit, Trust, check_file, check_folder
 from qcn.cli.say import command, say, show
 from qcn.progress import shown
 
 
 def ship_check(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     min_accuracy: Annotated[
         str | None,
         typer.Option(
@@ -61,7 +61,7 @@ def ship_check(
     ] = "this",
     duration: Annotated[float, typer.Option(help="Seconds to measure its speed, at least.")] = 3.0,
     report: Annotated[Path | None, typer.Option(help="Write a report into this folder. Default: none.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
+    json: JsonFile = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write the results to this JUnit XML file, for CI. Default: none.")
     ] = None,
@@ -70,9 +70,9 @@ def ship_check(
     public_key: PublicKey = None,
 ) -> None:
     """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
+    from qcn import records
     from qcn.export.bundle import Bundle
     from qcn.files import write_text
-    from qcn.verify import json_files
     from qcn.verify.report import files
     from qcn.verify.report.junit import junit as junit_xml
     from qcn.verify.ship import results
@@ -98,7 +98,7 @@ def ship_check(
         for path in files.write(report, parity, images, ship):
             say(path)
     if json:
-        json_files.write(json, ship)
+        records.write(json, ship)
     if junit:
         write_text(junit, junit_xml(parity, ship))
     results.conclude(ship)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from qcn.cli import complete
 from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
+from qcn.tables import table_of
 from qcn.text import command_line
 
 if TYPE_CHECKING:
@@ -154,9 +154,8 @@ def train(
         return
     last = run.history[-1]
     best = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
-    table = Table(title=f"{run.model.name} on {run.data.name}")
-    for heading in ("", "epoch", "training error", "validation error"):
-        table.add_column(heading, justify="right" if heading else "left")
+    numbers = ("epoch", "training error", "validation error")
+    table = table_of("", *numbers, right=numbers, framed=True, title=f"{run.model.name} on {run.data.name}")
     for name, row in (("best", best), ("last", last)):
         table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
     show(table)

@@ -9,7 +9,9 @@ from qcn.cli import complete
 from qcn.cli.options import (
     DATA,
     Backends,
+    BundleFolder,
     DataDir,
+    JsonFile,
     MaxRegression,
     PublicKey,
     TimeLimit,
@@ -23,7 +25,7 @@ from qcn.progress import doing, shown
 
 
 def verify_parity(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     backends: Backends = None,
     data: Annotated[
         str,
@@ -127,7 +129,7 @@ def verify_parity(
 
 
 def benchmark(
-    bundle: Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")],
+    bundle: BundleFolder,
     backends: Backends = None,
     batch: Annotated[list[int] | None, typer.Option(help="Batch size; may be repeated. Default: 1.")] = None,
     warmup: Annotated[float, typer.Option(help="Milliseconds of warm-up before measuring.")] = 200.0,
@@ -136,7 +138,7 @@ def benchmark(
     fps: Annotated[
         float | None, typer.Option(help="Runs per second, paced like a camera. Default: back to back.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")] = None,
+    json: JsonFile = None,
     baseline: Annotated[
         Path | None, typer.Option(help="Compare with this JSON file of an earlier benchmark. Default: none.")
     ] = None,
@@ -146,12 +148,13 @@ def benchmark(
     public_key: PublicKey = None,
 ) -> None:
     """Time each backend of a bundle, by trtexec's definitions."""
+    from qcn import records
     from qcn.export.bundle import Bundle
-    from qcn.verify import json_files
     from qcn.verify.speed import latency, nvml, results
+    from qcn.verify.speed.turns import Plan
     from qcn.verify.words import by_reason
 
-    plan = latency.Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
+    plan = Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     check_file("--json", json)
     before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)
@@ -175,7 +178,7 @@ def benchmark(
     for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
         say(f"not measured: {'; '.join(keys)}: {reason}")
     if json:
-        json_files.write(json, results.benchmark_record(opened, plan, found, command()))
+        records.write(json, results.benchmark_record(opened, plan, found, command()))
     if failed := next((speed for speed in missing if speed.failed), None):
         raise UsageError(f"{failed.key}: {failed.missing}")
     if missing and (backends or not measured):

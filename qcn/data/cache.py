@@ -158,7 +158,7 @@ def _below(path: Path, source: Path) -> str:
 
 
 def read_index(folder: Path) -> Index:
-    return records.read(Index, records.parse((folder / INDEX).read_bytes(), str(folder / INDEX)), str(folder / INDEX))
+    return records.load(Index, folder / INDEX)
 
 
 def _mapped(path: Path) -> NDArray[np.uint8]:

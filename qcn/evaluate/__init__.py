@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from qcn.intervals import ErrorRate
 from qcn.measured import Measured, SplitError
 from qcn.packages import installed
 from qcn.predict.draw import save
-from qcn.progress import doing, shown
+from qcn.progress import doing, part, shown
 
 __all__ = ["Answers", "ErrorRate", "Network", "Result", "evaluate", "measure", "open_network"]
 
@@ -58,7 +58,7 @@ def evaluate(
     with alone_in(out), shown():
         answered = answer_splits(network, found, data_dir, split)
         doing("writing results")
-        results = [measure_answers(part, *given, top) for part, given in answered.items()]
+        results = [measure_answers(name, *given, top) for name, given in answered.items()]
         facts = {
             **network.facts(),
             "dataset": found.name,
@@ -80,17 +80,16 @@ def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str
     chosen = {**splits.tests, "validation": splits.validation}
     if split is not None and split not in chosen:
         raise unknown_name(f"split of '{dataset.name}'", split, chosen)
-    parts = [split] if split else list(splits.tests)
-    total, done = sum(len(chosen[part]) for part in parts), 0
+    names = [split] if split else list(splits.tests)
     answered: Answered = {}
     with shown():
-        for part in parts:
-            images = chosen[part]
+        for place, name in enumerate(names):
+            images = chosen[name]
             if not len(images):
-                raise UsageError(f"the split '{part}' of '{dataset.name}' has no images")
-            told = partial(doing, f"{part}, {len(images):,} images, by {network.backend}", of=total)
-            answered[part] = images, network.answers(images, _summed(told, done))
-            done += len(images)
+                raise UsageError(f"the split '{name}' of '{dataset.name}' has no images")
+            told = partial(doing, f"{name}, {len(images):,} images, by {network.backend}", of=len(images))
+            with part(place, len(names)):
+                answered[name] = images, network.answers(images, told)
     return answered
 
 
@@ -99,17 +98,6 @@ def split_error(result: Result) -> SplitError:
     if result.calibration_error is None:
         raise ValueError(f"the calibration error on {result.split} was not measured")
     return SplitError(result.split, result.overall.total, result.overall.wrong, result.calibration_error)
-
-
-def _summed(told: Callable[[float], None], done: int) -> Callable[[int], None]:
-    """What is told how many images are done in all, from how many more are."""
-
-    def more(images: int) -> None:
-        nonlocal done
-        done += images
-        told(done)
-
-    return more
 
 
 def write_results(out: Path, results: list[Result], facts: dict[str, Any], classes: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qcn import measured
 from qcn.confidence import probabilities, temperature_of
@@ -23,9 +24,9 @@ from qcn.runtime.preprocess import preprocess
 from qcn.shipped import place
 from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
-from qcn.verify.runners import TIME_LIMIT, Candidate
+from qcn.verify.runners import TIME_LIMIT, Candidate, Runner
 
-Report = Callable[[int], None]  # is given how many images have been answered
+Report = Callable[[int], None]  # is given how many images are done
 AT_ONCE = 16  # images, where a file takes so many
 
 
@@ -192,8 +193,20 @@ class BundleNetwork(_OfBundle):
         pictures = (image.transpose(1, 2, 0) for image in images.images)
         for row, answer in enumerate(self._model.stream(pictures)):
             activation[row], probability[row] = answer.activation, answer.probabilities
-            report(1)
+            report(row + 1)
         return Answers(activation, probability)
+
+
+def activations_by(
+    runner: Runner, images: NDArray[np.uint8], spec: Preprocessing, size: int, report: Report
+) -> NDArray[np.float32]:
+    """[N, classes] of stored images [N, C, H, W], in batches of `size`; the last one is filled up."""
+    found: list[NDArray[np.float32]] = []
+    for call in in_order(len(images), size):
+        outputs = runner.infer(preprocess(images[list(call.rows)], spec))
+        found.append(np.array(outputs["activation"], np.float32))
+        report(min(size * len(found), len(images)))
+    return np.concatenate(found)[: len(images)]
 
 
 class CandidateNetwork(_OfBundle):
@@ -209,13 +222,7 @@ class CandidateNetwork(_OfBundle):
     def answers(self, images: ImageSet, report: Report) -> Answers:
         limits = self._candidate.artefact.batch
         size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
-        found = []
         with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
-            for call in in_order(len(images), size):
-                inputs = preprocess(images.images[list(call.rows)], self.preprocessing)
-                outputs = runner.infer(inputs)
-                found.append(np.array(outputs["activation"], np.float32))
-                report(min(size, len(images) - size * (len(found) - 1)))
-        activation = np.concatenate(found)[: len(images)]
+            activation = activations_by(runner, images.images, self.preprocessing, size, report)
         poses = len(self._bundle.manifest.outputs) > 1
         return Answers(activation, probabilities(activation, self.temperature, poses))

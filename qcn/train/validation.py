@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from qcn.confidence import Confidence, fit_confidence
 from qcn.data.imageset import ImageSet
@@ -29,16 +29,16 @@ def activations(
     preprocessing: Preprocessing,
     device: torch.device,
     rows: slice = slice(None),
-    report: Callable[[int], None] = lambda images_done: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
-    """The activation of each class, [images, classes]. `report` is given the size of each batch."""
+    """The activation of each class, [images, classes]. `report` is given how many images are done."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
-    answers = []
+    answers: list[Tensor] = []
     with torch.inference_mode():
         for batch in pixels.split(batch_size(device)):
             answers.append(network(preprocess(batch.to(device), preprocessing)).activation.float().cpu())
-            report(len(batch))
+            report(sum(map(len, answers)))
     return torch.cat(answers).numpy() if answers else np.empty((0, len(images.classes)), np.float32)
 
 

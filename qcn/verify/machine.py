@@ -3,7 +3,6 @@
 Nothing here needs a package that may be missing.
 """
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -22,7 +21,7 @@ from qcn.export.tensorrt.find import FLAVOURS
 from qcn.export.web.page import BUILD as BUILD_WASM
 from qcn.export.web.page import wasm_file
 from qcn.libqcn import BUILD, find_library
-from qcn.packages import installed, version
+from qcn.packages import installed, package_version, version
 from qcn.verify.runners.triton import INSTALL as INSTALL_TRITON
 from qcn.verify.runners.web import INSTALL_NODE, find_node
 from qcn.verify.speed import nvml
@@ -76,7 +75,7 @@ def environment() -> Environment:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         qcn=qcn.__version__,
-        packages={name: found for name in PACKAGES if (found := _version(name))},
+        packages={name: found for name in PACKAGES if (found := package_version(name))},
     )
 
 
@@ -114,13 +113,6 @@ def _line(path: str) -> str | None:
         return None
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _tensorrt(flavour: str) -> str:
     module = next(filter(installed, FLAVOURS[flavour]), None)
     return (version(module) or "installed, of unknown version") if module else ""
@@ -149,20 +141,21 @@ def survey() -> list[Piece]:
     gpu, watched = this_gpu(), nvml.find()
     driver = watched.state().driver if watched else None
     here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
-    providers = _version("onnxruntime-gpu") and f"{_version('onnxruntime-gpu')}, CUDA"
+    on_gpu = package_version("onnxruntime-gpu")
+    providers = f"{on_gpu}, CUDA" if on_gpu else package_version("onnxruntime")
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
     runtime = "pip install onnxruntime (with a GPU: onnxruntime-gpu)"
     counters = "memory, energy and clocks of the GPU in a benchmark"
 
     def package(name: str, module: str, enables: str, get: str) -> Piece:
-        return Piece(name, _version(module) or "", enables, get)
+        return Piece(name, package_version(module), enables, get)
 
     return [
         Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
         package("torch", "torch", "training, export from a run", "pip install 'qcn-toolkit[train]'"),
         package("triton", "triton", "fused routing on a GPU", "pip install 'qcn-toolkit[gpu]'"),
         package("onnx", "onnx", "writing ONNX graphs", "pip install 'qcn-toolkit[onnx]'"),
-        Piece("ONNX Runtime", providers or _version("onnxruntime") or "", "running ONNX graphs", runtime),
+        Piece("ONNX Runtime", providers, "running ONNX graphs", runtime),
         package("tritonclient", "tritonclient", "checking a server's model repository", INSTALL_TRITON),
         package("OpenVINO", "openvino", "OpenVINO's graphs (--format openvino)", INSTALL_OPENVINO),
         package("ExecuTorch", "executorch", "files for phones (--format executorch)", INSTALL_EXECUTORCH),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from qcn import records
 from qcn.calibrate import digits, record
 from qcn.calibrate.images import spread
 from qcn.calibrate.observers import BINS, Observer, observe
@@ -83,7 +84,7 @@ def test_interrupted_observation_goes_on_and_other_inputs_are_refused(
     assert whole.values.keys() == program.shapes.keys()
     observers: dict[str, Observer] = {}
     next(observe(program, many.images, spec, observers))  # and then it is killed
-    record._record(key, "mnist", 100, 32, "mse", observers).write(path)
+    records.write(path, record._record(key, "mnist", 100, 32, "mse", observers))
     assert record.calibrate(path, program, spec, many, "mnist", "mse", key, "") == whole
     few = whole.shown().values["image"]
     assert sum(few.counts) == sum(whole.values["image"].counts) and len(few.counts) == record.SHOWN_BINS

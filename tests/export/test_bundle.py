@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import put_manifest
+from bundles import answering, put_manifest
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
@@ -350,7 +350,7 @@ def test_new_golden_answers_set_the_tolerances_of_all_files_anew(bundle: Bundle)
     given, before = bundle.golden(), bundle.find(WEIGHTS).tolerance
     moved = given.float32.activation + np.float32(1e-5)
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(given, float32=replace(given.float32, activation=moved)))
+        golden.write(draft.path, replace(given, single=answering(given.single, activation=moved)))
     after = Bundle.open(bundle.folder)
     for file in (WEIGHTS, "engines/fp32.engine"):
         tolerance = after.find(file).tolerance

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundles import answering
 
 from qcn.doctor import diagnose
 from qcn.errors import UsageError
@@ -199,9 +200,9 @@ def test_other_golden_answers_bring_other_tolerances(bundle: Bundle) -> None:
     add(bundle)
     before = {artefact.file: artefact.tolerance for artefact in bundle.manifest.files}
     answers = bundle.golden()
-    single = replace(answers.float32, activation=answers.float32.activation + np.float32(1e-4))
+    single = answering(answers.single, activation=answers.float32.activation + np.float32(1e-4))
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(answers, float32=single))
+        golden.write(draft.path, replace(answers, single=single))
     read = Bundle.open(bundle.folder)
     for file in (WEIGHTS, "model.onnx"):
         after, allowed = read.find(file).tolerance, before[file]

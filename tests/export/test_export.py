@@ -433,11 +433,11 @@ def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:
 
 INTERRUPTED = """
 import signal, sys
-from qcn.export.tensorrt import build
+from qcn.export.tensorrt import progress
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 
-build.told = lambda title: lambda progress: print("building", flush=True)
+progress.doing = lambda what, fraction: print("building", flush=True)
 sys.argv = ["qcn", "export", sys.argv[1], "--format", "trt", "--precision", "fp16"]
 from qcn.cli import main
 main()

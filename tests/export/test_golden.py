@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import answering
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -75,9 +76,9 @@ def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
     network, _ = load_network(run)
     assert isinstance(network, QCN)
     choose_kernels(network.double(), "reference")
-    assert list(made.layers) == ["capsules1", "capsules2"]
-    assert made.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
-    before = made.layers["capsules2"]
+    assert list(made.exact.layers) == ["capsules1", "capsules2"]
+    assert made.exact.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
+    before = made.exact.layers["capsules2"]
     with torch.inference_mode():
         pose = network.scales[-1](torch.from_numpy(before.pose))
         pose, activation = network.class_capsules(pose, torch.from_numpy(before.activation))
@@ -94,23 +95,25 @@ def test_denormal_inputs_are_denormal(made: Golden) -> None:
 
 def test_steps_are_the_iterations_of_the_reference(made: Golden, tmp_path: Path) -> None:
     """The last step of a layer is what the layer gives; those before it are other numbers; all survive the file."""
-    assert list(made.steps) == [
+    assert list(made.exact.steps) == [
         f"{layer}/iteration{t}" for layer in ("capsules1", "capsules2", "classes") for t in (1, 2)
     ]
-    for layer, given in made.layers.items():
-        last, first = made.steps[f"{layer}/iteration2"], made.steps[f"{layer}/iteration1"]
+    for layer, given in made.exact.layers.items():
+        last, first = made.exact.steps[f"{layer}/iteration2"], made.exact.steps[f"{layer}/iteration1"]
         assert np.array_equal(last.mean, given.pose[:2].reshape(last.mean.shape))
         assert np.array_equal(last.activation, given.activation[:2].reshape(last.activation.shape))
         assert last.variance.min() > 1e-4 and abs(first.mean - last.mean).max() > 1e-3
-    last = made.steps["classes/iteration2"]
+    last = made.exact.steps["classes/iteration2"]
     assert np.array_equal(last.mean[..., 0], made.reference.pose[:2])
-    for name, step in made.steps_float32.items():
-        floor = abs(step.variance - made.steps[name].variance).max()
+    for name, step in made.single.steps.items():
+        floor = abs(step.variance - made.exact.steps[name].variance).max()
         assert step.variance.dtype == np.float32 and 0 < floor < 1e-4
     golden.write(tmp_path / "again", made)
     again = golden.read(tmp_path / "again")
-    assert list(again.steps) == list(made.steps)
-    assert all(np.array_equal(again.steps[name].variance, step.variance) for name, step in made.steps.items())
+    assert list(again.exact.steps) == list(made.exact.steps)
+    assert all(
+        np.array_equal(again.exact.steps[name].variance, step.variance) for name, step in made.exact.steps.items()
+    )
 
 
 def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) -> None:
@@ -122,7 +125,7 @@ def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) 
     golden.write(tmp_path / "cnn", made)
     assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
     again = golden.read(tmp_path / "cnn")
-    assert (again.outputs, again.layers, again.steps) == (("activation",), {}, {})
+    assert (again.outputs, again.exact.layers, again.exact.steps) == (("activation",), {}, {})
     assert again.reference.pose.shape == again.float32.pose.shape == (8, 3, 0)
     assert np.array_equal(again.reference.activation, made.reference.activation)
     with torch.inference_mode():
@@ -272,7 +275,7 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
     refused(r"its images are \[1, 28, 27\]", image=honest.image[..., 1:])
     refused(r"its inputs are \[1, 28, 27\]", input=honest.input[..., 1:])
     fewer = {
-        name: replace(answers, activation=answers.activation[:, :9], pose=answers.pose[:, :9])
-        for name, answers in (("reference", honest.reference), ("float32", honest.float32))
+        name: answering(of, activation=of.answers.activation[:, :9], pose=of.answers.pose[:, :9])
+        for name, of in (("exact", honest.exact), ("single", honest.single))
     }
     refused(r"its activations are \[9\], but \[10\] were expected", **fewer, label=honest.label * 0)

@@ -24,9 +24,9 @@ from qcn.export import reference
 from qcn.export.bundle import Bundle
 from qcn.export.formats import Job
 from qcn.export.lower import lower
-from qcn.export.onnx import unrolled
 from qcn.export.onnx.build import build
 from qcn.export.onnx.graph import Graph, GraphValue
+from qcn.export.onnx.unrolled import UnrolledLayer
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
 from qcn.export.request import Request
 from qcn.export.torch.interpreter import Interpreter
@@ -55,9 +55,7 @@ def made(name: str, mode: str, iterations: int) -> QCN:
 
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
-    seen = reference.answers(trained, image)
-    named = {"": seen.answers, **{f"{name}.": layer for name, layer in seen.layers.items()}}
-    return {f"{name}{part}": getattr(layer, part) for name, layer in named.items() for part in ("activation", "pose")}
+    return replace(reference.answers(trained, image), steps={}).named()
 
 
 def tolerances(exact: Answers, rounded: Answers, times: float = 8) -> dict[str, float]:
@@ -148,7 +146,7 @@ def test_golden_answers(bundle: Bundle, trained: QCN, routing: str) -> None:
     """Real images and edge cases (zeros, grey, saturated, noise, one pixel), layer by layer."""
     golden = bundle.golden()
     exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
-    for name, layer in golden.layers.items():
+    for name, layer in golden.exact.layers.items():
         exact |= {f"{name}.activation": layer.activation, f"{name}.pose": layer.pose}
     rounded = answers(trained, torch.from_numpy(golden.input))
     assert np.array_equal(rounded["activation"], golden.float32.activation)
@@ -509,7 +507,7 @@ def layer_graph(op: Route, map: Shape, arrays: dict[str, Array]) -> onnx.ModelPr
     g = Graph(17)
     with g.scope(op.name):
         given = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
-        outputs = unrolled.route(g, op, map, arrays, *given)
+        outputs = UnrolledLayer(g, op, map, arrays).write(*given)
     graph = helper.make_graph(
         g.nodes,
         "layer",

@@ -15,6 +15,7 @@ from qcn.errors import MissingError
 from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
 from qcn.export.onnx.build import build as build_graph
+from qcn.export.onnx_proto import without_functions
 from qcn.export.program import Program
 from qcn.export.request import Request
 from qcn.export.targets import Gpu
@@ -127,11 +128,11 @@ def test_an_engine_with_fused_routing(tmp_path: Path, program: Program, version:
 def test_only_the_functions_go(program: Program) -> None:
     model = build_graph(program, routing="fused")
     assert len(model.functions) == len(program.routes)
-    bare = plugin.without_functions(model.SerializeToString())
+    bare = without_functions(model.SerializeToString())
     del model.functions[:]
     assert onnx.load_from_string(bare) == model
-    assert plugin.without_functions(bare) == bare
-    assert plugin.without_functions(b"not a graph") == b"not a graph"
+    assert without_functions(bare) == bare
+    assert without_functions(b"not a graph") == b"not a graph"
 
 
 def test_the_command_that_rebuilds_it_asks_for_fused_routing() -> None:

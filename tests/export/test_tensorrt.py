@@ -18,7 +18,8 @@ from qcn.export import targets
 from qcn.export.bundle.manifest import Batch
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt import config as tensorrt_config
-from qcn.export.tensorrt.build import BuildProgress, BuildRequest, TensorRT, build, find, told
+from qcn.export.tensorrt import progress as building
+from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
 from qcn.export.tensorrt.find import library_version
 from qcn.export.tensorrt.progress import BuildLog
 from qcn.export.tensorrt.receipt import from_inspector
@@ -114,18 +115,22 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, rtx: TensorRT) -> No
         build(tmp_path / "other.onnx", BuildRequest("fp32", OPEN), rtx)
 
 
-def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(tmp_path: Path, rtx: TensorRT) -> None:
+def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
+    tmp_path: Path, rtx: TensorRT, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, seen = write_graph(tmp_path / "model.onnx"), []
-    build(path, BuildRequest("fp32", OPEN), rtx, seen.append)
-    fractions = [progress.fraction for progress in seen if progress.fraction is not None]
+    monkeypatch.setattr(building, "doing", lambda what, fraction: seen.append(fraction))
+    build(path, BuildRequest("fp32", OPEN), rtx)
+    fractions = [fraction for fraction in seen if fraction is not None]
     assert fractions == sorted(fractions)
     assert fractions[-1] > 0.5
 
-    def interrupt(_: object) -> None:
+    def interrupt(what: str, fraction: float | None) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(building, "doing", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build(path, BuildRequest("fp32", OPEN), rtx, interrupt)
+        build(path, BuildRequest("fp32", OPEN), rtx)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -134,7 +139,7 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
     script = (
         "import time\n"
         "from qcn.export.tensorrt.progress import BuildLog, run_interruptibly\n"
-        "def interrupt(progress): raise KeyboardInterrupt\n"
+        "def interrupt(): raise KeyboardInterrupt\n"
         "try:\n    run_interruptibly(lambda: time.sleep(60), BuildLog(), interrupt, can_cancel=False)\n"
         "except KeyboardInterrupt:\n    print('cleaned up')\n"
     )
@@ -145,8 +150,11 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
 def test_a_build_is_shown_with_its_phase(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("qcn.progress.QUIET_S", 0.0)
     monkeypatch.setattr("qcn.progress.PACE", math.inf)
+    log = BuildLog()
+    log.start("Timing kernels", None, 4)
+    log.step("Timing kernels", 0)
     with progress.shown():
-        told("building by TensorRT 10.3.0")(BuildProgress(0.25, "Timing kernels"))
+        log.show("building by TensorRT 10.3.0")
     assert "building by TensorRT 10.3.0: timing kernels  25 %" in capsys.readouterr().err
 
 
@@ -339,8 +347,8 @@ def test_the_commands_for_a_device() -> None:
 
 def test_progress_from_the_log_of_a_version_that_reports_none() -> None:
     log = BuildLog()
-    assert log.now().fraction is None
+    assert log.now()[0] is None
     log.add("VERBOSE", "After final dead-layer removal: 4 layers")
     log.add("VERBOSE", "=============== Computing costs for /stem/conv")
     log.add("VERBOSE", "=============== Computing costs for /head/mean")
-    assert (log.now().fraction, log.now().phase) == (0.25, "timing kernels")
+    assert log.now() == (0.25, "timing kernels")

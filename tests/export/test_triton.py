@@ -17,6 +17,7 @@ from PIL import Image
 from triton_server import missing, serving
 
 import qcn
+from qcn import records
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
@@ -26,12 +27,12 @@ from qcn.export.triton.batching import BatchTime, FileTimes, Latencies, chosen, 
 from qcn.export.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.triton.repository import model_name, read_repository, write_files
 from qcn.runtime.preprocess import preprocess
-from qcn.verify import json_files
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories
 from qcn.verify.runners import candidates, create
-from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Plan, Speed
+from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
 from qcn.verify.speed.results import Benchmark, for_serving
+from qcn.verify.speed.turns import Plan
 
 CLIENT = Path(__file__).parents[2] / "deploy" / "examples" / "triton_client.py"
 REBUILD = "qcn export {bundle} --format triton"
@@ -67,7 +68,7 @@ def speed(batch: int, milliseconds: float, compute: float | None = None, **more:
 def measured(tmp_path: Path) -> Path:
     """The file of a benchmark by which batches of 4 are the best."""
     speeds = {one.key: one for one in (speed(1, 1.0), speed(4, 3.0), speed(16, 14.0))}
-    json_files.write(tmp_path / "measured.json", Benchmark(3, "tiny", "", Plan(), environment(), speeds))
+    records.write(tmp_path / "measured.json", Benchmark(3, "tiny", "", Plan(), environment(), speeds))
     return tmp_path / "measured.json"
 
 
@@ -119,7 +120,7 @@ def test_batches_are_preferred_where_they_pay() -> None:
 def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle, tmp_path: Path) -> None:
     on_gpu, path = {"backend": "onnxruntime-cuda"}, tmp_path / "b.json"
     given = (speed(1, 5.0), speed(1, 0.1, 0.05, **on_gpu), speed(1, 2.0, 0.9, variant=LAUNCHED_ONE_BY_ONE, **on_gpu))
-    json_files.write(path, Benchmark(3, "tiny", "", Plan(), environment(), {one.key: one for one in given}))
+    records.write(path, Benchmark(3, "tiny", "", Plan(), environment(), {one.key: one for one in given}))
     found = for_serving(path)
     assert found.measured == (
         FileTimes("tiny", "model.onnx", "cpu", (BatchTime(1, 5.0, None),)),

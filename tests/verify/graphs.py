@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from bundles import answering
 from onnx import helper, numpy_helper
 
 from qcn.export.bundle import GOLDEN, Bundle, golden
@@ -245,8 +246,8 @@ def another_class(bundle: Bundle) -> None:
     assert margin > 1.2 * tie_band(kept, "fp16")
     near = np.zeros(exact.shape[1], np.float32)  # what brings the first image's second class so near to its first
     near[second] = exact[0, first] - exact[0, second] - margin
-    closer = (replace(of, activation=of.activation + near) for of in (kept.reference, kept.float32))
-    put_golden(bundle, replace(kept, **dict(zip(("reference", "float32"), closer, strict=True))))
+    closer = (answering(of, activation=of.answers.activation + near) for of in (kept.exact, kept.single))
+    put_golden(bundle, replace(kept, **dict(zip(("exact", "single"), closer, strict=True))))
     off = near.copy()
     off[[first, second]] += np.array([-0.6, 0.6]) * margin
     behind("activation", helper.make_node("Add", ["right", "off"], ["activation"]), off=off)(bundle)

@@ -93,7 +93,10 @@ def test_statistics_are_the_references(small: Bundle) -> None:
     found = layers(small, "fp32")
     assert [layer.op.name for layer in found] == ["capsules2", "classes"]
     for layer in found:
-        before, step = golden.layers[layer.op.pose.removesuffix(".pose")], golden.steps[f"{layer.op.name}/iteration1"]
+        before, step = (
+            golden.exact.layers[layer.op.pose.removesuffix(".pose")],
+            golden.exact.steps[f"{layer.op.name}/iteration1"],
+        )
         rows = len(step.mean)
         mean, variance = statistics(layer, before.pose[:rows], before.activation[:rows])
         # Rotations are float32 in the program, and float64 in the reference.
@@ -105,9 +108,11 @@ def test_statistics_are_the_references(small: Bundle) -> None:
 def test_second_variances_are_those_of_votes_made_in_either_way(small: Bundle, way: Way) -> None:
     """And one that was rounded to float16 is not."""
     golden, layer = small.golden(), layers(small, "fp16")[0]
-    before = golden.layers[layer.op.pose.removesuffix(".pose")]
+    before = golden.exact.layers[layer.op.pose.removesuffix(".pose")]
     first, second = f"{layer.op.name}/iteration1", f"{layer.op.name}/iteration2"
-    children = tuple(x[: len(golden.steps[first].mean)].astype(np.float32) for x in (before.pose, before.activation))
+    children = tuple(
+        x[: len(golden.exact.steps[first].mean)].astype(np.float32) for x in (before.pose, before.activation)
+    )
     even = statistics(layer, *children, type_=np.float32)
     mean, variance = statistics(layer, *children, even, np.float32, way)
     shown = {layer.op.pose: children[0], layer.op.activation: children[1]}

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from bundles import put_manifest
+from bundles import answering, put_manifest
 from command import Command
 from graphs import behind, graph
 from onnx import helper
@@ -86,7 +86,7 @@ def test_a_noisy_reference_is_no_judge(bundle: Bundle) -> None:
     moved = given.float32.pose.copy()
     moved[0, 0, 0] += 1e-3 * np.abs(given.reference.pose).max()
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(given, float32=replace(given.float32, pose=moved)))
+        golden.write(draft.path, replace(given, single=answering(given.single, pose=moved)))
     with pytest.raises(CheckFailed, match="too noisy: its own pose in float32 is off by"):
         parity.verify(bundle, ["onnxruntime"], {})
     (verdict,) = parity.verify(bundle, ["onnxruntime"], parity.tolerances(["pose:1e-5"], [], ["activation", "pose"]))

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from command import Command
 
+from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.verify import json_files
 from qcn.verify.runners import Backend, Candidate, Options, Runner, candidates
-from qcn.verify.speed import cold, energy, latency, results
+from qcn.verify.speed import cold, energy, latency, results, turns
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one
-from qcn.verify.speed.latency import Plan, Speed, Timing, percentile, summarise
+from qcn.verify.speed.latency import Speed, percentile, summarise
+from qcn.verify.speed.turns import Plan, Timing, take_turns
 
 
 class Clock:
@@ -43,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    for module in (latency, energy):
+    for module in (turns, energy):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -89,7 +90,7 @@ def test_percentiles_are_trtexecs(count: int, percent: float, index: int) -> Non
 def test_backends_take_turns_until_each_has_run_enough(candidate: Candidate, clock: Clock) -> None:
     log: list[str] = []
     quick, slow = (timing(candidate, Sleeper(name, s, log, clock)) for name, s in (("quick", 0.001), ("slow", 0.02)))
-    latency.take_turns([quick, slow], Plan(warmup_ms=0, duration_s=0.1, iterations=10, turn_s=0.03))
+    take_turns([quick, slow], Plan(warmup_ms=0, duration_s=0.1, iterations=10, turn_s=0.03))
     assert quick.runs >= 10 and slow.runs >= 10 and quick.seconds >= 0.1 and slow.seconds >= 0.1
     changes = sum(one != other for one, other in itertools.pairwise(log))
     assert changes >= 8  # and not one after the other
@@ -98,7 +99,7 @@ def test_backends_take_turns_until_each_has_run_enough(candidate: Candidate, clo
 
 def test_a_pace_is_kept(candidate: Candidate, clock: Clock) -> None:
     runner = timing(candidate, Sleeper("camera", 0.001, [], clock))
-    latency.take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=10, fps=50, turn_s=0.1))
+    take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=10, fps=50, turn_s=0.1))
     assert clock.now >= 0.18  # ten images at 50 per second
     assert max(map(max, runner.turns)) == pytest.approx(1)  # the waiting is not counted
 
@@ -206,7 +207,7 @@ def test_with_and_without_transfers_graph_and_energy(
 
 def test_a_gpus_energy_is_not_the_processors(candidate: Candidate, clock: Clock) -> None:
     runner = timing(candidate, Sleeper("cpu", 0.001, [], clock))
-    latency.take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter(clock))
+    take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter(clock))
     assert runner.energy_mj is None and runner.compute == []
 
 
@@ -249,7 +250,7 @@ def speed(milliseconds: float, missing: str = "") -> Speed:
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    json_files.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    records.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
     before = results.read_benchmark(path)
     results.check_regression(path, before, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12 % slower"):
@@ -262,7 +263,7 @@ def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> 
     """Another's file is refused with the place that is wrong; what was written comes back the same."""
     path = tmp_path / "before.json"
     made = results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
-    json_files.write(path, made)
+    records.write(path, made)
     assert results.read_benchmark(path) == made
     whole = path.read_text(encoding="utf-8")
     for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 3', '"schema": 2'), ""):

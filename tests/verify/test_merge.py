@@ -12,7 +12,7 @@ from chromium import Browser
 from command import Command
 from test_report import EVIL, LONG, MACHINE, benchmark, missing, report, speed, verdict
 
-from qcn.verify import json_files
+from qcn import records
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images
 from qcn.verify.report.merge import FleetReport, merge, page
@@ -23,7 +23,7 @@ JETSON = replace(MACHINE, processor="Cortex-A78AE", cores=6, jetson="Jetson Orin
 
 def put(folder: Path, *verdicts: Any, **more: Any) -> Path:
     """A device's folder with a report that passed."""
-    json_files.write(folder / "report.json", report(*verdicts, **{"status": "passed", **more}))
+    records.write(folder / "report.json", report(*verdicts, **{"status": "passed", **more}))
     return folder
 
 
@@ -50,7 +50,7 @@ def run(qcn: Command, tmp_path: Path) -> Any:
         out = tmp_path / "fleet.html"
         code, said = qcn("report", "merge", *arguments, "--out", out)
         record = out.with_suffix(".json")
-        return code, " ".join(said.split()), json_files.read(FleetReport, record, "") if record.exists() else None
+        return code, " ".join(said.split()), records.load(FleetReport, record, "") if record.exists() else None
 
     return merged
 
@@ -94,7 +94,7 @@ def test_what_does_not_belong_together_is_refused(run: Any, tmp_path: Path) -> N
         ),
         ("images", replace(other, images=Images("mnist", 64, 5)), "was checked on 64 images of mnist, 5 of them edge"),
     ):
-        json_files.write(tmp_path / name / "report.json", wrong)
+        records.write(tmp_path / name / "report.json", wrong)
         code, said, fleet = run(first, tmp_path / name)
         assert code == 2 and words in said and fleet is None
     code, said, _ = run(first, gate(tmp_path / "again" / "gate"))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import answering
 from command import Command
 
 from qcn.errors import UsageError
@@ -92,7 +93,7 @@ def test_a_tie_is_no_flip(bundle: Bundle) -> None:
     exact = golden.reference.activation.copy()
     exact[3] = 0.5
     exact[3, 1] += 1e-12
-    tied = replace(golden, reference=replace(golden.reference, activation=exact))
+    tied = replace(golden, exact=answering(golden.exact, activation=exact))
     activation = exact.astype(np.float32)
     classes = bundle.manifest.classes
     found = flips(range(len(golden.rows)), activation, tied, classes, "fp32")
@@ -116,8 +117,8 @@ def test_the_tie_band_is_of_the_precision_and_never_all_there_is(bundle: Bundle,
         rounded[3] = near[3]
         close = replace(
             golden,
-            reference=replace(golden.reference, activation=near),
-            float32=replace(golden.float32, activation=rounded),
+            exact=answering(golden.exact, activation=near),
+            single=answering(golden.single, activation=rounded),
         )
         found = flips([3], np.eye(near.shape[1])[[0]], close, bundle.manifest.classes, precision)
         assert [flip.tie for flip in found] == [tie]
@@ -138,14 +139,14 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
     turn = np.radians(0.01)
     rotation = np.array([[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]])
     flat = golden.reference.pose * [1, 1, 0]
-    poses = replace(golden, reference=replace(golden.reference, pose=flat))
+    poses = replace(golden, exact=answering(golden.exact, pose=flat))
     assert pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
 
 
 def test_a_network_without_poses_is_compared_by_its_activations(bundle: Bundle) -> None:
     golden = bundle.golden()
-    reference, single = (replace(one, pose=one.pose[:, :, :0]) for one in (golden.reference, golden.float32))
-    without = replace(golden, reference=reference, float32=single)
+    exact, single = (answering(one, pose=one.answers.pose[:, :, :0]) for one in (golden.exact, golden.single))
+    without = replace(golden, exact=exact, single=single)
     assert without.outputs == ("activation",)
     found = compare({"activation": golden.float32.activation}, without, "fp32", {})
     assert found.keys() == {"activation"} and found["activation"].passed

@@ -26,8 +26,9 @@ from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, files, heat, summary
 from qcn.verify.report.pictures import png
 from qcn.verify.speed.cold import Cold
-from qcn.verify.speed.latency import Latency, Plan, Speed
+from qcn.verify.speed.latency import Latency, Speed
 from qcn.verify.speed.results import Benchmark
+from qcn.verify.speed.turns import Plan
 from qcn.verify.words import Histogram, count, share, share_of_allowed
 
 FLOOR = 1e-7

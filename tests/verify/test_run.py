@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import put_manifest
+from bundles import answering, put_manifest
 from command import Command
 from graphs import put_golden
 
 from qcn.export.bundle import WEIGHTS, Bundle, weights
-from qcn.export.bundle.golden import Golden
+from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.reference import Inputs, golden_of
@@ -81,7 +81,7 @@ def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
         values[3].flat[0] += by * float(
             np.abs(getattr(made.float32, quantity) - getattr(made.reference, quantity)).max()
         )
-        return replace(made, reference=replace(made.reference, **{quantity: values}))
+        return replace(made, exact=answering(made.exact, **{quantity: values}))
 
     return change
 
@@ -89,7 +89,7 @@ def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
 def noisier(made: Golden) -> Golden:
     """Float32 answers far from the truth, which would make every tolerance wide."""
     single = made.reference.activation + 100 * (made.float32.activation - made.reference.activation)
-    return replace(made, float32=replace(made.float32, activation=single.astype(np.float32)))
+    return replace(made, single=answering(made.single, activation=single.astype(np.float32)))
 
 
 def noisier_half(made: Golden) -> Golden:
@@ -99,8 +99,8 @@ def noisier_half(made: Golden) -> Golden:
 
 def other_layer(made: Golden) -> Golden:
     """What the second capsule layer gives, a thousandth larger: it would mislead the search for a fault."""
-    layer = replace(made.layers["capsules2"], pose=made.layers["capsules2"].pose * 1.001)
-    return replace(made, layers={**made.layers, "capsules2": layer})
+    named = made.exact.named()
+    return replace(made, exact=Evaluation.of({**named, "capsules2.pose": named["capsules2.pose"] * 1.001}))
 
 
 def other_input(made: Golden) -> Golden:
@@ -114,22 +114,13 @@ def fewer(*left_out: int) -> Callable[[Golden], Golden]:
 
     def change(made: Golden) -> Golden:
         kept = [row for row in range(len(made.rows)) if row not in left_out]
-        answers = {
-            name: replace(
-                getattr(made, name), **{of: getattr(getattr(made, name), of)[kept] for of in ("activation", "pose")}
-            )
-            for name in ("reference", "float32")
-        }
-        layers = {
-            name: {
-                layer: replace(one, activation=one.activation[kept], pose=one.pose[kept])
-                for layer, one in getattr(made, name).items()
-            }
-            for name in ("layers", "layers_float32")
-        }
+        exact, single = (
+            Evaluation.of({name: x if "/" in name else x[kept] for name, x in of.named().items()})
+            for of in (made.exact, made.single)
+        )
         rows = tuple(made.rows[row] for row in kept)
         arrays = {name: getattr(made, name)[kept] for name in ("image", "label", "input")}
-        return replace(made, rows=rows, **arrays, **answers, **layers)  # type: ignore[arg-type]
+        return replace(made, rows=rows, **arrays, exact=exact, single=single)
 
     return change
 

@@ -15,6 +15,7 @@ from PIL import Image
 from plants import CLASSES, FAULTS, SIZE
 from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
 
+from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate import evaluate
 from qcn.export.bundle import Bundle
@@ -23,7 +24,6 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.intervals import wilson
 from qcn.measured import Measured, SplitError
-from qcn.verify import json_files
 from qcn.verify.machine import Graphics
 from qcn.verify.parity.compare import Share
 from qcn.verify.report import files
@@ -233,7 +233,7 @@ def test_the_first_screen_says_what_a_manager_asks(tmp_path: Path) -> None:
     given = shipped(ACCURATE, far, target="jetson-orin", target_is_here=False)
     paths = files.write(tmp_path, record(wrong=False), IMAGES, given)
     assert [path.name for path in paths] == ["report.json", "ship.json", "junit.xml", "report.html"]
-    assert json_files.read(Ship, tmp_path / "ship.json", "qcn ship-check") == given
+    assert records.load(Ship, tmp_path / "ship.json", "qcn ship-check") == given
     page = (tmp_path / "report.html").read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", page[page.index("<main") :]))
     order = [text.index(words) for words in ("Not decided:", "Measured on: a processor", "To run on: jetson-orin")]
@@ -289,8 +289,8 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
     files_to = ("--json", out[0], "--junit", out[1], "--report", out[2])
     code, said = qcn(*ask, *met, "--max-calibration-error", "99.9%", *files_to)
     assert code == 0 and "Ready to ship" in said, said
-    found = json_files.read(Ship, out[0], "qcn ship-check")
-    assert found == json_files.read(Ship, out[2] / "ship.json", "qcn ship-check")
+    found = records.load(Ship, out[0], "qcn ship-check")
+    assert found == records.load(Ship, out[2] / "ship.json", "qcn ship-check")
     assert found.status == "passed" and (found.backend, found.file) == ("onnxruntime", "model.onnx")
     by_name = {row.name: row for row in found.rows}
     assert by_name["accuracy on test"].value == right.right / right.of and not found.calibrated
@@ -305,7 +305,7 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
         "ship-check", small.folder, "--backend", "onnxruntime", *SHORT, "--max-latency", "60s", *files_to[:2]
     )
     assert code == 0, said  # of a device without test images
-    assert [row.status for row in json_files.read(Ship, out[0], "qcn ship-check").rows[:2]] == ["not tested"] * 2
+    assert [row.status for row in records.load(Ship, out[0], "qcn ship-check").rows[:2]] == ["not tested"] * 2
     code, said = qcn(*ask, "--max-latency", "60s", "--target", "jetson-orin")
     assert code == 3 and "p99 latency was not tested on jetson-orin" in said, said
 
@@ -326,7 +326,7 @@ def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, t
     ask = ("ship-check", small.folder, "--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
     code, said = qcn(*ask, "--min-accuracy", "1%", "--max-latency", "60s", "--json", tmp_path / "ship.json")
     assert code == 1 and "it does not run" in said, said
-    statuses = [row.status for row in json_files.read(Ship, tmp_path / "ship.json", "qcn ship-check").rows]
+    statuses = [row.status for row in records.load(Ship, tmp_path / "ship.json", "qcn ship-check").rows]
     assert statuses == ["not tested", "not tested", "failed", "not tested", "not tested", "not tested"]
 
 

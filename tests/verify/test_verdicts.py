@@ -17,10 +17,9 @@ from graphs import graph, put_graph
 from onnx import helper, numpy_helper
 from plants import FAULTS
 
-from qcn import binding
+from qcn import binding, records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.verify import json_files
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
@@ -41,7 +40,7 @@ def made(bundle: Bundle) -> Report:
     chosen = samples(bundle, "golden", None, bundle.folder)
     report = make_report(bundle, chosen, verify(bundle, ["onnxruntime"], {}, True), "qcn verify-parity X", True)
     path = bundle.folder.parent / "made.json"
-    json_files.write(path, report)
+    records.write(path, report)
     json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # strict
     assert read_report(path) == report
     return report
@@ -162,7 +161,7 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
 def test_only_what_verify_parity_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
     """Another's file is refused in one line that names the place, whatever is wrong with it."""
     path = tmp_path / "report.json"
-    json_files.write(path, made(bundle))
+    records.write(path, made(bundle))
     whole = json.loads(path.read_text(encoding="utf-8"))
     for text in ("{", "[]", "{}", "[" * 100_000, '"\\ud800"'):
         path.write_text(text)

@@ -100,12 +100,12 @@ def stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: S
 
 def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, Layer]) -> Iterator[Stage]:
     shown = {name.partition("/")[0] for name in found if "/iteration" in name}
-    layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.steps), *golden.layers]))
+    layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
     for layer in layers:
-        for name in golden.steps if layer in shown else ():
+        for name in golden.exact.steps if layer in shown else ():
             if name.partition("/")[0] == layer:
                 yield from _step(name, found, golden, precision, routes.get(layer))
-        for output in golden.outputs if layer in golden.layers else ():
+        for output in golden.outputs if layer in golden.exact.layers else ():
             name = f"{layer}.{output}"
             if (given := found.get(name)) is not None:
                 exact, _ = golden.arrays(name)
@@ -127,7 +127,7 @@ def _step(
         compared = None if given is None else _compared(given, golden, f"{name}/{quantity}", precision)
         note = ""
         if given is not None and compared and quantity == "variance":
-            note = _cancellation(given, exact, golden.steps[name].mean)
+            note = _cancellation(given, exact, golden.exact.steps[name].mean)
         statistic = given is not None and compared is not None and quantity != "activation"
         own = check(route, name, quantity, found, golden) if statistic and route else None
         yield Stage(

@@ -8,10 +8,11 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
+from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
-from qcn.verify import json_files
+from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import Samples
@@ -58,9 +59,7 @@ class Report:
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
     """One line for each that ran, those that failed first; the reference's own accuracy last."""
-    shown = Table(box=None)
-    for heading in ("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy"):
-        shown.add_column(heading, overflow="fold")
+    shown = table_of("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy")
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)
         shares = (one.words() if one else "" for one in (verdict.agreement, verdict.accuracy))
@@ -121,7 +120,7 @@ def make_report(
 
 def read_report(path: Path) -> Report:
     """An earlier report.json."""
-    return json_files.read(Report, path, "qcn verify-parity --report")
+    return records.load(Report, path, "qcn verify-parity --report")
 
 
 def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None:

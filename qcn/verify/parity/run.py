@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle
-from qcn.export.bundle.golden import Golden, flat
+from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.verify.parity.compare import Allowed, Errors, errors
@@ -53,16 +53,17 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     golden = bundle.golden()
     reasons = list(_inputs(golden, run))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
-    trained = flat(golden.trained, {}, {}) if golden.trained else _named(golden)
-    compared, wrong = _compared(trained, exact, single, "the run's")
+    trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
+    compared, wrong = _compared(trained.named(), exact, single, "the run's")
     reasons += wrong
     if golden.plan:  # then the rest is not the run's, but the plan's
         from qcn.export.reference import evaluated
 
         exact, single = (of.named() for of in evaluated(bundle.program(), golden.input))
-        kept = {name: len(array) for name, array in _named(golden).items()}  # of layers not all rows
+        plan = golden.exact.named()
+        kept = {name: len(array) for name, array in plan.items()}  # of layers not all rows
         exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
-        reasons += _compared(_named(golden), exact, single, "the plan's")[1]
+        reasons += _compared(plan, exact, single, "the plan's")[1]
     reasons += [*_noise(golden, exact, single), *_half_floors(golden, network)]
     return Verdict(
         *about,
@@ -150,13 +151,9 @@ def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
     return answers(network, torch.from_numpy(inputs).to(dtype)).named()
 
 
-def _named(golden: Golden) -> Named:
-    return flat(golden.reference, golden.layers, golden.steps)
-
-
 def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
     """Float32 answers that are further from the truth than float32 is: they would widen every tolerance."""
-    for name, found in flat(golden.float32, golden.layers_float32, golden.steps_float32).items():
+    for name, found in golden.single.named().items():
         if name in exact and exact[name].shape == found.shape:
             limit = tolerance(exact[name], noise_floor(exact[name], single[name]), "fp32")
             off = float(np.abs(found - exact[name]).max())

@@ -166,7 +166,7 @@ class _Check:
     def look(self, found: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[Stage, ...], str]:
         """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""
         golden, candidate = self.golden, self.candidate
-        if not golden.steps and not golden.layers:
+        if not golden.exact.steps and not golden.exact.layers:
             return (), "the network has no capsule layers to look into"
         try:
             with candidate.runner(self.bundle, every_layer=True, time_limit=self.time_limit) as runner:

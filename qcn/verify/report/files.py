@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn import records
 from qcn.files import write_text
 from qcn.html import render
-from qcn.verify import json_files, words
+from qcn.verify import words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
 from qcn.verify.parity.verdict import NO_BACKENDS, Verdict
@@ -79,10 +80,10 @@ def write(
     Beside report.json, junit.xml and report.html there is a ship.json where limits were checked.
     """
     record, checks, shown = (folder / name for name in ("report.json", "junit.xml", "report.html"))
-    json_files.write(record, report)
+    records.write(record, report)
     limits = [folder / "ship.json"] if ship else []
     for path in limits:
-        json_files.write(path, ship)
+        records.write(path, ship)
     write_text(checks, junit(report, ship))
     write_text(shown, page(report, images, ship))
     return [record, *limits, checks, shown]

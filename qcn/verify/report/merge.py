@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle.manifest import Source
 from qcn.files import write_text
 from qcn.html import render
 from qcn.text import command_line, counted
-from qcn.verify import json_files, words
+from qcn.verify import words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_report, worse_answers
 from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
@@ -148,7 +149,7 @@ def headline(fleet: FleetReport) -> str:
 def write(path: Path, merged: Merged) -> list[Path]:
     """Write the page, and the record beside it; returns their paths."""
     record = path.with_suffix(".json")
-    json_files.write(record, merged.fleet)
+    records.write(record, merged.fleet)
     write_text(path, page(merged, record.name))
     return [record, path]
 

@@ -19,9 +19,7 @@ from qcn.verify.runners import Device, Options, Runner
 OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
 PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _INSTALL: dict[Device, str] = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
-
-
-CURE = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `cannot` names
+FIX = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `cannot` names
 
 
 def cannot(precision: str, device: Device) -> str:
@@ -77,7 +75,7 @@ class OnnxRuntimeRunner(Runner):
     def open(self) -> None:
         provider = PROVIDERS[self.device]
         if why := cannot(self.options.precision, self.device):
-            raise MissingError(f"{why}: {CURE}")
+            raise MissingError(f"{why}: {FIX}")
         if self.device == "cuda" and installed("torch"):
             importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
         onnxruntime = load_onnxruntime(self.device)

@@ -18,7 +18,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export.triton.config import FILES, PLATFORMS
 from qcn.export.triton.repository import CONFIG, VERSION, read_repository
 from qcn.verify.runners import Options, Runner
-from qcn.verify.runners.onnxruntime import CURE, cannot, load_onnxruntime, session_options
+from qcn.verify.runners.onnxruntime import FIX, cannot, load_onnxruntime, session_options
 
 SEEN = "seen"  # what the network is given, among the answers
 INSTALL = "pip install 'qcn-toolkit[serve]'"
@@ -62,7 +62,7 @@ class TritonRunner(Runner):
         except ImportError as error:
             raise MissingError(f"checking a model repository needs Triton's protobuf ({error}): {INSTALL}") from error
         if why := cannot(self.options.precision, "cpu"):
-            raise MissingError(f"{why}: {CURE}")
+            raise MissingError(f"{why}: {FIX}")
         version = load_onnxruntime("cpu").__version__
         self.name = f"Triton's configuration by onnxruntime {version} (cpu)"
 

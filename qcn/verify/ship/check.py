@@ -25,7 +25,8 @@ from qcn.verify.ship.judge import Row
 from qcn.verify.ship.limits import Limits
 from qcn.verify.ship.results import Ship, overall
 from qcn.verify.speed import latency, results
-from qcn.verify.speed.latency import Plan, Speed
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.turns import Plan
 
 AUTO = ("tensorrt", "native", "onnxruntime")  # as `qcn.load` chooses
 FASTEST = ("int8", "fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines
@@ -114,13 +115,8 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     targets.target(asked.target)  # first: what cannot be meant is refused at once
     network = CandidateNetwork(bundle, candidate, asked.time_limit)
     dataset = _dataset(network, asked)
-    backend, file = candidate.backend.name, candidate.artefact.file
     say(f"parity: {candidate.key}")
-    about = (asked.bisect, None, candidate.trusted, asked.time_limit, file)
-    verdicts = [one for one in parity.verify(bundle, [backend], {}, *about) if one.precision == candidate.precision] + [
-        check_preprocessing(bundle)
-    ]
-    verdict, preprocessing = verdicts
+    verdict, preprocessing = _parity(bundle, candidate, asked), check_preprocessing(bundle)
     say(f"accuracy: {dataset.name if isinstance(dataset, Dataset) else 'not tested'}")
     accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
     say(f"latency, memory and energy: {candidate.key}")
@@ -128,7 +124,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     report = make_report(
         bundle,
         samples(bundle, "golden", None, asked.data_dir),
-        verdicts,
+        [verdict, preprocessing],
         command,
         True,
         results.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
@@ -149,8 +145,8 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         command=command,
         environment=report.environment,
         status=overall(rows),
-        backend=backend,
-        file=file,
+        backend=candidate.backend.name,
+        file=candidate.artefact.file,
         precision=candidate.precision,
         data=dataset.name if isinstance(dataset, Dataset) else bundle.manifest.source.data,
         target=asked.target,
@@ -162,6 +158,20 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         seconds=time.perf_counter() - began,
     )
     return ship, report
+
+
+def _parity(bundle: Bundle, candidate: Candidate, asked: Asked) -> Verdict:
+    """On the candidate alone: its backend may run the same file in other precisions too."""
+    found = parity.verify(
+        bundle,
+        [candidate.backend.name],
+        {},
+        bisect=asked.bisect,
+        trust=candidate.trusted,
+        time_limit=asked.time_limit,
+        file=candidate.artefact.file,
+    )
+    return next(one for one in found if one.precision == candidate.precision)
 
 
 def _ran(verdict: Verdict) -> bool:

@@ -9,6 +9,7 @@ from rich.text import Text
 from qcn.errors import CheckFailed, MissingError
 from qcn.export.bundle.manifest import Source
 from qcn.measured import Measured
+from qcn.tables import table_of
 from qcn.text import counted
 from qcn.verify.machine import Environment
 from qcn.verify.ship.judge import Row, Status
@@ -77,9 +78,7 @@ def overall(rows: tuple[Row, ...]) -> Status:
 
 def table(ship: Ship) -> Table:
     """One line per row; notes go below, by `notes`."""
-    shown = Table(box=None)
-    for heading in ("check", "limit", "found", "verdict"):
-        shown.add_column(heading, overflow="fold")
+    shown = table_of("check", "limit", "found", "verdict")
     for row in ship.rows:
         shown.add_row(row.name, row.asked or "–", row.found, Text(row.status, COLOURS[row.status]))
     return shown

@@ -5,9 +5,12 @@ a GPU (MIG) has no energy of its own.
 """
 
 import ctypes
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from qcn.export.targets import cuda_device
 
 T = TypeVar("T")
 INSTALL = "pip install nvidia-ml-py"
@@ -60,8 +63,8 @@ class Nvml:
 
 def find() -> Nvml | None:
     """That of CUDA's first GPU, found by its UUID: NVML counts also those that CUDA_VISIBLE_DEVICES hides."""
-    uuid = _first_gpu()
-    if uuid is None:
+    gpu = _first_gpu()
+    if gpu is None:
         return None
     try:
         import pynvml
@@ -69,7 +72,7 @@ def find() -> Nvml | None:
         return None
     try:
         pynvml.nvmlInit()
-        return Nvml(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        return Nvml(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu))
     except pynvml.NVMLError:
         return None
 
@@ -87,15 +90,10 @@ def obstacle() -> str:
 
 def _first_gpu() -> str | None:
     """The UUID of CUDA's first GPU as NVML writes it; None without one."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
+    if (found := cuda_device()) is None:
         return None
-    device, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0) or cuda.cuDeviceGetUuid(uuid, device):
-        return None
-    text = bytes(uuid).hex()
-    return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    (cuda, device), raw = found, (ctypes.c_ubyte * 16)()
+    return None if cuda.cuDeviceGetUuid(raw, device) else f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 
 def _text(value: str | bytes) -> str:

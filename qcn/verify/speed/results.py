@@ -7,13 +7,15 @@ from typing import Literal
 
 from rich.table import Table
 
+from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
-from qcn.verify import json_files
+from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.runners import find
-from qcn.verify.speed.latency import Plan, Speed
+from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.turns import Plan
 from qcn.verify.words import amount, milliseconds
 
 SCHEMA: Literal[3] = 3
@@ -61,11 +63,10 @@ def table(speeds: Iterable[Speed], batch: int) -> Table:
         values = [figure(speed) for speed in shown]
         columns[heading] = ["" if value is None else amount(value) for value in values]
     columns[""] = [", ".join(filter(None, (speed.variant, "unstable" if speed.unstable else ""))) for speed in shown]
-    made = Table(box=None, title=f"batch {batch}", title_justify="left", title_style="bold")
     kept = {heading: cells for heading, cells in columns.items() if any(cells)}
-    for heading in kept:
-        left = heading in ("backend", "file", "precision", "")
-        made.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+    numbers = [heading for heading, *_ in FIGURES]
+    made = table_of(*kept, right=numbers, whole=numbers, title=f"batch {batch}")
+    made.title_style = "bold"
     for row in zip(*kept.values(), strict=True):
         made.add_row(*row)
     return made
@@ -92,7 +93,7 @@ def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], comman
 
 def read_benchmark(path: Path) -> Benchmark:
     """The record that `qcn benchmark --json` wrote."""
-    return json_files.read(Benchmark, path, "qcn benchmark --json")
+    return records.load(Benchmark, path, "qcn benchmark --json")
 
 
 def for_serving(path: Path) -> Latencies:
