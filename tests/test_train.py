@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,12 @@ def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
     resume(stopped, data_dir, "cpu")
     assert_equal(last_weights(whole), last_weights(stopped))
     assert load_run(whole).history[1].train_loss == load_run(stopped).history[1].train_loss
+
+
+def test_a_run_may_be_in_a_thread(data_dir: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:  # whose threads may not handle signals
+        pool.submit(train, replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu").result()
+    assert load_run(tmp_path / "run").progress.epoch == 1
 
 
 def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:

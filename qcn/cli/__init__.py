@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ from qcn.cli import (
     verify,
 )
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.text import readable
+from qcn.text import readable, started
 
 app = typer.Typer(
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
@@ -67,6 +68,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of a terminal whose encoding lacks a character
+    file = Path(sys.argv[0])
+    started[:] = ["python", str(file)] if file.suffix == ".py" and file.name != "__main__.py" else ["qcn"]
     try:
         app()
     except QcnError as error:

@@ -13,7 +13,7 @@ from qcn.distributed import barrier, first_process, process_group, rank, world_s
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in
 from qcn.names import MANIFEST, RUN
-from qcn.text import command_line, counted
+from qcn.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
 from qcn.train.settings import Settings, for_images
@@ -39,7 +39,7 @@ def train(
         if (out / RUN).exists():
             raise UsageError(
                 f"{out} already holds a run: continue it with "
-                f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
+                f"`{command_line(*started, 'train', '--resume', out)}`, or choose another --out"
             )
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)

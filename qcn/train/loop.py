@@ -31,7 +31,7 @@ from qcn.distributed import rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import Prediction, choose_kernels
 from qcn.progress import doing
-from qcn.text import command_line, counted
+from qcn.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
@@ -366,5 +366,5 @@ class Training:
     def stop_if_asked(self) -> None:
         """End the run, just saved, if a signal asked for it and there is more to do."""
         if self.stop_asked and self.step < self.total_steps:
-            again = command_line("qcn", "train", "--resume", self.out)
+            again = command_line(*started, "train", "--resume", self.out)
             raise Stopped(f"stopped and saved after {counted(self.step, 'step')}; continue with: {again}")
