@@ -69,7 +69,8 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+        # A file's name may be no text; in JSON what is written for its bytes is read as that name again.
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager

@@ -41,23 +41,24 @@ def show(table: Table) -> None:
     console = Console(markup=False, emoji=False, highlight=False)
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console = Console(markup=False, emoji=False, highlight=False, width=IN_A_PIPE)
+    width = max(console.width, 1)  # 0 in terminals that do not know theirs
     headings = [_plain(column.header) for column in table.columns]
     rows = list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True))
     for column, *cells in zip(table.columns, *rows, strict=True):
         if column.no_wrap:
             column.min_width = max(map(cell_len, (_plain(column.header), *cells)))
     unlimited = console.options.update(max_width=WIDEST)
-    if console.measure(table, options=unlimited).minimum <= console.width:
+    if console.measure(table, options=unlimited).minimum <= width:
         console.print(table)
         return
     if table.title:
-        typer.echo(_wrapped(_plain(table.title), console.width))
+        typer.echo(_wrapped(_plain(table.title), width))
     for first, *others in rows:
         typer.echo(first)
         for heading, cell in zip(headings[1:], others, strict=True):
             if cell:
                 line = f"{heading}: {cell}" if heading else cell
-                typer.echo(_wrapped(line, console.width, "  "))
+                typer.echo(_wrapped(line, width, "  "))
 
 
 def _wrapped(line: str, width: int, indent: str = "") -> str:
