@@ -157,6 +157,14 @@ def refuse_dead_link(path: Path) -> None:
         raise UsageError(f"{path} is a symbolic link to {path.readlink()}, which does not exist: remove the link")
 
 
+def refuse_no_text(path: Path) -> None:
+    """Refuse a name that is not UTF-8: a record could not store it, and neither TensorBoard nor safetensors take it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: its name is not UTF-8: choose another") from None
+
+
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return stream_sha256(file)

@@ -310,6 +310,10 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     (tmp_path / "manifest.json").touch()
     with pytest.raises(UsageError, match=f"{tmp_path} is a bundle, and a run needs its own folder"):
         train(SHORT, data_dir, tmp_path, "cpu")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    with pytest.raises(UsageError, match="its name is not UTF-8: choose another"):
+        train(SHORT, data_dir, odd, "cpu")
+    assert not odd.exists()
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))

@@ -11,7 +11,7 @@ from qcn.data.spec import Dataset
 from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, world_size
 from qcn.errors import UsageError, unknown_name
-from qcn.files import alone_in
+from qcn.files import alone_in, refuse_no_text
 from qcn.names import MANIFEST, RUN
 from qcn.text import command_line, counted, started
 from qcn.train.loop import Training
@@ -33,6 +33,7 @@ def train(
     The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
     `given` are changed where there are few images (`for_images`).
     """
+    refuse_no_text(out)
     if (out / MANIFEST).exists():
         raise UsageError(f"{out} is a bundle, and a run needs its own folder: choose another --out")
     with _alone_in(out):
