@@ -39,11 +39,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     except OSError as error:
-        if error.filename in (None, str(aside)):  # a write that fails does not say where
+        if error.filename is None or str(error.filename) == str(aside):  # a write that fails does not say where
             error.filename = str(path)
         raise
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it was never there, or the disk takes nothing: that was said
+            aside.unlink()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
-from qcn.train.losses import Mixed, distillation, loss_of, softened
+from qcn.train.losses import Mixed, check_prediction, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
@@ -226,6 +226,7 @@ class Training:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
     def loss(self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None) -> Tensor:
+        check_prediction(prediction, self.record.model.classes)
         return loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
 
     def plan(self, epoch: int) -> Plan:

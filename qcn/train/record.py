@@ -39,10 +39,17 @@ class Model:
     def create(self) -> nn.Module:
         """A freshly initialised network."""
         options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        try:
-            return create(self.name, in_channels=self.in_channels, classes=self.classes, **options)
-        except TypeError as error:
-            raise UsageError(f"'{self.name}' does not take the options {options}: {error}") from None
+        if self.name in MODELS:  # else `create` says so; what goes wrong inside a user's network keeps its traceback
+            try:
+                inspect.signature(MODELS[self.name]).bind(self.in_channels, self.classes, **options)
+            except TypeError as error:
+                raise UsageError(
+                    f"'{self.name}' cannot be made from in_channels, classes and the options {options}: {error}"
+                ) from None
+        network = create(self.name, in_channels=self.in_channels, classes=self.classes, **options)
+        if getattr(network, "in_channels", None) != self.in_channels:
+            raise UsageError(f"'{self.name}' must have in_channels, the number {self.in_channels}: docs/ideas.md")
+        return network
 
 
 @dataclass(frozen=True)
