@@ -166,6 +166,12 @@ def test_the_pictures_of_a_run_are_looked_for_where_it_was_trained(run: Path) ->
         of_folder.dataset()
 
 
+def test_a_record_whose_images_have_other_channels_is_refused(run: Path) -> None:
+    record = load_run(run)
+    with pytest.raises(UsageError, match="its images have 1 channels, but the network 2147483647"):
+        replace(record, model=replace(record.model, in_channels=2**31 - 1))  # gigabytes, if it were made
+
+
 def test_the_iterations_of_routing_are_part_of_a_run(few: Splits, tmp_path: Path) -> None:
     Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=16, iterations=3), few, tmp_path / "run", CPU).run()
     network, run = load_network(tmp_path / "run")

@@ -146,6 +146,8 @@ class Run:
     def __post_init__(self) -> None:
         if len(self.classes) != self.model.classes:
             raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
+        if self.data.image[0] != self.model.in_channels:
+            raise UsageError(f"its images have {self.data.image[0]} channels, but the network {self.model.in_channels}")
         for what, has, says in (
             ("network", self.model.name, self.settings.model),
             ("data set", self.data.name, self.settings.dataset if self.settings.size is None else self.data.name),
