@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +288,12 @@ def test_few_images_are_learnt_in_small_batches_and_more_epochs(images: int, bat
     [
         ({"batch_size": 1000}, "larger than the 1.. training images: choose a smaller --batch-size"),
         ({"epochs": 0}, "epochs must be positive"),
+        ({"seed": 2**63}, r"seed must be less than 2\*\*63"),  # run.json would be read with another one
+        ({"seed": "3"}, "seed must be an integer, not '3'"),
+        ({"batch_size": 16.0}, "batch_size must be an integer, not 16.0"),
+        ({"compile": "no"}, "compile must be True or False, not 'no'"),
+        ({"teachers": "runs/one"}, "teachers must be a list of names, not 'runs/one'"),
+        ({"loss": 1}, "loss must be one of its names, not 1"),
         ({"lr": -1.0}, "lr must be positive"),
         ({"lr": math.inf}, "lr must be positive and finite"),
         ({"weight_decay": math.inf}, "weight_decay must be 0 or more and finite"),
@@ -300,6 +306,23 @@ def test_wrong_settings_are_refused_and_leave_nothing(data_dir: Path, tmp_path: 
     with pytest.raises(UsageError, match=says):
         train(replace(SHORT, **change), data_dir, tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_settings_may_be_numbers_of_numpy_and_paths() -> None:
+    given = settings_from(
+        "best",
+        dataset=Path("my/pets"),
+        model="qcn-tiny",
+        epochs=np.int64(3),
+        lr=np.float32(0.5),
+        size=np.int32(28),
+        seed=np.uint8(7),
+        init=Path("runs/one"),
+        teachers=[Path("runs/two"), "three"],
+    )
+    plain = Settings("my/pets", "qcn-tiny", epochs=3, lr=0.5, size=28, seed=7, init="runs/one")
+    assert given == replace(plain, teachers=("runs/two", "three"))
+    assert json.loads(json.dumps(asdict(given)))["lr"] == 0.5
 
 
 def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def train(
     The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
     `given` are changed where there are few images (`for_images`).
     """
+    data_dir, out = Path(data_dir), Path(out)  # a script may give text
     refuse_no_text(out)
     if (out / MANIFEST).exists():
         raise UsageError(f"{out} is a bundle, and a run needs its own folder: choose another --out")
@@ -59,6 +60,7 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
 
     With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
     """
+    data_dir, out = Path(data_dir), Path(out)
     load_run(out)  # what is no run is left as it is, without a lock
     with _alone_in(out):
         run = load_run(out)
