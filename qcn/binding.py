@@ -15,6 +15,7 @@ from qcn.libqcn import load_library
 BACKENDS = {"auto": 0, "native": 1, "tensorrt": 2}  # QCN_BACKEND_… of qcn.h
 NO_BACKEND = 6  # QCN_NO_BACKEND
 UINT8 = 0  # QCN_UINT8
+LARGEST_INT = 2**31 - 1  # of C
 
 
 TYPES: dict[str, Any] = {
@@ -87,6 +88,8 @@ def image_of(pixels: NDArray[np.uint8]) -> Image:
     """A picture [H, W] or [H, W, C] where it is, without a copy: it must live for as long as it is used."""
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3):
         raise UsageError(f"a picture is uint8 [H, W] or [H, W, C], not {pixels.dtype} {list(pixels.shape)}")
+    if max(pixels.shape) > LARGEST_INT:  # which ctypes would cut off
+        raise UsageError(f"a picture has at most 16384×16384 pixels, not {pixels.shape[1]}×{pixels.shape[0]}")
     height, width, channels = pixels.shape if pixels.ndim == 3 else (*pixels.shape, 1)
     row, column, channel = pixels.strides if pixels.ndim == 3 else (*pixels.strides, 1)
     return Image(ctypes.sizeof(Image), pixels.ctypes.data, width, height, channels, UINT8, column, row, channel, 0, 0)

@@ -39,11 +39,12 @@ def atomic_write(path: Path) -> Iterator[Path]:
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     except OSError as error:
-        if error.filename in (None, str(aside)):  # a write that fails does not say where
+        if error.filename is None or str(error.filename) == str(aside):  # a write that fails does not say where
             error.filename = str(path)
         raise
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it was never there, or the disk takes nothing: that was said
+            aside.unlink()
 
 
 @contextmanager
@@ -69,7 +70,8 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with atomic_write(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+        # A file's name may be no text; in JSON what is written for its bytes is read as that name again.
+        aside.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @contextmanager
@@ -154,6 +156,14 @@ def refuse_dead_link(path: Path) -> None:
     """Refuse to write where a symbolic link leads nowhere, such as to itself."""
     if path.is_symlink() and not path.exists():
         raise UsageError(f"{path} is a symbolic link to {path.readlink()}, which does not exist: remove the link")
+
+
+def refuse_no_text(path: Path) -> None:
+    """Refuse a name that is not UTF-8: a record could not store it, and neither TensorBoard nor safetensors take it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{path}: its name is not UTF-8: choose another") from None
 
 
 def file_sha256(path: Path) -> str:

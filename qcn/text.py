@@ -25,6 +25,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+started = ["qcn"]  # the command that runs: in `qcn.cli.main` maybe a user's file that adds a network (docs/ideas.md)
+
+
 def command_line(*words: object) -> str:
     """A command to copy into a shell, also where a folder has spaces in its name."""
     return shlex.join(map(str, words))

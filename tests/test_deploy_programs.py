@@ -126,6 +126,7 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
     (tmp_path / "text.pgm").write_text("P5 hello")
     (tmp_path / "cut.pgm").write_bytes(good.read_bytes()[:-1])
     (tmp_path / "empty.png").touch()
+    Image.new("CMYK", (64, 64)).save(tmp_path / "printed.jpg")
     bad = {
         "gone.pgm": "No such file",
         "text.pgm": "its width is not a number",
@@ -133,6 +134,7 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
         "cut.jpg": "JPEG",
         "cut.png": "PNG",
         "empty.png": "not a PGM",
+        "printed.jpg": "convert it",  # CMYK; or any JPEG, by a program that was built without them
     }
     done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in bad), good, "--json")
     assert done.returncode == 1

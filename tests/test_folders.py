@@ -13,7 +13,7 @@ from test_train import SHORT, command, environment
 from qcn.cli import main
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate
-from qcn.files import alone_in, new_folder
+from qcn.files import alone_in, new_folder, write_text
 from qcn.train import resume, train
 from qcn.train.record import load_run
 
@@ -100,6 +100,13 @@ def test_many_processes_get_a_folder_each(tmp_path: Path) -> None:
     makers = [subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path)]) for _ in range(4)]
     assert [maker.wait(60) for maker in makers] == [0] * 4
     assert len(list(tmp_path.glob("run*/made"))) == 200
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_did(tmp_path: Path) -> None:
+    path = tmp_path / f"{'a' * 250}.json"
+    with pytest.raises(OSError, match="too long") as error:
+        write_text(path, "{}")
+    assert str(error.value.filename) == str(path)
 
 
 @pytest.mark.parametrize(

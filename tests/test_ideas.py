@@ -71,6 +71,9 @@ def test_another_routing_rule(folder: Path) -> None:
     trained = run_well(folder, train)
     assert "routing: by a rule of your own, agreement, in plain torch" in trained.stderr
     assert "next: python idea.py evaluate runs/mine\n" in trained.stdout
+    again = run(folder, train)
+    assert again.returncode == 2
+    assert "continue it with `python idea.py train --resume runs/mine`" in again.stderr
     run_well(folder, evaluate)
     run_well(folder, "python gradients.py")
     with pytest.raises(UsageError, match=r"no model named 'mine'.*python FILE.py … \(docs/ideas.md\)"):

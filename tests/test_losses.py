@@ -5,7 +5,7 @@ import torch
 
 from qcn.errors import UsageError
 from qcn.model import Prediction
-from qcn.train.losses import TAUGHT, TEMPERATURE, distillation, loss_of, spread_loss
+from qcn.train.losses import TAUGHT, TEMPERATURE, check_prediction, distillation, spread_loss
 
 
 def test_spread_loss_is_the_papers_sum() -> None:
@@ -29,6 +29,13 @@ def test_distillation_is_hintons() -> None:
     torch.testing.assert_close(got, expected)
 
 
-def test_a_network_that_returns_a_plain_tensor_is_told_what_to_return() -> None:
+def test_a_network_that_returns_something_else_is_told_what_to_return() -> None:
+    logit = torch.randn(2, 3)
+    check_prediction(Prediction(logit[..., None], logit.sigmoid(), logit), 3)
     with pytest.raises(UsageError, match=r"returns a qcn\.model\.Prediction, not a Tensor: docs/ideas\.md"):
-        loss_of(torch.randn(2, 3), torch.zeros(2, dtype=torch.long), "ce", 0.9)  # type: ignore[arg-type]
+        check_prediction(logit, 3)  # type: ignore[arg-type]
+    for wrong in (logit[:, :2], logit[:, 0], logit[..., None]):
+        with pytest.raises(UsageError, match=r"one activation per image and class, here \[B, 3\], not \[2"):
+            check_prediction(Prediction(logit[..., None], wrong.sigmoid(), logit), 3)
+        with pytest.raises(UsageError, match=r"one logit per image and class, here \[B, 3\], not \[2"):
+            check_prediction(Prediction(logit[..., None], logit.sigmoid(), wrong), 3)

@@ -141,6 +141,16 @@ def test_long_names_make_a_list(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out == "batch 1\nnative\n  file:\n    engines/fp32-b1-8-64-rtx1.7.1.engine\n"
 
 
+def test_a_terminal_may_say_that_it_has_no_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    table = Table("backend", "file", title="batch 1")
+    table.add_row("native", "weights.safetensors")
+    show(table)
+    assert capsys.readouterr().out.split() == ["batch", "1", "native", "file:", "weights.safetensors"]
+
+
 def test_statuses_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
     for status in results.COLOURS:
         say("text", results.WORDS[status])
@@ -323,6 +333,41 @@ def test_ctrl_c_ends_a_command_that_is_still_being_imported(delay_s: float, tmp_
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+
+
+WRITING = """
+import pathlib, sys, time
+from qcn import doctor
+from qcn.cli import main
+from qcn.files import atomic_write
+
+def writing(*_):
+    with atomic_write(pathlib.Path("result.json")) as aside:
+        aside.write_text("half of it")
+        print("begun", flush=True)
+        time.sleep(60)
+
+doctor.diagnose = writing
+main()
+"""
+
+
+def test_sigterm_leaves_nothing_half_written(bundle: Bundle, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITING, "doctor", str(bundle.folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+    assert not [one for one in tmp_path.iterdir() if "result" in one.name]
+
+
+def test_closed_streams_do_not_mix_with_other_files(bundle: Bundle, qcn: Command) -> None:
+    assert qcn("export", bundle.folder, "--format", "onnx")[0] == 0
+    closed = ["sh", "-c", 'exec "$0" "$@" <&- >&-', sys.executable, "-m", "qcn"]  # as some services start programs
+    checked = [*closed, "verify-parity", str(bundle.folder), "--backends", "onnxruntime"]
+    done = subprocess.run(checked, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_is_imported_before_ctrl_c_is_caught() -> None:

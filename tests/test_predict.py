@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import Command
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -55,6 +56,27 @@ def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp
     with Image.open(out / "sheet.png") as sheet:
         assert sheet.width > 480
     assert len(list(out.glob("000*.png"))) == 3
+
+
+def test_a_name_that_is_no_text_is_written_down(bundle: Bundle, tmp_path: Path) -> None:
+    picture = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png"))
+    Image.fromarray(RNG.integers(0, 256, (28, 28), dtype=np.uint8)).save(picture)
+    predict(picture, "--model", bundle.folder, "--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
+    assert [Path(answer["file"]) for answer in json.loads((tmp_path / "a.json").read_text())] == [picture]
+    assert "\\udcff.png," in (tmp_path / "a.csv").read_text()
+
+
+def test_large_pictures_are_read_without_a_warning_or_refused_in_a_sentence(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for size in (12, 20):
+        Image.new("L", (size, size)).save(tmp_path / f"{size}.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    command = Command(monkeypatch, capsys)
+    code, said = command("predict", tmp_path / "12.png", "--model", bundle.folder)
+    assert code == 0 and "Warning" not in said
+    code, said = command("predict", tmp_path / "20.png", "--model", bundle.folder)
+    assert code == 1 and "20.png has more than 200 pixels, the most that Pillow reads: make it smaller" in said
 
 
 def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:

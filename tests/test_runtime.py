@@ -21,6 +21,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.pipeline import export
 from qcn.export.request import Request
 from qcn.runtime import Model
+from qcn.runtime.engines import RunnerEngine
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 RNG = np.random.default_rng(0)
@@ -116,6 +117,28 @@ def test_a_bundle_that_cannot_run_says_why(folder: Path, tmp_path: Path) -> None
         qcn.load(folder, "fast")  # type: ignore[arg-type]
     with pytest.raises((MissingError, UsageError), match=r"TensorRT|tensorrt|engine"):
         qcn.load(folder, "tensorrt")
+
+
+def test_no_other_precision_takes_the_place_of_the_one_asked_for(folder: Path, data_dir: Path) -> None:
+    for backend in ("auto", "onnxruntime", "openvino", "web"):
+        with pytest.raises(MissingError, match=r"file in fp16; make one: `qcn export .* --precision fp16`"):
+            qcn.load(folder, backend, precision="fp16")  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="no precision named 'half'"):
+            qcn.load(folder, backend, precision="half")  # type: ignore[arg-type]
+    export(folder, None, Request(formats=("onnx",), precision="fp16"), data_dir)
+    for backend in ("auto", "onnxruntime"):
+        engine = qcn.load(folder, backend, precision="fp16")._engine  # type: ignore[arg-type]
+        assert isinstance(engine, RunnerEngine) and engine._artefact.file == "model.fp16.onnx"
+
+
+def test_no_number_is_cut_to_what_c_can_hold(folder: Path, model: Model) -> None:
+    for backend in ("auto", "onnxruntime"):
+        for threads in (-1, 2**31, 2**32 + 1):
+            with pytest.raises(UsageError, match=f"threads must be from 0 to 1024, not {threads}"):
+                qcn.load(folder, backend, threads=threads)  # type: ignore[arg-type]
+    for shape in ((2**32 + 28, 28), (28, 2**31), (28, 2**32 + 28, 3)):
+        with pytest.raises(UsageError, match=f"at most 16384×16384 pixels, not {shape[1]}×{shape[0]}"):
+            model.predict(np.broadcast_to(np.uint8(7), shape))
 
 
 def test_without_libqcn_onnx_runtime_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

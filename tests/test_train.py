@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,12 @@ def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
     resume(stopped, data_dir, "cpu")
     assert_equal(last_weights(whole), last_weights(stopped))
     assert load_run(whole).history[1].train_loss == load_run(stopped).history[1].train_loss
+
+
+def test_a_run_may_be_in_a_thread(data_dir: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:  # whose threads may not handle signals
+        pool.submit(train, replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu").result()
+    assert load_run(tmp_path / "run").progress.epoch == 1
 
 
 def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
@@ -281,6 +288,12 @@ def test_few_images_are_learnt_in_small_batches_and_more_epochs(images: int, bat
     [
         ({"batch_size": 1000}, "larger than the 1.. training images: choose a smaller --batch-size"),
         ({"epochs": 0}, "epochs must be positive"),
+        ({"seed": 2**63}, r"seed must be less than 2\*\*63"),  # run.json would be read with another one
+        ({"seed": "3"}, "seed must be an integer, not '3'"),
+        ({"batch_size": 16.0}, "batch_size must be an integer, not 16.0"),
+        ({"compile": "no"}, "compile must be True or False, not 'no'"),
+        ({"teachers": "runs/one"}, "teachers must be a list of names, not 'runs/one'"),
+        ({"loss": 1}, "loss must be one of its names, not 1"),
         ({"lr": -1.0}, "lr must be positive"),
         ({"lr": math.inf}, "lr must be positive and finite"),
         ({"weight_decay": math.inf}, "weight_decay must be 0 or more and finite"),
@@ -295,6 +308,23 @@ def test_wrong_settings_are_refused_and_leave_nothing(data_dir: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_settings_may_be_numbers_of_numpy_and_paths() -> None:
+    given = settings_from(
+        "best",
+        dataset=Path("my/pets"),
+        model="qcn-tiny",
+        epochs=np.int64(3),
+        lr=np.float32(0.5),
+        size=np.int32(28),
+        seed=np.uint8(7),
+        init=Path("runs/one"),
+        teachers=[Path("runs/two"), "three"],
+    )
+    plain = Settings("my/pets", "qcn-tiny", epochs=3, lr=0.5, size=28, seed=7, init="runs/one")
+    assert given == replace(plain, teachers=("runs/two", "three"))
+    assert json.loads(json.dumps(asdict(given)))["lr"] == 0.5
+
+
 def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, tmp_path: Path) -> None:
     run = tmp_path / "a run"
     train(replace(SHORT, epochs=1), data_dir, run, "cpu")
@@ -303,6 +333,10 @@ def test_a_run_is_not_overwritten_and_not_resumed_on_other_data(data_dir: Path, 
     (tmp_path / "manifest.json").touch()
     with pytest.raises(UsageError, match=f"{tmp_path} is a bundle, and a run needs its own folder"):
         train(SHORT, data_dir, tmp_path, "cpu")
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    with pytest.raises(UsageError, match="its name is not UTF-8: choose another"):
+        train(SHORT, data_dir, odd, "cpu")
+    assert not odd.exists()
     shutil.copytree(data_dir / "mnist", tmp_path / "other" / "mnist")
     pictures = np.zeros((200, 28, 28))
     write(tmp_path / "other" / "mnist" / "train-images-idx3-ubyte.gz", idx(pictures))

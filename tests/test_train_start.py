@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
@@ -22,7 +23,7 @@ from qcn.train.losses import distillation, loss_of, softened
 from qcn.train.record import load_run
 from qcn.train.settings import Settings
 from qcn.train.start import channels_innermost, start_from
-from qcn.zoo import create
+from qcn.zoo import MODELS, create
 
 CPU = torch.device("cpu")
 
@@ -165,12 +166,45 @@ def test_the_pictures_of_a_run_are_looked_for_where_it_was_trained(run: Path) ->
         of_folder.dataset()
 
 
+def test_a_record_whose_images_have_other_channels_is_refused(run: Path) -> None:
+    record = load_run(run)
+    with pytest.raises(UsageError, match="its images have 1 channels, but the network 2147483647"):
+        replace(record, model=replace(record.model, in_channels=2**31 - 1))  # gigabytes, if it were made
+
+
 def test_the_iterations_of_routing_are_part_of_a_run(few: Splits, tmp_path: Path) -> None:
     Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=16, iterations=3), few, tmp_path / "run", CPU).run()
     network, run = load_network(tmp_path / "run")
     assert run.model.iterations == 3 and {layer.iterations for layer in network.layers} == {3}
-    with pytest.raises(UsageError, match="does not take the options"):
+    with pytest.raises(UsageError, match="cannot be made from in_channels, classes and the options"):
         Training(Settings("mnist", "cnn", batch_size=16, iterations=3), few, tmp_path / "cnn", CPU)
+
+
+def test_a_network_of_ones_own_that_lacks_something_is_refused_before_it_trains(
+    few: Splits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cnn = MODELS["cnn"]
+
+    def no_channels(in_channels: int, classes: int) -> nn.Module:
+        network = cnn(in_channels, classes, size=28)
+        del network.in_channels
+        return network
+
+    def one_more(in_channels: int, classes: int) -> nn.Module:
+        return cnn(in_channels, classes + 1, size=28)
+
+    def mistaken(in_channels: int, classes: int) -> nn.Module:
+        raise TypeError("a mistake of the user's, which needs its traceback")
+
+    says = {
+        no_channels: (UsageError, "'mine' must have in_channels, the number 1: docs/ideas.md"),
+        one_more: (UsageError, r"one activation per image and class, here \[B, 10\], not \[16, 11\]"),
+        mistaken: (TypeError, "a mistake of the user's"),
+    }
+    for mine, (error, message) in says.items():
+        monkeypatch.setitem(MODELS, "mine", mine)
+        with pytest.raises(error, match=message):
+            Training(Settings("mnist", "mine", epochs=1, batch_size=16), few, tmp_path / mine.__name__, CPU).run()
 
 
 def test_settings_that_make_no_sense() -> None:

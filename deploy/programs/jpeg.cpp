@@ -82,6 +82,9 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
     if (!good) throw std::runtime_error(std::string("the JPEG cannot be read: ") + failure.message);
   };
   require(begin(jpeg, failure, bytes, size));
+  if (jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK) {
+    throw std::runtime_error("the JPEG has the colours of a printer (CMYK): convert it to RGB");
+  }
   const std::size_t row = std::size_t{jpeg.output_width} * static_cast<std::size_t>(jpeg.output_components);
   Picture picture = blank("JPEG", jpeg.output_width, jpeg.output_height, jpeg.output_components, row);
   const int up = orientation(jpeg);  // before `finish`, which frees the markers

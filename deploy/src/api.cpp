@@ -116,7 +116,10 @@ qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_
     try {
       *model = new qcn_model{qcn::load_model(request)};
     } catch (const qcn::Error& error) {
-      if (request.log) request.log(QCN_LOG_ERROR, error.what());
+      try {
+        if (request.log) request.log(QCN_LOG_ERROR, error.what());
+      } catch (...) {  // of the program's function: it must not hide why loading failed
+      }
       throw;
     }
   });

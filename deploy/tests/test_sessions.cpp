@@ -92,6 +92,14 @@ int main(int count, char** arguments) {
           qcn_last_error());
   }
   qcn_session_free(misuse.session);
+  qcn_model_params loud = qcn_model_default_params();
+  loud.log = [](qcn_log_level, const char*, void*) { throw std::runtime_error("thrown by the program"); };
+  check(qcn_model_load("/no/such/folder", &loud, &other) == QCN_NO_FILE &&
+            std::strstr(qcn_last_error(), "/no/such/folder"),
+        "a log function that throws does not hide why loading failed");
+  check(qcn_model_load(arguments[1], &loud, &other) == QCN_INTERNAL_ERROR &&
+            std::strstr(qcn_last_error(), "thrown by the program"),
+        qcn_last_error());
 
   // Sessions of one model, which is freed while they work; every answer has the same bits. No session allocates after
   // its first answer, so the process stays as large as it was then.

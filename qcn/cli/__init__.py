@@ -3,7 +3,10 @@
 import errno
 import io
 import os
+import signal
 import sys
+import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +28,7 @@ from qcn.cli import (
     verify,
 )
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.text import readable
+from qcn.text import readable, started
 
 app = typer.Typer(
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
@@ -60,13 +63,7 @@ WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
 
 def main() -> None:
     """Run a command and end with its exit code. What a user can fix is one line, not a traceback."""
-    # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
-    # Read when torch is loaded; a user's own choice stays. See benchmarks/waiting.py.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    os.environ.setdefault("DNNL_JIT_PROFILE", "0")  # else on ARM every run of torch leaves /tmp/perf-PID.map behind
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # of a terminal whose encoding lacks a character
+    _prepare()
     try:
         app()
     except QcnError as error:
@@ -95,6 +92,30 @@ def main() -> None:
             hint = "; allow it with chmod, or name another place" * (error.errno in (errno.EACCES, errno.EPERM))
             _end(f"{what}{hint}", UsageError.exit_code)
         raise
+
+
+def _prepare() -> None:
+    """What holds for the whole process, before a command runs."""
+    # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
+    # Read when torch is loaded; a user's own choice stays. See benchmarks/waiting.py.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("DNNL_JIT_PROFILE", "0")  # else on ARM every run of torch leaves /tmp/perf-PID.map behind
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: else the next file would get its number, and a child process its contents
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of a terminal whose encoding lacks a character
+    # As Ctrl-C does, SIGTERM ends a command so that it cleans up; torchrun's processes, which may wait for each other
+    # and not hear it, end at once.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and "RANK" not in os.environ:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Pillow warns of large pictures, by a line of its own code; those that are too large it refuses.
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit of .* pixels")
+    file = Path(sys.argv[0])
+    started[:] = ["python", str(file)] if file.suffix == ".py" and file.name != "__main__.py" else ["qcn"]
 
 
 def _end(message: str, code: int) -> None:

@@ -3,7 +3,6 @@
 import os
 import sys
 import textwrap
-from pathlib import Path
 
 import typer
 from rich.cells import cell_len
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qcn.text import command_line, readable
+from qcn.text import command_line, readable, started
 
 STATUS = 9  # characters of the longest status, `untrusted`
 IN_A_PIPE = 130  # columns where nobody says how many there are
@@ -29,18 +28,12 @@ def say(text: object, status: str | None = None, colour: str | None = None) -> N
 
 def command() -> str:
     """What was typed, for a record that is to be repeated."""
-    return readable(command_line(*_program(), *sys.argv[1:]))
+    return readable(command_line(*started, *sys.argv[1:]))
 
 
 def say_next(program: str, *arguments: object) -> None:
     """Print the command to type next, as a command's last line."""
-    say(f"next: {command_line(*(_program() if program == 'qcn' else (program,)), *arguments)}")
-
-
-def _program() -> tuple[str, ...]:
-    """What was started: qcn, or a file of the user's that adds a network to it (docs/ideas.md)."""
-    started = Path(sys.argv[0])
-    return ("python", str(started)) if started.suffix == ".py" and started.name != "__main__.py" else ("qcn",)
+    say(f"next: {command_line(*(started if program == 'qcn' else [program]), *arguments)}")
 
 
 def show(table: Table) -> None:
@@ -48,23 +41,24 @@ def show(table: Table) -> None:
     console = Console(markup=False, emoji=False, highlight=False)
     if not (console.is_terminal or "COLUMNS" in os.environ):
         console = Console(markup=False, emoji=False, highlight=False, width=IN_A_PIPE)
+    width = max(console.width, 1)  # 0 in terminals that do not know theirs
     headings = [_plain(column.header) for column in table.columns]
     rows = list(zip(*([_plain(cell) for cell in column.cells] for column in table.columns), strict=True))
     for column, *cells in zip(table.columns, *rows, strict=True):
         if column.no_wrap:
             column.min_width = max(map(cell_len, (_plain(column.header), *cells)))
     unlimited = console.options.update(max_width=WIDEST)
-    if console.measure(table, options=unlimited).minimum <= console.width:
+    if console.measure(table, options=unlimited).minimum <= width:
         console.print(table)
         return
     if table.title:
-        typer.echo(_wrapped(_plain(table.title), console.width))
+        typer.echo(_wrapped(_plain(table.title), width))
     for first, *others in rows:
         typer.echo(first)
         for heading, cell in zip(headings[1:], others, strict=True):
             if cell:
                 line = f"{heading}: {cell}" if heading else cell
-                typer.echo(_wrapped(line, console.width, "  "))
+                typer.echo(_wrapped(line, width, "  "))
 
 
 def _wrapped(line: str, width: int, indent: str = "") -> str:

@@ -28,7 +28,7 @@ from qcn.data.splits import deal
 from qcn.errors import MissingError, UsageError
 from qcn.files import folder_aside
 from qcn.progress import doing, shown
-from qcn.text import counted
+from qcn.text import counted, readable
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -154,7 +154,7 @@ def crossing(index: Index) -> list[tuple[int, int]]:
 def _below(path: Path, source: Path) -> str:
     """A file's name as a user knows it: from the folder or the table on."""
     home = source if source.is_dir() else source.parent
-    return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
+    return readable(str(path.relative_to(home) if path.is_relative_to(home) else path))
 
 
 def read_index(folder: Path) -> Index:
@@ -213,7 +213,7 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
             thumbnails[place] = thumbnail(as_listed[place])
             sizes[place] = pixels.shape[1], pixels.shape[0]
         except UsageError as error:
-            skipped[_below(picture.path, found.source)] = str(error).removeprefix(f"{picture.path} ")
+            skipped[_below(picture.path, found.source)] = str(error).removeprefix(f"{readable(str(picture.path))} ")
 
     with shown(), ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(take, range(len(found.pictures)))):

@@ -53,8 +53,11 @@ def read_picture(path: Path) -> Pixels:
         raise UsageError(f"there is no file {path}") from None
     except UnidentifiedImageError:
         raise UsageError(f"{path} is not a picture that Pillow can read") from None
+    except Image.DecompressionBombError:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise UsageError(f"{path} has more than {most:,} pixels, the most that Pillow reads: make it smaller") from None
     # Pillow's decoders raise whatever a damaged file leads them to.
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError, Image.DecompressionBombError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
         why = getattr(error, "strerror", None) or error  # Pillow's errors have none
         raise UsageError(f"{path} cannot be read as a picture: {why}") from error
 

@@ -27,6 +27,7 @@ from qcn.data.cache import Listing, Picture, Split
 from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
 from qcn.errors import UsageError
+from qcn.files import refuse_no_text
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
     **dict.fromkeys(("train", "training"), "train"),
@@ -63,6 +64,7 @@ def find(source: Path, asked: Stored) -> Dataset:
 
 def listing(source: Path) -> Listing:
     """Every picture that a folder or table names."""
+    refuse_no_text(source)
     found = _table(source) if source.is_file() else _folders(source)
     if len(found.classes) < 2:
         raise UsageError(

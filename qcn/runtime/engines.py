@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from qcn import binding
 from qcn.data.fit import fit
-from qcn.errors import CheckFailed, UsageError
+from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.manifest import Format, file_of
+from qcn.export.bundle.manifest import Artefact, Format
+from qcn.names import PRECISIONS
 from qcn.runtime.preprocess import preprocess
 from qcn.text import command_line
 from qcn.verify.runners import create
@@ -49,8 +50,8 @@ FORMATS: dict[str, Format] = {"onnxruntime": "onnx", "web": "web", "openvino": "
 class RunnerEngine(Engine):
     """model.onnx by ONNX Runtime, model.xml by OpenVINO, and so on, behind pre-processing in numpy."""
 
-    def __init__(self, bundle: Bundle, backend: str, threads: int) -> None:
-        artefact = self._artefact = bundle.find(file_of(FORMATS[backend], bundle.find(WEIGHTS).precision))
+    def __init__(self, bundle: Bundle, backend: str, precision: str | None, threads: int) -> None:
+        artefact = self._artefact = _artefact(bundle, FORMATS[backend], precision or bundle.find(WEIGHTS).precision)
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None
         if artefact.batch and artefact.batch.min > 1:
@@ -91,3 +92,13 @@ class RunnerEngine(Engine):
                     f"{error:.2g}, but only {limit:.2g} is allowed; see "
                     f"`{command_line('qcn', 'verify-parity', bundle.folder)}`"
                 )
+
+
+def _artefact(bundle: Bundle, format: Format, precision: str) -> Artefact:
+    """The bundle's file of this format, in this precision and no other."""
+    for artefact in bundle.manifest.files:
+        if (artefact.format, artefact.precision) == (format, precision):
+            return artefact
+    words: list[object] = ["qcn", "export", bundle.folder, "--format", format, "--precision", precision]
+    make = command_line(*words) if precision in PRECISIONS else "qcn calibrate RUN"
+    raise MissingError(f"{bundle.folder} has no {format} file in {precision}; make one: `{make}`")

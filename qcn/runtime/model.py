@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,13 @@ from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
+from qcn.limits import MAX_THREADS
+from qcn.names import OperationPrecision
 from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
 
 Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch"]
 BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch")
+PRECISIONS: tuple[OperationPrecision, ...] = get_args(OperationPrecision)
 Picture = str | os.PathLike[str] | NDArray[np.uint8]
 BATCH = 16  # pictures at once, where more are given
 
@@ -121,16 +124,21 @@ def load(
     backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
                 Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
                 else native, else ONNX Runtime
-    precision   of the engine: "fp32", "fp16", "bf16" or "int8"; None: the fastest one
+    precision   "fp32", "fp16", "bf16" or "int8": of the engine, or of the file that runs; None: the fastest engine,
+                else what the bundle was made in
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
     """
     if backend not in BACKENDS:
         raise unknown_name("backend", str(backend), BACKENDS)
+    if precision is not None and precision not in PRECISIONS:
+        raise unknown_name("precision", str(precision), PRECISIONS)
+    if not 0 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads must be from 0 to {MAX_THREADS}, not {threads}")
     key = Path(public_key) if public_key is not None else None
     opened = Bundle.open(Path(bundle), key)
     if backend in FORMATS:
-        return Model.of_bundle(opened, RunnerEngine(opened, backend, threads))
+        return Model.of_bundle(opened, RunnerEngine(opened, backend, precision, threads))
     options: dict[str, Any] = {"backend": backend, "precision": precision, "threads": threads, "device": device}
     try:
         loaded = binding.Model(opened.folder, **options, public_key=key.read_bytes() if key else None)
@@ -139,7 +147,7 @@ def load(
         if backend != "auto":
             raise
         try:
-            return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", threads))
+            return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", precision, threads))
         except MissingError as other:
             raise MissingError(f"no backend on this machine runs {bundle}: {error}; {other}") from other
 

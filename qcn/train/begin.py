@@ -11,9 +11,9 @@ from qcn.data.spec import Dataset
 from qcn.devices import pick_device
 from qcn.distributed import barrier, first_process, process_group, rank, world_size
 from qcn.errors import UsageError, unknown_name
-from qcn.files import alone_in
+from qcn.files import alone_in, refuse_no_text
 from qcn.names import MANIFEST, RUN
-from qcn.text import command_line, counted
+from qcn.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
 from qcn.train.settings import Settings, for_images
@@ -33,13 +33,15 @@ def train(
     The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
     `given` are changed where there are few images (`for_images`).
     """
+    data_dir, out = Path(data_dir), Path(out)  # a script may give text
+    refuse_no_text(out)
     if (out / MANIFEST).exists():
         raise UsageError(f"{out} is a bundle, and a run needs its own folder: choose another --out")
     with _alone_in(out):
         if (out / RUN).exists():
             raise UsageError(
                 f"{out} already holds a run: continue it with "
-                f"`{command_line('qcn', 'train', '--resume', out)}`, or choose another --out"
+                f"`{command_line(*started, 'train', '--resume', out)}`, or choose another --out"
             )
         if settings.model not in MODELS:
             raise unknown_name("model", settings.model, MODELS)
@@ -58,6 +60,7 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
 
     With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
     """
+    data_dir, out = Path(data_dir), Path(out)
     load_run(out)  # what is no run is left as it is, without a lock
     with _alone_in(out):
         run = load_run(out)

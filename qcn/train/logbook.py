@@ -16,7 +16,7 @@ from qcn import progress
 from qcn.distributed import rank
 from qcn.files import write_text
 from qcn.model import routed_by
-from qcn.text import command_line, counted
+from qcn.text import command_line, counted, started
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
 from qcn.zoo import parameter_count
@@ -81,7 +81,7 @@ class Logbook:
                 self.say(
                     f"the whole run takes about {progress.duration(left)} here{rate.rstrip()}; Ctrl-C stops and "
                     f"saves it, and you can continue it with: "
-                    f"{command_line('qcn', 'train', '--resume', self.folder)}"
+                    f"{command_line(*started, 'train', '--resume', self.folder)}"
                 )
         self.events.add_scalar("train/loss", loss, step)
 

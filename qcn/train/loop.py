@@ -31,12 +31,12 @@ from qcn.distributed import rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import Prediction, choose_kernels
 from qcn.progress import doing
-from qcn.text import command_line, counted
+from qcn.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
-from qcn.train.losses import Mixed, distillation, loss_of, softened
+from qcn.train.losses import Mixed, check_prediction, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
@@ -226,6 +226,7 @@ class Training:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
     def loss(self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None) -> Tensor:
+        check_prediction(prediction, self.record.model.classes)
         return loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
 
     def plan(self, epoch: int) -> Plan:
@@ -366,5 +367,5 @@ class Training:
     def stop_if_asked(self) -> None:
         """End the run, just saved, if a signal asked for it and there is more to do."""
         if self.stop_asked and self.step < self.total_steps:
-            again = command_line("qcn", "train", "--resume", self.out)
+            again = command_line(*started, "train", "--resume", self.out)
             raise Stopped(f"stopped and saved after {counted(self.step, 'step')}; continue with: {again}")

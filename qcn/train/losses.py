@@ -22,6 +22,18 @@ def spread_loss(activation: Tensor, label: Tensor, margin: float | Tensor) -> Te
     return shortfall.sum(1) - margin**2
 
 
+def check_prediction(prediction: Prediction, classes: int) -> None:
+    """Refuse the answers of a network of the user's that are not those of so many classes."""
+    if not isinstance(prediction, Prediction):
+        raise UsageError(f"a network returns a qcn.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md")
+    for name, answers in (("activation", prediction.activation), ("logit", prediction.logit)):
+        if answers.ndim != 2 or answers.shape[1] != classes:
+            raise UsageError(
+                f"a network returns one {name} per image and class, here [B, {classes}], not {list(answers.shape)}: "
+                f"docs/ideas.md"
+            )
+
+
 def loss_of(
     prediction: Prediction,
     label: Tensor,
@@ -31,8 +43,6 @@ def loss_of(
     mixed: Mixed | None = None,
 ) -> Tensor:
     """The training loss of a batch, a scalar; `mixed` names other labels in its images, and how much of each."""
-    if not isinstance(prediction, Prediction):  # of a network of the user's
-        raise UsageError(f"a network returns a qcn.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md")
     if mixed:
         other, share = mixed
         parts = [_each(prediction, of, loss, margin, smoothing) for of in (label, other)]

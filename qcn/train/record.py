@@ -39,10 +39,17 @@ class Model:
     def create(self) -> nn.Module:
         """A freshly initialised network."""
         options = {name: value for name in OPTIONS if (value := getattr(self, name)) is not None}
-        try:
-            return create(self.name, in_channels=self.in_channels, classes=self.classes, **options)
-        except TypeError as error:
-            raise UsageError(f"'{self.name}' does not take the options {options}: {error}") from None
+        if self.name in MODELS:  # else `create` says so; what goes wrong inside a user's network keeps its traceback
+            try:
+                inspect.signature(MODELS[self.name]).bind(self.in_channels, self.classes, **options)
+            except TypeError as error:
+                raise UsageError(
+                    f"'{self.name}' cannot be made from in_channels, classes and the options {options}: {error}"
+                ) from None
+        network = create(self.name, in_channels=self.in_channels, classes=self.classes, **options)
+        if getattr(network, "in_channels", None) != self.in_channels:
+            raise UsageError(f"'{self.name}' must have in_channels, the number {self.in_channels}: docs/ideas.md")
+        return network
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,8 @@ class Run:
     def __post_init__(self) -> None:
         if len(self.classes) != self.model.classes:
             raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
+        if self.data.image[0] != self.model.in_channels:
+            raise UsageError(f"its images have {self.data.image[0]} channels, but the network {self.model.in_channels}")
         for what, has, says in (
             ("network", self.model.name, self.settings.model),
             ("data set", self.data.name, self.settings.dataset if self.settings.size is None else self.data.name),

@@ -1,9 +1,13 @@
 """The settings of a training run, and the two presets they start from."""
 
 import math
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
@@ -14,6 +18,7 @@ from qcn.routing import Kernels
 from qcn.train.losses import Loss
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
+_NAMES = {int: "an integer", float: "a number", bool: "True or False", str: "text", tuple[str, ...]: "a list of names"}
 CHOICES = {
     "augment": get_args(Augment),
     "loss": get_args(Loss),
@@ -71,6 +76,7 @@ class Settings:
     channels: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name, choices in {**CHOICES, "preset": tuple(PRESETS)}.items():
             if (value := getattr(self, name)) is not None and value not in choices:
                 raise unknown_name(name, str(value), choices)
@@ -92,10 +98,22 @@ class Settings:
             raise UsageError(f"clip must be positive, not {self.clip}")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
-        for name in ("epochs", "batch_size", "seed"):
-            if type(getattr(self, name)) is not int:
-                raise UsageError(f"{name} must be an integer, not {getattr(self, name)!r}")
+        if self.seed >= 1 << 63:
+            raise UsageError(f"seed must be less than 2**63, not {self.seed}")
         Stored(self.size, self.fit, self.channels)  # refuses what is wrong
+
+    def _check_types(self) -> None:
+        """Refuse what run.json could not hold, or would be read back as something else."""
+        for name, kind in get_type_hints(type(self)).items():
+            value, kinds = getattr(self, name), get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+            found = type(value)
+            if found in kinds or (found is int and float in kinds):
+                continue
+            if found is str and any(get_origin(one) is Literal for one in kinds):
+                continue  # the choices are checked below
+            if found is tuple and tuple[str, ...] in kinds and all(type(one) is str for one in value):
+                continue
+            raise UsageError(f"{name} must be {_NAMES.get(kinds[0], 'one of its names')}, not {value!r}")
 
     @property
     def stored(self) -> Stored:
@@ -142,5 +160,14 @@ def settings_from(preset: str, **chosen: Any) -> Settings:
     known = {f.name for f in fields(Settings)}
     if unknown := set(chosen) - known:
         raise unknown_name("setting", min(unknown), known)
-    given = {name: value for name, value in chosen.items() if value is not None}
+    given = {name: _plain(value) for name, value in chosen.items() if value is not None}
     return Settings(**{"preset": preset, **PRESETS[preset], **given})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's, a path or a list as what a setting holds."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return tuple(map(_plain, value)) if isinstance(value, list) else value

@@ -32,6 +32,25 @@ def pictures(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "my pets", 10)
 
 
+def test_pictures_with_names_that_are_no_text(pictures: Path, tmp_path: Path) -> None:
+    """As old archives have them; and a damaged one of them."""
+    home = pictures / CLASSES[0]
+    old = next(home.glob("*.png"))
+    old.rename(home / os.fsdecode(b"caf\xe9.png"))
+    (home / os.fsdecode(b"b\xe4d.png")).write_bytes(b"no picture")
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    index = read_index(tmp_path / "data" / find(str(pictures), SMALL).folder)
+    assert f"{home.name}/caf\\udce9.png" in index.files
+    assert index.skipped == {f"{home.name}/b\\udce4d.png": "is not a picture that Pillow can read"}
+    assert len(splits.train) + len(splits.validation) + len(splits.tests["test"]) == len(index.files) == 30
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(pictures: Path) -> None:
+    odd = pictures.rename(os.fsdecode(os.fsencode(pictures) + b"\xff"))
+    with pytest.raises(UsageError, match="its name is not UTF-8: choose another"):
+        find(str(odd))
+
+
 def test_a_folder_per_class(pictures: Path, tmp_path: Path) -> None:
     dataset = find(str(pictures), SMALL)
     assert (dataset.name, dataset.classes, dataset.channels, dataset.size) == ("my pets", CLASSES, 3, 16)

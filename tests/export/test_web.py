@@ -52,6 +52,42 @@ def with_page(wasm: None, bundle: Bundle) -> Bundle:
 
 
 @needs_node
+def test_threads_share_a_page_in_node(with_page: Bundle) -> None:
+    model, rng = qcn.load(with_page.folder, "web"), np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (28, 28), dtype=np.uint8) for _ in range(8)]
+    expected, wrong = [model.predict(picture).activation for picture in pictures], list[int]()
+
+    def ask(number: int) -> None:
+        for _ in range(10):
+            if not np.array_equal(model.predict(pictures[number]).activation, expected[number]):
+                wrong.append(number)
+
+    threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(pictures))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+@needs_node
+def test_after_ctrl_c_a_page_does_not_answer_the_question_before(
+    with_page: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = qcn.load(with_page.folder, "web")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WebRunner, "_read", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            model.predict(np.zeros((28, 28), np.uint8))
+    with pytest.raises(UsageError, match="is not open"):
+        model.predict(np.full((28, 28), 255, np.uint8))
+
+
+@needs_node
 def test_a_page_answers_in_node_as_the_reference_does(
     with_page: Bundle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

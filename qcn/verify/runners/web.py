@@ -8,6 +8,7 @@ import contextlib
 import re
 import shutil
 import subprocess
+import threading
 import weakref
 from pathlib import Path
 from typing import IO, Any
@@ -38,13 +39,17 @@ def find_node() -> tuple[str, str]:
 
 
 class WebRunner(Runner):
-    """The first network of a page. `variant` (simd, plain) asks for one of its builds; None: the best here."""
+    """The first network of a page. `variant` (simd, plain) asks for one of its builds; None: the best here.
+
+    Any number of threads may ask it, one after the other.
+    """
 
     def __init__(self, path: Path, options: Options, variant: str | None = None) -> None:
         super().__init__(path, options)
         self.name, self.variant = "libqcn in WebAssembly", variant
         self._node: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._one_at_a_time = threading.Lock()
 
     def load_backend(self) -> None:
         find_node()
@@ -75,16 +80,19 @@ class WebRunner(Runner):
             self._finalizer()
 
     def _ask(self, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        if self._node is None or self._node.stdin is None or self._node.stdout is None:
-            raise UsageError(f"the runner of {self.path} is not open")
-        try:
-            for part in encode(request, arrays):
-                self._node.stdin.write(part)
-            self._node.stdin.flush()
-        except BrokenPipeError:
-            pass  # what follows says how it ended
-        head, body = lengths(self._read(self._node.stdout, LENGTHS.size))
-        texts, outputs = decode(self._read(self._node.stdout, head), self._read(self._node.stdout, body))
+        with self._one_at_a_time:
+            if self._node is None or self._node.stdin is None or self._node.stdout is None:
+                raise UsageError(f"the runner of {self.path} is not open")
+            try:
+                with contextlib.suppress(BrokenPipeError):  # what follows says how it ended
+                    for part in encode(request, arrays):
+                        self._node.stdin.write(part)
+                    self._node.stdin.flush()
+                head, body = lengths(self._read(self._node.stdout, LENGTHS.size))
+                texts, outputs = decode(self._read(self._node.stdout, head), self._read(self._node.stdout, body))
+            except KeyboardInterrupt:  # its answer would be taken for that to the next question
+                self.close()
+                raise
         if "error" in texts:
             raise UsageError(f"{self.path} in Node: {texts['error']}")
         return texts, outputs
