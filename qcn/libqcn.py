@@ -33,17 +33,17 @@ def places() -> list[Path]:
     return [Path(chosen)] if chosen else [folder / "libqcn.so" for folder in folders]
 
 
-def first_file(places: Sequence[Path], what: str, fix: str) -> Path:
-    """The first of the places that has the file; MissingError says what is not there, and what to do about it."""
+def first_file(places: Sequence[Path], missing: str, fix: str) -> Path:
+    """The first of the places that has the file; else an error: what is `missing`, all places, and the `fix`."""
     for place in places:
         if place.is_file():
             return place
-    raise MissingError(f"{what} is not at {' nor '.join(map(str, places))}; {fix}")
+    raise MissingError(f"{missing} {' nor '.join(map(str, places))}; {fix}")
 
 
 def find_library() -> Path:
     """The first of the places that has it."""
-    return first_file(places(), "libqcn", f"`{BUILD}` builds it")
+    return first_file(places(), "libqcn is not at", f"`{BUILD}` builds it")
 
 
 def load_library(*functions: str) -> ctypes.CDLL:
@@ -61,4 +61,4 @@ def load_library(*functions: str) -> ctypes.CDLL:
 def find_program(name: str) -> Path:
     """`qcn-run` or `qcn-bench`: the package's own, or the one that `make` builds."""
     places = [PACKAGE / "bin" / name, CLONE / "build" / "programs" / name]
-    return first_file(places, name, f"`{BUILD}` builds it")
+    return first_file(places, f"{name} is not at", f"`{BUILD}` builds it")

@@ -147,7 +147,7 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
         (text.replace('"last": {', '"last": {"epoch": 1,'), "the key 'epoch' appears twice"),
         (text.replace(record.last.file, f"../{record.last.file}"), "is not the name of a file in the run's folder"),
         (text.replace('"crop"', '"corp"'), "run.json: preprocessing has an unknown entry 'corp'"),
-        (text.replace('"qcn-tiny"', '"em"'), "does not describe a network: 'em' does not take"),
+        (text.replace('"qcn-tiny"', '"em"'), "does not describe a network: 'em' cannot be made from"),
         (text.replace('"size": 28', '"size": 5'), "does not describe a network: images of 5×5 are too small"),
         (text.replace('"size": 28', '"size": 64'), "belong to another network: '"),
         (text.replace('"epoch": 1,', '"epoch": "1",', 1), r"must be an integer, not '1'"),

@@ -38,9 +38,9 @@ def find() -> Path:
     """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
     chosen = os.environ.get("QCN_PLUGIN")
     places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in libqcn.places()]
-    what = "an engine with fused routing needs the TensorRT plugin, which"
+    missing = "an engine with fused routing needs the TensorRT plugin, which is not at"
     fix = f"build it with `{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
-    return libqcn.first_file(places, what, fix).resolve()
+    return libqcn.first_file(places, missing, fix).resolve()
 
 
 def load(tensorrt: TensorRT) -> Plugin:

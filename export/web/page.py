@@ -29,7 +29,7 @@ def wasm_file(variant: str) -> Path:
     """libqcn for browsers: the package's own, or the one that `make web` builds."""
     places = [folder / "web" / f"qcn-{variant}.wasm" for folder in (PACKAGE, CLONE / "build")]
     fix = f"in a clone of the repository `{BUILD}` makes it, and `make wheels` then puts it into the wheels"
-    return first_file(places, "a page needs libqcn as WebAssembly, which", fix)
+    return first_file(places, "a page needs libqcn as WebAssembly, which is not at", fix)
 
 
 def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, Any]:

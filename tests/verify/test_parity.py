@@ -174,7 +174,7 @@ def test_files_with_every_layer_are_compared_layer_by_layer(bundle: Bundle, qcn:
         assert [stage.name for stage in verdict.stages] == [
             f"capsules{layer}.{output}" for layer in (1, 2) for output in ("activation", "pose")
         ]
-        assert all(stage.passed for stage in verdict.stages) and "not its iterations" in verdict.inside
+        assert all(stage.passed for stage in verdict.stages) and "not its routing iterations" in verdict.inside
 
 
 def test_exit_codes(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:

@@ -102,7 +102,7 @@ def test_a_torch_file_declared_otherwise_is_refused(
         shutil.copy(files[format_, "fp32"], draft.path)
     (candidate,) = candidates(small, [format_], trust=True)
     assert held_to(small, candidate).refused == "declared fp16, computes in fp32"
-    (row,) = (row for row in diagnose(small.folder) if row.format == format_)
+    (row,) = (row for row in diagnose(small.folder) if row.file == file_of(format_, "fp16"))
     assert row.state == "altered" and row.reason.endswith("declared fp16, computes in fp32")
 
 
