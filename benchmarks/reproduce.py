@@ -75,10 +75,6 @@ def _recipes() -> dict[str, dict[str, Any]]:
     rows["mnist/cnn-wide-turned"] = rows["mnist/cnn-wide"] | {"augment": "turned"}
     for model in SMALL_MODELS:  # digits lean to either side; garments and photographs stand upright
         rows[f"mnist/{model}-turned"] = rows[f"mnist/{model}"] | {"augment": "turned"}
-        rows[f"mnist/{model}-turned-taught"] = rows[f"mnist/{model}-taught"] | {
-            "augment": "turned",
-            "teachers": ("mnist/cnn-wide-turned",),
-        }
     return {row: {"dataset": row.split("/")[0], **settings} for row, settings in rows.items()}
 
 

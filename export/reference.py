@@ -235,9 +235,10 @@ def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
 
 def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:
     """Of each array the one that is furthest from the exact one."""
+    given = [one.named() for one in others]
 
     def furthest(name: str, truth: Array) -> Array:
-        return max((one.named()[name] for one in others), key=lambda x: np.abs(x - truth).max(initial=0.0))
+        return max((one[name] for one in given), key=lambda x: np.abs(x - truth).max(initial=0.0))
 
     return Evaluation.of({name: furthest(name, truth) for name, truth in exact.named().items()})
 
