@@ -35,7 +35,7 @@ SMALL = {"loss": "ce", "lr": 1e-2}
 LARGE = {"loss": "ce", "lr": 1e-3}
 TEACHER = {"model": "cnn-wide", "lr": 3e-3, "weight_decay": 2e-2, "augment": "cutout", "precision": "bf16"}
 TAUGHT = {"lr": 1e-2, "weight_decay": 5e-3, "augment": "cutout"}
-SMALL_MODELS = ("qcn", "cnn-small")
+SMALL_MODELS = ("qcn", "qcn-deep", "cnn-small")
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
@@ -47,12 +47,12 @@ def _recipes() -> dict[str, dict[str, Any]]:
     sets = {"azimuth-pooled": 30, "elevation-pooled": 30, "azimuth": 40, "elevation": 40, "dev": 30}
     for name, epochs in sets.items():
         dataset = f"viewpoints-{name}"
-        for model, settings in {"qcn": AUTHORS, "cnn-small": SMALL, "cnn": LARGE}.items():
+        for model, settings in {"qcn": AUTHORS, "qcn-deep": AUTHORS, "cnn-small": SMALL, "cnn": LARGE}.items():
             rows[f"{dataset}/{model}"] = {"model": model, "epochs": epochs, "augment": "light", **settings}
             for augment in ("turned", "strong"):
                 rows[f"{dataset}/{model}-{augment}"] = rows[f"{dataset}/{model}"] | {"augment": augment}
         rows[f"{dataset}/qcn-unbranched-turned"] = rows[f"{dataset}/qcn-turned"] | {"model": "qcn-unbranched"}
-    for model, settings in {"qcn": AUTHORS, "cnn-small": SMALL}.items():
+    for model, settings in {"qcn": AUTHORS, "qcn-deep": AUTHORS, "cnn-small": SMALL}.items():
         rows[f"coil20-azimuth/{model}"] = {"model": model, "epochs": 100, "batch_size": 32, "lr": 1e-2}
         # As many steps as on the toys, and the recipe that was chosen on those of viewpoints-dev.
         rows[f"coil20-azimuth/{model}-turned"] = {

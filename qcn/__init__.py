@@ -28,7 +28,7 @@ __all__ = ["__version__", "create", "load"]
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
-    """A freshly initialised network: "qcn", "qcn-unbranched", "qcn-tiny", "em", "vb", "cnn", … (see `qcn.zoo`)."""
+    """A freshly initialised network: "qcn", "qcn-deep", "qcn-tiny", "em", "vb", "cnn", … (see `qcn.zoo`)."""
     from qcn.zoo import create as create_network
 
     return create_network(name, in_channels=in_channels, classes=classes, **options)

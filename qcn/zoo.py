@@ -11,6 +11,7 @@ from qcn.errors import UsageError, unknown_name
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "qcn": model.qcn,
     "qcn-unbranched": model.qcn_unbranched,
+    "qcn-deep": model.qcn_deep,
     "qcn-tiny": model.qcn_tiny,
     "em": baselines.em,
     "em-branched": baselines.em_branched,

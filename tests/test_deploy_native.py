@@ -87,6 +87,7 @@ CASES = [
     *(("qcn", settings, (28, 28)) for settings in EVERY),
     ("qcn", EVERY[1], (32, 32)),
     ("qcn-unbranched", EVERY[1], (31, 29)),
+    ("qcn-deep", EVERY[1], (27, 33)),
     ("qcn-unbranched", EVERY[5], (28, 28)),
     ("cnn", {"size": 28}, (28, 28)),
     ("cnn", {"size": 35}, (35, 35)),

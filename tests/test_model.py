@@ -27,6 +27,14 @@ def test_parameter_counts_are_the_papers(name: str, channels: int, classes: int,
     assert parameter_count(qcn.create(name, in_channels=channels, classes=classes)) == count
 
 
+def test_the_deep_network_is_no_larger_than_the_papers() -> None:
+    for channels, classes in ((1, 10), (2, 5), (3, 10)):
+        deep, papers = (
+            parameter_count(qcn.create(name, in_channels=channels, classes=classes)) for name in ("qcn-deep", "qcn")
+        )
+        assert deep <= papers
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_answers_and_learns_from_one_image(name: str) -> None:
     network = qcn.create(name, in_channels=2, classes=5)
@@ -41,7 +49,7 @@ def test_every_model_answers_and_learns_from_one_image(name: str) -> None:
         assert network.eval()(torch.randn(1, 2, 32, 32)).activation.isfinite().all()
 
 
-QCNS = ["qcn", "qcn-unbranched", "qcn-tiny"]
+QCNS = ["qcn", "qcn-unbranched", "qcn-deep", "qcn-tiny"]
 
 
 @pytest.mark.parametrize("size", [None, 64, 96])
@@ -107,6 +115,9 @@ def test_primary_capsules_are_neither_few_nor_many_for_any_size() -> None:
         ("qcn", 128, 204_400),
         ("qcn-unbranched", 64, 299_450),
         ("qcn-unbranched", 96, 302_522),
+        ("qcn-deep", 64, 187_082),
+        ("qcn-deep", 96, 188_234),
+        ("qcn-deep", 128, 189_130),
         ("qcn-tiny", 64, 52_784),
         ("qcn-tiny", 96, 54_320),
     ],
@@ -141,7 +152,9 @@ def test_both_branches_see_every_pixel(size: int) -> None:
         assert not unseen
 
 
-@pytest.mark.parametrize(("name", "smallest"), [("qcn", 25), ("qcn-unbranched", 25), ("qcn-tiny", 13)])
+@pytest.mark.parametrize(
+    ("name", "smallest"), [("qcn", 25), ("qcn-unbranched", 25), ("qcn-deep", 17), ("qcn-tiny", 13)]
+)
 def test_a_size_that_is_too_small_is_refused(name: str, smallest: int) -> None:
     qcn.create(name, in_channels=1, classes=2, size=smallest)
     for size in (smallest - 1, 1, 0, -64):

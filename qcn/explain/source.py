@@ -56,7 +56,7 @@ def check_capsules(folder: Path, program: Program) -> None:
     if not routes:
         raise UsageError(
             f"{folder} has no capsules, so there are no poses, votes or routing to show. Capsule networks are "
-            f"qcn, qcn-unbranched and qcn-tiny"
+            f"qcn, qcn-unbranched, qcn-deep and qcn-tiny"
         )
     for before, after in pairwise(routes):
         if (after.pose, after.activation) != (f"{before.name}.pose", f"{before.name}.activation"):

@@ -76,6 +76,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "cnn-small": (lambda: create("cnn-small", in_channels=2, classes=5), (27, 27)),
     "qcn-tiny-64": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=64), (64, 59)),
     "qcn-tiny-96": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=96), (96, 96)),
+    "qcn-deep": (lambda: create("qcn-deep", in_channels=2, classes=5), (23, 26)),
     "qcn-unbranched": (lambda: create("qcn-unbranched", in_channels=2, classes=5), (25, 26)),
     "qcn-64": (lambda: create("qcn", in_channels=2, classes=5, size=64), (64, 64)),
     "qcn-96": (lambda: create("qcn", in_channels=2, classes=5, size=96), (96, 96)),

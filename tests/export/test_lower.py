@@ -21,7 +21,7 @@ from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN, BranchedExtractor, ConvCapsules, Prediction
 
 SIZE = (28, 26)  # not square: rows and columns must not be mixed up
-QCNS = ["qcn", "qcn-tiny", "qcn-unbranched"]
+QCNS = ["qcn", "qcn-tiny", "qcn-deep", "qcn-unbranched"]
 
 
 def trained(name: str, sides: tuple[int, int] = SIZE, **options: Any) -> nn.Module:
@@ -63,6 +63,7 @@ def outputs(evaluation: Evaluation) -> dict[str, np.ndarray]:
         *(("qcn-tiny", mode, iterations) for mode in ("logistic", "unit") for iterations in (1, 2, 3)),
         ("qcn", "logistic", 2),
         ("qcn-unbranched", "unit", 1),
+        ("qcn-deep", "logistic", 2),
         *(
             pytest.param(name, mode, iterations, marks=pytest.mark.slow)
             for name in ("qcn", "qcn-unbranched")
