@@ -156,11 +156,12 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     lines = []
     for dataset, words in QUESTIONS.items():
         ours = chosen(rows, dataset, "qcn")
+        deep = mean_error(chosen(rows, dataset, "qcn-deep"))
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
         others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
         if not ours:
             reason = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
-            lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", *others])
+            lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", "", *others])
             continue
         cells = []
         for rival in RIVALS:
@@ -170,9 +171,9 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
                 cells += [f"{told}, `{recipe(theirs[0]).augment}`", ""]
             else:
                 cells += [told, compared(ours, theirs) if theirs else ""]
-        lines.append([f"`{dataset}`: {words}", mean_error(ours), *cells, *others])
+        lines.append([f"`{dataset}`: {words}", mean_error(ours), deep, *cells, *others])
     rivals = [heading for rival in RIVALS for heading in (f"`{rival}`", "as wrong as `qcn`")]
-    return table(["set", "`qcn`", *rivals, "the paper", "capsules"], lines)
+    return table(["set", "`qcn`", "`qcn-deep`", *rivals, "the paper", "capsules"], lines)
 
 
 def ablations(rows: Sequence[Row]) -> str:
@@ -205,6 +206,17 @@ def one_iteration(rows: Sequence[Row]) -> str:
             [f"`{row['dataset']}`", f"{epoch} of {row['epochs']}", *(f"{100 * error:.2f}" for error in errors)]
         )
     return table(["set", "epoch", "1 iteration", "2 iterations"], lines)
+
+
+def shapes(record: dict[str, Any]) -> str:
+    """QCNs of one size and of several shapes, the best first."""
+    forms = {
+        "shape": "{shape}",
+        "parameters": "{parameters:,}",
+        "validation": lambda row: f"{100 * row['validation_error']:.2f}",
+        "training": lambda row: f"{100 * row['train_error']:.2f}",
+    }
+    return columns(sorted(record["results"], key=lambda row: row["validation_error"]), forms)
 
 
 def tried(rows: Sequence[Row]) -> str:

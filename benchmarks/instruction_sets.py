@@ -1,4 +1,4 @@
-"""What a calibrated network takes with each instruction set of this CPU, beside the network that it was made from.
+"""What calibrated networks take with each instruction set of this CPU, beside the networks that they were made from.
 
     qcn export cifar10 --format native --out BUNDLE && qcn calibrate BUNDLE --out CALIBRATED
     python benchmarks/instruction_sets.py BUNDLE CALIBRATED --json benchmarks/results/instruction-sets-x86_64.json

@@ -88,9 +88,9 @@ On a CPU: {local["machine"]["cores"]} cores, {local["machine"]["processor"]}, co
 
 ### By instruction set
 
-What CPUs with fewer instructions would take: `cifar10-qcn` and what `qcn calibrate` makes of it, with libqcn kept from
-using any set later than the one named (`QCN_INSTRUCTION_SET`). One image on two threads, without pre-processing, the
-least time of all turns: `python benchmarks/instruction_sets.py`. Without fp16 arithmetic, calibrated capsule layers
+What CPUs with fewer instructions would take: shipped networks and what `qcn calibrate` makes of them, with libqcn kept
+from using any set later than the one named (`QCN_INSTRUCTION_SET`). One image on two threads, without pre-processing,
+the least time of all turns: `python benchmarks/instruction_sets.py`. Without fp16 arithmetic, calibrated capsule layers
 are computed in float32; so calibrate on the kind of CPU that will run the network.
 
 {sets}

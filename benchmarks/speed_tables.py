@@ -228,14 +228,14 @@ def in_browser(record: Row) -> str:
 
 
 def by_instruction_set(record: Row) -> str:
-    """A network and what `qcn calibrate` made of it, with each instruction set as the last that may be used."""
-    least = {(row["set"], row["calibrated"]): row["least_ms"] for row in record["results"]}
+    """Networks and what `qcn calibrate` made of them, with each instruction set as the last that may be used."""
+    least = {(row["model"], row["set"], row["calibrated"]): row["least_ms"] for row in record["results"]}
     lines = [
-        [f"`{name}`", _ms(before), _ms(after := least[name, True]), f"{before / after:.2f}"]
-        for (name, calibrated), before in least.items()
+        [f"`{model}`", f"`{name}`", _ms(before), _ms(after := least[model, name, True]), f"{before / after:.2f}"]
+        for (model, name, calibrated), before in least.items()
         if not calibrated
     ]
-    return table(["up to", "float32", "calibrated", "times as fast"], lines)
+    return table(["network", "up to", "float32", "calibrated", "times as fast"], lines)
 
 
 def from_folder(record: Row) -> str:

@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qcn.model import qcn_deep
+from qcn.zoo import parameter_count
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    names = ("accuracy_page", "counting", "evidence", "figures", "poses")
+    names = ("accuracy_page", "counting", "evidence", "figures", "poses", "shapes")
     modules = {name: importlib.import_module(name) for name in names}
     monkeypatch.setattr(modules["figures"], "IMAGES", tmp_path)
     return SimpleNamespace(**modules)
@@ -30,6 +33,17 @@ def run(model: str, seed: int, error: float, validation: float = 0.0, **more: An
     fixed = {"dataset": "viewpoints-azimuth-pooled", "loss": "ce", "lr": 0.01, "epochs": 30}
     splits = {"familiar": rate(0.0), "novel": rate(error)}
     return {**fixed, "model": model, "seed": seed, "validation_error": validation, "splits": splits, **more}
+
+
+def test_shapes_that_were_compared_are_of_one_size_and_the_best_is_qcn_deep(made: SimpleNamespace) -> None:
+    shapes = {name: made.shapes.network(changed, 3, 10) for name, changed in made.shapes.SHAPES.items()}
+    assert all(parameter_count(network) <= 189_000 for network in shapes.values())
+    compared = json.loads(made.shapes.RESULTS.read_text(encoding="utf-8"))["results"]
+    assert {row["shape"]: row["parameters"] for row in compared if row["shape"] in shapes} == {
+        name: parameter_count(network) for name, network in shapes.items()
+    }
+    best = min((row for row in compared if row["shape"] in shapes), key=lambda row: row["validation_error"])
+    assert shapes[best["shape"]].config == qcn_deep(3, 10).config
 
 
 def test_a_rival_is_compared_by_the_seeds_that_both_have(made: SimpleNamespace) -> None:

@@ -1,0 +1,117 @@
+"""Which shape should a QCN of the paper's size have? Each shape is trained on CIFAR-10 for 16 epochs.
+
+    python benchmarks/shapes.py --data-dir data
+    python benchmarks/shapes.py "3 blocks, halved twice" cnn-small --data-dir data
+
+Shapes are judged by their error on the validation split, the mean of the last three epochs; the test split is not
+looked at. Each run goes to RUNS/SHAPE, and what is finished there is not repeated.
+"""
+
+import argparse
+import json
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from machine import facts
+
+from qcn.model import QCN, CapsuleLayer, QCNConfig
+from qcn.names import RUN
+from qcn.train import resume, train
+from qcn.train.record import load_run
+from qcn.train.settings import settings_from
+from qcn.zoo import MODELS, create, parameter_count
+
+RESULTS = Path(__file__).parent / "results" / "shapes-h200.json"
+EPOCHS = 16
+TWO = (CapsuleLayer(3, 1, 16),) * 2
+THREE = (CapsuleLayer(3, 1, 16),) * 3
+STRIDED = (CapsuleLayer(3, 2, 16), *TWO)
+# How each differs from the paper's network. All have at most 189 thousand parameters.
+SHAPES: dict[str, dict[str, Any]] = {
+    "the paper's": {},
+    "wider": {"pose_widths": (44, 88), "layers": STRIDED},
+    "wider, no stride in capsule layers": {"pose_widths": (44, 88), "layers": THREE},
+    "3 blocks, branched": {"pose_widths": (32, 60, 60), "pose_strides": (1, 2, 1), "layers": STRIDED},
+    "3 blocks": {"branched": False, "pose_widths": (32, 62, 62), "pose_strides": (1, 2, 1), "layers": STRIDED},
+    "3 blocks, no stride in capsule layers": {
+        "branched": False,
+        "pose_widths": (32, 62, 62),
+        "pose_strides": (1, 2, 1),
+        "layers": THREE,
+    },
+    "3 blocks, halved twice": {
+        "branched": False,
+        "pose_widths": (36, 64, 64),
+        "pose_strides": (1, 2, 2),
+        "layers": TWO,
+    },
+    "4 blocks, as cnn-small": {
+        "branched": False,
+        "pose_widths": (32, 56, 56, 40),
+        "pose_strides": (1, 2, 2, 1),
+        "layers": TWO,
+    },
+    "4 blocks, branched": {
+        "pose_widths": (24, 48, 48, 48),
+        "pose_strides": (1, 2, 1, 2),
+        "activation_widths": (24, 32),
+        "activation_strides": (2, 2),
+        "layers": TWO,
+    },
+    "4 blocks: qcn-deep": {
+        "branched": False,
+        "pose_widths": (24, 48, 48, 64),
+        "pose_strides": (1, 2, 1, 2),
+        "layers": TWO,
+    },
+    "5 blocks": {
+        "branched": False,
+        "pose_widths": (24, 40, 40, 48, 48),
+        "pose_strides": (1, 2, 1, 2, 1),
+        "layers": TWO,
+    },
+}
+
+
+def network(changed: dict[str, Any], in_channels: int, classes: int, size: int | None = None) -> QCN:
+    """A shape, as `qcn.zoo` makes networks. Images of 32×32 leave it as it is."""
+    return QCN(QCNConfig(in_channels, classes, **changed))
+
+
+def result(shape: str, run: Path) -> dict[str, Any]:
+    """A finished run, in short."""
+    history = json.loads((run / RUN).read_text(encoding="utf-8"))["history"]
+    return {
+        "shape": shape,
+        "parameters": parameter_count(create(shape, in_channels=3, classes=10)),
+        "validation_error": statistics.mean(epoch["validation_error"] for epoch in history[-3:]),
+        "train_error": history[-1]["train_error"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"{', '.join(SHAPES)}, cnn-small; default: all")
+    parser.add_argument("--runs", type=Path, default=Path("runs/shapes"))
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    shapes = arguments.shapes or [*SHAPES, "cnn-small"]
+    if unknown := set(shapes) - {*SHAPES, "cnn-small"}:
+        parser.error(f"there is no shape {min(unknown)}: see --help")
+    MODELS.update({shape: partial(network, changed) for shape, changed in SHAPES.items()})
+    for shape in shapes:
+        run = arguments.runs / shape
+        if not (run / RUN).exists():
+            train(settings_from("best", dataset="cifar10", model=shape, epochs=EPOCHS), arguments.data_dir, run)
+        elif load_run(run).progress.epoch < EPOCHS:
+            resume(run, arguments.data_dir)
+    results = [result(shape, arguments.runs / shape) for shape in shapes]
+    record = {**facts(), "epochs": EPOCHS, "results": results}
+    arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
