@@ -95,6 +95,16 @@ def read(cls: type[T], value: object, what: str) -> T:
         raise UsageError(f"{place}{refused.problem}") from None
 
 
+def check(record: Any) -> None:
+    """Refuse, as `load` would, a dataclass whose fields are not what it says they are."""
+    for name, kind in _kinds(type(record)).items():
+        value = getattr(record, name)
+        try:
+            _at(name, kind, list(value) if isinstance(value, tuple) else value)
+        except _Refused as refused:
+            raise UsageError(f"{refused.place}{refused.problem}") from None
+
+
 def _read(kind: Any, value: object) -> Any:
     if kind is Any:
         return value
