@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Trains rows of docs/results.md on a machine that has torch and where nothing can be installed, some beside each other.
+#   usage: rows_on_gpu.sh ROWS DATA RUNS [LANES]
+#     ROWS    a file: each line is one call of benchmarks/reproduce.py, rows and options: cifar10/qcn-deep-taught --seeds 1
+#     DATA    the folder of the data sets       RUNS    the runs go there, and results.json; what is finished stays
+#     LANES   calls at a time (3)
+# QCN_COMMIT names the commit if this is no checkout. What comes back from the machine is RUNS without its state-* files:
+#   python -c 'import reproduce; reproduce.gather(Path("RUNS"), reproduce.RESULTS)', in benchmarks/
+set -euo pipefail
+usage="usage: rows_on_gpu.sh ROWS DATA RUNS [LANES]"
+rows=$(readlink -f "${1:?$usage}") data=$(readlink -f "${2:?$usage}") runs=$(readlink -m "${3:?$usage}") lanes=${4:-3}
+root=$(cd "$(dirname "$0")/.." && pwd)
+# The package as pyproject.toml lays it out, and its name, without which importlib.metadata does not find its version.
+package=$(mktemp -d)
+trap 'rm -rf "$package"' EXIT
+mkdir -p "$runs" "$package/qcn" "$package/qcn_toolkit-0.dist-info"
+ln -s "$root"/qcn/* "$root/export" "$root/calibrate" "$root/models" "$package/qcn/"
+version=$(sed -n 's/^#define QCN_VERSION_M[AI].* //p' "$root/deploy/include/qcn/qcn.h" | paste -sd.)
+printf 'Metadata-Version: 2.1\nName: qcn-toolkit\nVersion: %s\n' "$version" > "$package/qcn_toolkit-0.dist-info/METADATA"
+cd "$runs" # not the checkout, whose folder qcn/ would be found first
+PYTHONPATH=$package xargs -a "$rows" -L 1 -P "$lanes" "${PYTHON:-python3}" "$root/benchmarks/reproduce.py" \
+  --data-dir "$data" --runs "$runs" --json "$runs/results.json"
