@@ -48,7 +48,14 @@ from qcn.progress import shown
 from qcn.shipped import place
 from qcn.train.checkpoint import load_network
 
-MODELS = ("mnist", "fashion-mnist", "cifar10", "viewpoints-azimuth-pooled", "cifar10-cnn-small")
+MODELS = (
+    "mnist",
+    "fashion-mnist",
+    "fashion-mnist-qcn-deep",
+    "cifar10",
+    "viewpoints-azimuth-pooled",
+    "cifar10-cnn-small",
+)
 COMPARED = 512  # images of `methods`
 MOST = 10_000  # of a test split
 MARK = "<!-- What follows is written by benchmarks/calibrate.py. -->"

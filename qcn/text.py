@@ -2,6 +2,7 @@
 
 import shlex
 import unicodedata
+from pathlib import Path
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's categories: control characters, and what shows nothing
 
@@ -29,5 +30,7 @@ started = ["qcn"]  # the command that runs: in `qcn.cli.main` maybe a user's fil
 
 
 def command_line(*words: object) -> str:
-    """A command to copy into a shell, also where a folder has spaces in its name."""
-    return shlex.join(map(str, words))
+    """A command to copy into a shell, also where a folder has spaces in its name, or begins with a dash."""
+    return shlex.join(
+        f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words
+    )

@@ -27,6 +27,7 @@ from qcn.export import formats
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import BUNDLE
 from qcn.files import write_text
+from qcn.text import command_line
 from qcn.train import train
 from qcn.train.settings import Settings
 from qcn.verify.parity import results
@@ -149,6 +150,11 @@ def test_a_terminal_may_say_that_it_has_no_columns(
     table.add_row("native", "weights.safetensors")
     show(table)
     assert capsys.readouterr().out.split() == ["batch", "1", "native", "file:", "weights.safetensors"]
+
+
+def test_commands_can_be_copied_whatever_a_folder_is_called() -> None:
+    said = command_line("qcn", "train", "--resume", Path("-my run"), "--out", Path("runs/a b"))
+    assert said == "qcn train --resume './-my run' --out 'runs/a b'"
 
 
 def test_statuses_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:

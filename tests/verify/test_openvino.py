@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from command import Command
 from graphs import BATCH, graph, put_graph
 from onnx import ModelProto
 from plants import FAULTS, calibrated
-from test_calibrated import scaled_by
+from test_calibrated import altered
 
 import qcn as product
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
@@ -26,6 +27,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import BUNDLE, file_of
 from qcn.export.formats import Job, onnx_model
 from qcn.export.openvino import write_ir
+from qcn.export.program import Convolution
 from qcn.export.request import Request
 from qcn.verify.parity.verify import verify
 from qcn.verify.receipts import receipts, require_met
@@ -182,9 +184,15 @@ def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:
         require_met(receipts(low, "openvino"))
     with pytest.raises(FellBack, match="in floating point on this processor"):
         create("openvino", low.folder / "model.int8.xml").open()
-    scaled_by(1.05, "openvino", put_ir)(low)
+    altered(clipped, "openvino", put_ir)(low)
     (verdict,) = verify(low, ["openvino"], {})
-    assert verdict.status == "failed" and "activation is off by" in verdict.reasons[0], verdict.reasons
+    assert verdict.status == "failed" and "is off by" in verdict.reasons[0], verdict.reasons
+
+
+def clipped(op: Convolution) -> Convolution:
+    """With half the range for its first input. The second has another reader; with two scales OpenVINO takes floats."""
+    first, second = op.input_scales
+    return replace(op, input_scales=(first / 2, second))
 
 
 def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
