@@ -97,7 +97,8 @@ def read(cls: type[T], value: object, what: str) -> T:
 
 def check(record: Any) -> None:
     """Refuse, as `load` would, a dataclass whose fields are not what it says they are."""
-    for name, kind in _kinds(type(record)).items():
+    cls: Any = type(record)
+    for name, kind in _kinds(cls).items():
         value = getattr(record, name)
         try:
             _at(name, kind, list(value) if isinstance(value, tuple) else value)
