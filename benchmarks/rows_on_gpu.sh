@@ -4,8 +4,9 @@
 #     ROWS    a file: each line is one call of benchmarks/reproduce.py, rows and options: cifar10/qcn-deep-taught --seeds 1
 #     DATA    the folder of the data sets       RUNS    the runs go there, and results.json; what is finished stays
 #     LANES   calls at a time (3)
-# QCN_COMMIT names the commit if this is no checkout. What comes back from the machine is RUNS without its state-* files:
-#   python -c 'import reproduce; reproduce.gather(Path("RUNS"), reproduce.RESULTS)', in benchmarks/
+# QCN_COMMIT names the commit if this is no checkout. Where the machine keeps nothing, bring RUNS back without its
+# state-* files, and put its results beside the others (reproduce.py trains nothing that is finished):
+#   xargs -a ROWS -L 1 python benchmarks/reproduce.py --runs RUNS
 set -euo pipefail
 usage="usage: rows_on_gpu.sh ROWS DATA RUNS [LANES]"
 rows=$(readlink -f "${1:?$usage}") data=$(readlink -f "${2:?$usage}") runs=$(readlink -m "${3:?$usage}") lanes=${4:-3}
