@@ -255,8 +255,9 @@ training. {source(shapes)}: `python benchmarks/shapes.py`.
 {evidence.shapes(shapes)}
 
 So more blocks help, and wider ones do not. `qcn-deep` has four, which halve the image twice; its two capsule layers
-route a tenth of the votes. With the recipes of the [first table](#is-it-better) it errs less than `qcn` on garments and
-digits, not on novel azimuths. It takes a third of the time ([speed.md](speed.md#by-instruction-set)).
+route a tenth of the votes. With the recipes of the [first table](#is-it-better) it errs less than `qcn` on garments,
+and in two runs on digits, but not on novel azimuths. On an x86-64 CPU it takes a third of the time
+([speed.md](speed.md#by-instruction-set)).
 
 ### The paper's ablations
 

@@ -161,7 +161,7 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
         others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
         if not ours:
             reason = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
-            lines.append([f"`{dataset}`: {words}", reason, "", "", "", "", "", *others])
+            lines.append([f"`{dataset}`: {words}", reason, *[""] * (1 + 2 * len(RIVALS)), *others])
             continue
         cells = []
         for rival in RIVALS:

@@ -28,31 +28,25 @@ EPOCHS = 16
 TWO = (CapsuleLayer(3, 1, 16),) * 2
 THREE = (CapsuleLayer(3, 1, 16),) * 3
 STRIDED = (CapsuleLayer(3, 2, 16), *TWO)
+
+
+def one_stack(
+    widths: tuple[int, ...], strides: tuple[int, ...], layers: tuple[CapsuleLayer, ...] = TWO
+) -> dict[str, Any]:
+    """Of a QCN without branches: its residual blocks and capsule layers."""
+    return {"branched": False, "pose_widths": widths, "pose_strides": strides, "layers": layers}
+
+
 # How each differs from the paper's network. All have at most 189 thousand parameters.
 SHAPES: dict[str, dict[str, Any]] = {
     "the paper's": {},
     "wider": {"pose_widths": (44, 88), "layers": STRIDED},
     "wider, no stride in capsule layers": {"pose_widths": (44, 88), "layers": THREE},
     "3 blocks, branched": {"pose_widths": (32, 60, 60), "pose_strides": (1, 2, 1), "layers": STRIDED},
-    "3 blocks": {"branched": False, "pose_widths": (32, 62, 62), "pose_strides": (1, 2, 1), "layers": STRIDED},
-    "3 blocks, no stride in capsule layers": {
-        "branched": False,
-        "pose_widths": (32, 62, 62),
-        "pose_strides": (1, 2, 1),
-        "layers": THREE,
-    },
-    "3 blocks, halved twice": {
-        "branched": False,
-        "pose_widths": (36, 64, 64),
-        "pose_strides": (1, 2, 2),
-        "layers": TWO,
-    },
-    "4 blocks, as cnn-small": {
-        "branched": False,
-        "pose_widths": (32, 56, 56, 40),
-        "pose_strides": (1, 2, 2, 1),
-        "layers": TWO,
-    },
+    "3 blocks": one_stack((32, 62, 62), (1, 2, 1), STRIDED),
+    "3 blocks, no stride in capsule layers": one_stack((32, 62, 62), (1, 2, 1), THREE),
+    "3 blocks, halved twice": one_stack((36, 64, 64), (1, 2, 2)),
+    "4 blocks, as cnn-small": one_stack((32, 56, 56, 40), (1, 2, 2, 1)),
     "4 blocks, branched": {
         "pose_widths": (24, 48, 48, 48),
         "pose_strides": (1, 2, 1, 2),
@@ -60,19 +54,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "activation_strides": (2, 2),
         "layers": TWO,
     },
-    "4 blocks: qcn-deep": {
-        "branched": False,
-        "pose_widths": (24, 48, 48, 64),
-        "pose_strides": (1, 2, 1, 2),
-        "layers": TWO,
-    },
-    "5 blocks": {
-        "branched": False,
-        "pose_widths": (24, 40, 40, 48, 48),
-        "pose_strides": (1, 2, 1, 2, 1),
-        "layers": TWO,
-    },
+    "4 blocks: qcn-deep": one_stack((24, 48, 48, 64), (1, 2, 1, 2)),
+    "5 blocks": one_stack((24, 40, 40, 48, 48), (1, 2, 1, 2, 1)),
 }
+COMPARED = (*SHAPES, "cnn-small")
 
 
 def network(changed: dict[str, Any], in_channels: int, classes: int, size: int | None = None) -> QCN:
@@ -82,24 +67,24 @@ def network(changed: dict[str, Any], in_channels: int, classes: int, size: int |
 
 def result(shape: str, run: Path) -> dict[str, Any]:
     """A finished run, in short."""
-    history = json.loads((run / RUN).read_text(encoding="utf-8"))["history"]
+    history = load_run(run).history
     return {
         "shape": shape,
         "parameters": parameter_count(create(shape, in_channels=3, classes=10)),
-        "validation_error": statistics.mean(epoch["validation_error"] for epoch in history[-3:]),
-        "train_error": history[-1]["train_error"],
+        "validation_error": statistics.mean(epoch.validation_error for epoch in history[-3:]),
+        "train_error": history[-1].train_error,
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"{', '.join(SHAPES)}, cnn-small; default: all")
+    parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"{'; '.join(COMPARED)}. Default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/shapes"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    shapes = arguments.shapes or [*SHAPES, "cnn-small"]
-    if unknown := set(shapes) - {*SHAPES, "cnn-small"}:
+    shapes = arguments.shapes or COMPARED
+    if unknown := set(shapes) - set(COMPARED):
         parser.error(f"there is no shape {min(unknown)}: see --help")
     MODELS.update({shape: partial(network, changed) for shape, changed in SHAPES.items()})
     for shape in shapes:

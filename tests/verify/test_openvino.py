@@ -186,7 +186,7 @@ def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:
         create("openvino", low.folder / "model.int8.xml").open()
     altered(clipped, "openvino", put_ir)(low)
     (verdict,) = verify(low, ["openvino"], {})
-    assert verdict.status == "failed" and "is off by" in verdict.reasons[0], verdict.reasons
+    assert verdict.status == "failed" and "activation is off by" in verdict.reasons[0], verdict.reasons
 
 
 def clipped(op: Convolution) -> Convolution:
