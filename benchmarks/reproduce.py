@@ -72,9 +72,24 @@ def _recipes() -> dict[str, dict[str, Any]]:
                 "teachers": (f"{dataset}/cnn-wide",),
                 **TAUGHT,
             }
-    rows["mnist/cnn-wide-turned"] = rows["mnist/cnn-wide"] | {"augment": "turned"}
-    for model in SMALL_MODELS:  # digits lean to either side; garments and photographs stand upright
-        rows[f"mnist/{model}-turned"] = rows[f"mnist/{model}"] | {"augment": "turned"}
+    for augment in ("turned", "elastic"):  # hands differ; garments and photographs stand upright
+        for model in ("cnn-wide", *SMALL_MODELS):
+            rows[f"mnist/{model}-{augment}"] = rows[f"mnist/{model}"] | {"augment": augment}
+    # A network that learned from another of its own shape errs less (Furlanello et al. 2018); with it, two teach.
+    wide, again = "fashion-mnist/cnn-wide", "fashion-mnist/cnn-wide-taught"
+    rows[again] = rows[wide] | {"teachers": (wide,)}
+    for model in SMALL_MODELS:
+        rows[f"mnist/{model}-elastic-taught"] = {
+            "model": model,
+            "epochs": 40,
+            "teachers": ("mnist/cnn-wide-elastic",),
+            **TAUGHT,
+            "augment": "elastic",
+        }
+        rows[f"fashion-mnist/{model}-taught-long"] = rows[f"fashion-mnist/{model}-taught"] | {
+            "epochs": 120,
+            "teachers": (wide, again),
+        }
     return {row: {"dataset": row.split("/")[0], **settings} for row, settings in rows.items()}
 
 

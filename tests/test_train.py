@@ -353,6 +353,9 @@ def test_a_gpu_trains_and_resumes(data_dir: Path, tmp_path: Path, options: dict)
     run = train(settings, data_dir, tmp_path / "run", "cuda")
     assert run.history[-1].train_error < 0.6
     assert resume(tmp_path / "run", data_dir, "cuda").history == run.history  # nothing is left to do
+    stopped = replace(run, settings=replace(settings, epochs=8))
+    stopped.write(tmp_path / "run")
+    assert [row.epoch for row in resume(tmp_path / "run", data_dir, "cuda").history] == list(range(1, 9))
     network, _ = load_network(tmp_path / "run")
     assert all(tensor.device.type == "cpu" for tensor in network.state_dict().values())
 
@@ -384,7 +387,7 @@ def test_nan_is_found_in_a_step_that_is_a_cuda_graph(
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "options",
-    [{}, {"augment": "strong"}, {"loss": "spread"}, {"model": "cnn"}, {"model": "cnn-small"}]
+    [{}, {"augment": "strong"}, {"augment": "elastic"}, {"loss": "spread"}, {"model": "cnn"}, {"model": "cnn-small"}]
     + [{"model": "em"}, {"model": "vb"}, {"kernels": "reference"}, {"precision": "bf16"}],
     ids=lambda options: "-".join(map(str, options.values())) or "plain",
 )

@@ -16,7 +16,7 @@ from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
 from qcn.errors import MissingError, UsageError
 from qcn.train import resume
-from qcn.train.checkpoint import load_network
+from qcn.train.checkpoint import load_network, optimizer_tensors, restore_optimizer
 from qcn.train.graph import WARM_UP
 from qcn.train.loop import Training
 from qcn.train.losses import distillation, loss_of, softened
@@ -228,3 +228,18 @@ def test_a_validation_split_of_one_image_is_enough(few: Splits, tmp_path: Path) 
     one = ImageSet(few.validation.images[:1], few.validation.labels[:1], few.validation.classes)
     settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=16)
     assert Training(settings, replace(few, validation=one), tmp_path / "run", CPU).run().confidence
+
+
+def test_moments_are_laid_out_as_their_parameters_are_when_a_run_goes_on() -> None:
+    """torch's fused optimiser refuses others, or takes a number for that of another place."""
+    layer = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+    optimizers = [torch.optim.AdamW(layer.parameters(), fused=True) for _ in range(2)]
+    layer(torch.randn(2, 4, 6, 6)).square().sum().backward()
+    optimizers[0].step()
+    names = [name for name, _ in layer.named_parameters()]
+    saved = {name: tensor.contiguous() for name, tensor in optimizer_tensors(optimizers[0], names).items()}
+    restore_optimizer(optimizers[1], names, saved)
+    for parameter in layer.parameters():
+        for moment in ("exp_avg", "exp_avg_sq"):
+            before, after = (optimizer.state[parameter][moment] for optimizer in optimizers)
+            assert torch.equal(before, after) and after.stride() == parameter.stride()

@@ -62,7 +62,7 @@ def train(
     augment: Annotated[
         str | None,
         typer.Option(
-            help="Augmentation of training images: none, light, turned, cutout or strong. Default: the data set's."
+            help="Augmentation of training images: none, light, turned, elastic, cutout or strong. Default: the set's."
         ),
     ] = None,
     label_smoothing: Annotated[

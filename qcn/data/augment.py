@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qcn.data.preprocess import resize, standardise
-from qcn.data.spec import Augmentation, Preprocessing
+from qcn.data.spec import BENDS, Augmentation, Preprocessing
 
 
 def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, draws: Tensor) -> Tensor:
     """Like `qcn.data.preprocess.preprocess`, varied by `draws` [B, augmentation.draws]."""
     pixels, one = resize(images, spec)
-    if augmentation.turns:
-        pixels = _turned(pixels, augmentation, draws[:, 3], draws[:, 4])
+    if augmentation.warps:
+        pixels = _warped(pixels, augmentation, draws)
     pixels = _placed(pixels, spec.output_size(*images.shape[-2:]), augmentation, draws)
     if augmentation.light:
         pixels = _lit(pixels, one, augmentation.light, draws[:, 5], draws[:, 6])
@@ -48,17 +48,21 @@ def _placed(pixels: Tensor, size: tuple[int, int], augmentation: Augmentation, d
     return pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def _turned(pixels: Tensor, augmentation: Augmentation, angle: Tensor, scale: Tensor) -> Tensor:
-    """Turned about the middle and enlarged or reduced; black comes in from outside."""
-    turn = (2 * angle - 1) * math.radians(augmentation.rotation)
-    size = torch.exp((2 * scale - 1) * math.log1p(augmentation.scale))
+def _warped(pixels: Tensor, augmentation: Augmentation, draws: Tensor) -> Tensor:
+    """Turned about the middle, enlarged or reduced, and bent; black comes in from outside."""
+    turn = (2 * draws[:, 3] - 1) * math.radians(augmentation.rotation)
+    size = torch.exp((2 * draws[:, 4] - 1) * math.log1p(augmentation.scale))
     cos, sin = torch.cos(turn) / size, torch.sin(turn) / size
     aspect = pixels.shape[-1] / pixels.shape[-2]  # the grid's coordinates go from -1 to 1 both ways
     nothing = torch.zeros_like(cos)
     affine = torch.stack(
         [torch.stack([cos, -sin / aspect, nothing], 1), torch.stack([sin * aspect, cos, nothing], 1)], 1
     )
-    grid = F.affine_grid(affine.float(), list(pixels.shape), align_corners=False)
+    grid = F.affine_grid(affine.float(), list(pixels.shape), align_corners=False)  # [B, h, w, x y]
+    if augmentation.elastic:
+        shifts = augmentation.elastic * (2 * draws[:, 10:] - 1).float().view(-1, 2, BENDS, BENDS)
+        across, down = F.interpolate(shifts, pixels.shape[-2:], mode="bicubic", align_corners=True).unbind(1)
+        grid = grid + 2 * torch.stack([across / pixels.shape[-1], down / pixels.shape[-2]], -1)
     return F.grid_sample(pixels.float(), grid, align_corners=False)
 
 

@@ -17,7 +17,8 @@ from qcn.data.fit import Fit
 from qcn.data.imageset import ImageSet, Splits
 from qcn.errors import UsageError, unknown_name
 
-Augment = Literal["none", "light", "turned", "cutout", "strong"]
+Augment = Literal["none", "light", "turned", "elastic", "cutout", "strong"]
+BENDS = 5  # points per side of the grid whose shifts bend an image
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
 
@@ -114,6 +115,7 @@ class Augmentation:
     flip         mirror images, for data sets whose classes stay what they are in a mirror
     rotation     by up to so many degrees
     scale        by up to this factor more or less: 0.2 is from 1/1.2 to 1.2
+    elastic      points of a 5×5 grid, and smoothly what lies between them, each by up to so many pixels
     light        brightness and contrast by up to this share
     cutout       side of a black square, as a share of the image's
     mixup        share of images that another one is laid over
@@ -124,26 +126,30 @@ class Augmentation:
     flip: bool = False
     rotation: float = 0.0
     scale: float = 0.0
+    elastic: float = 0.0
     light: float = 0.0
     cutout: float = 0.0
     mixup: float = 0.0
 
     @property
-    def turns(self) -> bool:
-        return bool(self.rotation or self.scale)
+    def warps(self) -> bool:
+        return bool(self.rotation or self.scale or self.elastic)
 
     @property
     def draws(self) -> int:
-        """How many random numbers vary an image: row, column and mirroring, and seven more where more is varied."""
-        return 10 if self.turns or self.light or self.cutout or self.mixup else 3
+        """How many random numbers vary an image: row, column and mirroring; seven more, and a grid's, where needed."""
+        if self.elastic:
+            return 10 + 2 * BENDS**2
+        return 10 if self.warps or self.light or self.cutout or self.mixup else 3
 
     def varied(self, how: Augment) -> "Augmentation":
-        """No variations, these (light), or these and more: turned and scaled, with a part cut out, or everything."""
+        """No variations, these (light), or these and more: turned, bent, with a part cut out, or much at once."""
         shift = max(self.shift, 4)
         return {
             "none": Augmentation(),
             "light": self,
             "turned": replace(self, rotation=30.0, scale=0.15),
+            "elastic": replace(self, rotation=10.0, scale=0.1, elastic=1.5),
             "cutout": replace(self, cutout=0.3),
             "strong": replace(self, shift=shift, rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2),
         }[how]

@@ -111,11 +111,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: list[str]) -> dic
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, names: list[str], tensors: dict[str, Tensor]) -> None:
-    """The inverse of `optimizer_tensors`."""
+    """The inverse of `optimizer_tensors`. Moments are laid out in memory as their parameters are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     record = optimizer.state_dict()
     record["state"] = {}
     for key, value in tensors.items():
         prefix, moment, name = key.split(".", 2)
         if prefix == "optimizer":
-            record["state"].setdefault(names.index(name), {})[moment] = value
+            place = names.index(name)
+            alike = value.shape == parameters[place].shape  # the count of steps is not
+            laid_out = torch.empty_like(parameters[place]).copy_(value) if alike else value
+            record["state"].setdefault(place, {})[moment] = laid_out
     optimizer.load_state_dict(record)

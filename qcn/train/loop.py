@@ -41,7 +41,7 @@ from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
-from qcn.train.start import start_from, teachers_of
+from qcn.train.start import channels_innermost, start_from, teachers_of
 from qcn.train.validation import count_errors, measure_confidence
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
@@ -112,6 +112,8 @@ class Training:
         torch.manual_seed(seed_of(settings.seed))
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
+        if device.type == "cuda":
+            channels_innermost(self.network)
         self.teachers = teachers_of(settings, self.record, device)
         if self.teachers:
             self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)

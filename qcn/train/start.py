@@ -44,7 +44,7 @@ def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[n
 
 
 def channels_innermost(network: nn.Module) -> None:
-    """Lay out the convolutions as tensor cores take them. What they compute is the same."""
+    """Lay out the weights of convolutions as tensor cores take them. What they compute is the same."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):  # and not rotors, which have four dimensions too
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)

@@ -121,8 +121,14 @@ def varied(augmentation: Augmentation, draws: torch.Tensor | None = None) -> tor
 
 @pytest.mark.parametrize(
     "augmentation",
-    [Augmentation(rotation=20), Augmentation(scale=0.3), Augmentation(light=0.3), Augmentation(cutout=0.5)],
-    ids=["rotation", "scale", "light", "cutout"],
+    [
+        Augmentation(rotation=20),
+        Augmentation(scale=0.3),
+        Augmentation(elastic=2),
+        Augmentation(light=0.3),
+        Augmentation(cutout=0.5),
+    ],
+    ids=["rotation", "scale", "elastic", "light", "cutout"],
 )
 def test_each_variation_changes_every_image_in_its_own_way_and_stays_between_black_and_white(augmentation) -> None:
     plain, seen = varied(Augmentation()), varied(augmentation)
@@ -131,8 +137,17 @@ def test_each_variation_changes_every_image_in_its_own_way_and_stays_between_bla
 
 
 def test_draws_in_the_middle_vary_nothing() -> None:
-    strong = Augmentation(rotation=20, scale=0.3, light=0.3)
-    assert torch.allclose(varied(strong, torch.full((16, 10), 0.5)), varied(Augmentation()), atol=1e-5)
+    strong = Augmentation(rotation=20, scale=0.3, elastic=2, light=0.3)
+    middle = torch.full((16, strong.draws), 0.5)
+    assert torch.allclose(varied(strong, middle), varied(Augmentation()), atol=1e-5)
+
+
+def test_bending_moves_each_point_of_the_grid_by_the_pixels_it_is_asked_for() -> None:
+    """All points by two pixels to the right in the image: what is seen lies two pixels further left."""
+    bent = Augmentation(elastic=2)
+    draws = torch.full((16, bent.draws), 0.5)
+    draws[:, 10:35] = 1.0
+    assert torch.allclose(varied(bent, draws)[0, 0, :, :-2], varied(Augmentation())[0, 0, :, 2:], atol=1e-4)
 
 
 def test_a_turn_is_about_the_middle_and_keeps_the_square_a_square() -> None:
