@@ -9,7 +9,8 @@ from pages import RESULTS, ROOT, Row, columns, read, table
 
 from qcn.names import RUN
 
-RIVALS = ("cnn-small", "cnn")
+OURS = ("qcn", "qcn-deep")
+RIVALS = {"cnn-small": OURS, "cnn": OURS[:1]}  # and with which of ours they are compared
 DEV = "viewpoints-dev"  # other toys, whose novel views may be looked at
 
 
@@ -112,7 +113,7 @@ def trained_alike(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
 def mean_error(rows: Sequence[Row]) -> str:
     """The mean error of runs of one recipe, and what in it a reader must know."""
     first = rows[0] if rows else {}
-    notes = ["taught"] if first.get("teachers") else []
+    notes = {0: [], 1: ["taught"]}.get(len(first.get("teachers", ())), ["taught by two"])
     if iterations := first.get("iterations"):
         notes.append(f"{iterations} iteration{'s' if iterations > 1 else ''}")
     return ", ".join([spread([asked(row) for row in rows]), *notes])
@@ -155,25 +156,36 @@ def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     """Ten lines: is it better, by how much, than what?"""
     lines = []
     for dataset, words in QUESTIONS.items():
-        ours = chosen(rows, dataset, "qcn")
-        deep = mean_error(chosen(rows, dataset, "qcn-deep"))
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
         others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
-        if not ours:
-            reason = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
-            lines.append([f"`{dataset}`: {words}", reason, *[""] * (1 + 2 * len(RIVALS)), *others])
-            continue
-        cells = []
-        for rival in RIVALS:
+        cells = [mean_error(chosen(rows, dataset, model)) for model in OURS]
+        for rival, compared_with in RIVALS.items():
             theirs = chosen(rows, dataset, rival)
-            told = mean_error(theirs)
-            if theirs and not trained_alike(ours, theirs):  # no comparison: what differs may be the images or a teacher
-                cells += [f"{told}, `{recipe(theirs[0]).augment}`", ""]
-            else:
-                cells += [told, compared(ours, theirs) if theirs else ""]
-        lines.append([f"`{dataset}`: {words}", mean_error(ours), deep, *cells, *others])
-    rivals = [heading for rival in RIVALS for heading in (f"`{rival}`", "as wrong as `qcn`")]
-    return table(["set", "`qcn`", "`qcn-deep`", *rivals, "the paper", "capsules"], lines)
+            cells += [mean_error(theirs), *(fairly_compared(rows, dataset, model, theirs) for model in compared_with)]
+        if not any(cells):
+            cells[0] = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
+        lines.append([f"`{dataset}`: {words}", *cells, *others])
+    headings = [f"`{model}`" for model in OURS]
+    for rival, compared_with in RIVALS.items():
+        headings += [f"`{rival}`", *(f"as wrong as `{model}`" for model in compared_with)]
+    return table(["set", *headings, "the paper", "capsules"], lines)
+
+
+def fairly_compared(rows: Sequence[Row], dataset: str, model: str, theirs: Sequence[Row]) -> str:
+    """A rival beside our network, both trained alike; says so where that is not our network's best recipe."""
+    ours = chosen_alike(rows, dataset, model, theirs)
+    if not theirs or not ours:
+        return ""
+    best = ours == chosen(rows, dataset, model)
+    return compared(ours, theirs) + ("" if best else f" (trained as `{theirs[0]['model']}`: {mean_error(ours)})")
+
+
+def chosen_alike(rows: Sequence[Row], dataset: str, model: str, theirs: Sequence[Row]) -> list[Row]:
+    """Our network's best recipe if a rival was trained alike, or else the best of those that are alike."""
+    best = chosen(rows, dataset, model)
+    if not theirs or trained_alike(best, theirs):
+        return best
+    return chosen([row for row in rows if trained_alike([row], theirs)], dataset, model)
 
 
 def ablations(rows: Sequence[Row]) -> str:
@@ -245,21 +257,24 @@ def components(rows: Sequence[Row]) -> str:
 def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:
     """In words, where QCN is behind: behind a rival trained here, or behind what is published."""
     behind = []
-    for dataset in QUESTIONS:
-        ours = chosen(rows, dataset, "qcn")
+    for dataset, model in ((dataset, model) for dataset in QUESTIONS for model in OURS):
+        ours = chosen(rows, dataset, model)
         if not ours:
             continue
         error = statistics.mean(map(asked, ours))
-        names = [
-            f"`{rival}` ({statistics.mean(map(asked, theirs)):.2f})"
-            for rival in RIVALS
-            if (theirs := chosen(rows, dataset, rival)) and statistics.mean(map(asked, theirs)) <= error
-        ]
+        names = []
+        for rival in RIVALS:
+            theirs = chosen(rows, dataset, rival)
+            alike = chosen_alike(rows, dataset, model, theirs) or ours
+            errors = [statistics.mean(map(asked, of)) for of in (theirs, alike) if of]
+            if theirs and errors[0] <= errors[1]:
+                note = "" if alike == ours else f" trained alike ({errors[1]:.2f})"
+                names.append(f"`{rival}` ({errors[0]:.2f}){note}")
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
         names += [f"the paper ({paper})"] if paper is not None and paper <= error else []
         names += [f"{capsules[1]} ({capsules[0]})"] if capsules and capsules[0] <= error else []
         if names:
-            behind.append(f"- `{dataset}`, {error:.2f} %: not better than {', '.join(names)}.")
+            behind.append(f"- `{dataset}`: `{model}` ({error:.2f}) is not better than {', '.join(names)}.")
     return "\n".join(behind) or "- Nowhere in this table."
 
 

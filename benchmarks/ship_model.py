@@ -19,7 +19,7 @@ from typing import Any
 import evidence
 import torch
 from machine import facts
-from reproduce import RECIPES, row_of, told
+from reproduce import RECIPES, folder_of, row_of, told
 from typer.main import get_command
 
 from qcn import data
@@ -54,12 +54,19 @@ LIMITS = {
 
 
 def recipe(run: Run) -> str:
-    """The commands that train like this, one per line: its teachers first, by their rows of benchmarks/reproduce.py."""
-    teachers = run.settings.teachers
-    taught = [settings_from("best", **RECIPES[row_of(Path(teacher))]) for teacher in teachers]
-    first = [f"{command(one)} --out {name}" for one, name in zip(taught, teachers, strict=True)]
+    """The commands that train like this, one per line: its teachers first."""
     plan = f" --quantise {run.quantised.plan}" if run.quantised else ""
-    return "\n".join([*first, command(run.settings) + plan])
+    return "\n".join([*teaching(run.settings.teachers), command(run.settings) + plan])
+
+
+def teaching(names: tuple[str, ...]) -> list[str]:
+    """The commands that train these teachers, and theirs before them, by their rows of benchmarks/reproduce.py."""
+    lines = []
+    for name in names:
+        settings = settings_from("best", **RECIPES[row_of(Path(name))])
+        theirs = tuple(folder_of(Path(), row, seed=0).name for row in settings.teachers)
+        lines += [*teaching(theirs), f"{command(replace(settings, teachers=theirs))} --out {name}"]
+    return list(dict.fromkeys(lines))
 
 
 def command(settings: Settings) -> str:

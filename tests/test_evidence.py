@@ -82,6 +82,18 @@ def test_a_taught_network_is_not_compared_with_one_that_was_not(made: SimpleName
     assert "2.00×" in line
 
 
+def test_a_rival_is_compared_with_the_best_of_ours_that_was_trained_as_it_was(made: SimpleNamespace) -> None:
+    taught = run("qcn-deep", 0, 0.1, validation=0.1, teachers=["a", "b"])
+    alike = [run("qcn-deep", 0, 0.4, validation=0.2), run("qcn-deep", 0, 0.3, validation=0.3, label_smoothing=0.1)]
+    rows, published = [taught, *alike, run("cnn-small", 0, 0.2)], {"paper": {}, "capsules": {}}
+    line = made.evidence.headline(rows, published)
+    assert "10.00 (1 run), taught by two |" in line
+    assert "| 0.50×, too few runs for a test (trained as `cnn-small`: 40.00 (1 run)) |" in line
+    assert made.evidence.not_better(rows, published).endswith(
+        "`qcn-deep` (10.00) is not better than `cnn-small` (20.00) trained alike (40.00)."
+    )
+
+
 def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: SimpleNamespace) -> None:
     published = {"paper": {"svhn": 4.63}, "capsules": {}}
     rows = [run("qcn", 0, 0.2), run("cnn", 0, 0.1)]
@@ -92,7 +104,7 @@ def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: Simpl
     assert any("data not available where this was run" in line and "4.63" in line for line in lines)
     assert (
         made.evidence.not_better(rows, published)
-        == "- `viewpoints-azimuth-pooled`, 20.00 %: not better than `cnn` (10.00)."
+        == "- `viewpoints-azimuth-pooled`: `qcn` (20.00) is not better than `cnn` (10.00)."
     )
     assert "Nowhere" in made.evidence.not_better([run("qcn", 0, 0.1), run("cnn", 0, 0.2)], published)
 
