@@ -6,12 +6,16 @@
     xargs -a rows.txt -L 1 -P 2 python benchmarks/reproduce.py --data-dir data  # a line is rows and options
 
 Each run goes to RUNS/ROW-seedN. What is finished there is not repeated, and what was interrupted goes on where it
-stopped. After each run the results of all finished ones are in --json, beside those that were there before. Choices are
-made on the validation split; the test splits are looked at once, when a run has ended.
+stopped. Calls at the same time wait for each other where they need the same run. After each run the results of all
+finished ones are in --json, beside those that were there before. Choices are made on the validation split; the test
+splits are looked at once, when a run has ended.
 """
 
 import argparse
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ import torch
 from evidence import MORE
 from machine import facts
 
-from qcn.distributed import first_process
+from qcn.distributed import first_process, launched
 from qcn.evaluate import evaluate
 from qcn.files import write_text
 from qcn.names import RUN
@@ -112,12 +116,23 @@ def reproduce(row: str, seed: int, changed: dict[str, Any], data_dir: Path, fold
         settings = RECIPES[row] | changed
         teachers = [folder_of(folder.parent, teacher, 0) for teacher in settings.get("teachers", ())]
         for teacher, place in zip(settings.get("teachers", ()), teachers, strict=True):
-            reproduce(teacher, 0, {}, data_dir, place)
+            with alone(place):
+                reproduce(teacher, 0, {}, data_dir, place)
         train(settings_from("best", **settings | {"teachers": tuple(map(str, teachers))}, seed=seed), data_dir, folder)
     elif load_run(folder).progress.epoch < load_run(folder).settings.epochs:
         resume(folder, data_dir)
     if first_process() and not (folder / "evaluation" / "evaluation.json").exists():
         evaluate(folder, None, data_dir, folder / "evaluation")
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other call is at this run. The processes of a torchrun are one call, and take no turns."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+        if not launched():
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def folder_of(runs: Path, row: str, seed: int) -> Path:
@@ -210,7 +225,8 @@ def main() -> None:
     for row in arguments.rows:
         for seed in arguments.seeds:
             folder = folder_of(arguments.runs, row + note, seed)
-            reproduce(row, seed, changed, arguments.data_dir, folder)
+            with alone(folder):
+                reproduce(row, seed, changed, arguments.data_dir, folder)
             if first_process():
                 print(
                     f"{row}{note} seed {seed} done: {gather(arguments.runs, arguments.json)} runs in {arguments.json}"

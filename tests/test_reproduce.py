@@ -1,6 +1,8 @@
 """benchmarks/reproduce.py and looks.py: rows are trained once, in pieces, and their results gathered."""
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,27 @@ def test_looks_are_taken_after_every_epoch_of_a_changed_row_and_not_again(data_d
     trained = results.stat().st_mtime_ns
     assert benchmark("looks.py", *call, *places).stdout == ""
     assert results.stat().st_mtime_ns == trained
+
+
+def test_calls_at_the_same_time_take_turns_at_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A teacher that two rows need is trained by one of them, and the other waits for it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = importlib.import_module("reproduce")
+    waits = """
+import sys
+from pathlib import Path
+from reproduce import alone
+print("here", flush=True)
+with alone(Path(sys.argv[1])):
+    print("in", Path(sys.argv[1]).exists())
+"""
+    run = tmp_path / "runs" / "mnist--cnn-wide-seed0"
+    with module.alone(run):
+        environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
+        command = [sys.executable, "-c", waits, run]
+        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        assert other.stdout and other.stdout.readline() == "here\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+        run.mkdir()
+    assert other.communicate(timeout=60)[0] == "in True\n"
