@@ -81,7 +81,8 @@ def installed(here: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here: Path) -> None:
     (wheel,) = here.glob("*.whl")
     assert wheel.name.startswith(f"qcn_toolkit-{qcn.__version__}-py3-none-manylinux_") and HERE in wheel.name
-    names = set(zipfile.ZipFile(wheel).namelist())
+    sizes = {entry.filename: entry.compress_size for entry in zipfile.ZipFile(wheel).infolist()}
+    names = set(sizes)
     assert {"qcn/lib/libqcn.so", "qcn/bin/qcn-run", "qcn/bin/qcn-bench"} <= names
     pages = {f"qcn/web/qcn-{variant}.wasm" for variant in ("simd", "plain", "threads")}
     assert names & pages == (pages if shutil.which("emcmake") else set())
@@ -93,7 +94,10 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
     info = f"qcn_toolkit-{qcn.__version__}.dist-info"
     assert {f"{info}/licenses/{name}" for name in ("LICENSE", "NOTICE", "deploy/programs/THIRD-PARTY.txt")} <= names
     assert {name.split("/")[0] for name in names} == {"qcn", info}  # nothing at the top level but the package
-    assert wheel.stat().st_size < 8_000_000
+    # A megabyte for each network, as when it was shipped, and two and a half for everything else.
+    networks = {name for name in names if name.startswith("qcn/models/")}
+    assert sum(sizes[name] for name in names - networks) < 2_500_000
+    assert sum(sizes[name] for name in networks) < 1_000_000 * len({*ROOT.glob("models/*/run.json")})
 
 
 def test_the_source_distribution_has_the_sources_and_nothing_that_was_built(here: Path) -> None:
