@@ -12,10 +12,8 @@ splits are looked at once, when a run has ended.
 """
 
 import argparse
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from machine import facts
 
 from qcn.distributed import first_process, launched
 from qcn.evaluate import evaluate
-from qcn.files import write_text
+from qcn.files import held, write_text
 from qcn.names import RUN
 from qcn.train import resume, train
 from qcn.train.record import load_run
@@ -96,31 +94,22 @@ def machine() -> dict[str, Any]:
 
 
 def reproduce(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folder: Path) -> None:
-    """Train a row's network, or go on with it, and evaluate it, unless that was done."""
-    if not (folder / RUN).exists():
-        if first_process():
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "machine.json").write_text(json.dumps(machine()) + "\n", encoding="utf-8")
-        settings = RECIPES[row] | changed
-        teachers = [folder_of(folder.parent, teacher, 0) for teacher in settings.get("teachers", ())]
-        for teacher, place in zip(settings.get("teachers", ()), teachers, strict=True):
-            with alone(place):
+    """Train a row's network, or go on with it, and evaluate it, unless that was done. If another call does, wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with nullcontext() if launched() else held(folder):  # the processes of a torchrun are one call
+        if not (folder / RUN).exists():
+            if first_process():
+                (folder / "machine.json").write_text(json.dumps(machine()) + "\n", encoding="utf-8")
+            settings = RECIPES[row] | changed
+            teachers = {teacher: folder_of(folder.parent, teacher, 0) for teacher in settings.get("teachers", ())}
+            for teacher, place in teachers.items():
                 reproduce(teacher, 0, {}, data_dir, place)
-        train(settings_from("best", **settings | {"teachers": tuple(map(str, teachers))}, seed=seed), data_dir, folder)
-    elif load_run(folder).progress.epoch < load_run(folder).settings.epochs:
-        resume(folder, data_dir)
-    if first_process() and not (folder / "evaluation" / "evaluation.json").exists():
-        evaluate(folder, None, data_dir, folder / "evaluation")
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Wait until no other call is at this run. The processes of a torchrun are one call, and take no turns."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
-        if not launched():
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            settings |= {"teachers": tuple(map(str, teachers.values()))}
+            train(settings_from("best", **settings, seed=seed), data_dir, folder)
+        elif load_run(folder).progress.epoch < load_run(folder).settings.epochs:
+            resume(folder, data_dir)
+        if first_process() and not (folder / "evaluation" / "evaluation.json").exists():
+            evaluate(folder, None, data_dir, folder / "evaluation")
 
 
 def folder_of(runs: Path, row: str, seed: int) -> Path:
@@ -213,8 +202,7 @@ def main() -> None:
     for row in arguments.rows:
         for seed in arguments.seeds:
             folder = folder_of(arguments.runs, row + note, seed)
-            with alone(folder):
-                reproduce(row, seed, changed, arguments.data_dir, folder)
+            reproduce(row, seed, changed, arguments.data_dir, folder)
             if first_process():
                 print(
                     f"{row}{note} seed {seed} done: {gather(arguments.runs, arguments.json)} runs in {arguments.json}"

@@ -55,13 +55,13 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     with ExitStack() as alive:
-        with _held(folder.parent):
+        with held(folder.parent):
             for left in folder.parent.glob(f".{escape(folder.name)}.*.part"):
-                with _held(left, wait=False) as alone:
+                with held(left, wait=False) as alone:
                     if alone:
                         shutil.rmtree(left, ignore_errors=True)
             aside.mkdir()
-            alive.enter_context(_held(aside))
+            alive.enter_context(held(aside))
         try:
             yield aside
         finally:
@@ -118,7 +118,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _held(folder: Path, wait: bool = True) -> Iterator[bool]:
+def held(folder: Path, wait: bool = True) -> Iterator[bool]:
     """A lock on a folder until the block ends; whether we have it: another process may, and some disks have none."""
     descriptor, have = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), False
     try:
