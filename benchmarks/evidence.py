@@ -114,7 +114,7 @@ def mean_error(rows: Sequence[Row]) -> str:
     """The mean error of runs of one recipe, and what in it a reader must know."""
     first = rows[0] if rows else {}
     teachers = first.get("teachers", ())
-    notes = [{1: "taught", 2: "taught by two"}[len(teachers)]] if teachers else []
+    notes = [{1: "taught", 2: "taught by two", 3: "taught by three"}[len(teachers)]] if teachers else []
     if iterations := first.get("iterations"):
         notes.append(f"{iterations} iteration{'s' if iterations > 1 else ''}")
     return ", ".join([spread([asked(row) for row in rows]), *notes])

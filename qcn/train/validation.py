@@ -1,6 +1,7 @@
 """A network's answers to a set of images: validation after each epoch, and what `qcn.evaluate` measures."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -54,6 +55,16 @@ def count_errors(
 ) -> int:
     """Wrong answers among the images at `rows`."""
     return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
+
+
+def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
+    """Whether the last of these validation errors is within one standard error of the least (Breiman et al. 1984).
+
+    Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
+    that chance does not tell apart, the latest has had the most training.
+    """
+    least = min(errors)
+    return errors[-1] <= least + math.sqrt(least * (1 - least) / images)
 
 
 def measure_confidence(
