@@ -197,7 +197,8 @@ Of several recipes, the one with the least validation error counts. Validation i
 with novel views it is the recipe with the least error on the novel views of [other toys](#what-was-tried). No choice
 was made on the test splits. "Taught" networks learned from the answers of `cnn-wide`, a CNN of 2.8 million
 parameters, as well as from the labels; those "taught by two" also from those of a second `cnn-wide`, which was taught
-by the first. "Iterations" are those of routing, 2 if none are named. Rivals are compared only with the same
+by the first; those "taught by three" from three that saw their images varied in different ways. "Iterations" are those
+of routing, 2 if none are named. Rivals are compared only with the same
 augmentation and the same teachers: if the best recipes differ in these, with the best of ours that was trained as the
 rival. The last two columns are published figures: the paper's own QCN, and the best capsule network of at most 330
 thousand parameters.
@@ -225,7 +226,7 @@ the error on novel viewpoints, or on the test split if there are none, in per ce
 For each run the checkpoint that was best on the validation split counts, and the test splits were looked at once. In
 the pooled protocol of the paper's code, "familiar" and "novel" show the objects that were trained on, and "novel"
 shows them from new azimuths or elevations. A seed that appears twice was trained at two commits with the same
-network, data and recipe: on a GPU a seed does not fix the result, and the difference shows by how much. Up to four
+network, data and recipe: on a GPU a seed does not fix the result, and the difference shows by how much. Up to six
 runs shared the GPU, so a run alone takes fewer seconds. {accuracy["date"]}, {gpu}, torch {torch}:
 
 {accuracy_by_recipe(accuracy["results"])}
@@ -245,9 +246,11 @@ used to choose. Error in per cent. `turned` is rotation by up to 30° and scale 
 {evidence.tried(accuracy["results"])}
 
 On the sets without viewpoints the recipe with the least validation error is in the [first table](#is-it-better), and
-all that were tried are under [Accuracy](#accuracy). Teachers and cutout help on photographs and not on digits. A second
-teacher and twice as many epochs help `qcn-deep` on garments. Turning digits does not help any of three networks, and
-bending them (`elastic`) helps neither `qcn-deep`, taught or not, nor its teacher.
+all that were tried are under [Accuracy](#accuracy). A teacher and cutout help on photographs; on digits one teacher
+does not help `qcn`, but three teachers help `qcn-deep`. They are three runs of `cnn-wide`, whose images were cut,
+turned and bent; those of the network that they teach are cut. A second teacher and twice as many epochs help
+`qcn-deep` on garments. Without teachers, turning digits does not help any of three networks, and bending them
+(`elastic`) helps neither `qcn-deep` nor `cnn-wide`.
 
 ### Another shape
 

@@ -8,6 +8,7 @@ from routing import PER_VOTE
 def page() -> str:
     """docs/speed.md."""
     speed = read("training-h200.json")
+    deep = read("training-qcn-deep-h200.json")
     cuda = read("routing-cuda.json")
     cpp = read("routing-cuda-cpp.json")
     cpu = read("routing-cpu.json")
@@ -220,6 +221,10 @@ first variant includes compiling Triton's kernels; the others used its cache. {s
 `python benchmarks/training.py`.
 
 {speed_tables.training(speed)}
+
+`{deep["model"]}`, by the same command with `--model {deep["model"]}`; {source(deep)}:
+
+{speed_tables.training(deep)}
 
 ## Training from a folder
 
