@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from command import Command
 from torch import nn
 
 from qcn.data import load
@@ -65,6 +66,18 @@ def test_a_run_that_starts_from_another_begins_where_that_ended(run: Path, few: 
     (given, _), (found, _) = load_network(run), load_network(tmp_path / "run")
     theta = found.layers[0].rotors.theta
     assert torch.allclose(theta, given.layers[0].rotors.theta, atol=1e-6)
+
+
+def test_a_run_that_starts_from_another_has_its_network(
+    run: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    qcn = Command(monkeypatch, capsys)
+    start = ("train", "--dataset", "mnist", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 90, "--init", run)
+    code, said = qcn(*start, "--out", tmp_path / "run")
+    assert code == 0 and "all of it" in said, said
+    assert load_run(tmp_path / "run").model.name == load_run(run).model.name == "qcn-tiny"
+    code, said = qcn(*start, "--model", "cnn-small", "--out", tmp_path / "other")
+    assert code == 2 and "a qcn-tiny, fits this network" in said
 
 
 def test_a_run_is_lengthened(run: Path, data_dir: Path, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            autocompletion=complete.one_of(complete.models), help=f"{', '.join(complete.models())}. Default: qcn."
+            autocompletion=complete.one_of(complete.models),
+            help=f"{', '.join(complete.models())}. Default: that of --init, or qcn.",
         ),
     ] = None,
     size: Size = None,
@@ -139,13 +140,16 @@ def train(
         from qcn.data import dataset_name
         from qcn.distributed import first_process
         from qcn.files import new_folder
+        from qcn.shipped import place
+        from qcn.train.record import load_run
         from qcn.train.settings import settings_from
 
         if resume:
             folder = resume
             run = training.resume(folder, data_dir, device, epochs)
         else:
-            settings = settings_from(preset or "best", **{**chosen, "model": model or "qcn"})
+            usual = load_run(place(init)).model.name if init else "qcn"
+            settings = settings_from(preset or "best", **{**chosen, "model": model or usual})
             quantised = _quantised(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
