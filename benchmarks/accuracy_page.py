@@ -198,10 +198,9 @@ with novel views it is the recipe with the least error on the novel views of [ot
 was made on the test splits. "Taught" networks learned from the answers of `cnn-wide`, a CNN of 2.8 million
 parameters, as well as from the labels; those "taught by two" also from those of a second `cnn-wide`, which was taught
 by the first; those "taught by three" from three that saw their images varied in different ways. "Iterations" are those
-of routing, 2 if none are named. Rivals are compared only with the same
-augmentation and the same teachers: if the best recipes differ in these, with the best of ours that was trained as the
-rival. The last two columns are published figures: the paper's own QCN, and the best capsule network of at most 330
-thousand parameters.
+of routing, 2 if none are named. Rivals are compared only with the same augmentation and the same teachers: if the best
+recipes differ in these, with the best of ours that was trained as the rival. The last two columns are published
+figures: the paper's own QCN, and the best capsule network of at most 330 thousand parameters.
 
 {evidence.headline(accuracy["results"], published)}
 
@@ -248,9 +247,9 @@ used to choose. Error in per cent. `turned` is rotation by up to 30° and scale 
 On the sets without viewpoints the recipe with the least validation error is in the [first table](#is-it-better), and
 all that were tried are under [Accuracy](#accuracy). A teacher and cutout help on photographs; on digits one teacher
 does not help `qcn`, but three teachers help `qcn-deep`. They are three runs of `cnn-wide`, whose images were cut,
-turned and bent; those of the network that they teach are cut. A second teacher and twice as many epochs help
-`qcn-deep` on garments. Without teachers, turning digits does not help any of three networks, and bending them
-(`elastic`) helps neither `qcn-deep` nor `cnn-wide`.
+turned and bent; those of the network that they teach are cut. The one whose images were bent does not help alone. A
+second teacher and twice as many epochs help `qcn-deep` on garments. Without teachers, turning digits does not help any
+of three networks, and bending them (`elastic`) helps neither `qcn-deep` nor `cnn-wide`.
 
 ### Another shape
 
