@@ -1,0 +1,121 @@
+"""Which epoch's weights to keep: rules that choose one by few validation images, judged by many others.
+
+    python benchmarks/choosing.py --seeds 0-4 --data-dir data
+
+A `qcn-tiny` learns from few images of a set, as from a user's folder: a tenth of each class is for validation. After
+every epoch its errors are counted on these, and on a thousand images that neither the network nor the rules see. Both
+come from the set's training images; no test image is used. One process per core; what is done is not repeated.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import facts
+from pages import RESULTS, Row
+from reproduce import seeds_of
+
+from qcn.data import find, read
+from qcn.data.imageset import ImageSet, Splits
+from qcn.data.splits import hold_out
+from qcn.files import write_text
+from qcn.intervals import wilson
+from qcn.train.loop import Training
+from qcn.train.record import Epoch
+from qcn.train.settings import for_images, settings_from
+from qcn.train.validation import count_errors
+
+FILE = RESULTS / "choosing.json"
+SETS = ("fashion-mnist", "cifar10")
+PER_CLASS = (20, 60)
+OTHERS = 1000
+
+
+def within(allowed: Callable[[int, int], float]) -> Callable[[Sequence[int], int], int]:
+    """The rule that keeps the last epoch whose errors are at most what `allowed` makes of the least, of so many."""
+
+    def rule(wrong: Sequence[int], images: int) -> int:
+        most = allowed(min(wrong), images)
+        return max(epoch for epoch, errors in enumerate(wrong) if errors <= most)
+
+    return rule
+
+
+RULES: dict[str, Callable[[Sequence[int], int], int]] = {
+    "the least error, the last of equal ones": within(lambda least, _: least),
+    "the last within one standard error of the least": within(
+        lambda least, images: least + (least * (1 - least / images)) ** 0.5
+    ),
+    "the last within the 95 % interval of the least": within(lambda least, images: images * wilson(least, images)[1]),
+    "the last": lambda wrong, _: len(wrong) - 1,
+}
+
+
+class Watched(Training):
+    """A training that also counts the errors on other images after every epoch."""
+
+    others: ImageSet
+    wrong: list[int]
+
+    def finish_epoch(self, seconds: float, steps: int) -> Epoch:
+        self.wrong.append(count_errors(self.average, self.others, self.preprocessing, self.device, slice(None)))
+        return super().finish_epoch(seconds, steps)
+
+
+def measure(name: str, per_class: int, seed: int, data_dir: Path) -> Row:
+    """Train on `per_class` images of each class; wrong answers by epoch."""
+    torch.set_num_threads(1)
+    dataset = find(name)
+    splits = read(dataset, data_dir)
+    draws, labels = np.random.default_rng(seed), splits.train.labels
+    few = [draws.choice(np.flatnonzero(labels == label), per_class, False) for label in range(len(dataset.classes))]
+    train, validation = hold_out(splits.train[np.sort(np.concatenate(few))], name)
+    settings = settings_from("best", dataset=name, model="qcn-tiny", seed=seed)
+    settings = for_images(settings, len(train))
+    with tempfile.TemporaryDirectory() as folder:
+        training = Watched(settings, Splits(train, validation, {}), Path(folder), torch.device("cpu"), dataset)
+        training.others = splits.validation[np.linspace(0, len(splits.validation) - 1, OTHERS).astype(int)]
+        training.wrong = []
+        history = training.run().history
+    return {
+        "dataset": name,
+        "per_class": per_class,
+        "seed": seed,
+        "validation": len(validation),
+        "wrong": [round(row.validation_error * len(validation)) for row in history],
+        "others": OTHERS,
+        "wrong_of_others": training.wrong,
+    }
+
+
+def results(file: Path) -> list[Row]:
+    """The runs that are done."""
+    return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, default=FILE)
+    arguments = parser.parse_args()
+    jobs = [(name, per_class, seed) for seed, name, per_class in product(arguments.seeds, SETS, PER_CLASS)]
+    done: list[Any] = [(row["dataset"], row["per_class"], row["seed"]) for row in results(arguments.json)]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        for run in as_completed(pool.submit(measure, *job, arguments.data_dir) for job in jobs if job not in done):
+            write_text(
+                arguments.json, json.dumps(facts() | {"results": [*results(arguments.json), run.result()]}) + "\n"
+            )
+
+
+if __name__ == "__main__":
+    main()
