@@ -10,6 +10,7 @@ come from the set's training images; no test image is used. One process per core
 import argparse
 import json
 import os
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import facts
-from pages import RESULTS, Row
+from pages import RESULTS, Row, table
 from reproduce import seeds_of
 
 from qcn.data import find, read
@@ -40,7 +41,10 @@ PER_CLASS = (20, 60)
 OTHERS = 1000
 
 
-def within(allowed: Callable[[int, int], float]) -> Callable[[Sequence[int], int], int]:
+Rule = Callable[[Sequence[int], int], int]  # from wrong answers by epoch, of so many, to the place of an epoch
+
+
+def within(allowed: Callable[[int, int], float]) -> Rule:
     """The rule that keeps the last epoch whose errors are at most what `allowed` makes of the least, of so many."""
 
     def rule(wrong: Sequence[int], images: int) -> int:
@@ -50,7 +54,7 @@ def within(allowed: Callable[[int, int], float]) -> Callable[[Sequence[int], int
     return rule
 
 
-RULES: dict[str, Callable[[Sequence[int], int], int]] = {
+RULES: dict[str, Rule] = {
     "the least error, the last of equal ones": within(lambda least, _: least),
     "the last within one standard error of the least": within(
         lambda least, images: least + (least * (1 - least / images)) ** 0.5
@@ -95,6 +99,30 @@ def measure(name: str, per_class: int, seed: int, data_dir: Path) -> Row:
         "others": OTHERS,
         "wrong_of_others": training.wrong,
     }
+
+
+def compared(runs: Sequence[Row]) -> str:
+    """By rule: the error on the other images in per cent, and the epoch; and what it gains over the first rule."""
+    groups: dict[str, list[Row]] = {}
+    for run in sorted(runs, key=lambda run: (SETS.index(run["dataset"]), run["per_class"])):
+        groups.setdefault(f"`{run['dataset']}`, {run['per_class']} per class", []).append(run)
+    first, *_ = RULES.values()
+    lines = []
+    for name, rule in RULES.items():
+        cells = [
+            f"{statistics.mean(errors_at(run, rule) for run in group):.2f} "
+            f"({statistics.mean(rule(run['wrong'], run['validation']) + 1 for run in group):.0f})"
+            for group in groups.values()
+        ]
+        gains = [errors_at(run, first) - errors_at(run, rule) for run in runs]
+        spread = statistics.stdev(gains) / len(gains) ** 0.5
+        lines.append([name, *cells, f"{statistics.mean(gains):.2f} ± {spread:.2f}" if rule is not first else ""])
+    return table(["kept", *groups, "gain"], lines)
+
+
+def errors_at(run: Row, rule: Rule) -> float:
+    """The error in per cent on the other images at the epoch that a rule keeps."""
+    return 100 * run["wrong_of_others"][rule(run["wrong"], run["validation"])] / run["others"]
 
 
 def results(file: Path) -> list[Row]:

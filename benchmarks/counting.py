@@ -10,9 +10,9 @@ from pages import table
 Look = dict[str, float]  # errors after an epoch: "train", "validation", and each test split
 
 
-def by_validation(looks: Sequence[Look]) -> Look:
-    """The checkpoint that training keeps as the best: the least validation error, the last of equal ones."""
-    return min(reversed(looks), key=lambda look: look["validation"])
+def by_validation(run: Row) -> Look:
+    """The checkpoint that training kept as the best."""
+    return run["looks"][run["best"] - 1]
 
 
 def best_look(looks: Sequence[Look], split: str) -> float:
@@ -40,7 +40,7 @@ def every_row(results: Sequence[Row]) -> str:
     lines = []
     for key, runs in by_recipe(results).items():
         for split in [name for name in runs[0]["looks"][0] if name not in ("train", "validation")]:
-            chosen = [100 * by_validation(run["looks"])[split] for run in runs]
+            chosen = [100 * by_validation(run)[split] for run in runs]
             best = [100 * best_look(run["looks"], split) for run in runs]
             told = [f"`{key.dataset}`", f"`{key.model}`", key.varied, str(key.epochs), split]
             lines.append([*told, spread(chosen), spread(best)])
@@ -67,7 +67,9 @@ def rivals(results: Sequence[Row]) -> str:
     for ours, theirs in _pairs(results):
         looks = [(our["looks"], their["looks"]) for our, their in zip(ours, theirs, strict=True)]
         ways = {
-            "chosen by validation": [(by_validation(a)["novel"], by_validation(b)["novel"]) for a, b in looks],
+            "chosen by validation": [
+                (by_validation(a)["novel"], by_validation(b)["novel"]) for a, b in zip(ours, theirs, strict=True)
+            ],
             "best of all looks": [(best_look(a, "novel"), best_look(b, "novel")) for a, b in looks],
         }
         (key,) = by_recipe(ours)

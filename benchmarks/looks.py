@@ -51,11 +51,12 @@ class Looked(Training):
 
 
 def looked(settings: Settings, data_dir: Path, out: Path) -> dict[str, Any]:
-    """Train with these settings, and the errors after each epoch."""
+    """Train with these settings: the errors after each epoch, and the epoch that validation chose."""
     training = Looked(settings, load_once(find(settings.dataset), data_dir), out, pick_device("auto"))
     training.looks = []
     run = training.run()
-    return told(asdict(run.settings)) | {"looks": training.looks}
+    assert run.best
+    return told(asdict(run.settings)) | {"best": run.best.epoch, "looks": training.looks}
 
 
 def results(file: Path) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def told(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(folder: Path, row: str) -> dict[str, Any]:
-    """A finished run: its settings, its validation error, and the error of each test split with its 95 % interval."""
+    """A finished run: its settings, its least validation error, and that of each test split with its 95 % interval."""
     run = json.loads((folder / RUN).read_text(encoding="utf-8"))
     evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text(encoding="utf-8"))
     best = run[evaluation["checkpoint"]]
@@ -142,7 +142,7 @@ def result(folder: Path, row: str) -> dict[str, Any]:
         "epoch": best["epoch"],
         "weights_sha256": best["sha256"],
         "train_error": epoch["train_error"],
-        "validation_error": epoch["validation_error"],
+        "validation_error": min(one["validation_error"] for one in run["history"]),
         "seconds": sum(one["seconds"] for one in run["history"]),
         "splits": {split["split"]: split["overall"] for split in evaluation["splits"]},
         "by_azimuth": {split["split"]: split["by_azimuth"] for split in evaluation["splits"] if split["by_azimuth"]},

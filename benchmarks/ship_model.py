@@ -3,7 +3,7 @@
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
-The weights are those that were best on the validation split. Their temperature is fitted on that split, and each test
+The weights are those that were chosen on the validation split. Their temperature is fitted on that split, and each test
 split is measured once, both in float32. docs/models.md is written again from all cards. The machine that trained is
 read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
 """
@@ -127,7 +127,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     run = replace(run, settings=replace(run.settings, teachers=teachers))
     best = run.best
     if best is None:
-        raise UsageError(f"{folder} has no weights that were best on validation yet")
+        raise UsageError(f"{folder} has no weights that were chosen on validation yet")
     if (size := (folder / best.file).stat().st_size) > LARGEST:
         raise UsageError(f"{folder / best.file} has {size:,} bytes; what ships has at most {LARGEST:,}")
     dataset, chosen = data.find(run.settings.dataset), pick_device(device)
@@ -241,10 +241,11 @@ starts from their weights.
     qcn train --dataset fashion-mnist --epochs 60 --out RUN
     python benchmarks/ship_model.py RUN fashion-mnist-qcn
 
-The script copies the weights that were best on the validation split (at most 1 MB), fits the temperature if the run has
-none, measures each test split once, and writes `card.json`, `card.md` and this page. It needs to know where the run was
-trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
-against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
+The script copies the weights that were chosen on the validation split (at most 1 MB), fits the temperature if the run
+has none, measures each test split once, and writes `card.json`, `card.md` and this page. It needs to know where the run
+was trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every
+card against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be
+equal.
 """
 
 

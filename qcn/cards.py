@@ -37,7 +37,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Card:
-    """One network. Errors are shares of the images of a split, of the weights that were best on validation.
+    """One network. Errors are shares of the images of a split, of the weights that were chosen on validation.
 
     parameters         of the network
     bytes              of the weights' file
@@ -119,7 +119,7 @@ Tells apart: {", ".join(card.classes)}.
 | data set | `{card.data.name}`: {card.data.summary} |
 | terms of the data | {card.data.terms} |
 | trained on | {card.data.train:,} images; {card.data.validation:,} more for validation |
-| trained | {card.trained}; seed {card.seed}; epoch {card.epoch}, which was best on validation |
+| trained | {card.trained}; seed {card.seed}; epoch {card.epoch}, chosen on validation |
 | validation error | {100 * card.validation_error:.2f} % |
 {_seeds(card)}| probabilities | calibrated on the validation images: temperature {card.temperature:.3f}, {calibration} |
 | measured | {card.measured} |

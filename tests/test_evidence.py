@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qcn.model import qcn_deep
+from qcn.train.validation import as_good_as_the_best
 from qcn.zoo import parameter_count
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -19,7 +20,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    names = ("accuracy_page", "counting", "evidence", "figures", "poses", "shapes")
+    names = ("accuracy_page", "choosing", "counting", "evidence", "figures", "poses", "shapes")
     modules = {name: importlib.import_module(name) for name in names}
     monkeypatch.setattr(modules["figures"], "IMAGES", tmp_path)
     return SimpleNamespace(**modules)
@@ -114,9 +115,38 @@ def looks(*errors: tuple[float, float, float, float]) -> list[dict[str, float]]:
     return [dict(zip(("train", "validation", "familiar", "novel"), each, strict=True)) for each in errors]
 
 
-def test_validation_chooses_the_last_of_equal_checkpoints_as_training_does(made: SimpleNamespace) -> None:
+def test_the_rule_that_training_follows_is_among_those_compared(made: SimpleNamespace) -> None:
+    rule = made.choosing.RULES["the last within the 95 % interval of the least"]
+    draws = np.random.default_rng(0)
+    for images in (10, 200):
+        for _ in range(100):
+            wrong = draws.integers(0, images // 2, 30).tolist()
+            shares = [count / images for count in wrong]
+            kept = [epoch for epoch in range(30) if as_good_as_the_best(shares[: epoch + 1], images)]
+            assert rule(wrong, images) == kept[-1]
+
+
+def test_the_gain_of_a_rule_is_counted_on_the_other_images(made: SimpleNamespace) -> None:
+    runs = [
+        {
+            "dataset": name,
+            "per_class": 20,
+            "validation": 20,
+            "wrong": [9, 4, 5],
+            "others": 100,
+            "wrong_of_others": found,
+        }
+        for name, found in (("cifar10", [60, 50, 40]), ("fashion-mnist", [40, 30, 32]))
+    ]
+    head, _, least, *_, interval, last = made.choosing.compared(runs).splitlines()
+    assert head.startswith("| kept | `fashion-mnist`, 20 per class | `cifar10`, 20 per class | gain |")
+    assert "| 30.00 (2) | 50.00 (2) |  |" in least
+    assert "| 32.00 (3) | 40.00 (3) | 4.00 ± 6.00 |" in interval and "| 4.00 ± 6.00 |" in last
+
+
+def test_the_checkpoint_counts_that_training_kept_or_the_best_look(made: SimpleNamespace) -> None:
     seen = looks((0.3, 0.1, 0.1, 0.30), (0.2, 0.0, 0.0, 0.25), (0.1, 0.0, 0.0, 0.20), (0.1, 0.1, 0.0, 0.05))
-    assert made.counting.by_validation(seen)["novel"] == 0.20
+    assert made.counting.by_validation({"best": 3, "looks": seen})["novel"] == 0.20
     assert made.counting.best_look(seen, "novel") == 0.05
 
 
@@ -140,7 +170,10 @@ def test_both_ways_of_counting_are_in_the_page(
     ours, theirs, other = (
         [
             run(model, seed, 0, augment=augment, **more)
-            | {"looks": looks((0.3, 0, 0, far + 0.1), (end, 0, 0, far + 0.01 * seed), (end, 0.1, 0, far - 0.02))}
+            | {
+                "best": 2,
+                "looks": looks((0.3, 0, 0, far + 0.1), (end, 0, 0, far + 0.01 * seed), (end, 0.1, 0, far - 0.02)),
+            }
             for seed in range(3)
         ]
         for model, augment, end, far, more in (

@@ -24,12 +24,13 @@ from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import QCN
-from qcn.train import resume, train
+from qcn.train import loop, resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.graph import WARM_UP
 from qcn.train.loop import Training
-from qcn.train.record import Progress, load_run
+from qcn.train.record import Epoch, Progress, load_run
 from qcn.train.settings import Settings, for_images, settings_from
+from qcn.train.validation import as_good_as_the_best
 
 SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
 
@@ -52,6 +53,33 @@ def command(*arguments: object) -> list[str]:
 
 def environment(threads: int = 1) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_an_epoch_is_kept_if_chance_does_not_tell_it_from_the_best() -> None:
+    assert as_good_as_the_best([0.5], images=20)
+    assert as_good_as_the_best([0.5, 0.2, 0.4], images=20)  # the interval of 4 in 20 ends at 0.42
+    assert not as_good_as_the_best([0.5, 0.2, 0.45], images=20)
+    assert not as_good_as_the_best([0.5, 0.2, 0.25], images=2000)
+    assert as_good_as_the_best([0.5, 0.0, 0.15], images=20)
+    assert not as_good_as_the_best([0.5, 0.0, 0.2], images=20)
+
+
+def test_a_run_keeps_the_last_epoch_that_is_as_good_as_the_best(data_dir: Path, tmp_path: Path) -> None:
+    errors = [0.9, 0.3, 0.35, 0.6, 0.1, 0.4]  # of 20 images: the intervals of 0.3 and 0.1 end at 0.52 and 0.30
+
+    class Scripted(Training):
+        def finish_epoch(self, seconds: float, steps: int) -> Epoch:
+            monkeypatch.setattr(loop, "count_errors", lambda *_: round(20 * errors[self.epoch - 1]))
+            return super().finish_epoch(seconds, steps)
+
+    kept = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for epochs in range(1, len(errors) + 1):
+            settings = replace(SHORT, epochs=epochs, batch_size=180, model="cnn-small")
+            run = Scripted(settings, load("mnist", data_dir), tmp_path / str(epochs), torch.device("cpu")).run()
+            assert run.best is not None
+            kept.append(run.best.epoch)
+    assert kept == [1, 2, 3, 3, 5, 5]
 
 
 def test_a_run_learns_and_leaves_its_files(data_dir: Path, tmp_path: Path) -> None:

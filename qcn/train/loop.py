@@ -42,7 +42,7 @@ from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import channels_innermost, start_from, teachers_of
-from qcn.train.validation import count_errors, measure_confidence
+from qcn.train.validation import as_good_as_the_best, count_errors, measure_confidence
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 # Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
@@ -346,10 +346,9 @@ class Training:
             images_per_second=steps * settings.batch_size / seconds,
             seconds=seconds,
         )
-        best = all(row.validation_error <= earlier.validation_error for earlier in self.record.history)
         self.record = replace(self.record, history=(*self.record.history, row))
         self.sums.zero_()
-        self.save(best=best)
+        self.save(best=as_good_as_the_best([one.validation_error for one in self.record.history], len(validation)))
         return row
 
     def save(self, *, best: bool) -> None:

@@ -1,6 +1,6 @@
 """A network's answers to a set of images: validation after each epoch, and what `qcn.evaluate` measures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from qcn.confidence import Confidence, fit_confidence
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.intervals import wilson
 from qcn.model import QCN
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
@@ -54,6 +55,15 @@ def count_errors(
 ) -> int:
     """Wrong answers among the images at `rows`."""
     return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
+
+
+def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
+    """Whether the last of these validation errors, shares of so many images, is in the 95 % interval of the least.
+
+    Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
+    that chance does not tell apart, the latest has had the most training (benchmarks/choosing.py).
+    """
+    return errors[-1] <= wilson(round(min(errors) * images), images)[1]
 
 
 def measure_confidence(
