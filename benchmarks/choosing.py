@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from looks import results
 from machine import facts
 from pages import RESULTS, Row, table
 from reproduce import seeds_of
@@ -39,8 +40,6 @@ FILE = RESULTS / "choosing.json"
 SETS = ("fashion-mnist", "cifar10")
 PER_CLASS = (20, 60)
 OTHERS = 1000
-
-
 Rule = Callable[[Sequence[int], int], int]  # from wrong answers by epoch, of so many, to the place of an epoch
 
 
@@ -83,8 +82,7 @@ def measure(name: str, per_class: int, seed: int, data_dir: Path) -> Row:
     draws, labels = np.random.default_rng(seed), splits.train.labels
     few = [draws.choice(np.flatnonzero(labels == label), per_class, False) for label in range(len(dataset.classes))]
     train, validation = hold_out(splits.train[np.sort(np.concatenate(few))], name)
-    settings = settings_from("best", dataset=name, model="qcn-tiny", seed=seed)
-    settings = for_images(settings, len(train))
+    settings = for_images(settings_from("best", dataset=name, model="qcn-tiny", seed=seed), len(train))
     with tempfile.TemporaryDirectory() as folder:
         training = Watched(settings, Splits(train, validation, {}), Path(folder), torch.device("cpu"), dataset)
         training.others = splits.validation[np.linspace(0, len(splits.validation) - 1, OTHERS).astype(int)]
@@ -123,11 +121,6 @@ def compared(runs: Sequence[Row]) -> str:
 def errors_at(run: Row, rule: Rule) -> float:
     """The error in per cent on the other images at the epoch that a rule keeps."""
     return 100 * run["wrong_of_others"][rule(run["wrong"], run["validation"])] / run["others"]
-
-
-def results(file: Path) -> list[Row]:
-    """The runs that are done."""
-    return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
 
 
 def main() -> None:
