@@ -1,6 +1,7 @@
 """The command `qcn`. Ctrl-C ends it with one line from its first moment on, while the rest is still being imported."""
 
 import os
+import sys
 
 
 def main() -> None:
@@ -12,6 +13,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _stop)
         from qcn.cli import main as run
 
+        sys.unraisablehook = _send_again
         signal.signal(signal.SIGINT, before)
     except KeyboardInterrupt:
         _stop()
@@ -22,3 +24,17 @@ def _stop(*_: object) -> None:
     # At once: nothing has begun that would have to be cleaned up, and an exception could get lost inside an import.
     os.write(2, b"qcn: stopped\n")
     os._exit(130)
+
+
+def _send_again(lost: "sys.UnraisableHookArgs") -> None:
+    """A Ctrl-C in a callback or `__del__`, whose exceptions Python prints and forgets, comes again after it.
+
+    The commands import the most, and an import has such callbacks.
+    """
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+        return
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)

@@ -1,6 +1,10 @@
-"""`qcn` in this process: nothing is loaded twice, and what it printed can be looked at."""
+"""`qcn` in this process: nothing is loaded twice, and what it printed can be looked at. And one that gets a signal."""
 
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,3 +24,17 @@ class Command:
             main()
         printed = self._printed.readouterr()
         return int(ended.value.code or 0), printed.out + printed.err
+
+
+def signalled(command: Sequence[str], number: int, cwd: Path | None = None, delay_s: float = 0.0) -> tuple[int, str]:
+    """The exit code of a process that gets this signal once it has printed a line, and what it said to stderr."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        time.sleep(delay_s)
+        process.send_signal(number)
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()  # one that did not hear it would be waited for
+    return process.returncode, said

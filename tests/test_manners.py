@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, signalled
 from PIL import Image
 from rich.table import Table
 from typer.main import get_command
@@ -333,12 +333,34 @@ main()
 @pytest.mark.parametrize("delay_s", [0, 0.05, 0.1, 0.2, 0.3, 0.4])
 def test_ctrl_c_ends_a_command_that_is_still_being_imported(delay_s: float, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEGUN, "train", "--dataset", "viewpoints-demo", "--out", str(tmp_path / "run")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
-        time.sleep(delay_s)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+    code, said = signalled(command, signal.SIGINT, tmp_path, delay_s)
+    assert (code, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+
+
+LOST = """
+import signal, sys, time
+from qcn import doctor
+from qcn.entry import main
+
+class Dropped:
+    def __del__(self):
+        print("begun", flush=True)
+        time.sleep(60)
+
+def dropping(*_):
+    Dropped()
+    time.sleep(60)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+doctor.diagnose = dropping
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_where_exceptions_are_ignored_ends_a_command_too(number: int, bundle: Bundle) -> None:
+    command = [sys.executable, "-c", LOST, "doctor", str(bundle.folder)]
+    assert signalled(command, number) == (130, "qcn: stopped\n")
 
 
 WRITING = """
@@ -360,11 +382,8 @@ main()
 
 def test_sigterm_leaves_nothing_half_written(bundle: Bundle, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITING, "doctor", str(bundle.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
-        process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
+    code, said = signalled(command, signal.SIGTERM, tmp_path)
+    assert (code, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
     assert not [one for one in tmp_path.iterdir() if "result" in one.name]
 
 

@@ -18,6 +18,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from command import signalled
 
 from qcn import create
 from qcn.cli import main
@@ -447,12 +448,9 @@ main()
 def interrupted(bundle: Bundle) -> int:
     """The exit code of a build that Ctrl-C ends."""
     command = [sys.executable, "-c", INTERRUPTED, str(bundle.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline() == "building\n"
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+    code, said = signalled(command, signal.SIGINT)
     assert "Traceback" not in said
-    return process.returncode
+    return code
 
 
 @pytest.mark.usefixtures("rtx")
