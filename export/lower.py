@@ -237,8 +237,8 @@ def lower_network(network: nn.Module, build: ProgramBuilder) -> Program:
     """The program of a network: its operations, by the methods of `build`, and its outputs."""
     raise UsageError(
         f"{type(network).__name__} is for training only. Quaternion Capsule Networks (qcn, qcn-unbranched, "
-        f"qcn-deep, qcn-tiny), cnn and cnn-small can be exported; matrix capsules with EM or VB routing cannot. "
-        f"Your own network needs a function registered with qcn.export.lower.lower_network"
+        f"qcn-deep, qcn-tiny) and CNNs (cnn, cnn-small, cnn-wide) can be exported; matrix capsules with EM or VB "
+        f"routing cannot. Your own network needs a function registered with qcn.export.lower.lower_network"
     )
 
 

@@ -69,13 +69,17 @@ def test_a_run_that_starts_from_another_begins_where_that_ended(run: Path, few: 
 
 
 def test_a_run_that_starts_from_another_has_its_network(
-    run: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    few: Splits, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    qcn = Command(monkeypatch, capsys)
-    start = ("train", "--dataset", "mnist", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 90, "--init", run)
+    qcn, first = Command(monkeypatch, capsys), tmp_path / "first"
+    Training(Settings("mnist", "qcn-tiny", epochs=1, batch_size=16, mode="unit", iterations=1), few, first, CPU).run()
+    start = ("train", "--dataset", "mnist", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 90, "--init", first)
     code, said = qcn(*start, "--out", tmp_path / "run")
     assert code == 0 and "all of it" in said, said
-    assert load_run(tmp_path / "run").model.name == load_run(run).model.name == "qcn-tiny"
+    made = load_run(first).model
+    assert load_run(tmp_path / "run").model == made and (made.mode, made.iterations) == ("unit", 1)
+    assert qcn(*start, "--iterations", 3, "--out", tmp_path / "three")[0] == 0
+    assert load_run(tmp_path / "three").model == replace(made, iterations=3)
     code, said = qcn(*start, "--model", "cnn-small", "--out", tmp_path / "other")
     assert code == 2 and "a qcn-tiny, fits this network" in said
 

@@ -41,7 +41,7 @@ def evaluate(
         int, typer.Option(min=1, help="The k of the top-k error, shown if there are more than k classes.")
     ] = 5,
     backend: Backend = "auto",
-    checkpoint: Annotated[str, typer.Option(help="For a run: best (on the validation split) or last.")] = "best",
+    checkpoint: Annotated[str, typer.Option(help="For a run: best (chosen on validation) or last.")] = "best",
     data_dir: DataDir = DATA,
     device: Annotated[str, typer.Option(help="For a run: auto (a GPU if there is one), cpu, cuda or cuda:N.")] = "auto",
     kernels: Annotated[str, typer.Option(help=f"For a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",

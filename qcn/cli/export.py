@@ -58,7 +58,7 @@ def export(
             "--every-layer", show_default="off", help="Also output every capsule layer's pose and activation."
         ),
     ] = False,
-    checkpoint: Annotated[str, typer.Option(help="best (on the validation split) or last.")] = "best",
+    checkpoint: Annotated[str, typer.Option(help="best (chosen on the validation split) or last.")] = "best",
     target: Annotated[
         str,
         typer.Option(

@@ -71,7 +71,8 @@ def train(
     ] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay. Default: 0.0001.")] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Iterations of routing. Default: the network's own; 2 for qcn.")
+        int | None,
+        typer.Option(help="Iterations of routing. Default: those of --init, or the network's own; 2 for qcn."),
     ] = None,
     teachers: Annotated[
         list[str] | None,
@@ -148,8 +149,11 @@ def train(
             folder = resume
             run = training.resume(folder, data_dir, device, epochs)
         else:
-            usual = load_run(place(init)).model.name if init else "qcn"
-            settings = settings_from(preset or "best", **{**chosen, "model": model or usual})
+            begun = load_run(place(init)).model if init else None
+            chosen["model"] = model or (begun.name if begun else "qcn")
+            if begun and begun.name == chosen["model"]:  # the same kind of network, to its routing
+                chosen |= {"mode": begun.mode, "iterations": begun.iterations if iterations is None else iterations}
+            settings = settings_from(preset or "best", **chosen)
             quantised = _quantised(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
@@ -157,10 +161,10 @@ def train(
     if not first_process():
         return
     last = run.history[-1]
-    best = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
+    kept = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
     numbers = ("epoch", "training error", "validation error")
     table = table_of("", *numbers, right=numbers, framed=True, title=f"{run.model.name} on {run.data.name}")
-    for name, row in (("best", best), ("last", last)):
+    for name, row in (("kept", kept), ("last", last)):
         table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
     show(table)
     for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):

@@ -115,7 +115,7 @@ class Augmentation:
     flip         mirror images, for data sets whose classes stay what they are in a mirror
     rotation     by up to so many degrees
     scale        by up to this factor more or less: 0.2 is from 1/1.2 to 1.2
-    elastic      points of a 5×5 grid, and smoothly what lies between them, each by up to so many pixels
+    elastic      points of a 5×5 grid by up to so many pixels, and smoothly, at times by more, what lies between
     light        brightness and contrast by up to this share
     cutout       side of a black square, as a share of the image's
     mixup        share of images that another one is laid over

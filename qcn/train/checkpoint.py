@@ -28,7 +28,7 @@ from qcn.zoo import MODELS
 def save(
     folder: Path, run: Run, weights: dict[str, Tensor], state: dict[str, Tensor], *, epoch: int, best: bool
 ) -> Run:
-    """Write a checkpoint. `best` says whether these weights are the best so far on the validation split."""
+    """Write a checkpoint. `best` says whether, of those so far, these weights are chosen."""
     step = run.progress.step
     last = _write_tensors(folder / f"weights-{step:08d}.safetensors", weights, epoch)
     resumable = _write_tensors(folder / f"state-{step:08d}.safetensors", state, epoch)
@@ -64,7 +64,7 @@ def load_tensors(folder: Path, file: TensorFile | None) -> dict[str, Tensor]:
 
 
 def load_network(folder: Path, which: str = "best") -> tuple[nn.Module, Run]:
-    """The trained network of a run ("best" on validation, or "last"), in evaluation mode on the CPU, and its record."""
+    """The trained network of a run, in evaluation mode on the CPU, and its record. "best": chosen on validation."""
     if which not in ("best", "last"):
         raise unknown_name("checkpoint", which, ("best", "last"))
     run = load_run(folder)

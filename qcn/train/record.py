@@ -125,7 +125,7 @@ class Quantised:
 class Run:
     """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs.
 
-    `confidence` is of the best weights, and None until the run ends.
+    `best` was chosen on validation. `confidence` is of it, and None until the run ends.
     """
 
     model: Model
@@ -165,7 +165,7 @@ class Run:
         return find(self.settings.dataset, self.settings.stored)
 
     def weights(self, which: str) -> TensorFile | None:
-        """The file of the weights that were "best" on validation, or of the "last" ones."""
+        """The file of the weights that were chosen on validation ("best"), or of the "last" ones."""
         return self.best if which == "best" and self.best else self.last
 
     def write(self, folder: Path) -> None:

@@ -11,7 +11,7 @@ from qcn.train.settings import Settings
 
 
 def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
-    """Copy the best weights of the run `init` into a new network, where they fit; says in words what was kept anew.
+    """Copy the chosen weights of the run `init` into a new network, where they fit; says in words what was kept anew.
 
     Layers whose shape depends on the number of classes or channels stay as they were initialised.
     """
