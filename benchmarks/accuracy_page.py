@@ -43,7 +43,7 @@ def accuracies(rows: list[Row]) -> str:
         "augmentation": lambda row: recipe(row).varied,
         "seed": "{seed}",
         "epoch": "{epoch} of {epochs}",
-        "validation": lambda row: f"{100 * row['validation_error']:.2f}",
+        "least validation": lambda row: f"{100 * row['validation_error']:.2f}",
         "test or familiar": lambda row: hundredths(row["splits"].get("test") or row["splits"]["familiar"]),
         "novel": lambda row: hundredths(row["splits"]["novel"]) if "novel" in row["splits"] else "",
         "commit": lambda row: row["machine"]["commit"][:7],
@@ -61,7 +61,7 @@ def accuracy_by_recipe(rows: list[Row]) -> str:
         between = f"{min(errors):.2f} to {max(errors):.2f}" if len(errors) > 1 else ""
         mean = f"{statistics.mean(seconds):.0f}" if seconds else ""
         told = [f"`{key.dataset}`", f"`{key.model}`", f"{key.loss}, {key.lr:g}", key.varied, str(key.epochs), seeds]
-        lines.append([*told, evidence.spread(errors), between, mean])
+        lines.append([*told, evidence.spread(evidence.by_seed(runs)), between, mean])
     headings = ["set", "model", "loss, lr", "augmentation", "epochs", "seeds", "error", "range", "seconds per run"]
     return table(headings, lines)
 
@@ -120,8 +120,9 @@ each pixel by at most the given number of 255 steps, along the gradient of the n
 PGD in twenty. A stronger attack may exist, so their errors are a lower bound. ECE is the expected calibration error,
 in per cent. If the least certain answers are rejected, the error is that of the remaining answers; AURC is its mean
 over all rejection rates. AUROC is how well the largest probability / the largest activation separates test images
-from pictures of something else: 0.5 is chance, 1 is perfect. Errors are in per cent, means over runs:
-`python benchmarks/robustness.py`.
+from pictures of something else: 0.5 is chance, 1 is perfect. Errors are in per cent, means over runs. That of one run
+without corruption has its 95 % interval; of larger errors the interval is wider, and more so under attack, where there
+are fewer images: 100 images tell 50 % from 40 to 60 %. `python benchmarks/robustness.py`.
 """
     ]
     for dataset, record in records.items():
@@ -189,11 +190,11 @@ Written by `python benchmarks/tables.py` from the files in `benchmarks/results`;
 
 ## Is it better?
 
-Error in per cent on novel viewpoints, or on the test split if a set has none: mean ± standard deviation (runs). "As
-wrong as `qcn`" is how many times as often a rival errs: above 1×, QCN is better. p is from a paired t-test over the
-seeds that both have. `qcn`, the paper's network, has 0.19 million parameters; `qcn-deep`, a QCN of
-[another shape](#another-shape), has no more; `cnn-small`, a residual CNN, has the same within a tenth; `cnn` has 4.25
-million.
+Error in per cent on novel viewpoints, or on the test split if a set has none: mean ± standard deviation (seeds); of two
+runs with the same seed, their mean counts. "As wrong as `qcn`" is how many times as often a rival errs: above 1×, QCN
+is better. p is from a paired t-test over the seeds that both have. `qcn`, the paper's network, has 0.19 million
+parameters; `qcn-deep`, a QCN of [another shape](#another-shape), has no more; `cnn-small`, a residual CNN, has the same
+within a tenth; `cnn` has 4.25 million.
 
 Of several recipes, the one with the least validation error counts. Validation images show no novel views, so for sets
 with novel views it is the recipe with the least error on the novel views of [other toys](#what-was-tried). No choice
@@ -206,7 +207,7 @@ figures: the paper's own QCN, and the best capsule network of at most 330 thousa
 
 {evidence.headline(accuracy["results"], published)}
 
-QCN is not better here:
+{evidence.not_favoured(accuracy["results"])}QCN is not better here:
 
 {evidence.not_better(accuracy["results"], published)}
 
@@ -223,12 +224,12 @@ Errors by azimuth on `viewpoints-azimuth-pooled` (`python benchmarks/figures.py`
 ## Accuracy
 
 Every recipe that was trained, by `python benchmarks/reproduce.py` with preset `best` and the settings in the table:
-the error on novel viewpoints, or on the test split if there are none, in per cent, mean ± standard deviation (runs).
+the error on novel viewpoints, or on the test split if there are none, in per cent, mean ± standard deviation (seeds).
 For each run the checkpoint that was [chosen on the validation split](#which-epoch-is-kept) counts, and the test splits
 were looked at once. In the pooled protocol of the paper's code, "familiar" and "novel" show the objects that were
 trained on, and "novel" shows them from new azimuths or elevations. A seed that appears twice was trained at two commits
 with the same network, data and recipe: on a GPU a seed does not fix the result, and the difference shows by how much.
-Up to six runs shared the GPU, so a run alone takes fewer seconds. {accuracy["date"]}, {gpu}, torch {torch}:
+Up to six runs shared the GPU, so a run alone takes fewer seconds. Until {accuracy["date"]}, {gpu}, torch {torch}:
 
 {accuracy_by_recipe(accuracy["results"])}
 
@@ -263,7 +264,10 @@ was used. {source(choice)}: `python benchmarks/choosing.py`.
 
 {choosing.compared(choice["results"])}
 
-The runs above were trained before this: they kept the least error, the last of equal ones.
+In {choosing.kept_last(choice["results"])} of these runs the rule keeps the last epoch: they show that it is better than
+the least error, not that it is better than the last. The runs above were trained before this, and kept the least error,
+the last of equal ones; three on `coil20-azimuth` (commit 729873c) kept the last within one standard error, which was
+the same epoch.
 
 ### Another shape
 

@@ -55,6 +55,7 @@ MODELS = (
     "cifar10",
     "viewpoints-azimuth-pooled",
     "cifar10-cnn-small",
+    "viewpoints-azimuth-pooled-cnn-small",
 )
 COMPARED = 512  # images of `methods`
 MOST = 10_000  # of a test split
@@ -63,7 +64,7 @@ MARK = "<!-- What follows is written by benchmarks/calibrate.py. -->"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"default: {', '.join(MODELS)}")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path, action="append", required=True, help="given several times: with --page")
     parser.add_argument("--time", action="store_true", help="time what was chosen, and measure nothing else")
@@ -77,11 +78,11 @@ def main() -> None:
     path = arguments.json[0]
     if arguments.time:
         record = json.loads(path.read_text(encoding="utf-8"))
-        for model in arguments.models:
+        for model in arguments.models or list(record["models"]):
             record["models"][model] |= timed(model, arguments.data_dir, record["models"][model]["assignment"])
             path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return
-    for model in arguments.models:
+    for model in arguments.models or MODELS:
         with tempfile.TemporaryDirectory() as folder, shown():
             found = measured(model, arguments.data_dir, Path(folder))
         there = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -295,7 +296,7 @@ def figures(records: Sequence[dict[str, Any]]) -> str:
     compared = [[name, f"{value:.4f}"] for name, value in methods_found.items() if name != "images"]
     parts = (
         "## Measured",
-        "The shipped networks, calibrated on their validation splits with `--max-drop 0.2`:",
+        "Networks that ship, calibrated on their validation splits with `--max-drop 0.2`:",
         "\n".join(f"- {source(record | {'commit': of})}" for record, of in zip(records, commits, strict=True)),
         "Error on test splits, in %, with its 95 % interval, and the accuracy lost, in percentage points, with its "
         "90 % interval:",

@@ -1,6 +1,6 @@
 """Which epoch's weights to keep: rules that choose one by few validation images, judged by many others.
 
-    python benchmarks/choosing.py --seeds 0-4 --data-dir data
+    python benchmarks/choosing.py --seeds 0-7 --data-dir data
 
 A `qcn-tiny` learns from few images of a set, as from a user's folder: a tenth of each class is for validation. After
 every epoch its errors are counted on these, and on a thousand images that neither the network nor the rules see. Both
@@ -8,7 +8,6 @@ come from the set's training images; no test image is used. One process per core
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -21,15 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from looks import results
-from machine import facts
+from machine import put_results, results
 from pages import RESULTS, Row, table
 from reproduce import seeds_of
 
 from qcn.data import find, read
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.splits import hold_out
-from qcn.files import write_text
 from qcn.intervals import wilson
 from qcn.train.loop import Training
 from qcn.train.record import Epoch
@@ -118,6 +115,12 @@ def compared(runs: Sequence[Row]) -> str:
     return table(["kept", *groups, "gain"], lines)
 
 
+def kept_last(runs: Sequence[Row]) -> int:
+    """In how many runs the rule that training follows keeps the last epoch."""
+    rule = RULES["the last within the 95 % interval of the least"]
+    return sum(rule(run["wrong"], run["validation"]) == len(run["wrong"]) - 1 for run in runs)
+
+
 def errors_at(run: Row, rule: Rule) -> float:
     """The error in per cent on the other images at the epoch that a rule keeps."""
     return 100 * run["wrong_of_others"][rule(run["wrong"], run["validation"])] / run["others"]
@@ -130,12 +133,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=FILE)
     arguments = parser.parse_args()
     jobs = [(name, per_class, seed) for seed, name, per_class in product(arguments.seeds, SETS, PER_CLASS)]
-    done: list[Any] = [(row["dataset"], row["per_class"], row["seed"]) for row in results(arguments.json)]
+    key = ("dataset", "per_class", "seed")
+    done: list[Any] = [tuple(row[name] for name in key) for row in results(arguments.json)]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         for run in as_completed(pool.submit(measure, *job, arguments.data_dir) for job in jobs if job not in done):
-            write_text(
-                arguments.json, json.dumps(facts() | {"results": [*results(arguments.json), run.result()]}) + "\n"
-            )
+            put_results(arguments.json, [run.result()], *key)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
-from evidence import Row, asked, by_recipe, compared, spread, trained_alike
+from evidence import Row, by_recipe, by_seed, compared, spread, trained_alike
 from pages import table
 
 Look = dict[str, float]  # errors after an epoch: "train", "validation", and each test split
@@ -40,8 +40,8 @@ def every_row(results: Sequence[Row]) -> str:
     lines = []
     for key, runs in by_recipe(results).items():
         for split in [name for name in runs[0]["looks"][0] if name not in ("train", "validation")]:
-            chosen = [100 * by_validation(run)[split] for run in runs]
-            best = [100 * best_look(run["looks"], split) for run in runs]
+            chosen = {run["seed"]: 100 * by_validation(run)[split] for run in runs}
+            best = {run["seed"]: 100 * best_look(run["looks"], split) for run in runs}
             told = [f"`{key.dataset}`", f"`{key.model}`", key.varied, str(key.epochs), split]
             lines.append([*told, spread(chosen), spread(best)])
     headings = ["set", "model", "augmentation, and more", "looks", "split", "chosen by validation", "best of all looks"]
@@ -86,7 +86,7 @@ def rivals(results: Sequence[Row]) -> str:
                 ]
                 for of in zip(*errors, strict=True)
             )
-            spreads = [spread([asked(run) for run in runs]) for runs in (one, other)]
+            spreads = [spread(by_seed(runs)) for runs in (one, other)]
             lines.append([name, way, *spreads, compared(one, other)])
     headings = ["set, and how `qcn` was trained", "counted", "`qcn`", "`cnn-small`", "as wrong as `qcn`"]
     if not lines:

@@ -2,10 +2,10 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pages import RESULTS, ROOT, Row, columns, read, table
+from pages import RESULTS, ROOT, Row, columns, hundredths, read, table
 
 from qcn.names import RUN
 
@@ -24,6 +24,7 @@ class Recipe(NamedTuple):
     augment: str
     smoothing: float
     epochs: int
+    batch_size: int
     more: tuple[tuple[str, str], ...]
 
     @property
@@ -35,7 +36,8 @@ class Recipe(NamedTuple):
         )
 
 
-MORE = ("weight_decay", "iterations", "mode", "teachers")
+# Settings that a result has only if they are not the preset's.
+MORE = ("weight_decay", "iterations", "mode", "schedule", "margin", "clip", "ema", "teachers")
 
 # What the first table asks: the set, and in words.
 QUESTIONS = {
@@ -56,7 +58,7 @@ UNAVAILABLE = {"svhn": "svhn", "smallnorb-azimuth-pooled": "smallnorb"}  # and w
 def recipe(row: Row) -> Recipe:
     varied = row.get("augment", "light"), row.get("label_smoothing", 0.0)
     more = tuple((name, _told(row[name])) for name in MORE if name in row)
-    return Recipe(row["dataset"], row["model"], row["loss"], row["lr"], *varied, row["epochs"], more)
+    return Recipe(row["dataset"], row["model"], row["loss"], row["lr"], *varied, row["epochs"], row["batch_size"], more)
 
 
 def _told(value: Any) -> str:
@@ -92,12 +94,8 @@ def chosen(rows: Sequence[Row], dataset: str, model: str) -> list[Row]:
 
 def _best_elsewhere(groups: dict[Recipe, list[Row]], rows: Sequence[Row]) -> dict[Recipe, list[Row]]:
     """The recipes that other toys favour; all of them where those say nothing."""
-    tried = {
-        key._replace(dataset="", epochs=0): statistics.mean(map(asked, of))
-        for key, of in by_recipe(rows).items()
-        if key.dataset == DEV
-    }
-    known = {key: tried[same] for key in groups if (same := key._replace(dataset="", epochs=0)) in tried}
+    tried = _tried_elsewhere(rows)
+    known = {key: tried[same] for key in groups if (same := _anywhere(key)) in tried}
     if known:
         best = min(known, key=lambda key: known[key])
         return {best: groups[best]}
@@ -105,35 +103,70 @@ def _best_elsewhere(groups: dict[Recipe, list[Row]], rows: Sequence[Row]) -> dic
     return {key: of for key, of in groups.items() if key.augment == augment} or groups
 
 
+def _tried_elsewhere(rows: Sequence[Row]) -> dict[Recipe, float]:
+    """The mean error on novel views of other toys, by what can be done alike with them."""
+    return {_anywhere(key): mean_error(of) for key, of in by_recipe(rows).items() if key.dataset == DEV}
+
+
+def _anywhere(key: Recipe) -> Recipe:
+    """A recipe less what depends on the size of a set."""
+    return key._replace(dataset="", epochs=0, batch_size=0)
+
+
+def not_favoured(rows: Sequence[Row]) -> str:
+    """In words, which networks were not trained on a set as other toys favour; nothing if all were."""
+    favoured = {}
+    for key in sorted(tried := _tried_elsewhere(rows), key=lambda key: tried[key]):
+        favoured.setdefault(key.model, key)
+    lines = []
+    for dataset, model in ((dataset, model) for dataset in QUESTIONS for model in favoured):
+        runs = chosen(rows, dataset, model)
+        if runs and "novel" in runs[0]["splits"] and _anywhere(recipe(runs[0])) != favoured[model]:
+            lines.append(f"- `{dataset}`: `{model}` was not trained there with {favoured[model].varied}.")
+    return "\n".join(["The recipe that other toys favour was not run everywhere:", "", *lines, "", ""]) if lines else ""
+
+
 def trained_alike(ours: Sequence[Row], theirs: Sequence[Row]) -> bool:
     """Whether both saw images that were varied in the same way, and had the same teachers or none."""
     return len({(recipe(row).augment, tuple(row.get("teachers", ()))) for row in [*ours, *theirs]}) == 1
 
 
-def mean_error(rows: Sequence[Row]) -> str:
+def told_error(rows: Sequence[Row]) -> str:
     """The mean error of runs of one recipe, and what in it a reader must know."""
     first = rows[0] if rows else {}
     teachers = first.get("teachers", ())
     notes = [{1: "taught", 2: "taught by two", 3: "taught by three"}[len(teachers)]] if teachers else []
     if iterations := first.get("iterations"):
         notes.append(f"{iterations} iteration{'s' if iterations > 1 else ''}")
-    return ", ".join([spread([asked(row) for row in rows]), *notes])
+    return ", ".join([spread(by_seed(rows)), *notes])
 
 
-def spread(errors: Sequence[float]) -> str:
-    """Mean ± standard deviation (runs)."""
+def by_seed(rows: Sequence[Row], error: Callable[[Row], float] = asked) -> dict[int, float]:
+    """The error at each seed; of several runs of one seed, their mean."""
+    seeds = sorted({row["seed"] for row in rows})
+    return {seed: statistics.mean(error(row) for row in rows if row["seed"] == seed) for seed in seeds}
+
+
+def mean_error(rows: Sequence[Row]) -> float:
+    """Over seeds."""
+    return statistics.mean(by_seed(rows).values())
+
+
+def spread(of_seeds: Mapping[int, float]) -> str:
+    """Mean ± standard deviation (seeds)."""
+    errors = list(of_seeds.values())
     if not errors:
         return ""
     if len(errors) == 1:
-        return f"{errors[0]:.2f} (1 run)"
+        return f"{errors[0]:.2f} (1 seed)"
     return f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f} ({len(errors)})"
 
 
 def compared(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
     """How many times as wrong a rival is, and by a paired t-test over the seeds of both whether that is chance."""
-    times = statistics.mean(map(asked, theirs)) / statistics.mean(map(asked, ours))
-    says = f"{times:.2f}×"
-    pairs = _pairs(ours, theirs)
+    says = f"{mean_error(theirs) / mean_error(ours):.2f}×"
+    one, two = by_seed(ours), by_seed(theirs)
+    pairs = [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
     if len(pairs) < 3:
         return f"{says}, too few runs for a test"
     from scipy.stats import ttest_rel
@@ -142,27 +175,16 @@ def compared(ours: Sequence[Row], theirs: Sequence[Row]) -> str:
     return f"{says}, p {'< 0.001' if chance < 0.001 else f'= {chance:.3f}'}"
 
 
-def _pairs(ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[float, float]]:
-    """The errors of both at each seed that both have; of several runs of one seed, their mean."""
-
-    def by_seed(rows: Sequence[Row]) -> dict[int, float]:
-        seeds = {row["seed"] for row in rows}
-        return {seed: statistics.mean(asked(row) for row in rows if row["seed"] == seed) for seed in seeds}
-
-    one, two = by_seed(ours), by_seed(theirs)
-    return [(one[seed], two[seed]) for seed in sorted(one.keys() & two.keys())]
-
-
 def headline(rows: Sequence[Row], published: dict[str, Any]) -> str:
     """Ten lines: is it better, by how much, than what?"""
     lines = []
     for dataset, words in QUESTIONS.items():
         paper, capsules = published["paper"].get(dataset), published["capsules"].get(dataset)
         others = ["" if paper is None else f"{paper}", f"{capsules[0]} ({capsules[1]})" if capsules else ""]
-        cells = [mean_error(chosen(rows, dataset, model)) for model in OURS]
+        cells = [told_error(chosen(rows, dataset, model)) for model in OURS]
         for rival, compared_with in RIVALS.items():
             theirs = chosen(rows, dataset, rival)
-            cells += [mean_error(theirs), *(fairly_compared(rows, dataset, model, theirs) for model in compared_with)]
+            cells += [told_error(theirs), *(fairly_compared(rows, dataset, model, theirs) for model in compared_with)]
         if not any(cells):
             cells[0] = "data not available where this was run" if dataset in UNAVAILABLE else "not run yet"
         lines.append([f"`{dataset}`: {words}", *cells, *others])
@@ -178,7 +200,7 @@ def fairly_compared(rows: Sequence[Row], dataset: str, model: str, theirs: Seque
     if not theirs or not ours:
         return ""
     best = ours == chosen(rows, dataset, model)
-    return compared(ours, theirs) + ("" if best else f" (trained as `{theirs[0]['model']}`: {mean_error(ours)})")
+    return compared(ours, theirs) + ("" if best else f" (trained as `{theirs[0]['model']}`: {told_error(ours)})")
 
 
 def chosen_alike(rows: Sequence[Row], dataset: str, model: str, theirs: Sequence[Row]) -> list[Row]:
@@ -203,8 +225,8 @@ def ablations(rows: Sequence[Row]) -> str:
     for key, of in by_recipe(base).items():
         name = ", ".join([key.model, *(f"{name} {value}" for name, value in key.more)])
         if name in told:
-            familiar = [100 * row["splits"]["familiar"]["error"] for row in of]
-            lines.append((list(told).index(name), [told[name], spread(familiar), spread([asked(row) for row in of])]))
+            familiar = by_seed(of, lambda row: 100 * row["splits"]["familiar"]["error"])
+            lines.append((list(told).index(name), [told[name], spread(familiar), spread(by_seed(of))]))
     return table(["network", "familiar", "novel"], [line for _, line in sorted(lines)])
 
 
@@ -235,7 +257,7 @@ def shapes(record: dict[str, Any]) -> str:
 def tried(rows: Sequence[Row]) -> str:
     """What was tried on other toys, to choose by."""
     lines = [
-        [f"`{key.model}`", f"{key.loss}, {key.lr:g}", key.varied, str(key.epochs), spread([asked(row) for row in of])]
+        [f"`{key.model}`", f"{key.loss}, {key.lr:g}", key.varied, str(key.epochs), spread(by_seed(of))]
         for key, of in by_recipe(rows).items()
         if key.dataset == DEV
     ]
@@ -262,12 +284,12 @@ def not_better(rows: Sequence[Row], published: dict[str, Any]) -> str:
         ours = chosen(rows, dataset, model)
         if not ours:
             continue
-        error = statistics.mean(map(asked, ours))
+        error = mean_error(ours)
         names = []
         for rival in RIVALS:
             theirs = chosen(rows, dataset, rival)
             alike = chosen_alike(rows, dataset, model, theirs) or ours
-            errors = [statistics.mean(map(asked, of)) for of in (theirs, alike) if of]
+            errors = [mean_error(of) for of in (theirs, alike) if of]
             if theirs and errors[0] <= errors[1]:
                 note = "" if alike == ours else f" trained alike ({errors[1]:.2f})"
                 names.append(f"`{rival}` ({errors[0]:.2f}){note}")
@@ -308,8 +330,8 @@ def robustness(record: dict[str, Any]) -> str:
     groups = by_model(record)
     lines = []
     for model, rows in groups.items():
-        clean = 100 * statistics.mean(row["clean"]["error"] for row in rows)
-        lines.append([f"`{model}` ({len(rows)})", f"{clean:.2f}"])
+        mean = f"{100 * statistics.mean(row['clean']['error'] for row in rows):.2f}"
+        lines.append([f"`{model}` ({len(rows)})", hundredths(rows[0]["clean"]) if len(rows) == 1 else mean])
         for kind in record["amounts"]:
             lines[-1].append(" / ".join(f"{error:.1f}" for error in mean_errors(rows, "corruptions", kind)))
     first = table(["network (runs)", "clean", *record["amounts"]], lines)

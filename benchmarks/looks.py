@@ -10,18 +10,16 @@ code keeps the network with the least test error, and compares networks at equal
 """
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from machine import facts
+from machine import put_results, results
 from pages import RESULTS
 from reproduce import RECIPES, add_options, changed_by, folder_of, told
 
 from qcn.data import find
 from qcn.devices import pick_device
-from qcn.files import write_text
 from qcn.train.begin import load_once
 from qcn.train.loop import Training
 from qcn.train.record import Epoch
@@ -59,11 +57,6 @@ def looked(settings: Settings, data_dir: Path, out: Path) -> dict[str, Any]:
     return told(asdict(run.settings)) | {"best": run.best.epoch, "looks": training.looks}
 
 
-def results(file: Path) -> list[dict[str, Any]]:
-    """The runs that are done."""
-    return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", metavar="ROW", choices=ROWS)
@@ -77,9 +70,7 @@ def main() -> None:
                 continue
             settings = settings_from("best", **ROWS[row] | changed | {"seed": seed})
             found = looked(settings, arguments.data_dir, folder_of(arguments.runs, name, seed))
-            # Read again: another process may have written meanwhile.
-            record = facts() | {"results": [*results(arguments.json), {"row": name, **found}]}
-            write_text(arguments.json, json.dumps(record, indent=1) + "\n")
+            put_results(arguments.json, [{"row": name, **found}], "row", "seed")
             print(f"{name} seed {seed}: the last look {found['looks'][-1]}", flush=True)
 
 

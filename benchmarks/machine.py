@@ -1,13 +1,16 @@
-"""What every benchmark records beside its numbers: the date, the commit, the machine, the versions."""
+"""What every benchmark records beside its numbers: the date, the commit, the machine, the versions. And where."""
 
 import datetime
+import json
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from qcn.export.targets import this_gpu
+from qcn.files import held, write_text
 from qcn.packages import installed
 
 
@@ -25,6 +28,23 @@ def facts() -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores" + (f", {gpu.name}" if gpu else ""),
         "versions": versions,
     }
+
+
+def results(file: Path) -> list[dict[str, Any]]:
+    """The rows that a benchmark has measured so far."""
+    return json.loads(file.read_text(encoding="utf-8"))["results"] if file.exists() else []
+
+
+def put_results(file: Path, rows: Sequence[dict[str, Any]], *key: str, **about: Any) -> None:
+    """Put rows into a benchmark's file, each with the commit that measured it, in place of those with the same `key`.
+
+    Several processes may do so at once.
+    """
+    now = facts()
+    with held(file.parent):
+        placed = {tuple(row[name] for name in key): row for row in results(file)}
+        placed |= {tuple(row[name] for name in key): {**row, "commit": now["commit"]} for row in rows}
+        write_text(file, json.dumps({**now, **about, "results": list(placed.values())}, indent=1) + "\n")
 
 
 def _commit() -> str:

@@ -33,9 +33,12 @@ def three_digits(x: float) -> str:
 
 
 def source(record: dict[str, Any]) -> str:
+    """When, where and by which commits the results of a file were measured."""
+    rows = record.get("results", [])
+    commits = sorted({row.get("commit", record["commit"]) for row in rows}) or [record["commit"]]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     how = f"; {record['how']}" if "how" in record else ""
-    return f"{record['date']}, {record['machine']}, {versions}, commit {record['commit']}{how}"
+    return f"{record['date']}, {record['machine']}, {versions}, commit {' and '.join(commits)}{how}"
 
 
 def percent(rate: dict[str, float]) -> str:

@@ -183,9 +183,9 @@ def main() -> None:
     settings = {name: getattr(arguments, name) for name in ("dataset", "split", "limit", "attacked")}
     record: dict[str, Any] = {**settings, "results": []}
     if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if {name: before[name] for name in settings} == settings:
-            record = before
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if {name: record[name] for name in settings} != settings:
+            parser.error(f"{path} was measured with another --split, --limit or --attacked: name another --json")
     record.update(facts())
     record["amounts"] = {
         kind: {"values": list(values), "unit": unit} for kind, (_, values, unit) in CORRUPTIONS.items()
@@ -197,7 +197,7 @@ def main() -> None:
             print(f"{model} is in {path} already")
             continue
         row = measure(model, arguments, pick_device(arguments.device))
-        record["results"].append(row)
+        record["results"].append(row | {"commit": record["commit"]})
         write_text(path, json.dumps(record, indent=1) + "\n")
         worst = {kind: f"{100 * rates[-1]['error']:.1f}" for kind, rates in row["corruptions"].items()}
         print(f"{row['name']}: at severity 5 {worst}; ECE {100 * row['calibration']['error']:.2f} %", flush=True)

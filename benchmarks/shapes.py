@@ -4,17 +4,17 @@
     python benchmarks/shapes.py "3 blocks, halved twice" cnn-small --data-dir data
 
 Shapes are judged by their error on the validation split, the mean of the last three epochs; the test split is not
-looked at. Each run goes to RUNS/SHAPE, and what is finished there is not repeated.
+looked at. Each run goes to RUNS/SHAPE, and what is finished there is not repeated. What --json has of others stays.
 """
 
 import argparse
-import json
 import statistics
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from machine import facts
+from machine import put_results
+from pages import RESULTS
 
 from qcn.model import QCN, CapsuleLayer, QCNConfig
 from qcn.names import RUN
@@ -23,7 +23,7 @@ from qcn.train.record import load_run
 from qcn.train.settings import settings_from
 from qcn.zoo import MODELS, create, parameter_count
 
-RESULTS = Path(__file__).parent / "results" / "shapes-h200.json"
+FILE = RESULTS / "shapes-h200.json"
 EPOCHS = 16
 TWO = (CapsuleLayer(3, 1, 16),) * 2
 THREE = (CapsuleLayer(3, 1, 16),) * 3
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("shapes", nargs="*", metavar="SHAPE", help=f"{'; '.join(COMPARED)}. Default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/shapes"))
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--json", type=Path, default=FILE)
     arguments = parser.parse_args()
     shapes = arguments.shapes or COMPARED
     if unknown := set(shapes) - set(COMPARED):
@@ -93,9 +93,7 @@ def main() -> None:
             train(settings_from("best", dataset="cifar10", model=shape, epochs=EPOCHS), arguments.data_dir, run)
         elif load_run(run).progress.epoch < EPOCHS:
             resume(run, arguments.data_dir)
-    results = [result(shape, arguments.runs / shape) for shape in shapes]
-    record = {**facts(), "epochs": EPOCHS, "results": results}
-    arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    put_results(arguments.json, [result(shape, arguments.runs / shape) for shape in shapes], "shape", epochs=EPOCHS)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ What CPUs with fewer instructions would take: shipped networks and what `qcn cal
 from using any set later than the one named (`QCN_INSTRUCTION_SET`). One image on two threads, without pre-processing,
 the least time of all turns: `python benchmarks/instruction_sets.py`. Without fp16 arithmetic (`neonfp16`,
 `avx512fp16`), calibrated capsule layers are computed in float32. Without dot products of bytes (`neondot`, `avxvnni`,
-`avx512vnni`), int8 convolutions take about as long as float32 ones, and longer if those have AVX-512. So calibrate on
-the kind of CPU that will run the network: `qcn calibrate` refuses what is not faster there.
+`avx512vnni`), int8 gains with `sse2` and less with `avx2`, and loses with `neon` and `avx512`. So calibrate on the kind
+of CPU that will run the network: `qcn calibrate` refuses what is not faster there.
 
 {sets}
 

@@ -27,12 +27,16 @@ class CardData:
 
 @dataclass(frozen=True)
 class Seeds:
-    """The error over all runs of the recipe that are on record: on "novel" where there is such a split, else "test"."""
+    """The error over all seeds of the recipe that are on record: on "novel" where there is such a split, else "test".
+
+    `better` is how many of the runs have a smaller validation error than the one that ships.
+    """
 
     split: str
-    runs: int
+    seeds: int
     mean: float
     deviation: float
+    better: int
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Card:
     trained, measured  when, where and by which versions
     errors             by split
     calibration_error  the expected one, of the validation images at this temperature
-    seeds              None where only one run is on record
+    seeds              None where only one seed is on record
     """
 
     name: str
@@ -146,4 +150,5 @@ def _seeds(card: Card) -> str:
         return ""
     found = card.seeds
     spread = f"{100 * found.mean:.2f} ± {100 * found.deviation:.2f} % (mean and standard deviation)"
-    return f"| {found.runs} runs of this recipe | error on {found.split} {spread} |\n"
+    better = f"{found.better or 'none'} of them {'have' if found.better > 1 else 'has'} a smaller validation error"
+    return f"| {found.seeds} seeds of this recipe | error on {found.split} {spread}; {better} |\n"

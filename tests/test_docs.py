@@ -44,15 +44,38 @@ def test_figures_in_the_readme_are_those_of_the_results() -> None:
     assert [figure for figure in figures if figure not in known] == []
 
 
+def test_errors_in_the_readme_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import evidence
+
+    rows = evidence.read("accuracy-h200.json")["results"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    azimuth, elevation = "viewpoints-azimuth", "viewpoints-elevation-pooled"
+    sets = (f"{azimuth}-pooled", azimuth, elevation, "cifar10")
+    lines = text.partition("| error, % |")[2].splitlines()[2:]
+    for model, line in zip((*evidence.OURS, *evidence.RIVALS), lines, strict=False):
+        cells = [cell.strip(" *") for cell in line.split("|")[3:-1]]
+        runs = [evidence.chosen(rows, dataset, model) for dataset in sets]
+        assert cells == [f"{evidence.mean_error(of):.2f}" if of else "" for of in runs], line
+    compared = ((f"{azimuth}-pooled", "qcn"), (azimuth, "qcn"), (azimuth, "qcn-deep"))
+    expected = [
+        re.fullmatch(r"([\d.]+)×, p = ([\d.]+)", evidence.fairly_compared(rows, dataset, model, theirs)).groups()
+        for dataset, model in compared
+        if (theirs := evidence.chosen(rows, dataset, "cnn-small"))
+    ]
+    better = text.partition("**QCN is better**")[2].partition("**It is not")[0].replace("\n", " ")
+    assert re.findall(r"([\d.]+) times.*?p = ([\d.]+)", better) == expected
+
+
 def test_figures_of_augmentation_are_those_of_the_results() -> None:
     training, results = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("training.md", "results.md"))
-    told = re.findall(r"^\| `([\w-]+)`, .*?((?: \| [\d.]+ % \(\d+ runs\)){3}) \|$", training, re.M)
+    told = re.findall(r"^\| `([\w-]+)`, .*?((?: \| [\d.]+ % \(\d+ seeds\)){3}) \|$", training, re.M)
     assert [model for model, _ in told] == ["qcn", "cnn-small"]
     for model, cells in told:
-        found = re.findall(r"([\d.]+) % \((\d+) runs\)", cells)
-        for name, (error, runs) in zip(("light", "turned", "strong"), found, strict=True):
+        found = re.findall(r"([\d.]+) % \((\d+) seeds\)", cells)
+        for name, (error, seeds) in zip(("light", "turned", "strong"), found, strict=True):
             recipe = rf"`viewpoints-azimuth-pooled` \| `{model}` \| [^|]* \| {name} \| 30"
-            row = rf"{recipe} \| [^|]* \| {error} ± \S+ \({runs}\)"
+            row = rf"{recipe} \| [^|]* \| {error} ± \S+ \({seeds}\)"
             assert re.search(row, results), row
 
 

@@ -20,7 +20,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    names = ("accuracy_page", "choosing", "counting", "evidence", "figures", "poses", "shapes")
+    names = ("accuracy_page", "choosing", "counting", "evidence", "figures", "machine", "pages", "poses", "shapes")
     modules = {name: importlib.import_module(name) for name in names}
     monkeypatch.setattr(modules["figures"], "IMAGES", tmp_path)
     return SimpleNamespace(**modules)
@@ -31,7 +31,7 @@ def rate(error: float) -> dict[str, float]:
 
 
 def run(model: str, seed: int, error: float, validation: float = 0.0, **more: Any) -> dict[str, Any]:
-    fixed = {"dataset": "viewpoints-azimuth-pooled", "loss": "ce", "lr": 0.01, "epochs": 30}
+    fixed = {"dataset": "viewpoints-azimuth-pooled", "loss": "ce", "lr": 0.01, "epochs": 30, "batch_size": 128}
     splits = {"familiar": rate(0.0), "novel": rate(error)}
     return {**fixed, "model": model, "seed": seed, "validation_error": validation, "splits": splits, **more}
 
@@ -39,7 +39,7 @@ def run(model: str, seed: int, error: float, validation: float = 0.0, **more: An
 def test_shapes_that_were_compared_are_of_one_size_and_the_best_is_qcn_deep(made: SimpleNamespace) -> None:
     shapes = {name: made.shapes.network(changed, 3, 10) for name, changed in made.shapes.SHAPES.items()}
     assert all(parameter_count(network) <= 189_000 for network in shapes.values())
-    compared = json.loads(made.shapes.RESULTS.read_text(encoding="utf-8"))["results"]
+    compared = json.loads(made.shapes.FILE.read_text(encoding="utf-8"))["results"]
     assert {row["shape"]: row["parameters"] for row in compared if row["shape"] in shapes} == {
         name: parameter_count(network) for name, network in shapes.items()
     }
@@ -52,6 +52,41 @@ def test_a_rival_is_compared_by_the_seeds_that_both_have(made: SimpleNamespace) 
     theirs = [run("cnn-small", seed, 0.20 + 0.002 * seed) for seed in range(1, 4)]
     assert made.evidence.compared(ours, theirs) == "2.00×, p < 0.001"
     assert made.evidence.compared(ours, theirs[:2]).endswith("too few runs for a test")
+
+
+def test_a_seed_that_was_trained_twice_counts_once(made: SimpleNamespace) -> None:
+    ours = [run("qcn", 0, 0.1), run("qcn", 0, 0.3), run("qcn", 1, 0.1)]
+    assert made.evidence.by_seed(ours) == pytest.approx({0: 20, 1: 10})
+    assert made.evidence.told_error(ours) == "15.00 ± 7.07 (2)"
+    assert made.evidence.compared(ours, [run("cnn", 0, 0.3)]).startswith("2.00×")
+
+
+def test_runs_with_other_batches_are_of_another_recipe(made: SimpleNamespace) -> None:
+    runs = [run("qcn", 0, 0.1), run("qcn", 1, 0.2), run("qcn", 0, 0.3, batch_size=30)]
+    assert list(made.evidence.by_recipe(runs).values()) == [runs[2:], runs[:2]]
+
+
+def test_where_the_recipe_that_other_toys_favour_was_not_run_is_said(made: SimpleNamespace) -> None:
+    tried = [
+        run("qcn", 0, 0.3, dataset="viewpoints-dev"),
+        run("qcn", 0, 0.2, dataset="viewpoints-dev", epochs=40, augment="turned"),
+    ]
+    light, turned = run("qcn", 0, 0.1), run("qcn", 0, 0.2, augment="turned")
+    line = "- `viewpoints-azimuth-pooled`: `qcn` was not trained there with turned."
+    assert line in made.evidence.not_favoured([light, *tried])
+    assert made.evidence.not_favoured([light, turned, *tried]) == ""
+
+
+def test_results_of_others_stay_and_each_keeps_its_commit(
+    made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "results.json"
+    for commit, rows in {"one": [("a", 1), ("b", 2)], "two": [("b", 3), ("c", 4)]}.items():
+        monkeypatch.setenv("QCN_COMMIT", commit)
+        made.machine.put_results(file, [{"shape": shape, "error": error} for shape, error in rows], "shape", epochs=5)
+    record = json.loads(file.read_text(encoding="utf-8"))
+    assert [tuple(row.values()) for row in record["results"]] == [("a", 1, "one"), ("b", 3, "two"), ("c", 4, "two")]
+    assert record["epochs"] == 5 and made.pages.source(record).endswith(", commit one and two")
 
 
 def test_a_recipe_is_chosen_by_validation_and_not_by_the_test(made: SimpleNamespace) -> None:
@@ -78,7 +113,7 @@ def test_a_taught_network_is_not_compared_with_one_that_was_not(made: SimpleName
     taught = [run("qcn", 0, 0.1, teachers=["cifar10/cnn-wide"])]
     published: dict[str, Any] = {"paper": {}, "capsules": {}}
     line = made.evidence.headline([*taught, run("cnn-small", 0, 0.2)], published).splitlines()[2]
-    assert "10.00 (1 run), taught |" in line and "×" not in line
+    assert "10.00 (1 seed), taught |" in line and "×" not in line
     line = made.evidence.headline([*taught, run("cnn-small", 0, 0.2, teachers=["cifar10/cnn-wide"])], published)
     assert "2.00×" in line
 
@@ -88,8 +123,8 @@ def test_a_rival_is_compared_with_the_best_of_ours_that_was_trained_as_it_was(ma
     alike = [run("qcn-deep", 0, 0.4, validation=0.2), run("qcn-deep", 0, 0.3, validation=0.3, label_smoothing=0.1)]
     rows, published = [taught, *alike, run("cnn-small", 0, 0.2)], {"paper": {}, "capsules": {}}
     line = made.evidence.headline(rows, published)
-    assert "10.00 (1 run), taught by two |" in line
-    assert "| 0.50×, too few runs for a test (trained as `cnn-small`: 40.00 (1 run)) |" in line
+    assert "10.00 (1 seed), taught by two |" in line
+    assert "| 0.50×, too few runs for a test (trained as `cnn-small`: 40.00 (1 seed)) |" in line
     assert made.evidence.not_better(rows, published).endswith(
         "`qcn-deep` (10.00) is not better than `cnn-small` (20.00) trained alike (40.00)."
     )
@@ -100,7 +135,7 @@ def test_the_first_table_has_ten_lines_and_names_where_qcn_is_behind(made: Simpl
     rows = [run("qcn", 0, 0.2), run("cnn", 0, 0.1)]
     lines = made.evidence.headline(rows, published).splitlines()[2:]
     assert len(lines) == 10
-    assert "| 20.00 (1 run) |" in lines[0]
+    assert "| 20.00 (1 seed) |" in lines[0]
     assert "0.50×" in lines[0]
     assert any("data not available where this was run" in line and "4.63" in line for line in lines)
     assert (
@@ -239,7 +274,7 @@ def test_every_picture_is_drawn(made: SimpleNamespace, tmp_path: Path) -> None:
     record = {"dataset": "mnist", "amounts": amounts, "epsilons": [8], "results": rows}
     made.figures.robustness("mnist", record)
     said = made.evidence.robustness(record)
-    assert "| `qcn` (1) | 10.00 | 10.0 / 20.0 / 30.0 / 40.0 / 50.0 |" in said
+    assert "| `qcn` (1) | 10.00 (10.00 to 10.00) | 10.0 / 20.0 / 30.0 / 40.0 / 50.0 |" in said
     assert "| `qcn`, PGD | 50.0 |" in said
     assert "`bundle`, PGD" not in said
     assert "0.900 / 0.800" in said

@@ -1,5 +1,7 @@
 """benchmarks/robustness.py and corruptions.py: what they do to pictures, and what they count."""
 
+import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -111,3 +113,17 @@ def test_auroc_counts_pairs(benchmarks: SimpleNamespace) -> None:
     inside, outside = np.array([0.9, 0.5, 0.5]), np.array([0.5, 0.1])
     pairs = [(a > b) + 0.5 * (a == b) for a in inside for b in outside]
     assert benchmarks.robustness.auroc(inside, outside) == pytest.approx(float(np.mean(pairs)))
+
+
+def test_results_with_other_settings_are_not_overwritten(
+    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "robustness.json"
+    file.write_text(json.dumps({"dataset": "mnist", "split": None, "limit": None, "attacked": 1000, "results": []}))
+    before = file.read_bytes()
+    monkeypatch.setattr(
+        sys, "argv", ["robustness.py", "mnist", "--dataset", "mnist", "--limit", "9", "--json", str(file)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        benchmarks.robustness.main()
+    assert ended.value.code == 2 and "name another --json" in capsys.readouterr().err and file.read_bytes() == before
