@@ -1,4 +1,4 @@
-"""The command `qcn`. Ctrl-C ends it with one line from its first moment on, while the rest is still being imported."""
+"""The command `qcn`. Ctrl-C and SIGTERM end it with one line from its first moment on, while it is being imported."""
 
 import os
 import sys
@@ -8,13 +8,16 @@ def main() -> None:
     try:
         import signal  # some milliseconds by itself
 
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:  # else it is ignored, as in a shell's background jobs
-            signal.signal(signal.SIGINT, _stop)
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        for number, handler in before.items():
+            if handler is usual[number]:  # else it is ignored, as Ctrl-C in a shell's background jobs
+                signal.signal(number, _stop)
         from qcn.cli import main as run
 
         sys.unraisablehook = _send_again
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     except KeyboardInterrupt:
         _stop()
     run()

@@ -29,6 +29,15 @@ def test_distillation_is_hintons() -> None:
     torch.testing.assert_close(got, expected)
 
 
+def test_distillation_of_a_network_that_is_sure_is_finite() -> None:
+    logit = torch.tensor([[5000.0, 0.0]], requires_grad=True)
+    loss = distillation(
+        torch.tensor(2.0), Prediction(logit[..., None], logit.sigmoid(), logit), torch.full((1, 2), 0.5)
+    )
+    loss.backward()
+    assert loss.isfinite() and logit.grad is not None and logit.grad.isfinite().all()
+
+
 def test_a_network_that_returns_something_else_is_told_what_to_return() -> None:
     logit = torch.randn(2, 3)
     check_prediction(Prediction(logit[..., None], logit.sigmoid(), logit), 3)

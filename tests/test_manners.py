@@ -330,10 +330,11 @@ main()
 """
 
 
-@pytest.mark.parametrize("delay_s", [0, 0.05, 0.1, 0.2, 0.3, 0.4])
-def test_ctrl_c_ends_a_command_that_is_still_being_imported(delay_s: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [0, 0.1, 0.2, 0.4])
+def test_a_signal_ends_a_command_that_is_still_being_imported(delay_s: float, number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEGUN, "train", "--dataset", "viewpoints-demo", "--out", str(tmp_path / "run")]
-    code, said = signalled(command, signal.SIGINT, tmp_path, delay_s)
+    code, said = signalled(command, number, tmp_path, delay_s)
     assert (code, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
 
 

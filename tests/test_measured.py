@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,11 +11,14 @@ from libqcn_load import OK, load
 
 from qcn import measured
 from qcn.errors import UsageError
-from qcn.evaluate import evaluate
+from qcn.evaluate import evaluate, open_network
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import open_source
 from qcn.export.request import Request
 from qcn.measured import Measured, SplitError
+from qcn.shipped import place
+from qcn.train import checkpoint
+from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
 
 NATIVE = Request(("native",))
@@ -44,6 +48,22 @@ def test_only_the_whole_test_of_its_own_data_counts(own: Path, data_dir: Path, t
     evaluate(own, None, data_dir, tmp_path / "a", split="validation", device="cpu")
     evaluate(own, "mnist", data_dir, tmp_path / "b", device="cpu")
     assert not (own / measured.FILE).exists()
+
+
+def test_what_the_last_weights_do_is_not_said_of_those_that_ship(own: Path, data_dir: Path, tmp_path: Path) -> None:
+    evaluate(own, None, data_dir, tmp_path / "a", device="cpu")
+    before = (own / measured.FILE).read_bytes()
+    network, run = load_network(own)
+    later = replace(run, progress=replace(run.progress, step=run.progress.step + 1))
+    other = {name: tensor * 0.9 for name, tensor in network.state_dict().items()}
+    checkpoint.save(own, later, other, {}, epoch=9, best=False)
+    evaluate(own, None, data_dir, tmp_path / "b", which="last", device="cpu")
+    assert (own / measured.FILE).read_bytes() == before
+
+
+def test_nothing_is_written_beside_a_network_that_ships() -> None:
+    open_network("mnist", device="cpu").remember(Measured("mnist", "2026-11-16", (SplitError("test", 60, 3, 0.1),)))
+    assert not (place("mnist") / measured.FILE).exists()
 
 
 def test_other_weights_were_not_measured(own: Path) -> None:

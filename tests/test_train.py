@@ -167,6 +167,28 @@ def test_a_run_stopped_inside_an_epoch_resumes_to_the_same_weights(
     assert load_run(whole).history[1].train_loss == load_run(stopped).history[1].train_loss
 
 
+def test_a_run_stopped_in_its_first_epoch_has_no_chosen_weights(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = property(lambda self: self.step == 2, lambda self, value: None)
+    monkeypatch.setattr(Training, "stop_asked", asked, raising=False)
+    with pytest.raises(Stopped, match="after 2 steps"):
+        train(SHORT, data_dir, tmp_path / "run", "cpu")
+    run = load_run(tmp_path / "run")
+    assert run.best is None and run.weights("best") == run.last
+    assert_equal(load_network(tmp_path / "run")[0].state_dict(), last_weights(tmp_path / "run"))
+
+
+def test_a_run_killed_after_its_last_epoch_gets_its_metrics_and_curves(data_dir: Path, tmp_path: Path) -> None:
+    train(replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu")
+    metrics, curves = tmp_path / "run" / "metrics.csv", tmp_path / "run" / "curves.png"
+    before = metrics.read_bytes()
+    metrics.unlink()
+    curves.unlink()
+    resume(tmp_path / "run", data_dir, "cpu")
+    assert metrics.read_bytes() == before and curves.is_file()
+
+
 def test_a_run_may_be_in_a_thread(data_dir: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:  # whose threads may not handle signals
         pool.submit(train, replace(SHORT, epochs=1), data_dir, tmp_path / "run", "cpu").result()

@@ -1,6 +1,7 @@
 """Starting from trained weights, teachers, lengthening a run, stronger augmentation, smoother labels."""
 
 import copy
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import nn
 from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
-from qcn.errors import MissingError, UsageError
+from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.shipped import place
 from qcn.train import resume
 from qcn.train.checkpoint import load_network, optimizer_tensors, restore_optimizer
 from qcn.train.graph import WARM_UP
@@ -51,6 +53,30 @@ def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run
     assert "class_capsules.rotors" in said and "start anew" in said
     assert torch.equal(network.class_capsules.rotors.theta, before)
     assert torch.equal(network.layers[0].rotors.theta, trained.layers[0].rotors.theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "moved"),
+    [
+        ("cifar10-qcn", 64, {"activation.1": "activation.2"}),
+        ("cifar10-qcn", 128, {"pose.2": "pose.3", "activation.1": "activation.3"}),
+        ("cifar10-qcn-deep", 128, {"stem.1": "stem.2", "stem.3": "stem.4"}),
+    ],
+)
+def test_a_network_for_larger_images_takes_each_block_to_its_place(name: str, size: int, moved: dict[str, str]) -> None:
+    trained, run = load_network(place(name))
+    network = create(run.model.name, in_channels=3, classes=10, size=size)
+    (said,) = start_from(network, name)
+    assert "start anew, since it has none of their shape: extractor." in said
+    for before, after in moved.items():
+        given, taken = (
+            {key: value for key, value in one.state_dict().items() if key.startswith(f"extractor.{block}.")}
+            for one, block in ((trained, before), (network, after))
+        )
+        assert given and len(given) == len(taken)
+        for (key, value), found in zip(given.items(), taken.values(), strict=True):
+            assert torch.equal(value, found), key
+        assert f"extractor.{after}" not in said
 
 
 def test_a_network_of_another_kind_is_refused(run: Path) -> None:
@@ -123,6 +149,22 @@ def test_the_loss_of_a_taught_network_is_that_of_distillation(data_dir: Path, tm
         expected = distillation(by_labels, answers, softened(teacher(image)))
     found = taught.run().history[0].train_loss
     assert found == pytest.approx(float(expected), rel=1e-4) and found != pytest.approx(float(by_labels), rel=1e-2)
+
+
+def test_a_teacher_that_answers_nan_is_named(few: Splits, tmp_path: Path) -> None:
+    settings, run = Settings("mnist", "qcn-tiny", batch_size=16, ema=None), tmp_path / "teacher"
+    teacher = Training(settings, few, run, CPU)
+    torch.nn.init.constant_(next(teacher.network.parameters()), math.nan)
+    teacher.save(best=True)
+    training = Training(replace(settings, teachers=(str(run),)), few, tmp_path / "run", CPU)
+    with pytest.raises(CheckFailed, match=rf"NaN at step 0 .*first in the answers of {run}, which it learns from"):
+        training.run()
+
+
+def test_a_teacher_that_is_gone_is_called_one(few: Splits, tmp_path: Path) -> None:
+    settings = Settings("mnist", "qcn-tiny", batch_size=16, teachers=("gone",))
+    with pytest.raises(UsageError, match="its teacher 'gone' was not found"):
+        Training(settings, few, tmp_path / "run", CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -63,8 +63,8 @@ WRONG_PATH |= {errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP}
 
 def main() -> None:
     """Run a command and end with its exit code. What a user can fix is one line, not a traceback."""
-    _prepare()
     try:
+        _prepare()
         app()
     except QcnError as error:
         _end(str(error), error.exit_code)

@@ -121,4 +121,5 @@ def check(
         say(f"  {', '.join(index.files[place] for place in group)}")
     for file, why in list(index.skipped.items())[:SHOWN]:
         say(f"left out: {file}: {why}")
+    splits.refuse_no_validation(folder)
     say_next("qcn", "train", "--dataset", folder)

@@ -24,7 +24,7 @@ from qcn.data.duplicates import SIDE, near_duplicates, thumbnail
 from qcn.data.fit import fit, read_picture
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Stored
-from qcn.data.splits import deal
+from qcn.data.splits import deal_groups
 from qcn.errors import MissingError, UsageError
 from qcn.files import folder_aside
 from qcn.progress import doing, shown
@@ -35,7 +35,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARE = 0.1  # of every class, for a split that is not given
 LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
-FORM = 1  # of a cache: another one is made again
+FORM = 2  # of a cache: another one is made again
 INDEX, IMAGES = "index.json", "images.npy"
 
 
@@ -254,8 +254,8 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
 def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split], tuple[Split, ...]]:
     """The split of each picture, and which splits were dealt out of the training pictures because none are given.
 
-    Near duplicates go where the first of them goes, so that nothing is tested on that was trained on; a class of
-    nothing else goes into training.
+    Near duplicates stay together, so that nothing is tested on that was trained on; a class of nothing else goes into
+    training.
     """
     given = {picture.split for picture in found.pictures}
     splits: list[Split] = [picture.split or "train" for picture in found.pictures]
@@ -263,15 +263,16 @@ def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split]
     if not missing:
         return splits, ()
     open_to = [place for place, split in enumerate(splits) if split == "train"]
-    movable = set(open_to)
-    labels = np.array([found.pictures[place].label for place in open_to])
-    hands = deal(labels, len(found.classes), "folder", *[SHARE] * len(missing))
-    for place, hand in zip(open_to, hands, strict=True):
-        splits[place] = ("train", *missing)[hand]
-    for group in groups:
-        for place in group[1:]:
-            if {place, group[0]} <= movable:
-                splits[place] = splits[group[0]]
+    first = {place: group[0] for group in groups for place in group if splits[group[0]] == "train"}
+    together: dict[int, list[int]] = {}
+    for place in open_to:
+        together.setdefault(first.get(place, place), []).append(place)
+    labels = np.array([found.pictures[leader].label for leader in together])
+    sizes = np.array([len(members) for members in together.values()])
+    hands = deal_groups(labels, sizes, len(found.classes), "folder", *[SHARE] * len(missing))
+    for members, hand in zip(together.values(), hands, strict=True):
+        for place in members:
+            splits[place] = ("train", *missing)[hand]
     trained = {picture.label for picture, split in zip(found.pictures, splits, strict=True) if split == "train"}
     for place in open_to:
         if found.pictures[place].label not in trained:

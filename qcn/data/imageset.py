@@ -71,3 +71,11 @@ class Splits:
     tests: dict[str, ImageSet]
     remarks: tuple[str, ...] = ()
     dealt: bool = False
+
+    def refuse_no_validation(self, name: str) -> None:
+        """Training chooses its weights on validation images."""
+        if not len(self.validation):
+            raise UsageError(
+                f"{name} has no validation images. Pictures that are nearly the same, as the frames of a video, stay "
+                f"together, and each class has no others: put some into a folder 'val' (docs/data.md)"
+            )

@@ -69,14 +69,8 @@ def by_viewpoint(
 
 
 def deal(labels: Ints, classes: int, name: str, *shares: float) -> Ints:
-    """Deal every class out at random: for each image 0, what is left over, or the number of one of `shares`, from 1.
-
-    The order comes from the raw output of the bit generator, which NumPy promises never to change; it does
-    not promise that of its shuffles.
-    """
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
-    order = np.argsort(np.random.PCG64(seed).random_raw(len(labels)), kind="stable")
-    hand = np.zeros(len(labels), int)
+    """Deal every class out at random: for each image 0, what is left over, or the number of one of `shares`, from 1."""
+    order, hand = _order(len(labels), name), np.zeros(len(labels), int)
     for label in range(classes):
         members = order[labels[order] == label]
         start = 0
@@ -85,6 +79,40 @@ def deal(labels: Ints, classes: int, name: str, *shares: float) -> Ints:
             hand[members[start : start + count]] = owner
             start += count
     return hand
+
+
+def deal_groups(labels: Ints, sizes: Ints, classes: int, name: str, *shares: float) -> Ints:
+    """As `deal`, for groups of so many images that stay together; of each class the largest is left over.
+
+    A share takes the groups that fit into it, or the smallest one if none does.
+    """
+    order, hand = _order(len(labels), name), np.zeros(len(labels), int)
+    for label in range(classes):
+        members = list(order[labels[order] == label])
+        if not members:
+            continue
+        images = sizes[members].sum()
+        members.remove(max(reversed(members), key=lambda group: sizes[group]))
+        for owner, share in enumerate(shares, 1):
+            room, taken = max(1, round(share * images)), []
+            for group in members:
+                if sizes[group] <= room:
+                    taken.append(group)
+                    room -= sizes[group]
+            taken = taken or sorted(members, key=lambda group: sizes[group])[:1]
+            hand[taken] = owner
+            members = [group for group in members if not hand[group]]
+    return hand
+
+
+def _order(count: int, name: str) -> Ints:
+    """A random order, the same every time.
+
+    It comes from the raw output of the bit generator, which NumPy promises never to change; it does not promise that of
+    its shuffles.
+    """
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
 
 def _deal(images: ImageSet, name: str, *shares: float) -> list[ImageSet]:

@@ -21,7 +21,7 @@ from qcn.measured import Measured
 from qcn.names import RUN
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import place
+from qcn.shipped import SHIPPED, place
 from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import TIME_LIMIT, Candidate, Runner
@@ -148,9 +148,10 @@ class RunNetwork(Network):
         return self._run.dataset()
 
     def remember(self, found: Measured) -> None:
-        """In the run's folder, unless that is read-only, as that of a network that ships may be."""
-        weights = self._run.weights(self._which)
-        if weights and os.access(self._folder, os.W_OK):
+        """In the run's folder, of the weights that `qcn export` takes. What a network that ships can, its card says."""
+        weights = self._run.weights("best")
+        own = self._folder.resolve().parent != SHIPPED.resolve() and os.access(self._folder, os.W_OK)
+        if weights and weights == self._run.weights(self._which) and own:
             measured.write(self._folder, weights.sha256, found)
 
     def facts(self) -> dict[str, Any]:

@@ -103,15 +103,28 @@ class Logbook:
         )
         for name in ("train_error", "validation_error", "lr", "images_per_second"):
             self.events.add_scalar(name.replace("_", "/", 1), getattr(row, name), row.step)
+        self._write_metrics(run)
+        if row.epoch < self.epochs and time.monotonic() - self.drawn > DRAW_EVERY_S:
+            self._draw_curves(run)
+
+    def finish(self, run: Run) -> None:
+        """At the end, also of a run that was killed after its last epoch: the metrics and curves of all epochs."""
+        if self.active:
+            self._write_metrics(run)
+            self._draw_curves(run)
+
+    def _write_metrics(self, run: Run) -> None:
         table = io.StringIO()
-        writer = csv.DictWriter(table, fieldnames=list(asdict(row)), lineterminator="\n")
+        writer = csv.DictWriter(table, fieldnames=list(asdict(run.history[0])), lineterminator="\n")
         writer.writeheader()
         writer.writerows(map(asdict, run.history))
         write_text(self.folder / "metrics.csv", table.getvalue())
-        if row.epoch == self.epochs or time.monotonic() - self.drawn > DRAW_EVERY_S:
-            progress.doing(f"epoch {row.epoch}/{self.epochs}  drawing learning curves", row.step, of=self.total)
-            learning_curves(self.folder / "curves.png", run.history)
-            self.drawn = time.monotonic()
+
+    def _draw_curves(self, run: Run) -> None:
+        last = run.history[-1]
+        progress.doing(f"epoch {last.epoch}/{self.epochs}  drawing learning curves", last.step, of=self.total)
+        learning_curves(self.folder / "curves.png", run.history)
+        self.drawn = time.monotonic()
 
 
 def _device(device: torch.device) -> str:

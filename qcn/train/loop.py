@@ -97,6 +97,7 @@ class Training:
             raise UsageError(
                 f"a batch of {settings.batch_size} cannot be divided evenly among {world_size()} processes"
             )
+        splits.refuse_no_validation(settings.dataset)
         self.steps_per_epoch = len(splits.train) // settings.batch_size
         if not self.steps_per_epoch:
             raise UsageError(
@@ -172,7 +173,7 @@ class Training:
         if self.as_graph:
             step = Recorded(step)
         if self.step == 0:
-            self.save(best=True)
+            self.save(best=False)
         # Several processes cannot agree on the step to stop after: a signal ends them at once.
         stopping = on_stop_signal(self.ask_to_stop) if world_size() == 1 else nullcontext()
         with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, stopping:
@@ -184,6 +185,7 @@ class Training:
                 row = self.finish_epoch(time.perf_counter() - started, self.step - first)
                 logbook.epoch_done(self.record, row)
                 self.stop_if_asked()
+            logbook.finish(self.record)
         self.measure_confidence()
         return self.record
 
@@ -227,9 +229,13 @@ class Training:
     def margin(self, step: int) -> float:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
-    def loss(self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None) -> Tensor:
+    def loss(
+        self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None, taught: Tensor | None
+    ) -> Tensor:
+        """By the labels, those of images that were laid over, and what teachers answer."""
         check_prediction(prediction, self.record.model.classes)
-        return loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
+        loss = loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
+        return loss if taught is None else distillation(loss, prediction, taught)
 
     def plan(self, epoch: int) -> Plan:
         """All that an epoch decides beforehand, on the device."""
@@ -285,10 +291,7 @@ class Training:
         image, over = self.seen(images, label, draws)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
-        taught = self.taught(image)
-        loss = self.loss(prediction, label, margin.float(), over)
-        if taught is not None:
-            loss = distillation(loss, prediction, taught)
+        loss = self.loss(prediction, label, margin.float(), over, self.taught(image))
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
@@ -317,7 +320,13 @@ class Training:
         start = batch * self.settings.batch_size
         images, label, draws = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
         image, over = self.seen(images, label, draws)
-        where = first_non_finite(self.network, image, lambda p: self.loss(p, label, self.margin(fault), over))
+        taught = self.taught(image)
+        if taught is not None and not taught.isfinite().all():
+            where = f"the answers of {' or '.join(self.settings.teachers)}, which it learns from"
+        else:
+            where = first_non_finite(
+                self.network, image, lambda found: self.loss(found, label, self.margin(fault), over, taught)
+            )
         kept = self.record.last
         raise CheckFailed(
             f"NaN at step {fault} (epoch {epoch + 1}): first in {where}; "

@@ -64,5 +64,6 @@ def softened(prediction: Prediction) -> Tensor:
 
 def distillation(loss: Tensor, prediction: Prediction, taught: Tensor) -> Tensor:
     """The loss by the labels, and how far the answers are from what was `taught` [B, classes] (Hinton et al. 2015)."""
-    distance = F.kl_div(softened(prediction).log(), taught, reduction="batchmean")
+    own = (prediction.logit.float() / TEMPERATURE).log_softmax(1)  # the logarithm of `softened`, for any logits
+    distance = F.kl_div(own, taught, reduction="batchmean")
     return (1 - TAUGHT) * loss + TAUGHT * TEMPERATURE**2 * distance

@@ -11,14 +11,15 @@ from qcn.train.settings import Settings
 
 
 def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
-    """Copy the chosen weights of the run `init` into a new network, where they fit; says in words what was kept anew.
+    """Copy the chosen weights of the run `init` into a new network, where they fit; says in words what starts anew.
 
-    Layers whose shape depends on the number of classes or channels stay as they were initialised.
+    Layers whose shape depends on the number of classes or channels stay as they were initialised. So do the blocks that
+    a network for larger images has more.
     """
     if init is None:
         return ()
     trained, run = load_network(place(init))
-    given, own = trained.state_dict(), network.state_dict()
+    given, own = _named_as_in(network, trained), network.state_dict()
     fitting = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
     learnt = {name for name, _ in network.named_parameters()}
     if not learnt & fitting.keys():
@@ -27,14 +28,39 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     anew = sorted({name.rpartition(".")[0] for name in learnt - fitting.keys()})
     if not anew:
         return (f"starting from {init}, all of it",)
-    return (f"starting from {init}; these layers start anew, since they have another shape: {', '.join(anew)}",)
+    return (f"starting from {init}; these layers start anew, since it has none of their shape: {', '.join(anew)}",)
+
+
+def _named_as_in(network: nn.Module, trained: nn.Module) -> dict[str, torch.Tensor]:
+    """The weights of `trained` by the names that they have in `network`, which may have more blocks in front."""
+
+    def rows(of: nn.Module) -> dict[str, int]:
+        return {name: len(part) for name, part in of.named_modules() if isinstance(part, nn.Sequential)}
+
+    lengths = rows(network)
+    more = {f"{name}.": lengths[name] - length for name, length in rows(trained).items() if name in lengths}
+
+    def renamed(name: str) -> str:
+        for row, count in more.items():
+            place, dot, rest = name.removeprefix(row).partition(".")
+            if count and name.startswith(row) and place.isdigit():
+                return f"{row}{int(place) + count}{dot}{rest}"
+        return name
+
+    return {renamed(name): tensor for name, tensor in trained.state_dict().items()}
 
 
 def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[nn.Module]:
     """The networks that the run `record` learns from. They must take the same images and know the same classes."""
     teachers = []
     for name in settings.teachers:
-        teacher, run = load_network(place(name))
+        try:
+            folder = place(name)
+        except UsageError as error:
+            raise UsageError(
+                f"its teacher '{name}' was not found: {error}. Run the command in the folder in which `qcn train` ran"
+            ) from None
+        teacher, run = load_network(folder)
         if (run.classes, run.preprocessing) != (record.classes, record.preprocessing):
             raise UsageError(f"{name} cannot teach this network: it has other classes or other pre-processing")
         teachers.append(teacher.eval().requires_grad_(False).to(device))

@@ -252,6 +252,29 @@ def test_near_duplicates_are_dealt_into_one_split(pictures: Path, tmp_path: Path
     assert max(map(len, index.duplicates)) >= 11 and not crossing(index)
 
 
+def test_a_folder_of_bursts_has_whole_ones_in_each_split(tmp_path: Path) -> None:
+    """As frames of videos: three of each class, and nothing else."""
+    for label, kind in enumerate(("cup", "pen")):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        for burst in range(3):
+            rng = np.random.default_rng((label, burst))
+            frame = Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).resize((40, 40))
+            for number in range(10):
+                noise = rng.normal(0, 3, (40, 40, 3))
+                pixels = (np.asarray(frame) + noise).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "set" / kind / f"{burst}-{number}.png")
+    splits = load(str(tmp_path / "set"), tmp_path / "data", SMALL)
+    index = read_index(tmp_path / "data" / find(str(tmp_path / "set"), SMALL).folder)
+    assert index.counts == (20, 20, 20) and not crossing(index)
+    for part in (splits.train, splits.validation, splits.tests["test"]):
+        assert list(np.bincount(part.labels)) == [10, 10]
+    for path in (tmp_path / "set").glob("*/[12]-*.png"):
+        path.unlink()  # one burst of each class is left
+    splits = load(str(tmp_path / "set"), tmp_path / "data", SMALL)
+    with pytest.raises(UsageError, match=r"has no validation images\. .* put some into a folder 'val'"):
+        splits.refuse_no_validation("the set")
+
+
 def test_a_damaged_cache_is_refused(pictures: Path, tmp_path: Path) -> None:
     load(str(pictures), tmp_path / "data", SMALL)
     index = next((tmp_path / "data" / "folders").glob(f"*/{INDEX}"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qcn.data.imageset import ImageSet, Splits, Views
-from qcn.data.splits import FAMILIAR, TRAIN_INSTANCES, by_instance, by_viewpoint, hold_out
+from qcn.data.splits import FAMILIAR, TRAIN_INSTANCES, by_instance, by_viewpoint, deal, deal_groups, hold_out
 from qcn.errors import UsageError
 
 
@@ -43,6 +43,24 @@ def test_hold_out_is_a_partition_and_keeps_the_classes_in_proportion(labels, nam
     for label in set(labels):
         expected = max(1, round(fraction * labels.count(label)))
         assert np.count_nonzero(validation.labels == label) == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_groups_are_dealt_whole_and_the_largest_stays(groups):
+    labels, sizes = (np.array(part) for part in zip(*groups, strict=True))
+    hands = deal_groups(labels, sizes, 3, "name", 0.1, 0.1)
+    for label in set(labels):
+        mine = labels == label
+        assert sizes[mine & (hands == 0)].max() == sizes[mine].max()
+        for owner in (1, 2)[: mine.sum() - 1]:
+            taken = sizes[mine & (hands == owner)]
+            assert taken.sum() <= max(1, round(0.1 * sizes[mine].sum())) or len(taken) == 1
+
+
+def test_groups_of_one_are_dealt_as_images_are():
+    labels = np.repeat([0, 1, 2], [5, 40, 333])
+    assert (deal_groups(labels, np.ones_like(labels), 4, "name", 0.1, 0.1) == deal(labels, 4, "name", 0.1, 0.1)).all()
 
 
 def test_hold_out_depends_on_the_name_and_on_nothing_else():
