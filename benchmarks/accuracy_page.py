@@ -259,15 +259,15 @@ of three networks, and bending them (`elastic`) helps neither `qcn-deep` nor `cn
 Training keeps the weights of the last epoch whose validation error is within the 95 % interval of the least. Here
 `qcn-tiny` learned from few images of a set, as from a user's folder, with a tenth of them for validation. The table
 shows the error in per cent on a thousand other images at the epoch that a rule keeps, and the epoch: means of
-{len(choice["results"])} runs in all. The gain is in points, over the first rule: mean ± standard error. No test image
-was used. {source(choice)}: `python benchmarks/choosing.py`.
+{len(choice["results"]) // 4} runs. The gain is in points, over the first rule: mean ± standard error. No test image was
+used. {source(choice)}: `python benchmarks/choosing.py`.
 
 {choosing.compared(choice["results"])}
 
-In {choosing.kept_last(choice["results"])} of these runs the rule keeps the last epoch: they show that it is better than
-the least error, not that it is better than the last. The runs above were trained before this, and kept the least error,
-the last of equal ones; three on `coil20-azimuth` (commit 729873c) kept the last within one standard error, which was
-the same epoch.
+In {choosing.kept_last(choice["results"])} of these {len(choice["results"])} runs the rule keeps the last epoch.
+So they show that it is better than the least error, not that it is better than the last. The runs above were trained
+before this, and kept the least error, the last of equal ones; three on `coil20-azimuth` (commit 729873c) kept the last
+within one standard error, which was the same epoch.
 
 ### Another shape
 

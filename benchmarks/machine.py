@@ -42,8 +42,10 @@ def put_results(file: Path, rows: Sequence[dict[str, Any]], *key: str, **about: 
     """
     now = facts()
     with held(file.parent):
-        placed = {tuple(row[name] for name in key): row for row in results(file)}
-        placed |= {tuple(row[name] for name in key): {**row, "commit": now["commit"]} for row in rows}
+        before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"results": []}
+        there = [{"commit": before["commit"], **row} for row in before["results"]]
+        new = [{"commit": now["commit"], **row} for row in rows]
+        placed = {tuple(row[name] for name in key): row for row in [*there, *new]}
         write_text(file, json.dumps({**now, **about, "results": list(placed.values())}, indent=1) + "\n")
 
 

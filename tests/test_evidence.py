@@ -81,12 +81,14 @@ def test_results_of_others_stay_and_each_keeps_its_commit(
     made: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "results.json"
+    file.write_text(json.dumps({"commit": "none", "results": [{"shape": "z", "error": 0}]}))  # as before rows had one
     for commit, rows in {"one": [("a", 1), ("b", 2)], "two": [("b", 3), ("c", 4)]}.items():
         monkeypatch.setenv("QCN_COMMIT", commit)
         made.machine.put_results(file, [{"shape": shape, "error": error} for shape, error in rows], "shape", epochs=5)
     record = json.loads(file.read_text(encoding="utf-8"))
-    assert [tuple(row.values()) for row in record["results"]] == [("a", 1, "one"), ("b", 3, "two"), ("c", 4, "two")]
-    assert record["epochs"] == 5 and made.pages.source(record).endswith(", commit one and two")
+    found = [(row["shape"], row["error"], row["commit"]) for row in record["results"]]
+    assert found == [("z", 0, "none"), ("a", 1, "one"), ("b", 3, "two"), ("c", 4, "two")]
+    assert record["epochs"] == 5 and made.pages.source(record).endswith(", commit none and one and two")
 
 
 def test_a_recipe_is_chosen_by_validation_and_not_by_the_test(made: SimpleNamespace) -> None:
