@@ -100,6 +100,13 @@ def test_threads_share_a_model(model: Model) -> None:
     assert not wrong
 
 
+def test_nan_is_no_answer(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = np.full((1, len(model.classes)), np.nan, np.float32), None
+    monkeypatch.setattr(model._engine, "classify", lambda pixels: broken)
+    with pytest.raises(CheckFailed, match="returned NaN, not an answer"):
+        model.predict(np.zeros((28, 28), np.uint8))
+
+
 def test_what_is_no_picture_is_refused(model: Model, tmp_path: Path) -> None:
     for wrong in (np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), np.zeros((2, 4, 4, 3), np.uint8), 7):
         with pytest.raises(UsageError):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qcn import binding
 from qcn.confidence import probabilities, temperature_of
 from qcn.data.fit import read_picture
-from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
@@ -105,7 +105,7 @@ class Model:
         for row, active in enumerate(activation):
             best = int(active.argmax())  # the first NaN, where there is one
             if math.isnan(active[best]):
-                raise UsageError(f"{self.backend} returned NaN, not an answer")
+                raise CheckFailed(f"{self.backend} returned NaN, not an answer")
             turned = None if pose is None else pose[row]
             yield Answer(self.classes[best], active, turned, self.classes, self._temperature)
 
