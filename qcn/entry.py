@@ -8,15 +8,16 @@ def main() -> None:
     try:
         import signal  # some milliseconds by itself
 
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        for number, handler in before.items():
-            if handler is usual[number]:  # else it is ignored, as Ctrl-C in a shell's background jobs
-                signal.signal(number, _stop)
+        before = {number: signal.getsignal(number) for number in usual}
+        # Others are ignored, as Ctrl-C in a shell's background jobs, or belong to whoever set them.
+        ours = {number: handler for number, handler in before.items() if handler is usual[number]}
+        for number in ours:
+            signal.signal(number, _stop)
         from qcn.cli import main as run
 
         sys.unraisablehook = _send_again
-        for number, handler in before.items():
+        for number, handler in ours.items():
             signal.signal(number, handler)
     except KeyboardInterrupt:
         _stop()

@@ -148,7 +148,7 @@ class RunNetwork(Network):
         return self._run.dataset()
 
     def remember(self, found: Measured) -> None:
-        """In the run's folder, of the weights that `qcn export` takes. What a network that ships can, its card says."""
+        """In the run's folder, of the weights that `qcn export` takes; a network that ships has its card."""
         weights = self._run.weights("best")
         own = self._folder.resolve().parent != SHIPPED.resolve() and os.access(self._folder, os.W_OK)
         if weights and weights == self._run.weights(self._which) and own:
