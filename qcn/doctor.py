@@ -128,7 +128,8 @@ def _native(artefact: Artefact, bundle: Bundle) -> Support:
 
 def _lower(bundle: Bundle, backend: str) -> list[Receipt]:
     """What the operations of a calibrated network that are not in fp32 really run in."""
-    found = receipts(bundle, backend) if bundle.program().calibrated else []
+    program = _program(bundle)
+    found = receipts(bundle, backend) if program and program.calibrated else []
     return [one for one in found if one.asked != "fp32"]
 
 

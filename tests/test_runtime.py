@@ -100,6 +100,11 @@ def test_threads_share_a_model(model: Model) -> None:
     assert not wrong
 
 
+def test_no_less_than_none_of_the_likely_classes(model: Model) -> None:
+    answer = model.predict(np.zeros((28, 28), np.uint8))
+    assert answer.top(0) == answer.top(-1) == [] and len(answer.top(99)) == len(model.classes)
+
+
 def test_nan_is_no_answer(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = np.full((1, len(model.classes)), np.nan, np.float32), None
     monkeypatch.setattr(model._engine, "classify", lambda pixels: broken)

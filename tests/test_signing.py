@@ -85,6 +85,8 @@ def test_a_bundle_is_signed_and_verified_by_commands(made: Path, tmp_path: Path)
         assert done.returncode == 0, done.stdout + done.stderr
     again = qcn("sign", "--new-key", key)
     assert again.returncode == 2 and "never overwritten" in again.stderr
+    added = qcn("export", made, "--format", "onnx")
+    assert added.returncode == 0 and "its signature held for what was there before, and is gone" in added.stdout
 
 
 @pytest.mark.parametrize("command", ["doctor", "verify-parity", "benchmark", "export"])

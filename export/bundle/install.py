@@ -96,6 +96,9 @@ class _Place:
         self.versions = self.link.parent / f".{self.link.name}.versions"
         if self.versions.is_symlink():
             raise UsageError(f"{self.versions} is {inside.what_is(self.versions)}: remove it")
+        parent = self.link.parent.resolve()
+        if bundles := [folder for folder in (parent, *parent.parents) if (folder / MANIFEST).is_file()]:
+            raise UsageError(f"{self.link} would be inside of the bundle {bundles[0]}: choose another folder")
         self.in_use()  # a place that is taken is refused before anything is made
 
     def in_use(self) -> Version | None:

@@ -57,7 +57,7 @@ class Answer:
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most likely classes with their probabilities, best first."""
-        order = np.argsort(-self.probabilities, kind="stable")[:count]
+        order = np.argsort(-self.probabilities, kind="stable")[: max(0, count)]
         return [(self.classes[index], float(self.probabilities[index])) for index in order]
 
 

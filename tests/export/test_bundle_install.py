@@ -53,6 +53,16 @@ def qcn(*arguments: object, limit: int | None = None) -> subprocess.CompletedPro
     )
 
 
+def test_no_place_is_inside_of_a_bundle(old: Path, new: Path, place: Path) -> None:
+    """It would go with the version that it is in."""
+    install(old, place)
+    before = contents(place)
+    for inside in (place / "sub", place / "engines" / "sub", old / "sub"):
+        with pytest.raises(UsageError, match="would be inside of the bundle"):
+            install(new, inside)
+    assert contents(place) == before
+
+
 def test_a_bundle_is_installed_replaced_and_brought_back(old: Path, new: Path, place: Path) -> None:
     (old / "notes.txt").write_text("not part of the bundle")
     done = qcn("install", old, place)

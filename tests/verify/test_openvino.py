@@ -23,7 +23,7 @@ import qcn as product
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.export import pipeline
 from qcn.export import precision as precisions
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import BUNDLE, file_of
 from qcn.export.formats import Job, onnx_model
 from qcn.export.openvino import write_ir
@@ -58,6 +58,11 @@ def cnn(tmp_path: Path) -> Bundle:
 def test_the_road_of_an_ir(small: Bundle, qcn: Command) -> None:
     code, said = qcn("export", small.folder, "--format", "openvino")
     assert code == 0 and "model.xml" in said and "model.bin" in said, said
+    whole = (small.folder / WEIGHTS).read_bytes()
+    (small.folder / WEIGHTS).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, said = qcn("doctor", small.folder)
+    assert code == 1 and "altered   weights.safetensors" in said and "runs      model.xml" in said, said
+    (small.folder / WEIGHTS).write_bytes(whole)
     code, said = qcn("verify-parity", small.folder, "--backends", "openvino", "--bisect")
     assert code == 0 and "passed    openvino: model.xml (fp32)" in said, said
     code, said = qcn("benchmark", small.folder, "--backends", "openvino", "--duration", "0.01")

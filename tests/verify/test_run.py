@@ -15,14 +15,18 @@ import torch
 from bundles import answering, put_manifest
 from command import Command
 from graphs import put_golden
+from plants import calibrated_program, one_iteration, with_arrays
 
 from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.golden import Evaluation, Golden
+from qcn.export.calibrated import write_calibrated
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
+from qcn.export.program import Program
 from qcn.export.reference import Inputs, golden_of
 from qcn.names import MANIFEST
 from qcn.train.checkpoint import load_network
+from qcn.verify.parity.plan import not_of
 from qcn.verify.parity.run import check_run
 
 
@@ -147,6 +151,7 @@ def test_altered_golden_answers_are_found(bundle: Bundle, own_run: Path, says: s
 def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
     manifest = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
     classes, source, spec = manifest["classes"], manifest["source"], manifest["preprocessing"]
+    perfect = {"split": "test", "images": 60, "wrong": 0, "calibration_error": 0.0}
     for says, changes in {
         "the classes: the bundle says": {"classes": [*classes[1:], classes[0]]},
         "mean: the bundle says": {"preprocessing": {**spec, "mean": [0.5]}},
@@ -156,10 +161,54 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
         "the data set: the bundle says svhn": {"source": {**source, "data": "svhn"}},
         "the sha256 of the best weights": {"source": {**source, "sha256": "0" * 64}},
         "the sha256 of the training data": {"source": {**source, "data_sha256": "0" * 64}},
+        "the temperature of probabilities: the bundle says 0.01": {"confidence": {"temperature": 0.01, "error": 0.1}},
+        "the errors on test images": {"measured": {"data": "mnist", "date": "2026-11-16", "splits": [perfect]}},
     }.items():
         verdict = check_run(edit(bundle, **changes), own_run)
         assert verdict.status == "failed" and verdict.reasons[0].startswith(says), verdict.reasons
         put_manifest(bundle.folder, json.dumps(manifest))
+
+
+def forged_classes(plan: Program) -> Program:
+    """Every class answers as the next one."""
+    names = ("classes.rotation", "classes.beta_u", "classes.beta_a")
+    axes = (3, 0, 0)
+    return with_arrays(
+        plan, {name: np.roll(plan.arrays[name], 1, axis) for name, axis in zip(names, axes, strict=True)}
+    )
+
+
+def test_the_plan_of_a_calibrated_bundle_must_be_of_the_run(bundle: Bundle, own_run: Path, tmp_path: Path) -> None:
+    """Its golden answers are those of the bundle's own program, which whoever can write the bundle can replace."""
+    plan, kept = calibrated_program(bundle.program(), bundle.golden().input), {"sha256": "0" * 64}
+    honest = write_calibrated(bundle, plan, tmp_path / "honest", kept, "qcn calibrate RUN --out {bundle}")
+    verdict = check_run(honest, own_run)
+    assert verdict.status == "passed" and "the plan is what calibration makes of them" in verdict.notes[0], verdict
+    forged = write_calibrated(
+        bundle, forged_classes(plan), tmp_path / "forged", kept, "qcn calibrate RUN --out {bundle}"
+    )
+    verdict = check_run(forged, own_run)
+    assert verdict.status == "failed" and "the plan is not of this run: 'classes.rotation'" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weight", lambda array: array + 2 * (array < 100)),
+        ("weight.scale", lambda array: array * np.float32(1.05)),
+        ("bias", lambda array: array + 100_000),
+        ("rotation", lambda array: np.roll(array, 1, 2)),
+        ("beta_u", lambda array: array * np.float32(1.01)),
+    ],
+)
+def test_what_calibration_would_not_make_is_named(bundle: Bundle, name: str, change: Callable[[Any], Any]) -> None:
+    trained = bundle.program()
+    plan = calibrated_program(trained, bundle.golden().input)
+    assert list(not_of(plan, trained)) == []
+    array = next(one for one in plan.arrays if one.endswith(f".{name}"))
+    wrong = with_arrays(plan, {array: change(plan.arrays[array]).astype(plan.arrays[array].dtype)})
+    assert any(said.startswith(f"'{array}' of ") for said in not_of(wrong, trained))
+    assert list(not_of(one_iteration(plan), trained)) == ["its operations are others"]
 
 
 def test_a_run_that_is_none_or_altered_is_refused(bundle: Bundle, own_run: Path, tmp_path: Path, qcn: Command) -> None:

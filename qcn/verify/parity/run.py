@@ -2,7 +2,8 @@
 
 A bundle carries its own truth: whoever can write all of it can put other answers into it, with hashes that fit. The run
 is the truth from outside. What the manifest says of it must be so; the weights file must have the hash that the bundle
-was made from; and the golden answers are computed again, by the run's own network in float64.
+was made from; and the golden answers are computed again, by the run's own network in float64. A calibrated bundle
+answers otherwise: its plan must be what calibration makes of that network (`qcn.verify.parity.plan`).
 
 Float64 answers of two machines differ by float64's rounding, which is 2⁻²⁹ of float32's. They may differ by 2⁻¹⁰ noise
 floors (`qcn.export.bundle.tolerance`): half a million times that, and 2¹⁴ times less than fp32 is allowed, so that what
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn import measured
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle
@@ -26,6 +28,7 @@ from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.verify.parity.compare import Allowed, Errors, errors
+from qcn.verify.parity.plan import not_of
 from qcn.verify.parity.verdict import RUN, Verdict
 
 if TYPE_CHECKING:
@@ -48,7 +51,7 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     which = _checkpoint(bundle.manifest)
     network, run = load_network(folder, which)  # refuses a weights file whose hash is not the record's
     by = f"{folder}, by torch {torch.__version__}"
-    if different := list(_different(bundle.manifest, run, which)):
+    if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, folder)]:
         return Verdict(*about, "failed", tuple(different), by)
     golden = bundle.golden()
     reasons = list(_inputs(golden, run))
@@ -56,10 +59,16 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
     compared, wrong = _compared(trained.named(), exact, single, "the run's")
     reasons += wrong
+    again = "golden answers computed again from the run's own weights"
     if golden.plan:  # then the rest is not the run's, but the plan's
+        from qcn.export.lower import lower
         from qcn.export.reference import evaluated
 
-        exact, single = (of.named() for of in evaluated(bundle.program(), golden.input))
+        program = bundle.program()
+        strange = list(not_of(program, lower(network, *golden.input.shape[2:])))
+        reasons += [f"the plan is not of this run: {what}" for what in strange]
+        again += "" if strange else "; the plan is what calibration makes of them"
+        exact, single = (of.named() for of in evaluated(program, golden.input))
         plan = golden.exact.named()
         kept = {name: len(array) for name, array in plan.items()}  # of layers not all rows
         exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
@@ -72,7 +81,7 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
         by,
         outputs={name: compared[name] for name in golden.outputs if name in compared},
         images=len(golden.rows),
-        notes=("golden answers computed again from the run's own weights",),
+        notes=(again,),
     )
 
 
@@ -114,11 +123,23 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
+    told, found = manifest.confidence, run.confidence if which == "best" else None
+    pairs["the temperature of probabilities"] = (told and told.temperature, found and found.temperature)
+    pairs["the calibration error"] = (told and told.error, found and found.error)
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
     for what, (said, is_so) in pairs.items():
         if said != is_so:
             yield f"{what}: the bundle says {said}, the run {is_so}"
+
+
+def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
+    """Other errors on test images than were measured of the run; the day may be another."""
+    told, found = manifest.measured, measured.read(folder, manifest.source.sha256)
+    if told and (found is None or (told.data, told.splits) != (found.data, found.splits)):
+        yield "the errors on test images: the bundle says " + (
+            "others than the run" if found else "some, and the run has none: measure it again with `qcn evaluate`"
+        )
 
 
 def _inputs(golden: Golden, run: "Run") -> Iterator[str]:
