@@ -81,6 +81,10 @@ def test_a_device_that_fails_or_has_no_report_fails_the_whole(run: Any, tmp_path
     assert "cellar: it has no report that can be read" in said and "bundle is missing" in said
     code, said, _ = run(tmp_path / "barn")
     assert code == 2 and "none of these devices has a report" in said
+    edited = tmp_path / "shed" / "report.json"
+    edited.write_text(json.dumps({**json.loads(edited.read_text()), "status": "passed"}))
+    code, said, fleet = run(tmp_path / "shed")
+    assert code == 1 and fleet.devices[0].status == "failed", "whatever it says of itself"
 
 
 def test_what_does_not_belong_together_is_refused(run: Any, tmp_path: Path) -> None:

@@ -234,7 +234,8 @@ def _device(name: str, report: Report, drift: Sequence[str]) -> DeviceReport:
         failed += [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == report.status and one.reasons]
     figures = tuple(_figures(one, report) for one in backends if one.backend not in NO_BACKENDS)
     machine = summary.machine(report.environment)
-    return DeviceReport(name, report.status, machine, report.command, figures, tuple(failed), tuple(drift))
+    status = "failed" if any(one.status == "failed" for one in backends) else report.status
+    return DeviceReport(name, status, machine, report.command, figures, tuple(failed), tuple(drift))
 
 
 def _figures(verdict: Verdict, report: Report) -> Figures:
