@@ -7,11 +7,12 @@ import math
 import statistics
 from typing import Any
 
-from evidence import by_model, chosen, mean_errors, robustness_files, trained_alike
+from evidence import by_model, by_seed, chosen, mean_errors, robustness_files, trained_alike
 from matplotlib.figure import Figure
 from pages import ROOT, read
 
 from qcn.plots import COLOURS
+from qcn.text import counted
 
 IMAGES = ROOT / "docs" / "images"
 POLAR = "viewpoints-azimuth-pooled"
@@ -77,21 +78,27 @@ def azimuths(rows: list[dict[str, Any]]) -> bool:
     canvas = Figure(figsize=(6.4, 5.6), layout="constrained")
     ax = canvas.subplots(subplot_kw={"projection": "polar"})
     for colour, (model, runs) in zip(COLOURS, groups.items(), strict=False):
-        splits = [{**row["by_azimuth"].get("familiar", {}), **row["by_azimuth"]["novel"]} for row in runs]
-        angles = sorted(map(int, splits[0]))
-        means = [100 * statistics.mean(split[str(angle)]["error"] for split in splits) for angle in angles]
+        angles = sorted(map(int, _by_azimuth(runs[0])))
+        found = [
+            by_seed(runs, lambda row, angle=angle: 100 * _by_azimuth(row)[str(angle)]["error"]) for angle in angles
+        ]
+        means = [statistics.mean(errors.values()) for errors in found]
         around = [math.radians(angle) for angle in (*angles, angles[0])]
-        label = f"{model} ({len(runs)} run{'s' if len(runs) > 1 else ''})"
+        label = f"{model} ({counted(len(found[0]), 'seed')})"
         ax.plot(around, [*means, means[0]], "o-", color=colour, markersize=3, label=label)
-    known = [
-        math.radians(angle) for angle in sorted(map(int, splits[0])) if str(angle) not in runs[0]["by_azimuth"]["novel"]
-    ]
+    known = [math.radians(angle) for angle in angles if str(angle) not in runs[0]["by_azimuth"]["novel"]]
     ax.scatter(known, [ax.get_rmax()] * len(known), color="0.3", s=22, zorder=3, clip_on=False, label="trained on")
     ax.set_theta_zero_location("N")
+    ax.set_rlabel_position(63)  # between what was trained on and the curves
     ax.set_title("Error on known toys by azimuth, %", pad=18)
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.05))
     save(canvas, "azimuths.png")
     return True
+
+
+def _by_azimuth(row: dict[str, Any]) -> dict[str, Any]:
+    """The errors of a run at the azimuths of both splits."""
+    return {**row["by_azimuth"].get("familiar", {}), **row["by_azimuth"]["novel"]}
 
 
 def poses(record: dict[str, Any]) -> None:
