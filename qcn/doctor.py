@@ -128,8 +128,7 @@ def _native(artefact: Artefact, bundle: Bundle) -> Support:
 
 def _lower(bundle: Bundle, backend: str) -> list[Receipt]:
     """What the operations of a calibrated network that are not in fp32 really run in."""
-    program = _program(bundle)
-    found = receipts(bundle, backend) if program and program.calibrated else []
+    found = receipts(bundle, backend) if bundle.program().calibrated else []
     return [one for one in found if one.asked != "fp32"]
 
 
@@ -137,7 +136,7 @@ def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
     read_ir(bundle.path(artefact))
     if not installed("openvino"):
         return Support("cannot", "OpenVINO is not installed", INSTALL_OPENVINO)
-    found = _lower(bundle, "openvino")
+    found = _lower(bundle, "openvino") if _program(bundle) else []
     lower = "; ".join(sorted({f"{one.asked} as {one.ran}" for one in found})) or "computes in float32"
     if not all(one.met for one in found):
         return Support("cannot", f"OpenVINO {version('openvino')} falls back here: {lower}", "run it on x86-64")
