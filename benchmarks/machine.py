@@ -1,4 +1,4 @@
-"""What every benchmark records beside its numbers: the date, the commit, the machine, the versions. And where."""
+"""What every benchmark records beside its numbers: the date, the commit, the machine, the versions."""
 
 import datetime
 import json

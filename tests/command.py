@@ -1,4 +1,4 @@
-"""`qcn` in this process: nothing is loaded twice, and what it printed can be looked at. And one that gets a signal."""
+"""`qcn` in this process: nothing is loaded twice, and its output can be looked at. And a process that gets a signal."""
 
 import subprocess
 import sys
@@ -26,11 +26,13 @@ class Command:
         return int(ended.value.code or 0), printed.out + printed.err
 
 
-def signalled(command: Sequence[str], number: int, cwd: Path | None = None, delay_s: float = 0.0) -> tuple[int, str]:
-    """The exit code of a process that gets this signal once it has printed a line, and what it said to stderr."""
+def signalled(
+    command: Sequence[str], number: int, after: str, cwd: Path | None = None, delay_s: float = 0.0
+) -> tuple[int, str]:
+    """The exit code of a process that gets this signal once it has printed `after`, and what it said to stderr."""
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=cwd) as process:
-        assert process.stdout is not None and process.stdout.readline()
+        assert process.stdout is not None and process.stdout.readline() == f"{after}\n"
         time.sleep(delay_s)
         process.send_signal(number)
         try:

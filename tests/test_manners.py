@@ -331,10 +331,10 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("delay_s", [0, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("delay_s", [0, 0.05, 0.1, 0.2, 0.3, 0.4])
 def test_a_signal_ends_a_command_that_is_still_being_imported(delay_s: float, number: int, tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEGUN, "train", "--dataset", "viewpoints-demo", "--out", str(tmp_path / "run")]
-    code, said = signalled(command, number, tmp_path, delay_s)
+    code, said = signalled(command, number, "begun", tmp_path, delay_s)
     assert (code, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
 
 
@@ -361,7 +361,7 @@ main()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_where_exceptions_are_ignored_ends_a_command_too(number: int, bundle: Bundle) -> None:
     command = [sys.executable, "-c", LOST, "doctor", str(bundle.folder)]
-    assert signalled(command, number) == (130, "qcn: stopped\n")
+    assert signalled(command, number, "begun") == (130, "qcn: stopped\n")
 
 
 WRITING = """
@@ -383,7 +383,7 @@ main()
 
 def test_sigterm_leaves_nothing_half_written(bundle: Bundle, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITING, "doctor", str(bundle.folder)]
-    code, said = signalled(command, signal.SIGTERM, tmp_path)
+    code, said = signalled(command, signal.SIGTERM, "begun", tmp_path)
     assert (code, said.splitlines()[-1]) == (130, "qcn: stopped") and "Traceback" not in said
     assert not [one for one in tmp_path.iterdir() if "result" in one.name]
 

@@ -448,7 +448,7 @@ main()
 def interrupted(bundle: Bundle) -> int:
     """The exit code of a build that Ctrl-C ends."""
     command = [sys.executable, "-c", INTERRUPTED, str(bundle.folder)]
-    code, said = signalled(command, signal.SIGINT)
+    code, said = signalled(command, signal.SIGINT, "building")
     assert "Traceback" not in said
     return code
 

@@ -142,7 +142,8 @@ def test_the_programs_shapes_are_those_of_the_networks_layers(name: str) -> None
 def test_networks_for_training_only_are_refused_with_that_reason(name: str) -> None:
     network = create(name, in_channels=1, classes=4)
     with pytest.raises(
-        UsageError, match=r"is for training only\. .*cnn-wide\) can be exported; .* EM or VB routing cannot"
+        UsageError,
+        match=r"is for training only\. .*CNNs \(cnn, cnn-small, cnn-wide\) can be exported; .* EM or VB routing cannot",
     ):
         lower(network, 28, 28)
 
