@@ -230,7 +230,7 @@ class MatrixCapsules(nn.Module):
         self.scales = nn.ModuleList(RunningRMS() for _ in range(3))
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, H, W] -> class poses [B, classes, 16], activations and logits [B, classes]."""
+        """[B, in_channels, H, W] -> class poses [B, classes, 16] and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
         pose, activation = self.extractor(image)
         pose, activation = at_least_single(pose), at_least_single(activation)
@@ -241,7 +241,7 @@ class MatrixCapsules(nn.Module):
                 pose, activation = scale(pose), torch.sigmoid(logit)
             pose, logit = self.class_capsules(pose, activation)
         logit = logit.flatten(1)  # [B, classes]: one position
-        return Prediction(pose.flatten(2), torch.sigmoid(logit), logit)
+        return Prediction(pose.flatten(2), logit)
 
 
 def em(in_channels: int, classes: int, stem: int = 32, capsules: int = 32, iterations: int = 2) -> MatrixCapsules:
@@ -268,8 +268,8 @@ def em_unbranched(in_channels: int, classes: int, capsules: int = 32, iterations
 
 
 def without_poses(logit: Tensor) -> Prediction:
-    """The answer of a CNN, from its scores [B, classes]: empty poses, and activations that are probabilities."""
-    return Prediction(logit.new_empty(*logit.shape, 0), logit.softmax(1), logit)
+    """The answer of a CNN, from its logits [B, classes]: empty poses."""
+    return Prediction(logit.new_empty(*logit.shape, 0), logit)
 
 
 class CNN(nn.Module):
@@ -290,7 +290,7 @@ class CNN(nn.Module):
         self.classifier = nn.Linear(1024, classes)
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, size, size] -> empty poses [B, classes, 0], probabilities and logits [B, classes]."""
+        """[B, in_channels, size, size] -> empty poses [B, classes, 0] and logits [B, classes]."""
         if image.ndim != 4 or image.shape[1:] != (self.in_channels, self.size, self.size):
             wanted = f"[B, {self.in_channels}, {self.size}, {self.size}]"
             raise UsageError(f"this CNN was built for images {wanted}, not {list(image.shape)}; build one with size=…")
@@ -315,7 +315,7 @@ class ResidualCNN(nn.Module):
         self.classifier = nn.Linear(widths[-1], classes)
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, H, W] -> empty poses [B, classes, 0], probabilities and logits [B, classes]."""
+        """[B, in_channels, H, W] -> empty poses [B, classes, 0] and logits [B, classes]."""
         check_input(image, self.in_channels, 1)
         return without_poses(self.classifier(F.relu(self.norm(self.blocks(image))).mean((2, 3))))
 

@@ -1,21 +1,30 @@
-"""Probabilities from activations. No torch here.
+"""From logits to an answer: how likely each class is, and whether the network knows such pictures at all. No torch here.
 
-An activation says how well the parts of an object agree, not how often the answer is right. The probability of a class
-is the softmax of logit(a) / T (of ln(a) / T for a CNN, whose activations are probabilities already), and the
-temperature T is what makes the validation images most likely, found when a run ends. The expected calibration error
-says how far such probabilities are from how often the answers are right, on the average.
+A logit says how well the parts of an object agree, not how often the answer is right. The probability of a class is the
+softmax of z / T, and the temperature T is what makes the validation images most likely, found when a run ends. The
+expected calibration error says how far such probabilities are from how often the answers are right, on average.
+
+A softmax always prefers some class, whatever it is shown. A score that falls on pictures unlike those of training, and
+a threshold that most right answers on validation images reach, tell such pictures: an answer below it is "unknown".
+
+libqcn (deploy/src/answer.cpp) and the page (export/web/answers.js) do the same; tests/answers.json holds all to it.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.errors import UsageError
+from qcn.errors import CheckFailed, UsageError
 
-LEAST = 1e-6  # an activation is kept this far from 0 and 1
 BINS = 15  # of confidence, for the calibration error
 COLDEST, HOTTEST = 0.05, 20.0
+
+Logits = NDArray[np.floating]  # [B, classes]
+ScoreName = Literal["probability", "logit", "energy"]
 
 
 @dataclass(frozen=True)
@@ -32,34 +41,95 @@ class Confidence:
             raise UsageError(f"a calibration error is from 0 to 1, not {self.error}")
 
 
+@dataclass(frozen=True)
+class Known:
+    """When an answer counts as known: its `score` is at least `threshold`.
+
+    keep              the share of right answers on validation images that the threshold keeps
+    auroc             how well the score separates validation images from the unlike pictures that it was chosen on:
+                      the share of pairs in which the validation image has the larger one
+    false_positives   the share of those unlike pictures that count as known
+    """
+
+    score: ScoreName
+    threshold: float
+    keep: float
+    auroc: float
+    false_positives: float
+
+    def __post_init__(self) -> None:
+        if self.score not in get_args(ScoreName):
+            raise UsageError(f"a score is one of {', '.join(get_args(ScoreName))}, not '{self.score}'")
+        if not math.isfinite(self.threshold):
+            raise UsageError(f"the threshold of a score must be finite, not {self.threshold}")
+        if not 0 < self.keep < 1:
+            raise UsageError(f"the share of right answers to keep lies between 0 and 1, not {self.keep}")
+        for name in ("auroc", "false_positives"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is from 0 to 1, not {getattr(self, name)}")
+
+
 def temperature_of(confidence: Confidence | None) -> float:
     """1 where it was not measured."""
     return confidence.temperature if confidence else 1.0
 
 
-def probabilities(activation: NDArray[np.floating], temperature: float, poses: bool) -> NDArray[np.float64]:
-    """[B, classes] of activations [B, classes]; `poses` says whether they are of capsules, and not a CNN's."""
-    return _softmax(scores(activation, poses) / temperature)
+def check_finite(logit: Logits, of: str) -> None:
+    """Refuse what is no answer."""
+    if not np.isfinite(logit).all():
+        raise CheckFailed(f"{of} returned NaN or an infinite number, not an answer")
 
 
-def scores(activation: NDArray[np.floating], poses: bool) -> NDArray[np.float64]:
-    """What the temperature divides."""
-    kept = activation.astype(np.float64).clip(LEAST, 1 - LEAST)
-    found: NDArray[np.float64] = np.log(kept) - (np.log1p(-kept) if poses else 0.0)
+def order(logit: Logits) -> NDArray[np.int64]:
+    """The classes [B, classes] by their logits, largest first; of equal ones the first in the list comes first."""
+    return np.argsort(-logit, axis=1, kind="stable")
+
+
+def probabilities(logit: Logits, temperature: float) -> NDArray[np.float64]:
+    """[B, classes]."""
+    powers = np.exp(_above_largest(logit) / temperature)
+    shares: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
+    return shares
+
+
+def _above_largest(logit: Logits) -> NDArray[np.float64]:
+    wide = logit.astype(np.float64)
+    return wide - wide.max(1, keepdims=True)
+
+
+def energy(logit: Logits) -> NDArray[np.float64]:
+    """ln Σ exp z, [B] (Liu et al. 2020, "Energy-based Out-of-distribution Detection", with the sign turned)."""
+    found: NDArray[np.float64] = logit.max(1).astype(np.float64) + np.log(np.exp(_above_largest(logit)).sum(1))
     return found
 
 
-def fit_confidence(activation: NDArray[np.floating], labels: NDArray[np.integer], poses: bool) -> Confidence:
+# Of logits [B, classes] and a temperature, [B]; the larger, the more like the pictures of training.
+SCORES: dict[ScoreName, Callable[[Logits, float], NDArray[np.float64]]] = {
+    "probability": lambda logit, temperature: probabilities(logit, temperature).max(1),
+    "logit": lambda logit, temperature: logit.max(1).astype(np.float64),
+    "energy": lambda logit, temperature: energy(logit),
+}
+
+
+def is_known(logit: Logits, temperature: float, known: Known | None) -> NDArray[np.bool_]:
+    """[B]; a network without a threshold knows everything."""
+    if known is None:
+        return np.ones(len(logit), np.bool_)
+    return SCORES[known.score](logit, temperature) >= known.threshold
+
+
+def fit_confidence(logit: Logits, labels: NDArray[np.integer]) -> Confidence:
     """The temperature at which these labels are most likely, by golden-section search over its logarithm.
 
     As Platt does, one label in N + 2 counts as wrong. Otherwise a network that errs on none of N images would be
     certain of everything.
     """
-    given = scores(activation, poses)
+    above = _above_largest(logit)
     wrong = 1 / (len(labels) + 2)
 
     def surprise(heat: float) -> float:
-        likely = np.log(_softmax(given / np.exp(heat)).clip(1e-300))
+        scaled = above / np.exp(heat)
+        likely = scaled - np.log(np.exp(scaled).sum(1, keepdims=True))
         true = likely[np.arange(len(labels)), labels]
         others = (likely.sum(1) - true) / (likely.shape[1] - 1)
         return float(-((1 - wrong) * true + wrong * others).mean())
@@ -69,7 +139,7 @@ def fit_confidence(activation: NDArray[np.floating], labels: NDArray[np.integer]
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         low, high = (low, right) if surprise(left) <= surprise(right) else (left, high)
     temperature = float(np.exp((low + high) / 2))
-    return Confidence(temperature, calibration_error(_softmax(given / temperature), labels))
+    return Confidence(temperature, calibration_error(probabilities(logit, temperature), labels))
 
 
 def calibration_error(probability: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
@@ -78,9 +148,3 @@ def calibration_error(probability: NDArray[np.floating], labels: NDArray[np.inte
     bins = np.minimum((sure * BINS).astype(int), BINS - 1)
     off = [abs(float(sure[bins == one].sum() - right[bins == one].sum())) for one in range(BINS)]
     return sum(off) / max(1, len(labels))
-
-
-def _softmax(given: NDArray[np.float64]) -> NDArray[np.float64]:
-    powers = np.exp(given - given.max(1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(1, keepdims=True)
-    return shares

@@ -28,8 +28,12 @@ class Prediction(NamedTuple):
     """What every network of the product returns."""
 
     pose: Tensor  # [B, classes, 3]; other networks have poses of other sizes
-    activation: Tensor  # [B, classes], in (0, 1); a CNN's are probabilities, whose sum is 1
-    logit: Tensor  # [B, classes], the scores that the activations come from, for cross-entropy
+    logit: Tensor  # [B, classes], unclipped: whatever is asked of an answer is worked out from it
+
+    @property
+    def activation(self) -> Tensor:
+        """[B, classes], in (0, 1): how well the parts of an object of this class agree."""
+        return torch.sigmoid(self.logit)
 
 
 @dataclass(frozen=True)
@@ -211,7 +215,13 @@ class Capsules(nn.Module):
         self.rule: Rule | None = None
 
     def route(
-        self, pose: Tensor, activation: Tensor, rotation: Tensor, window: tuple[int, int], stride: int = 1
+        self,
+        pose: Tensor,
+        activation: Tensor,
+        rotation: Tensor,
+        window: tuple[int, int],
+        stride: int = 1,
+        logit: bool = False,
     ) -> tuple[Tensor, Tensor]:
         return route(
             pose,
@@ -223,6 +233,7 @@ class Capsules(nn.Module):
             stride=stride,
             iterations=self.iterations,
             mode=self.mode,
+            logit=logit,
             kernels=self.kernels,
             rule=self.rule,
         )
@@ -247,10 +258,10 @@ class ClassCapsules(Capsules):
         super().__init__(Rotors(capsules_in, classes), iterations, mode)
 
     def forward(self, pose: Tensor, activation: Tensor) -> tuple[Tensor, Tensor]:
-        """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, classes, 3], activation [B, classes]."""
+        """pose [B, C, 3, H, W], activation [B, C, H, W] -> pose [B, classes, 3], logit [B, classes]."""
         window = (pose.shape[-2], pose.shape[-1])
-        pose, activation = self.route(pose, activation, self.rotors(self.kernels)[None, None], window)
-        return pose.flatten(2), activation.flatten(1)
+        pose, z = self.route(pose, activation, self.rotors(self.kernels)[None, None], window, logit=True)
+        return pose.flatten(2), z.flatten(1)
 
 
 def capsule_layers(network: nn.Module) -> Iterator[Capsules]:
@@ -318,7 +329,7 @@ class QCN(nn.Module):
         return smallest_input([extractor, *((layer.kernel, layer.stride) for layer in self.config.layers)])
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, H, W] -> class poses [B, classes, 3], activations and logits [B, classes]."""
+        """[B, in_channels, H, W] -> class poses [B, classes, 3] and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
         pose, activation = self.extractor(image)
         pose, activation = at_least_single(pose), at_least_single(activation)
@@ -326,8 +337,7 @@ class QCN(nn.Module):
             for layer, scale in zip(self.layers, self.scales, strict=True):
                 pose, activation = layer(pose, activation)
                 pose = scale(pose)
-            pose, activation = self.class_capsules(pose, activation)
-            return Prediction(pose, activation, torch.logit(activation, eps=1e-6))
+            return Prediction(*self.class_capsules(pose, activation))
 
 
 def at_least_single(x: Tensor) -> Tensor:

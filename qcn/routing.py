@@ -13,7 +13,10 @@ pose space, fitted to the votes by T rounds of expectation-maximisation (Hinton 
         z_j  = β_a,j − Σ_h (β_u,j + ½ ln σ²_jh) · S_j · 2J/I                low spread, large mass: an active parent
         a_j  = sigmoid(z_j)
         r_ij = a_i · softmax_j( ln a_j + ln N(v_ij; μ_j, σ²_j) )            E-step (not after the last M-step)
-    out: μ_j, a_j
+    out: μ_j, z_j
+
+The logit z_j is the result, and a_j = sigmoid(z_j) the activation of the next layer's child: the logit of a class goes
+from here to the loss and to the answer, since float32 cannot hold what a sigmoid throws away.
 
 The factor 2J/I measures the cost per unit of expected mass (children half active, shared evenly), so that z does not
 grow with the window (Gritzman 2019). `mode="unit"` is the authors' activation: sigmoid(z/‖z‖), the norm taken over the
@@ -45,7 +48,7 @@ from qcn.rounding import rounded
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
 Rule = Callable[..., tuple[Tensor, Tensor]]  # called as `em_routing`, with iterations and mode by name
-Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and activation of the parents after an M-step
+Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and logit of the parents after an M-step
 _watchers: list[Watcher] = []
 
 
@@ -53,7 +56,7 @@ _watchers: list[Watcher] = []
 def watched(watcher: Watcher) -> Iterator[None]:
     """While the block runs, `route` by the reference shows each M-step to `watcher`, layer after layer.
 
-    With n positions in the map, it is given mean and variance [B, J, 3, n] and activation [B, J, n]. This is for one
+    With n positions in the map, it is given mean and variance [B, J, 3, n] and logit [B, J, n]. This is for one
     thread at a time. A fused kernel has nothing to show.
     """
     _watchers.append(watcher)
@@ -74,6 +77,7 @@ def route(
     stride: int = 1,
     iterations: int = 2,
     mode: Mode = "logistic",
+    logit: bool = False,
     kernels: Kernels = "auto",
     half: torch.dtype | None = None,
     rule: Rule | None = None,
@@ -86,31 +90,31 @@ def route(
 
     pose [B, C, 3, H, W], activation [B, C, H, W], beta_u [J], beta_a [J], and rotation [kh, kw, C, J, 3, 3] for windows
     of kh × kw places, or [1, 1, C, J, 3, 3] when all places share their rotations
-    -> pose [B, J, 3, H', W'], activation [B, J, H', W']
+    -> pose [B, J, 3, H', W'], activation [B, J, H', W']; with `logit`, as in the class layer, z in its place
     """
     _check_options(iterations, mode)
     if rule is None and (half is None or kernels == "fused") and fused(kernels, pose, beta_u.numel()):
         # The kernels check the shapes themselves.
         save = torch.is_grad_enabled() and any(x.requires_grad for x in (pose, activation, rotation, beta_u, beta_a))
         narrow = half == torch.float16 and not save
-        out = qcn.kernels.route(
-            pose, activation, rotation, beta_u, beta_a, list(window), stride, iterations, mode == "unit", save, narrow
-        )
+        options = (list(window), stride, iterations, mode == "unit", logit, save, narrow)
+        out = qcn.kernels.route(pose, activation, rotation, beta_u, beta_a, *options)
         return out[0], out[1]
     grid = (len(pose), *check_map(pose, activation, rotation, beta_u, beta_a, window, stride))
 
-    def by_image(mean: Tensor, variance: Tensor, active: Tensor) -> None:
+    def by_image(mean: Tensor, variance: Tensor, z: Tensor) -> None:
         """Show the parents of all windows [B·H'·W', J, …] to the watchers."""
-        mean, variance, active = (x.unflatten(0, (grid[0], -1)).movedim(1, -1) for x in (mean, variance, active))
+        mean, variance, z = (x.unflatten(0, (grid[0], -1)).movedim(1, -1) for x in (mean, variance, z))
         for watcher in _watchers:
-            watcher(mean, variance, active)
+            watcher(mean, variance, z)
 
-    parents, active = (rule or partial(em_routing, watcher=by_image if _watchers else None, half=half))(
+    parents, z = (rule or partial(em_routing, watcher=by_image if _watchers else None, half=half))(
         *in_windows(pose, activation, rotation, window, stride), beta_u, beta_a, iterations=iterations, mode=mode
     )
     windows, count = math.prod(grid), beta_u.numel()
-    check_shapes({"a rule's pose": (parents, (windows, count, 3)), "a rule's activation": (active, (windows, count))})
-    return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), active.unflatten(0, grid).movedim(3, 1)
+    check_shapes({"a rule's pose": (parents, (windows, count, 3)), "a rule's logit": (z, (windows, count))})
+    z = z.unflatten(0, grid).movedim(3, 1)
+    return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), z if logit else torch.sigmoid(z)
 
 
 def in_windows(
@@ -159,9 +163,9 @@ def em_routing(
     """Route children to parents in N independent windows that share their rotors.
 
     pose [N, I, 3], activation [N, I], rotation [I, J, 3, 3], beta_u [J], beta_a [J]
-    -> pose [N, J, 3], activation [N, J]
+    -> pose [N, J, 3], logit [N, J]
 
-    `watcher` is given the mean and variance [N, J, 3] and the activation [N, J] after each M-step. With `half`,
+    `watcher` is given the mean and variance [N, J, 3] and the logit [N, J] after each M-step. With `half`,
     float16 or bfloat16, votes and distances are rounded to it wherever a deployed layer does; the statistics are not.
     """
     _check(pose, activation, rotation, beta_u, beta_a, iterations, mode)
@@ -183,7 +187,7 @@ def em_routing(
         if mode == "unit":
             z = F.normalize(z, dim=-1)
         if watcher:
-            watcher(mean.permute(1, 2, 0), variance.permute(1, 2, 0), torch.sigmoid(z))
+            watcher(mean.permute(1, 2, 0), variance.permute(1, 2, 0), z)
         if iteration < iterations - 1:
             prior = F.logsigmoid(z) - log_spread  # [N, J]
             if half is not None:  # whitened before it is squared: 1/σ is at most 100, 1/σ² may leave float16's range
@@ -192,7 +196,7 @@ def em_routing(
             else:
                 distance = (squared * (0.5 / variance)[..., None]).sum(0)  # [N, J, I]
             r = child * torch.softmax(prior[..., None] - distance, dim=1)
-    return mean.permute(1, 2, 0), torch.sigmoid(z)
+    return mean.permute(1, 2, 0), z
 
 
 def _check(

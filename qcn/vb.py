@@ -137,7 +137,7 @@ class VBCapsuleNetwork(nn.Module):
         self.class_capsules = VBCapsules(second, classes, kernel=None, iterations=iterations)
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, H, W] -> class poses [B, classes, 16], activations and logits [B, classes]."""
+        """[B, in_channels, H, W] -> class poses [B, classes, 16] and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
         x = at_least_single(self.project(F.relu(self.conv_norm(self.conv(image)))))
         with torch.autocast(image.device.type, enabled=False):
@@ -150,7 +150,7 @@ class VBCapsuleNetwork(nn.Module):
                 activation = torch.sigmoid(logit)
             pose, logit = self.class_capsules(pose, activation)
         logit = logit.flatten(1)  # [B, classes]: one position
-        return Prediction(pose.flatten(2), torch.sigmoid(logit), logit)
+        return Prediction(pose.flatten(2), logit)
 
 
 def vb(

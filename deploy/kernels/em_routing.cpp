@@ -47,7 +47,9 @@ int check(const qcn_routing_shape& s) {
   if (s.window_height > s.height || s.window_width > s.width) return QCN_ROUTING_BAD_WINDOW;
   if (s.parents < 1 || s.parents > QCN_ROUTING_MAX_PARENTS) return QCN_ROUTING_BAD_PARENTS;
   if (s.iterations < 1 || s.iterations > QCN_ROUTING_MAX_ITERATIONS) return QCN_ROUTING_BAD_ITERATIONS;
-  if ((s.shared != 0 && s.shared != 1) || (s.unit != 0 && s.unit != 1)) return QCN_ROUTING_BAD_FLAG;
+  for (int flag : {s.shared, s.unit, s.logit}) {
+    if (flag != 0 && flag != 1) return QCN_ROUTING_BAD_FLAG;
+  }
   return QCN_ROUTING_OK;
 }
 
@@ -69,6 +71,7 @@ int prepare(const qcn_routing_shape* shape, Routing* r) {
   r->iterations = size(shape->iterations);
   r->shared = shape->shared == 1;
   r->unit = shape->unit == 1;
+  r->logit = shape->logit == 1;
   std::size_t rows = (r->height - r->window_height) / r->stride + 1;
   r->columns = (r->width - r->window_width) / r->stride + 1;
   r->positions = rows * r->columns;
@@ -182,7 +185,7 @@ const char* qcn_routing_status(int status) {
     case QCN_ROUTING_BAD_ITERATIONS:
       return "iterations must be from 1 to 5";
     case QCN_ROUTING_BAD_FLAG:
-      return "shared and unit must be 0 or 1";
+      return "shared, unit and logit must be 0 or 1";
     case QCN_ROUTING_TOO_LARGE:
       return "the arrays would have more than 2^40 elements";
     case QCN_ROUTING_NULL_ARRAY:

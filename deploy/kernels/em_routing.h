@@ -8,6 +8,7 @@
 //     rotation    [window_height, window_width, channels, parents, 3, 3], or [channels, parents, 3, 3] when shared
 //     beta_u      [parents]         beta_a  [parents]
 //     -> out_pose [batch, parents, 3, rows, columns], out_activation [batch, parents, rows, columns]
+//     (or z, the activation's logit, in its place: see `logit` below)
 //     with rows = (height - window_height) / stride + 1, and columns likewise
 //
 // All arrays are float32, contiguous, in C order. A window has window_height * window_width * channels children.
@@ -33,6 +34,7 @@ typedef struct {
   int iterations;
   int shared;  // 1: a (child type, parent) pair has one rotation for all places of the window, as in the class layer
   int unit;    // 1: the authors' activation, sigmoid(z / |z|); 0: sigmoid(z)
+  int logit;   // 1: z (in unit mode z / |z|) comes out in place of the activation, as in the class layer
 } qcn_routing_shape;
 
 // What the functions below return: 0, or why the call was refused.

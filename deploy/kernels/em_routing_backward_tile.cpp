@@ -139,8 +139,8 @@ void backward_tile(const Routing& r, size_t index, float* memory) {
       const float* map = r.grad_out_pose + (j * 3 + h) * r.positions;
       grads[j].mean[h] = tile.parents(map, r.parents * 3 * r.positions);
     }
-    Vec a = sigmoid(z[j]), a_rest = sigmoid(-z[j]);
-    z_grad[j] = tile.parents(r.grad_out_activation + j * r.positions, r.parents * r.positions) * a * a_rest;
+    z_grad[j] = tile.parents(r.grad_out_activation + j * r.positions, r.parents * r.positions);
+    if (!r.logit) z_grad[j] *= sigmoid(z[j]) * sigmoid(-z[j]);
   }
   for (;; --iteration) {
     Step* step = steps + iteration * r.parents;

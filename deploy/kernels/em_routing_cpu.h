@@ -13,7 +13,7 @@ constexpr float kVarianceFloor = 1e-4f, kMassFloor = 1e-6f;  // as in qcn/limits
 // A shape that has been checked, what follows from it, and the arrays of em_routing.h.
 struct Routing {
   size_t batch, channels, height, width, window_height, window_width, stride, parents, iterations;
-  bool shared, unit;
+  bool shared, unit, logit;
   size_t columns, positions, windows, places, children;  // positions and windows: of one image, of the batch
 
   const float *pose, *activation, *rotation, *beta_u, *beta_a;

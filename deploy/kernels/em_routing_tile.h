@@ -310,7 +310,7 @@ inline void set_outputs(const Routing& r, const Tile& tile, const Moments* momen
     for (size_t h = 0; h < 3; ++h) {
       tile.set_parents(r.out_pose + (j * 3 + h) * r.positions, r.parents * 3 * r.positions, moments[j].mean[h]);
     }
-    tile.set_parents(r.out_activation + j * r.positions, r.parents * r.positions, sigmoid(z[j]));
+    tile.set_parents(r.out_activation + j * r.positions, r.parents * r.positions, r.logit ? z[j] : sigmoid(z[j]));
   }
 }
 

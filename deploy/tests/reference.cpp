@@ -120,7 +120,8 @@ Outputs route(const qcn_routing_shape& s, const Inputs& in) {
         for (size_t j = 0; j < parents; ++j) {
           size_t map = static_cast<size_t>(image) * parents + j;
           for (size_t h = 0; h < 3; ++h) out.pose[(map * 3 + h) * positions + position] = found.mean[3 * j + h];
-          out.activation[map * positions + position] = std::exp(log_sigmoid(found.z[j]));
+          out.activation[map * positions + position] =
+              s.logit ? found.z[j] : std::exp(log_sigmoid(found.z[j]));
         }
       }
     }

@@ -131,11 +131,11 @@ double slope_error(const Problem& p, const Result& r) {
 }
 
 void test_against_reference() {
-  // batch, channels, height, width, window, stride, parents, iterations, shared, unit
+  // batch, channels, height, width, window, stride, parents, iterations, shared, unit, logit
   const qcn_routing_shape shapes[] = {
-      {1, 4, 6, 6, 3, 3, 1, 5, 2, 0, 0}, {2, 3, 7, 5, 3, 2, 2, 4, 3, 0, 1},  {3, 5, 4, 4, 4, 4, 1, 3, 2, 1, 0},
-      {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0}, {2, 2, 9, 3, 1, 3, 3, 64, 2, 0, 0}, {1, 7, 5, 5, 2, 2, 1, 17, 5, 1, 1},
-      {5, 3, 3, 8, 3, 5, 1, 2, 4, 0, 0}, {1, 9, 5, 6, 5, 5, 1, 16, 1, 0, 0},
+      {1, 4, 6, 6, 3, 3, 1, 5, 2, 0, 0, 0}, {2, 3, 7, 5, 3, 2, 2, 4, 3, 0, 1, 1},  {3, 5, 4, 4, 4, 4, 1, 3, 2, 1, 0, 1},
+      {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0}, {2, 2, 9, 3, 1, 3, 3, 64, 2, 0, 0, 1}, {1, 7, 5, 5, 2, 2, 1, 17, 5, 1, 1, 1},
+      {5, 3, 3, 8, 3, 5, 1, 2, 4, 0, 0, 0}, {1, 9, 5, 6, 5, 5, 1, 16, 1, 0, 0, 0},
   };
   for (const qcn_routing_shape& shape : shapes) {
     Problem p = make_problem(shape);
@@ -169,8 +169,8 @@ Half run_half(const Problem& p) {
 // Windows that are full, in part or hardly; parents that leave a vector's lane empty; children that fill up a group.
 void test_half_precision() {
   const qcn_routing_shape shapes[] = {
-      {1, 8, 8, 6, 3, 3, 1, 16, 2, 0, 0}, {2, 6, 7, 5, 3, 2, 2, 5, 3, 0, 1},  {3, 10, 4, 4, 4, 4, 1, 3, 2, 1, 0},
-      {1, 4, 5, 9, 3, 3, 1, 33, 2, 0, 0}, {1, 9, 9, 8, 5, 5, 1, 16, 1, 0, 0},
+      {1, 8, 8, 6, 3, 3, 1, 16, 2, 0, 0, 0}, {2, 6, 7, 5, 3, 2, 2, 5, 3, 0, 1, 1},  {3, 10, 4, 4, 4, 4, 1, 3, 2, 1, 0, 1},
+      {1, 4, 5, 9, 3, 3, 1, 33, 2, 0, 0, 0}, {1, 9, 9, 8, 5, 5, 1, 16, 1, 0, 0, 0},
   };
   for (const qcn_routing_shape& shape : shapes) {
     Problem p = make_problem(shape);
@@ -197,7 +197,7 @@ void test_half_precision() {
 
 // Where float16 overflows, a tile is routed in float32, to the precision of that; a NaN stays one.
 void test_half_overflow() {
-  Problem p = make_problem({1, 6, 9, 8, 3, 3, 1, 7, 2, 0, 0});
+  Problem p = make_problem({1, 6, 9, 8, 3, 3, 1, 7, 2, 0, 0, 0});
   for (float& x : p.pose) x *= 1e4f;
   Half r = run_half(p);
   reference::Outputs want = reference::route(p.shape, widen(p));
@@ -208,7 +208,7 @@ void test_half_overflow() {
 }
 
 void test_refusals() {
-  const qcn_routing_shape good = {2, 3, 7, 6, 3, 3, 1, 4, 2, 0, 0};
+  const qcn_routing_shape good = {2, 3, 7, 6, 3, 3, 1, 4, 2, 0, 0, 0};
   Problem p = make_problem(good);
   Floats pose(p.grad_out_pose.size()), activation(p.grad_out_activation.size());
   auto status = [&](const qcn_routing_shape* shape, const float* first) {
@@ -242,6 +242,7 @@ void test_refusals() {
       {&S::iterations, QCN_ROUTING_MAX_ITERATIONS + 1, QCN_ROUTING_BAD_ITERATIONS},
       {&S::shared, 2, QCN_ROUTING_BAD_FLAG},
       {&S::unit, -1, QCN_ROUTING_BAD_FLAG},
+      {&S::logit, 2, QCN_ROUTING_BAD_FLAG},
       {&S::batch, INT_MAX, QCN_ROUTING_TOO_LARGE},
   };
   for (const Case& c : cases) {
@@ -253,7 +254,7 @@ void test_refusals() {
 }
 
 void test_threads() {
-  const Problem p = make_problem({2, 6, 9, 8, 3, 3, 1, 7, 3, 0, 0});
+  const Problem p = make_problem({2, 6, 9, 8, 3, 3, 1, 7, 3, 0, 0, 0});
   qcn_set_threads(1);
   const Result want = run(p);
   for (int threads : {2, 3, 7, 1, 0}) {

@@ -28,7 +28,7 @@ def predict(
     json: Annotated[Path | None, typer.Option(help="Write all answers to this JSON file. Default: none.")] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Write a CSV table: file, label, probability, one column per class. Default: none."),
+        typer.Option(help="Write a CSV table: file, label, probability, known, one column of logits per class. Default: none."),
     ] = None,
     save: Annotated[
         Path | None,
@@ -43,8 +43,7 @@ def predict(
 
     check_file("--json", json)
     check_file("--csv", csv)
-    numbers = ("probability", "activation")
-    table = table_of("file", "label", *numbers, right=numbers, whole=numbers)
+    table = table_of("file", "label", "probability", right=("probability",), whole=("probability",))
     rows: list[records.Row] = []
     cards = []
     unreadable = []
@@ -66,10 +65,8 @@ def predict(
                 draw.save(card, save / records.file_name(row.file, len(rows)))
                 cards.append(card)
             for place, (label, probability) in enumerate(row.answer.top(top)):
-                index = answering.classes.index(label)
-                active = f"{row.answer.activation[index]:.4f}"
-                named = "" if place else readable(row.file)
-                table.add_row(named, readable(label), f"{100 * probability:.1f} %", active)
+                named, said = ("", label) if place else (row.file, row.answer.words())
+                table.add_row(readable(named), readable(said), f"{100 * probability:.1f} %")
     show(table)
     seconds = time.perf_counter() - began
     if save and cards:

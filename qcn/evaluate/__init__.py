@@ -122,12 +122,12 @@ def write_predictions(path: Path, answered: Answered) -> None:
     """One line per image: its number in the split, the true and the predicted class, and the answer in numbers."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["image", "split", "label", "predicted", "probability", "label_activation"])
+    table.writerow(["image", "split", "label", "predicted", "probability", "label_logit"])
     for split, (images, answers) in answered.items():
         for number, (label, guess) in enumerate(zip(images.labels, answers.predicted, strict=True)):
-            probability, activation = answers.probability[number, guess], answers.activation[number, label]
+            probability, logit = answers.probability[number, guess], answers.logit[number, label]
             names = images.classes[label], images.classes[guess]
-            table.writerow([number, split, *names, f"{probability:.6f}", f"{activation:.6g}"])
+            table.writerow([number, split, *names, f"{probability:.6f}", f"{logit:.6g}"])
     write_text(path, text.getvalue())
 
 

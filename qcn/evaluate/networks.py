@@ -121,7 +121,7 @@ class RunNetwork(Network):
         import torch
 
         from qcn.devices import pick_device
-        from qcn.model import QCN, choose_kernels
+        from qcn.model import choose_kernels
         from qcn.routing import Kernels
         from qcn.train import checkpoint
 
@@ -131,7 +131,6 @@ class RunNetwork(Network):
         choose_kernels(self._network, kernels)  # type: ignore[arg-type]
         self._folder, self._which, self._device = folder, which, pick_device(device)
         self._network.to(self._device)
-        self._poses = isinstance(self._network, QCN)
         self.classes, self.image = self._run.classes, self._run.data.image
         self.preprocessing = self._run.preprocessing
         self.backend = f"torch {torch.__version__} on {self._device.type}"
@@ -139,10 +138,10 @@ class RunNetwork(Network):
         self.trained_on = self._run.data.name, self._run.data.sha256
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
-        from qcn.train.validation import activations
+        from qcn.train.validation import logits
 
-        found = activations(self._network, images, self.preprocessing, self._device, report=report)
-        return Answers(found, probabilities(found, self.temperature, self._poses))
+        found = logits(self._network, images, self.preprocessing, self._device, report=report)
+        return Answers(found, probabilities(found, self.temperature))
 
     def own_dataset(self) -> Dataset:
         return self._run.dataset()
@@ -190,22 +189,22 @@ class BundleNetwork(_OfBundle):
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         shape = (len(images), len(self.classes))
-        activation, probability = np.empty(shape, np.float32), np.empty(shape, np.float64)
+        logit, probability = np.empty(shape, np.float32), np.empty(shape, np.float64)
         pictures = (image.transpose(1, 2, 0) for image in images.images)
         for row, answer in enumerate(self._model.stream(pictures)):
-            activation[row], probability[row] = answer.activation, answer.probabilities
+            logit[row], probability[row] = answer.logit, answer.probabilities
             report(row + 1)
-        return Answers(activation, probability)
+        return Answers(logit, probability)
 
 
-def activations_by(
+def logits_by(
     runner: Runner, images: NDArray[np.uint8], spec: Preprocessing, size: int, report: Report
 ) -> NDArray[np.float32]:
     """[N, classes] of stored images [N, C, H, W], in batches of `size`; the last one is filled up."""
     found: list[NDArray[np.float32]] = []
     for call in in_order(len(images), size):
         outputs = runner.infer(preprocess(images[list(call.rows)], spec))
-        found.append(np.array(outputs["activation"], np.float32))
+        found.append(np.array(outputs["logit"], np.float32))
         report(min(size * len(found), len(images)))
     return np.concatenate(found)[: len(images)]
 
@@ -224,6 +223,5 @@ class CandidateNetwork(_OfBundle):
         limits = self._candidate.artefact.batch
         size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
         with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
-            activation = activations_by(runner, images.images, self.preprocessing, size, report)
-        poses = len(self._bundle.manifest.outputs) > 1
-        return Answers(activation, probabilities(activation, self.temperature, poses))
+            logit = logits_by(runner, images.images, self.preprocessing, size, report)
+        return Answers(logit, probabilities(logit, self.temperature))

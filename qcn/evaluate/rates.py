@@ -5,27 +5,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import calibration_error
+from qcn.confidence import calibration_error, check_finite, order
 from qcn.data.imageset import ImageSet
-from qcn.errors import CheckFailed
 from qcn.intervals import ErrorRate
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a network says of a split's images: activations and probabilities, both [images, classes]."""
+    """What a network says of a split's images: logits and probabilities, both [images, classes]."""
 
-    activation: NDArray[np.float32]
+    logit: NDArray[np.float32]
     probability: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        if np.isnan(self.activation).any():
-            raise CheckFailed("the network returned NaN, not an answer")
+        check_finite(self.logit, "the network")
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """The class of the largest activation."""
-        return self.activation.argmax(1)
+        """The class of the largest logit."""
+        return self.logit.argmax(1)
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class ClassError:
 
 @dataclass(frozen=True)
 class TopError:
-    """How often the true class is not among the `k` classes of the largest activations."""
+    """How often the true class is not among the `k` classes of the largest logits."""
 
     k: int
     rate: ErrorRate
@@ -71,7 +69,7 @@ def measure_answers(split: str, images: ImageSet, answers: Answers, top: int) ->
     """Everything that can be counted. `top` is the k of the top-k error."""
     return replace(
         measure(split, images, answers.predicted),
-        top=_top_error(answers.activation, images.labels, top),
+        top=_top_error(answers.logit, images.labels, top),
         calibration_error=calibration_error(answers.probability, images.labels),
     )
 
@@ -114,8 +112,8 @@ def _class_error(classes: tuple[str, ...], label: int, counts: NDArray[np.int64]
     )
 
 
-def _top_error(activation: NDArray[np.float32], labels: NDArray[np.int64], k: int) -> TopError | None:
-    if k >= activation.shape[1]:
+def _top_error(logit: NDArray[np.float32], labels: NDArray[np.int64], k: int) -> TopError | None:
+    if k >= logit.shape[1]:
         return None
-    best = np.argsort(-activation, axis=1, kind="stable")[:, :k]  # stable: k = 1 is what argmax says
+    best = order(logit)[:, :k]
     return TopError(k, ErrorRate.of(int((best != labels[:, None]).all(1).sum()), len(labels)))

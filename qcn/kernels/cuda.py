@@ -57,15 +57,16 @@ def forward(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
     save: bool,
     half: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`).
+    """Parents' poses and activations (logits with `logit`), and what the backward needs of each iteration (empty unless `save`).
 
     With `half` and without `save`, in half precision where that should be faster.
     """
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit)
+    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit, logit)
     batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
     out_pose = pose.new_empty(batch, geometry.parents, 3, geometry.rows, geometry.columns)
     out_activation = pose.new_empty(batch, geometry.parents, geometry.rows, geometry.columns)
@@ -112,10 +113,11 @@ def backward(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of `forward`'s five inputs."""
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit)
+    geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit, logit)
     children, parents = geometry.children, geometry.parents
     upstream = (statistics, grad_pose, grad_activation)
     check_upstream(*upstream, batch=pose.shape[0], parents=parents, grid=grid, iterations=iterations)
@@ -189,6 +191,7 @@ def _geometry(
     grid: Grid,
     iterations: int,
     unit: bool,
+    logit: bool,
 ) -> Geometry:
     channels, height, width = pose.shape[1], pose.shape[3], pose.shape[4]
     parents = rotation.shape[3]
@@ -206,6 +209,7 @@ def _geometry(
         padded_parents=max(1, triton.next_power_of_2(parents)),
         iterations=iterations,
         unit=unit,
+        logit=logit,
         shared=rotation.shape[:2] != window,
     )
 

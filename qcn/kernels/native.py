@@ -14,7 +14,7 @@ from qcn.limits import MAX_THREADS, STATISTICS
 
 FIELDS = (
     *("batch", "channels", "height", "width"),
-    *("window_height", "window_width", "stride", "parents", "iterations", "shared", "unit"),
+    *("window_height", "window_width", "stride", "parents", "iterations", "shared", "unit", "logit"),
 )
 
 
@@ -55,17 +55,18 @@ def forward(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Route a map of capsules; all tensors float32, on the CPU.
 
     pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, C, J, 3, 3]: the same at
-    all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'], and what
-    `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in an order of the library's own.
+    all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'] (with `logit`
+    z, its logit), and what `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in an order of the library's own.
     """
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit)
+    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
     batch, parents = shape.batch, shape.parents
     out_pose = pose.new_empty((batch, parents, 3, *grid))
     out_activation = pose.new_empty((batch, parents, *grid))
@@ -90,11 +91,12 @@ def half_forward(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
 ) -> tuple[Tensor, Tensor]:
     """The outputs of `forward` by a layer in fp16; all tensors are float32 all the same."""
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     given = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit)
+    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
     prepared = torch.empty(_library().qcn_routing_half_bytes(shape), dtype=torch.uint8)
     _call("qcn_routing_half_prepare", shape, given[2], prepared)
     out_pose = pose.new_empty((shape.batch, shape.parents, 3, *grid))
@@ -117,11 +119,12 @@ def backward(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of the five inputs of `forward`, given those of its pose and activation and what it saved."""
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
-    shape = _shape(pose, rotation, window, stride, iterations, unit)
+    shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
     upstream = (statistics, grad_pose, grad_activation)
     check_upstream(*upstream, batch=shape.batch, parents=shape.parents, grid=grid, iterations=iterations)
     given = _readable(statistics=statistics, grad_pose=grad_pose, grad_activation=grad_activation)
@@ -210,7 +213,9 @@ def _readable(**tensors: Tensor) -> list[Tensor]:
     return [tensor.contiguous() for tensor in tensors.values()]
 
 
-def _shape(pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool) -> _Shape:
+def _shape(
+    pose: Tensor, rotation: Tensor, window: tuple[int, int], stride: int, iterations: int, unit: bool, logit: bool
+) -> _Shape:
     (batch, channels, _, height, width), parents = pose.shape, rotation.shape[3]
     shared = rotation.shape[:2] == (1, 1) and window != (1, 1)
-    return _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit)
+    return _Shape(batch, channels, height, width, *window, stride, parents, iterations, shared, unit, logit)

@@ -20,18 +20,20 @@ Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 LIBRARY = torch.library.Library("qcn", "DEF")
 LIBRARY.define(
     "route(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
-    "int[2] window, int stride, int iterations, bool unit, bool save, bool half=False) -> (Tensor, Tensor, Tensor)"
+    "int[2] window, int stride, int iterations, bool unit, bool logit, bool save, "
+    "bool half=False) -> (Tensor, Tensor, Tensor)"
 )
 LIBRARY.define(
     "route_backward(Tensor pose, Tensor activation, Tensor rotation, Tensor beta_u, Tensor beta_a, "
     "Tensor statistics, Tensor grad_pose, Tensor grad_activation, "
-    "int[2] window, int stride, int iterations, bool unit) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "int[2] window, int stride, int iterations, bool unit, bool logit) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 LIBRARY.define("rotation(Tensor theta, Tensor axis) -> Tensor")
 LIBRARY.define("rotation_backward(Tensor theta, Tensor axis, Tensor grad) -> (Tensor, Tensor)")
 
 # pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …], shared by all places)
-# -> pose [B, J, 3, H', W'], activation [B, J, H', W'], statistics (what `save` keeps for the gradients)
+# -> pose [B, J, 3, H', W'], activation [B, J, H', W'] (with `logit` its logit, z), statistics (what `save` keeps for
+# the gradients)
 # `half` allows the arithmetic of a fp16 Route, without gradients; a CPU's kernels here are float32 all the same
 route = torch.ops.qcn.route.default
 route_backward = torch.ops.qcn.route_backward.default
@@ -50,17 +52,16 @@ def _kernels(tensor: Tensor) -> ModuleType:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *tensors, window, stride, iterations, unit, save = arguments[:10]
-    half = {"half": True} if any(arguments[10:]) and tensors[0].is_cuda else {}
-    return _kernels(tensors[0]).forward(
-        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, save=save, **half
-    )
+    *tensors, window, stride, iterations, unit, logit, save = arguments[:11]
+    half = {"half": True} if any(arguments[11:]) and tensors[0].is_cuda else {}
+    options = {"window": tuple(window), "stride": stride, "iterations": iterations, "unit": unit, "logit": logit}
+    return _kernels(tensors[0]).forward(*tensors, **options, save=save, **half)
 
 
 def _backward(*arguments: Any) -> Five:
-    *tensors, window, stride, iterations, unit = arguments
+    *tensors, window, stride, iterations, unit, logit = arguments
     return _kernels(tensors[0]).backward(
-        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit
+        *tensors, window=tuple(window), stride=stride, iterations=iterations, unit=unit, logit=logit
     )
 
 
@@ -78,7 +79,7 @@ class _Route(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             pose, activation, statistics = route(*arguments)
         ctx.save_for_backward(*arguments[:5], statistics)
-        ctx.options, ctx.others = arguments[5:9], len(arguments) - 5
+        ctx.options, ctx.others = arguments[5:10], len(arguments) - 5
         ctx.mark_non_differentiable(statistics)
         return pose, activation, statistics
 
@@ -111,6 +112,7 @@ def _like_route(
     stride: int,
     iterations: int,
     unit: bool,
+    logit: bool,
     save: bool,
     half: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:

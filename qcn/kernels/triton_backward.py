@@ -173,7 +173,8 @@ def backward_windows_kernel(
     mass, mean, variance = load_statistics(statistics, n, j, ITERATIONS - 1, windows, live, G)
     z, log_spread, norm = score(mass, variance, bu, ba, live, G)
     g_out = gl.load(grad_out_activation + channel * AREA + spot, mask=live, other=0.0).to(gl.float32)
-    g_z = before_normalising(g_out * sigmoid(z) * sigmoid(-z), z, norm, live, G)
+    g_z = g_out if G.logit else g_out * sigmoid(z) * sigmoid(-z)
+    g_z = before_normalising(g_z, z, norm, live, G)
     out = grad_out_pose + channel * (3 * AREA) + spot
     gx = gl.load(out, mask=live, other=0.0).to(gl.float32)
     gy = gl.load(out + AREA, mask=live, other=0.0).to(gl.float32)

@@ -58,6 +58,7 @@ class Geometry:
     padded_parents: int  # the next power of two, since a tile's sides are such
     iterations: int
     unit: bool
+    logit: bool  # z comes out in place of the activation
     shared: bool  # one rotation per (child type, parent) pair for all places of the window
 
 
@@ -355,7 +356,7 @@ def density(z, log_spread, variance, live):
 def store_parents(out_pose, out_activation, mean, z, n, j, stored, G: constexpr):
     AREA: constexpr = G.rows * G.columns
     channel, spot = n // AREA * G.parents + j, n % AREA
-    gl.store(out_activation + channel * AREA + spot, sigmoid(z), mask=stored)
+    gl.store(out_activation + channel * AREA + spot, z if G.logit else sigmoid(z), mask=stored)
     for h in gl.static_range(3):
         gl.store(out_pose + (channel * 3 + h) * AREA + spot, mean[h], mask=stored)
 

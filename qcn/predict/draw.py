@@ -32,12 +32,11 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     draw = ImageDraw.Draw(card)
     large, small = ImageFont.load_default(18), ImageFont.load_default(13)
     room = SIDE - 16 - (64 if answer.pose is not None else 0)
-    draw.text((8, SIDE + 4), shortened(draw, answer.label, large, room), INK, large)
-    active = float(answer.activation.max())
-    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %   activation {active:.3f}", FAINT, small)
+    draw.text((8, SIDE + 4), shortened(draw, answer.words(), large, room), INK, large)
+    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %", FAINT, small)
     draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
     if answer.pose is not None:
-        _arrow(draw, answer.pose[int(answer.activation.argmax())], (SIDE - 32, SIDE - 10))
+        _arrow(draw, answer.pose[answer.index], (SIDE - 32, SIDE - 10))
     return card
 
 

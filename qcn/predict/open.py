@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import temperature_of
 from qcn.data.fit import fit
 from qcn.errors import MissingError, UsageError
 from qcn.names import RUN
@@ -48,6 +47,6 @@ def _of_run(folder: Path) -> Model:
             images = np.stack([fit(pixels, run.data.image, run.preprocessing.fit) for pixels in pictures])
             with torch.inference_mode():
                 answer = network(torch.from_numpy(preprocess(images, run.preprocessing)))
-            return answer.activation.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
+            return answer.logit.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
 
-    return Model(folder.name, tuple(run.classes), temperature_of(run.confidence), TorchEngine())
+    return Model(folder.name, tuple(run.classes), TorchEngine(), run.confidence, run.known)

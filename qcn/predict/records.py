@@ -43,12 +43,13 @@ def write_json(path: Path, rows: list[Row]) -> None:
 def write_csv(path: Path, rows: list[Row], classes: tuple[str, ...]) -> None:
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["file", "label", "probability", *classes])
+    table.writerow(["file", "label", "probability", "known", *classes])
     for row in rows:
         if row.answer:
-            table.writerow([row.file, row.answer.label, row.answer.probability, *map(float, row.answer.activation)])
+            said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
+            table.writerow([row.file, *said, *map(float, row.answer.logit)])
         else:
-            table.writerow([row.file, "", ""])
+            table.writerow([row.file, "", "", ""])
     write_text(path, text.getvalue())
 
 
@@ -65,6 +66,7 @@ def _entry(row: Row) -> dict[str, Any]:
         "file": row.file,
         "label": answer.label,
         "probability": answer.probability,
-        "activation": dict(zip(answer.classes, map(float, answer.activation), strict=True)),
+        "known": answer.known,
+        "logit": dict(zip(answer.classes, map(float, answer.logit), strict=True)),
         "pose": None if answer.pose is None else dict(zip(answer.classes, answer.pose.tolist(), strict=True)),
     }

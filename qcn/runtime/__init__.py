@@ -2,7 +2,7 @@
 
 model = qcn.load("runs/export/my-toys")        # the fastest backend that runs here and passes its self-test
 answer = model.predict("photo.jpg")            # or an array [H, W, C], or a list of these
-answer.label, answer.probability, answer.activation, answer.pose
+answer.label, answer.probability, answer.known, answer.logit, answer.pose
 """
 
 from qcn.runtime.model import Answer, Model, load

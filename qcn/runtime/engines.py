@@ -16,7 +16,7 @@ from qcn.runtime.preprocess import preprocess
 from qcn.text import command_line
 from qcn.verify.runners import create
 
-Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # activations [B, classes], poses [B, classes, 3]
+Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits [B, classes], poses [B, classes, 3]
 TESTED = 3  # golden images in the self-test
 
 
@@ -70,7 +70,7 @@ class RunnerEngine(Engine):
         step = self._most or len(inputs)
         parts = [self._runner.infer(inputs[start : start + step]) for start in range(0, len(inputs), step)]
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return joined["activation"], joined.get("pose")
+        return joined["logit"], joined.get("pose")
 
     def _check(self, bundle: Bundle) -> None:
         """As libqcn's self-test: golden images must give what the network saw, and answers within the tolerance."""
@@ -80,7 +80,7 @@ class RunnerEngine(Engine):
             raise CheckFailed(
                 f"{bundle.folder}: pre-processing the golden images does not give what the network saw in training"
             )
-        found = dict(zip(("activation", "pose"), self._infer(golden.input[:TESTED]), strict=True))
+        found = dict(zip(("logit", "pose"), self._infer(golden.input[:TESTED]), strict=True))
         for name, limit in allowed.items():
             answer = found[name]
             if answer is None:

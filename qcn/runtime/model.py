@@ -1,6 +1,5 @@
 """`qcn.load`: a bundle as something that answers."""
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn import binding
-from qcn.confidence import probabilities, temperature_of
+from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
 from qcn.data.fit import read_picture
-from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
+from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
@@ -32,47 +31,78 @@ BATCH = 16  # pictures at once, where more are given
 class Answer:
     """What a network says of a picture.
 
-    label        the class of the largest activation
-    activation   [classes], from 0 to 1: how well the parts of an object of this class agree
-    pose         [classes, 3], how such an object is turned; None for a network without capsules
+    logit        [classes]: how well the parts of an object of this class agree; the answer is worked out from it
+    pose         [classes, 3], the poses of the class capsules; None for a network without capsules
     classes      their names
-    temperature  of the probabilities, which are worked out when they are asked for
+    confidence   what makes probabilities of the logits; None: they were not calibrated
+    threshold    what tells known pictures from others; None: the network knows everything
     """
 
-    label: str
-    activation: NDArray[np.float32]
+    logit: NDArray[np.float32]
     pose: NDArray[np.float32] | None
     classes: tuple[str, ...]
-    temperature: float
+    confidence: Confidence | None = None
+    threshold: Known | None = None
+
+    @property
+    def index(self) -> int:
+        """The class of the largest logit; of equal ones the first."""
+        return int(self.logit.argmax())
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.classes[self.index]
 
     @property
     def probability(self) -> float:
         """How likely the label is right, as far as the validation images can tell (`qcn.confidence`)."""
-        return float(self.probabilities[self.activation.argmax()])
+        return float(self.probabilities[self.index])
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether the picture is like those of training; if not, the label is the class that it is most like."""
+        return bool(is_known(self.logit[None], temperature_of(self.confidence), self.threshold)[0])
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """That of every class, [classes]."""
-        return probabilities(self.activation[None], self.temperature, poses=self.pose is not None)[0]
+        return probabilities(self.logit[None], temperature_of(self.confidence))[0]
+
+    @property
+    def activation(self) -> NDArray[np.float64]:
+        """sigmoid(logit), [classes], from 0 to 1. Large logits differ where their activations all are 1."""
+        return 1 / (1 + np.exp(-self.logit.astype(np.float64)))
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most likely classes with their probabilities, best first."""
-        order = np.argsort(-self.probabilities, kind="stable")[: max(0, count)]
-        return [(self.classes[index], float(self.probabilities[index])) for index in order]
+        best = order(self.logit[None])[0, : max(0, count)]
+        return [(self.classes[index], float(self.probabilities[index])) for index in best]
+
+    def words(self) -> str:
+        """The answer for people: horse, or unknown (most like horse)."""
+        return self.label if self.known else f"unknown (most like {self.label})"
 
 
 class Model:
     """A loaded bundle. Any number of threads may ask it at once."""
 
-    def __init__(self, name: str, classes: tuple[str, ...], temperature: float, engine: Engine) -> None:
+    def __init__(
+        self,
+        name: str,
+        classes: tuple[str, ...],
+        engine: Engine,
+        confidence: Confidence | None = None,
+        threshold: Known | None = None,
+    ) -> None:
         self.name, self.classes = name, classes
-        self._temperature, self._engine = temperature, engine
+        self._engine, self._confidence, self._threshold = engine, confidence, threshold
 
     @staticmethod
     def of_bundle(bundle: Bundle, engine: Engine) -> "Model":
         """The bundle's network, answered for by `engine`."""
         manifest = bundle.manifest
-        return Model(manifest.name, manifest.classes, temperature_of(manifest.confidence), engine)
+        return Model(manifest.name, manifest.classes, engine, manifest.confidence, manifest.known)
 
     @property
     def backend(self) -> str:
@@ -101,13 +131,11 @@ class Model:
             yield from self._answers([_pixels(picture) for picture in several])
 
     def _answers(self, pixels: list[NDArray[np.uint8]]) -> Iterator[Answer]:
-        activation, pose = self._engine.classify(pixels)
-        for row, active in enumerate(activation):
-            best = int(active.argmax())  # the first NaN, where there is one
-            if math.isnan(active[best]):
-                raise CheckFailed(f"{self.backend} returned NaN, not an answer")
-            turned = None if pose is None else pose[row]
-            yield Answer(self.classes[best], active, turned, self.classes, self._temperature)
+        logits, poses = self._engine.classify(pixels)
+        check_finite(logits, self.backend)
+        for row, logit in enumerate(logits):
+            pose = None if poses is None else poses[row]
+            yield Answer(logit, pose, self.classes, self._confidence, self._threshold)
 
 
 def load(

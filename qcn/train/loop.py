@@ -303,7 +303,7 @@ class Training:
             group["lr"] = rate.float()
         self.optimizer.step()
         with torch.no_grad():
-            self.sums += torch.stack([loss.double(), (prediction.activation.argmax(1) != label).double().sum()])
+            self.sums += torch.stack([loss.double(), (prediction.logit.argmax(1) != label).double().sum()])
             if settings.ema:
                 average, raw = self.averaged
                 moves = torch._foreach_sub(raw, average)

@@ -23,15 +23,14 @@ def spread_loss(activation: Tensor, label: Tensor, margin: float | Tensor) -> Te
 
 
 def check_prediction(prediction: Prediction, classes: int) -> None:
-    """Refuse the answers of a network of the user's that are not those of so many classes."""
+    """Require one logit per class of a network of the user's."""
     if not isinstance(prediction, Prediction):
         raise UsageError(f"a network returns a qcn.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md")
-    for name, answers in (("activation", prediction.activation), ("logit", prediction.logit)):
-        if answers.ndim != 2 or answers.shape[1] != classes:
-            raise UsageError(
-                f"a network returns one {name} per image and class, here [B, {classes}], not {list(answers.shape)}: "
-                f"docs/ideas.md"
-            )
+    shape = prediction.logit.shape
+    if len(shape) != 2 or shape[1] != classes:
+        raise UsageError(
+            f"a network returns one logit per image and class, here [B, {classes}], not {list(shape)}: docs/ideas.md"
+        )
 
 
 def loss_of(

@@ -10,7 +10,7 @@ from torch import nn
 
 import qcn
 from qcn import records
-from qcn.confidence import Confidence
+from qcn.confidence import Confidence, Known
 from qcn.data import find
 from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
@@ -21,7 +21,7 @@ from qcn.names import RUN, Mode
 from qcn.train.settings import Settings
 from qcn.zoo import MODELS, create
 
-SCHEMA = 3
+SCHEMA = 4
 OPTIONS = ("mode", "size", "iterations")
 
 
@@ -125,7 +125,7 @@ class Quantised:
 class Run:
     """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs.
 
-    `best` was chosen on validation. `confidence` is of it, and None until the run ends.
+    `best` was chosen on validation. `confidence` and `known` are of it, and None until the run ends.
     """
 
     model: Model
@@ -139,6 +139,7 @@ class Run:
     best: TensorFile | None = None
     state: TensorFile | None = None
     confidence: Confidence | None = None
+    known: Known | None = None
     quantised: Quantised | None = None
     schema: int = SCHEMA
     qcn_version: str = qcn.__version__

@@ -12,7 +12,6 @@ from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.intervals import wilson
-from qcn.model import QCN
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
 
@@ -20,11 +19,11 @@ BATCH = 32  # at a time, at least: for the full-size QCN the reference routing h
 def predict(
     network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice = slice(None)
 ) -> NDArray[np.int64]:
-    """The class with the largest activation, for the images at `rows`."""
-    return activations(network, images, preprocessing, device, rows).argmax(1)
+    """The class with the largest logit, for the images at `rows`."""
+    return logits(network, images, preprocessing, device, rows).argmax(1)
 
 
-def activations(
+def logits(
     network: nn.Module,
     images: ImageSet,
     preprocessing: Preprocessing,
@@ -32,13 +31,13 @@ def activations(
     rows: slice = slice(None),
     report: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
-    """The activation of each class, [images, classes]. `report` is given how many images are done."""
+    """The logit of each class, [images, classes]. `report` is given how many images are done."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
     answers: list[Tensor] = []
     with torch.inference_mode():
         for batch in pixels.split(batch_size(device)):
-            answers.append(network(preprocess(batch.to(device), preprocessing)).activation.float().cpu())
+            answers.append(network(preprocess(batch.to(device), preprocessing)).logit.float().cpu())
             report(sum(map(len, answers)))
     return torch.cat(answers).numpy() if answers else np.empty((0, len(images.classes)), np.float32)
 
@@ -69,6 +68,6 @@ def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
 def measure_confidence(
     network: nn.Module, validation: ImageSet, preprocessing: Preprocessing, device: torch.device
 ) -> Confidence:
-    """The temperature that makes probabilities of this network's activations, from its validation images."""
-    answers = activations(network, validation, preprocessing, device)
-    return fit_confidence(answers, validation.labels, isinstance(network, QCN))
+    """The temperature that makes probabilities of this network's logits, from its validation images."""
+    answers = logits(network, validation, preprocessing, device)
+    return fit_confidence(answers, validation.labels)

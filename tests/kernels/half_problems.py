@@ -64,7 +64,7 @@ def rounded(p: Problem, seed: int = 0) -> list[Tensor]:
         prior = (prior - prior.amax(1, keepdim=True))[..., None]
         weight = half(nudged((0.5 * math.log2(math.e) / variance).sqrt() * SCALE))[..., None]
         shift = half(nudged(mean))[..., None]
-    return as_maps(mean.permute(1, 2, 0), torch.sigmoid(z), grid)
+    return as_maps(mean.permute(1, 2, 0), z if p.logit else torch.sigmoid(z), grid)
 
 
 def check_rounding(p: Problem, got: list[Tensor]) -> None:
@@ -82,7 +82,7 @@ def apart(got: Tensor, want: Tensor) -> float:
 
 def check_plan(p: Problem, got: list[Tensor]) -> None:
     """On any device."""
-    options = {"window": p.window, "stride": p.stride, "iterations": p.iterations}
+    options = {"window": p.window, "stride": p.stride, "iterations": p.iterations, "logit": p.logit}
     mode, wide = "unit" if p.unit else "logistic", [x.double().cpu() for x in p.inputs]
     exact = route(*wide, **options, mode=mode, kernels="reference")
     plan = route(*wide, **options, mode=mode, kernels="reference", half=torch.float16)

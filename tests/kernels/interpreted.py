@@ -37,17 +37,17 @@ def larger(given: object) -> object:
 @pytest.mark.parametrize(
     "options",
     [
-        {"size": (5, 5), "iterations": 1},
+        {"size": (5, 5), "iterations": 1, "logit": True},
         {"size": (5, 5), "iterations": 3, "unit": True},
         {"stride": 2, "window": (2, 3)},
         {"size": (5, 5), "parents": 5, "channels": 5},
         {"size": (4, 4), "parents": 1, "window": (1, 2)},
         larger({"iterations": 1}),
-        larger({"iterations": 3, "unit": True}),
+        larger({"iterations": 3, "unit": True, "logit": True}),
         larger({"parents": 5, "channels": 5}),
         larger({"parents": 1, "window": (1, 2)}),
         {"parents": 20, "size": (3, 4), "batch": 1},
-        {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True},
+        {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "logit": True},
     ],
     ids=str,
 )
@@ -117,7 +117,7 @@ def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Ten
         (4, {"stride": 2, "window": (2, 3)}),
         (2, {"size": (4, 4), "parents": 16, "channels": 5}),
         (4, {"size": (4, 4), "parents": 1, "window": (1, 2), "channels": 8}),
-        (1, {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "channels": 6}),
+        (1, {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "channels": 6, "logit": True}),
     ],
     ids=str,
 )

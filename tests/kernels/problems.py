@@ -29,6 +29,7 @@ class Problem:
     stride: int = 1
     iterations: int = 2
     unit: bool = False
+    logit: bool = False
     upstream: tuple[Tensor, Tensor] = field(default=(torch.empty(0), torch.empty(0)))
 
     @property
@@ -37,7 +38,7 @@ class Problem:
 
     @property
     def options(self) -> dict:
-        return {"window": self.window, "stride": self.stride, "iterations": self.iterations, "unit": self.unit}
+        return {name: getattr(self, name) for name in ("window", "stride", "iterations", "unit", "logit")}
 
 
 def problem(
@@ -50,6 +51,7 @@ def problem(
     stride: int = 1,
     iterations: int = 2,
     unit: bool = False,
+    logit: bool = False,
     shared: bool = False,
     seed: int = 0,
 ) -> Problem:
@@ -71,6 +73,7 @@ def problem(
         stride,
         iterations,
         unit,
+        logit,
         (normal(batch, parents, 3, *grid), normal(batch, parents, *grid)),
     )
 
@@ -104,7 +107,8 @@ def reference(p: Problem, dtype: torch.dtype, shuffle: int = 0) -> list[Tensor]:
         order = torch.randperm(len(rotation), generator=torch.Generator().manual_seed(shuffle))
         pose, activation, rotation = pose[:, order], activation[:, order], rotation[order]
     mode = "unit" if p.unit else "logistic"
-    out = as_maps(*em_routing(pose, activation, rotation, *betas, iterations=p.iterations, mode=mode), grid)
+    mean, z = em_routing(pose, activation, rotation, *betas, iterations=p.iterations, mode=mode)
+    out = as_maps(mean, z if p.logit else torch.sigmoid(z), grid)
     grads = torch.autograd.grad(out, leaves, [x.to(dtype) for x in p.upstream])
     return [*(x.detach() for x in out), *grads]
 
@@ -161,6 +165,7 @@ def check_an_odd_shape(fused: Callable[[Problem], list[Tensor]], data: st.DataOb
         stride=draw(1, strides),
         iterations=draw(1, 3 if few else 5),
         unit=data.draw(st.booleans()),
+        logit=data.draw(st.booleans()),
         shared=data.draw(st.booleans()),
         seed=draw(0, 99),
     )

@@ -32,7 +32,7 @@ def fused(p: Problem) -> list[Tensor]:
     """Outputs and gradients through the torch operator."""
     p = on_gpu(p)
     leaves = [x.clone().requires_grad_() for x in p.inputs]
-    *out, _ = kernels.route(*leaves, list(p.window), p.stride, p.iterations, p.unit, True)
+    *out, _ = kernels.route(*leaves, list(p.window), p.stride, p.iterations, p.unit, p.logit, True)
     gradients = torch.autograd.grad(out, leaves, p.upstream)
     return [x.detach().cpu() for x in (*out, *gradients)]
 
@@ -56,7 +56,7 @@ def test_many_images_and_many_parents(batch: int, parents: int) -> None:
 
 
 def test_the_class_layer() -> None:
-    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True))
+    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True, logit=True))
 
 
 @pytest.mark.parametrize("case", EXTREMES)
@@ -77,7 +77,7 @@ def test_a_child_far_from_every_parent() -> None:
 def test_half_precision_is_that_of_the_inputs_alone(dtype: torch.dtype) -> None:
     p = on_gpu(problem(channels=8))
     pose, activation = p.pose.to(dtype), p.activation.to(dtype)
-    options = (list(p.window), p.stride, p.iterations, p.unit, False)
+    options = (list(p.window), p.stride, p.iterations, p.unit, p.logit, False)
     got = kernels.route(pose, activation, *p.inputs[2:], *options)
     wide = kernels.route(pose.float(), activation.float(), *p.inputs[2:], *options)
     for narrow, want in zip(got[:2], wide[:2], strict=True):
@@ -101,7 +101,7 @@ def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Ten
         {"stride": 2, "window": (2, 3)},
         {"size": (16, 16), "batch": 8, "channels": 32, "parents": 16, "window": (5, 5)},
         {"size": (9, 8), "batch": 16, "channels": 6, "parents": 10},
-        {"size": (4, 4), "batch": 6, "channels": 16, "parents": 5, "window": (4, 4), "shared": True},
+        {"size": (4, 4), "batch": 6, "channels": 16, "parents": 5, "window": (4, 4), "shared": True, "logit": True},
     ],
     ids=str,
 )
@@ -163,7 +163,7 @@ def test_the_same_bits_twice() -> None:
 def test_torch_agrees_that_it_is_an_operator() -> None:
     p = on_gpu(problem())
     inputs = [x.clone().requires_grad_() for x in p.inputs]
-    arguments = (*inputs, list(p.window), p.stride, p.iterations, p.unit, True)
+    arguments = (*inputs, list(p.window), p.stride, p.iterations, p.unit, p.logit, True)
     torch.library.opcheck(kernels.route, arguments)
     angles, axes = torch.randn(5, 4, device="cuda"), torch.randn(5, 4, 3, device="cuda")
     torch.library.opcheck(kernels.rotation, (angles.requires_grad_(), axes.requires_grad_()))
@@ -171,7 +171,7 @@ def test_torch_agrees_that_it_is_an_operator() -> None:
 
 def test_the_operator_refuses_wrong_shapes() -> None:
     p = on_gpu(problem())
-    options = (list(p.window), p.stride, p.iterations, p.unit, False)
+    options = (list(p.window), p.stride, p.iterations, p.unit, p.logit, False)
     with pytest.raises(UsageError, match="beta_a must be"):
         kernels.route(*p.inputs[:4], p.beta_a[:1], *options)
     with pytest.raises(UsageError, match="theta"):

@@ -43,7 +43,7 @@ def test_many_parents() -> None:
 
 @pytest.mark.parametrize("unit", [False, True])
 def test_the_class_layer(unit: bool) -> None:
-    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True, unit=unit))
+    check(fused, problem((4, 4), batch=6, channels=16, parents=5, window=(4, 4), shared=True, unit=unit, logit=True))
 
 
 @pytest.mark.parametrize("unit", [False, True])

@@ -28,8 +28,8 @@ def test_the_shapes_of_routing(device: str) -> None:
     with FakeTensorMode():
         shapes = ((2, 3, 3, 7, 6), (2, 3, 7, 6), (3, 2, 3, 4, 3, 3), (4,), (4,))
         inputs = [torch.empty(shape, device=device) for shape in shapes]
-        pose, activation, statistics = kernels.route(*inputs, [3, 2], 2, 5, False, True)
-        narrow = kernels.route(*inputs, [3, 2], 2, 5, False, False, True)
+        pose, activation, statistics = kernels.route(*inputs, [3, 2], 2, 5, False, False, True)
+        narrow = kernels.route(*inputs, [3, 2], 2, 5, False, False, False, True)
     assert pose.shape == (2, 4, 3, 3, 3) and activation.shape == (2, 4, 3, 3)
     assert statistics.shape == (5, 7, 2 * 3 * 3, 4) and statistics.device.type == device
     assert [x.shape for x in narrow] == [pose.shape, activation.shape, (0,)]
@@ -44,7 +44,7 @@ def test_only_kernels_for_cuda_are_asked_for_half_precision(
     body = SimpleNamespace(forward=lambda *_, **options: asked.append(options))
     monkeypatch.setattr(operator, "_kernels", lambda _: body)
     with FakeTensorMode():
-        operator._forward(*[torch.empty(1, device=device)] * 5, [3, 3], 1, 2, False, False, half)
+        operator._forward(*[torch.empty(1, device=device)] * 5, [3, 3], 1, 2, False, False, False, half)
     assert asked[0].get("half", False) == (half and device == "cuda")
 
 
@@ -54,7 +54,7 @@ def test_fused_kernels_are_asked_for_half_precision_where_the_program_has_it(mon
     asked: list[bool] = []
 
     def recorded(*arguments: Any) -> Any:
-        asked.append(arguments[10])
+        asked.append(arguments[11])
         return operator.route(*arguments)
 
     monkeypatch.setattr(kernels, "route", recorded)
