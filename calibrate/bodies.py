@@ -17,7 +17,7 @@ from qcn.calibrate.request import Target
 from qcn.calibrate.simulation import answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
-from qcn.evaluate.networks import AT_ONCE, activations_by
+from qcn.evaluate.networks import AT_ONCE, logits_by
 from qcn.export import targets
 from qcn.export.bundle import Bundle
 from qcn.export.formats import WRITERS, Job
@@ -91,7 +91,7 @@ class TargetBody(Body):
             bundle, candidate = self._candidate(Path(folder), program)
             with candidate.runner_to_time(bundle) as runner:
                 told = partial(doing, said, of=len(images))
-                return activations_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told).argmax(1)
+                return logits_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told).argmax(1)
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:

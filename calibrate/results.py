@@ -230,8 +230,8 @@ def pareto_chart(path: Path, search: Search) -> None:
 def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
     """The HTML; one file that asks nothing of any network and runs no script."""
     lowerable = {one.operation for one in found.sensitivities}
-    smallest = min((one.activation for one in found.sensitivities if one.activation), default=1e-9)
-    largest = max((one.activation for one in found.sensitivities), default=1.0)
+    smallest = min((one.logit for one in found.sensitivities if one.logit), default=1e-9)
+    largest = max((one.logit for one in found.sensitivities), default=1.0)
 
     def bar(value: float) -> float:
         """The length of a bar, in per cent: a power of ten is a step."""
@@ -250,7 +250,7 @@ def page(found: Calibrated, receipts: Sequence[Receipt], command: str) -> str:
         refused=found.search.refused,
         rows=rows(found),
         chart=_axes(found.search.trials),
-        sensitivities=[(one, bar(one.activation)) for one in sensitivity.ordered(found.sensitivities)],
+        sensitivities=[(one, bar(one.logit)) for one in sensitivity.ordered(found.sensitivities)],
         digits=found.digits,
         digit_words=[text for one in digits.worst(found.digits) if (text := one.words())],
         values=found.calibration.values,

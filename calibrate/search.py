@@ -3,7 +3,7 @@
 1. Convolutions all in int8, and capsule layers all in fp16, are timed against float32. What is not faster is refused,
    and stays float32 (unless size is what is asked for).
 2. What is left is judged together. While the upper bound of its drop is above what is allowed, the operation whose
-   change of activations is largest for the time that it saves goes back to float32.
+   change of logits is largest for the time that it saves goes back to float32.
 3. What remains is timed again: it must be faster than float32.
 
 Every trial is kept, for the Pareto front, and so that an interrupted search goes on.
@@ -97,7 +97,7 @@ class Searcher:
     ) -> None:
         self.program, self.calibration, self.images, self.body = program, calibration, images, body
         self.record, self.keep = record, keep
-        self._harm = {(one.operation, one.precision): one.activation for one in sensitivities}
+        self._harm = {(one.operation, one.precision): one.logit for one in sensitivities}
 
     def run(self) -> Search:
         """Find it, or raise CheckFailed with what came nearest."""

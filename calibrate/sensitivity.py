@@ -1,4 +1,4 @@
-"""What it costs to lower one operation alone: in activations, in answers, in the angle of poses. By torch."""
+"""What it costs to lower one operation alone: in logits, in answers, in the angle of poses. By torch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ IMAGES = 128  # at most
 class Sensitivity:
     """One operation in one precision, all others float32, on so many images.
 
-    activation   by how much an activation changes, on the average
+    logit        by how much a logit changes, on average
     changed      images that get another class; `lost` of them were right before, `won` are right now
-    degrees      by which the pose of the answer turns, on the average; None for a CNN
+    degrees      by which the pose of the answer turns, on average; None for a CNN
     """
 
     operation: str
     precision: OperationPrecision
     images: int
-    activation: float
+    logit: float
     changed: int
     lost: int
     won: int
@@ -76,7 +76,7 @@ def compare(
         name,
         precision,
         len(labels),
-        float(np.abs(lowered.activation - exact.activation).mean()),
+        float(np.abs(lowered.logit - exact.logit).mean()),
         int((lowered.predicted != exact.predicted).sum()),
         *lost_and_won(exact.predicted == labels, lowered.predicted == labels),
         _degrees(exact, lowered),
@@ -96,37 +96,37 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
 
 def table(found: list[Sensitivity]) -> Table:
     """One row per operation and precision, the most sensitive first."""
-    numbers = ("activation changes by", "pose turns by", "answers changed", "now wrong", "now right")
+    numbers = ("logit changes by", "pose turns by", "answers changed", "now wrong", "now right")
     title = f"sensitivity: each operation lowered alone, {found[0].images:,} images"
     made = table_of("operation", "precision", *numbers, right=numbers, title=title)
     for one in ordered(found):
         turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
         changes = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")
-        made.add_row(one.operation, one.precision, f"{one.activation:.2g}", turned, *changes)
+        made.add_row(one.operation, one.precision, f"{one.logit:.2g}", turned, *changes)
     return made
 
 
 def ordered(found: Iterable[Sensitivity]) -> list[Sensitivity]:
     """The most sensitive first."""
-    return sorted(found, key=lambda one: -one.activation)
+    return sorted(found, key=lambda one: -one.logit)
 
 
 def chart(path: Path, found: list[Sensitivity]) -> None:
-    """A bar per operation and precision, by how much an activation changes."""
+    """A bar per operation and precision, by how much a logit changes."""
     rows = ordered(found)[::-1]
     colours = dict(zip(("int8", "fp16", "bf16"), plots.COLOURS, strict=False))
     with plots.figure(path, 1, 7.5, 1.0 + 0.24 * len(rows)) as (ax,):
         for precision in dict.fromkeys(one.precision for one in reversed(rows)):
             places = [i for i, one in enumerate(rows) if one.precision == precision]
-            sizes = [rows[i].activation for i in places]
+            sizes = [rows[i].logit for i in places]
             ax.barh(places, sizes, color=colours[precision], label=precision)
         for place, one in enumerate(rows):
             note = f" {one.changed} of {one.images} answers change" if one.changed else ""
-            ax.text(max(one.activation, 1e-12), place, note, va="center", fontsize=7)
+            ax.text(max(one.logit, 1e-12), place, note, va="center", fontsize=7)
         ax.set_yticks(range(len(rows)), [one.operation for one in rows], fontsize=8)
         ax.set(
             xscale="log",
-            xlabel="mean change of an activation, which is from 0 to 1",
+            xlabel="mean change of a logit",
             title="Sensitivity of each operation, lowered alone",
         )
         ax.spines[["top", "right"]].set_visible(False)

@@ -20,14 +20,14 @@ from qcn.progress import doing
 
 @dataclass(frozen=True)
 class Outputs:
-    """Answers to images: activation [N, classes], pose [N, classes, 3] (None for a CNN)."""
+    """Answers to images: logit [N, classes], pose [N, classes, 3] (None for a CNN)."""
 
-    activation: NDArray[np.float32]
+    logit: NDArray[np.float32]
     pose: NDArray[np.float32] | None
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        return self.activation.argmax(1)
+        return self.logit.argmax(1)
 
 
 class Simulation(Interpreter):
@@ -45,6 +45,7 @@ class Simulation(Interpreter):
         rotation, beta_u, beta_a = (self._array(op, name) for name in op.arrays)
         arrays = (rotation, beta_u, beta_a)
         how: dict[str, Any] = {"window": op.window, "stride": op.stride, "iterations": op.iterations}
+        how["logit"] = op.ending == "none"
         if op.precision == "bf16":
             made: tuple[Tensor, ...] = UnrolledRoute(op, *arrays, DTYPES["bf16"])(pose, activation)
             return made

@@ -24,7 +24,6 @@ from qcn.export.program import (
     Convolution,
     Ending,
     Linear,
-    MapEnding,
     Operation,
     Output,
     Pool,
@@ -95,7 +94,7 @@ class ProgramBuilder:
         named = tuple(Output(name, value, shape) for name, (value, shape) in outputs.items())
         return Program(self.input, tuple(self.operations), named, self.arrays)
 
-    def affine(self, name: str, value: str, norm: nn.Module, ending: MapEnding) -> str:
+    def affine(self, name: str, value: str, norm: nn.Module, ending: Ending) -> str:
         """A batch norm on its own: with nothing before it that it could be folded into."""
         scale, shift = scale_and_shift(norm)
         return self._add(
@@ -116,7 +115,7 @@ class ProgramBuilder:
         convolution: nn.Module,
         *,
         norm: nn.Module | None = None,
-        ending: MapEnding = "none",
+        ending: Ending = "none",
         skip: tuple[str, nn.Module] | None = None,
     ) -> str:
         """A convolution and the batch norm behind it; `skip` is a second value and its convolution, added first."""
@@ -161,7 +160,7 @@ class ProgramBuilder:
             )
         return value
 
-    def projection(self, name: str, value: str, projection: Any, ending: MapEnding = "none") -> str:
+    def projection(self, name: str, value: str, projection: Any, ending: Ending = "none") -> str:
         """The 1×1 convolution of a `Projection` and its batch norm; its ReLU is the ending of what made `value`."""
         _, convolution, norm = projection
         return self.convolution(f"{name}.projection", value, convolution, norm=norm, ending=ending)
@@ -204,22 +203,23 @@ class ProgramBuilder:
             rotation, window, stride = rotation[None, None], (sides[0], sides[1]), 1
         if scale is not None:
             rotation = rotation * double(scale.get_buffer("running_square")).rsqrt()
-        self._add(
-            Route(
-                name=name,
-                pose=pose,
-                activation=activation,
-                rotation=self._array(name, "rotation", rotation),
-                beta_u=self._array(name, "beta_u", capsules.rotors.beta_u),
-                beta_a=self._array(name, "beta_a", capsules.rotors.beta_a),
-                window=window,
-                stride=stride,
-                iterations=capsules.iterations,
-                mode=capsules.mode,
-                shape=(rotation.shape[3], *slide(sides, window, stride)),
-            )
+        route = Route(
+            name=name,
+            pose=pose,
+            activation=activation,
+            rotation=self._array(name, "rotation", rotation),
+            beta_u=self._array(name, "beta_u", capsules.rotors.beta_u),
+            beta_a=self._array(name, "beta_a", capsules.rotors.beta_a),
+            window=window,
+            stride=stride,
+            iterations=capsules.iterations,
+            mode=capsules.mode,
+            ending="sigmoid" if isinstance(layer, ConvCapsules) else "none",
+            shape=(rotation.shape[3], *slide(sides, window, stride)),
         )
-        return f"{name}.pose", f"{name}.activation"
+        self._add(route)
+        turned, active = route.outputs
+        return turned.name, active.name
 
     def _array(self, operation: str, role: str, tensor: Tensor) -> str:
         name = f"{operation}.{role}"
@@ -246,12 +246,12 @@ def lower_network(network: nn.Module, build: ProgramBuilder) -> Program:
 def _qcn(network: QCN, build: ProgramBuilder) -> Program:
     _, height, width = build.input.shape
     check_sides(height, width, network.smallest_input)
-    pose, activation = lower_extractor(check_forward(network.extractor, lower_extractor.registry), build)
+    pose, active = lower_extractor(check_forward(network.extractor, lower_extractor.registry), build)
     names = [*(f"capsules{i + 1}" for i in range(len(network.layers))), CLASSES]
     layers = [*network.layers, network.class_capsules]
     for name, layer, scale in zip(names, layers, [None, *network.scales], strict=True):
-        pose, activation = build.route(name, pose, activation, layer, scale)
-    return build.program(activation=(activation, (network.classes,)), pose=(pose, (network.classes, 3)))
+        pose, active = build.route(name, pose, active, layer, scale)
+    return build.program(logit=(active, (network.classes,)), pose=(pose, (network.classes, 3)))
 
 
 @lower_network.register
@@ -265,8 +265,8 @@ def _cnn(network: CNN, build: ProgramBuilder) -> Program:
     value = build.convolution("conv2", value, network.conv2, ending="relu")
     value = build.pool("pool2", value, "max", 2, 2)
     value = build.linear("hidden", value, network.hidden, "relu")
-    value = build.linear(CLASSES, value, network.classifier, "softmax")
-    return build.program(activation=(value, (network.classes,)))
+    value = build.linear(CLASSES, value, network.classifier, "none")
+    return build.program(logit=(value, (network.classes,)))
 
 
 @lower_network.register
@@ -277,8 +277,8 @@ def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
     value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
     side = build.shapes[value][1]
     value = build.pool("mean", value, "average", side, side)
-    value = build.linear(CLASSES, value, network.classifier, "softmax")
-    return build.program(activation=(value, (network.classes,)))
+    value = build.linear(CLASSES, value, network.classifier, "none")
+    return build.program(logit=(value, (network.classes,)))
 
 
 @singledispatch

@@ -12,8 +12,7 @@ from qcn.names import Mode, OperationPrecision
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-MapEnding = Literal["none", "relu", "sigmoid"]  # of what makes a map [C, H, W]
-Ending = Literal[MapEnding, "softmax"]  # softmax is over all units
+Ending = Literal["none", "relu", "sigmoid"]  # the function that an operation applies last
 
 # For routing in standard operators: the products u_p·u_q of a pose, and how often each stands in (Σ_p R_p·u_p)².
 POSE_PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
@@ -83,7 +82,7 @@ class Affine(Operation):
     input: str
     scale: str
     shift: str
-    ending: MapEnding
+    ending: Ending
 
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         return len(self.shape) == 3 and inputs[0] == self.shape and set(arrays) == {self.shape[:1]}
@@ -133,7 +132,7 @@ class Convolution(Product):
     weights: tuple[str, ...]
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
-    ending: MapEnding
+    ending: Ending
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -204,6 +203,8 @@ class Linear(Product):
 class Route(Operation):
     """A capsule layer: pose [C, 3, H, W] and activation [C, H, W] -> NAME.pose [J, 3, H', W'], NAME.activation `shape`.
 
+    With the ending none, as in the class layer, it gives out NAME.logit, from which the activation would be made.
+
     The pose may come as [3C, H, W], which is the same numbers in the same order. rotation is [h, w, C, J, 3, 3] for a
     window of h × w places, or [1, 1, C, J, 3, 3] where all places share their rotations; beta_u and beta_a are [J].
 
@@ -225,6 +226,7 @@ class Route(Operation):
     stride: int
     iterations: int
     mode: Mode
+    ending: Literal["none", "sigmoid"]
     scale: float | None = None
 
     @property
@@ -234,7 +236,8 @@ class Route(Operation):
     @property
     def outputs(self) -> tuple[Value, ...]:
         parents, *places = self.shape
-        return (Value(f"{self.name}.pose", (parents, 3, *places)), Value(f"{self.name}.activation", self.shape))
+        second = "activation" if self.ending == "sigmoid" else "logit"
+        return (Value(f"{self.name}.pose", (parents, 3, *places)), Value(f"{self.name}.{second}", self.shape))
 
     @property
     def parents(self) -> int:

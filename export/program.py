@@ -45,7 +45,6 @@ from qcn.export.operations import (
     Convolution,
     Ending,
     Linear,
-    MapEnding,
     Operation,
     Pool,
     Product,
@@ -58,7 +57,7 @@ from qcn.names import PRECISIONS, OperationPrecision
 from qcn.text import readable
 
 __all__ = [
-    "OPERATIONS", "POSE_PRODUCTS", "Affine", "Array", "Convolution", "Ending", "Linear", "MapEnding", "Operation",
+    "OPERATIONS", "POSE_PRODUCTS", "Affine", "Array", "Convolution", "Ending", "Linear", "Operation",
     "Output", "Pool", "Product", "Program", "Route", "Shape", "Value", "slide",
 ]  # fmt: skip
 LOWEST_FIRST: tuple[OperationPrecision, ...] = ("int8", "fp16", "bf16", "fp32")
@@ -121,10 +120,10 @@ class Program:
                 )
         answers = [(output.name, output.shape) for output in self.outputs]
         count = self.outputs[0].shape[:1] if self.outputs else ()
-        activation, pose = ("activation", count), ("pose", (*count, 3))
-        if len(count) != 1 or count[0] < 1 or answers not in ([activation], [activation, pose]):
+        logit, pose = ("logit", count), ("pose", (*count, 3))
+        if len(count) != 1 or count[0] < 1 or answers not in ([logit], [logit, pose]):
             given = ", ".join(f"{name} {list(shape)}" for name, shape in answers) or "none"
-            raise UsageError(f"a program's outputs are activation [K] and, of capsules, pose [K, 3], not {given}")
+            raise UsageError(f"a program's outputs are logit [K] and, of capsules, pose [K, 3], not {given}")
         if surplus := sorted(self.arrays.keys() - used):
             raise UsageError(f"no operation reads the array '{surplus[0]}'")
 
@@ -199,7 +198,7 @@ class Program:
 
     @property
     def classes(self) -> int:
-        return next(output.shape[0] for output in self.outputs if output.name == "activation")
+        return next(output.shape[0] for output in self.outputs if output.name == "logit")
 
     def outputs_with(self, every_layer: bool) -> tuple[Output, ...]:
         """The outputs, and with `every_layer` the pose and activation of each capsule layer that is not one of them."""

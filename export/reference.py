@@ -26,7 +26,7 @@ from qcn.data.spec import Preprocessing
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
-from qcn.export.bundle.golden import Answers, Evaluation, Floors, Golden, Step, step_names
+from qcn.export.bundle.golden import Answers, Capsules, Evaluation, Floors, Golden, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
@@ -77,8 +77,8 @@ def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Go
     """The answers of a network with these classes to these inputs; it is refused if they are not finite."""
     seen = torch.from_numpy(given.input)
     exact, single = answers(network, seen.double()), answers(network, seen)
-    for name, activation, pose in zip(given.rows, exact.answers.activation, exact.answers.pose, strict=True):
-        if not (np.isfinite(activation).all() and np.isfinite(pose).all()):
+    for name, logit, pose in zip(given.rows, exact.answers.logit, exact.answers.pose, strict=True):
+        if not (np.isfinite(logit).all() and np.isfinite(pose).all()):
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
@@ -115,7 +115,7 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
             layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
         names = step_names([*seen, CLASSES], network.config.iterations)
     whole, steps = _run(network, image)
-    layers = {name: Answers(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
+    layers = {name: Capsules(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
     return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
 
 
@@ -123,7 +123,7 @@ def planned(golden: Golden, program: Program) -> Golden:
     """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
     exact, single = (
         replace(
-            of, layers={name: Answers(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()}
+            of, layers={name: Capsules(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()}
         )
         for of in evaluated(program, golden.input)
     )
@@ -135,7 +135,7 @@ class Rounding(Interpreter):
 
     Sums of convolutions and linears are float32's, as most backends have them; with `half_sums` they are rounded after
     each channel of the input, as by backends that add in half precision (and round after each product). What a capsule
-    layer gives is float32, and so is what sigmoid and softmax make.
+    layer gives is float32, and so is what a sigmoid makes.
     """
 
     def __init__(self, program: Program, half_sums: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""From logits to an answer: how likely each class is, and whether the network knows such pictures at all. No torch here.
+"""From logits to an answer: how likely each class is, and whether the network knows such pictures. No torch here.
 
 A logit says how well the parts of an object agree, not how often the answer is right. The probability of a class is the
 softmax of z / T, and the temperature T is what makes the validation images most likely, found when a run ends. The

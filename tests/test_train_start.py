@@ -257,7 +257,7 @@ def test_a_network_of_ones_own_that_lacks_something_is_refused_before_it_trains(
 
     says = {
         no_channels: (UsageError, "'mine' must have in_channels, the number 1: docs/ideas.md"),
-        one_more: (UsageError, r"one activation per image and class, here \[B, 10\], not \[16, 11\]"),
+        one_more: (UsageError, r"one logit per image and class, here \[B, 10\], not \[16, 11\]"),
         mistaken: (TypeError, "a mistake of the user's"),
     }
     for mine, (error, message) in says.items():

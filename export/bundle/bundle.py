@@ -337,7 +337,7 @@ def _check_golden(found: Golden, manifest: Manifest) -> None:
     sides = {
         "images": (found.image.shape[1:], manifest.image),
         "inputs": (found.input.shape[1:], manifest.input.shape),
-        "activations": (found.reference.activation.shape[1:], (len(manifest.classes),)),
+        "logits": (found.reference.logit.shape[1:], (len(manifest.classes),)),
     }
     for name, (seen, expected) in sides.items():
         if seen != expected:

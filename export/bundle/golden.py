@@ -3,16 +3,16 @@
     image                     uint8 [N, C, H, W]            as stored in the data set; the last rows are edge cases
     label                     int64 [N]                     -1 for an edge case
     input                     float32 [N, C, h, w]          the images pre-processed: what the network sees
-    activation, pose          float64 [N, K], [N, K, 3]     by the reference in float64: the truth; a CNN has no pose
-    activation.float32, pose.float32                        by the same in float32: the noise floor
+    logit, pose               float64 [N, K], [N, K, 3]     by the reference in float64: the truth; a CNN has no pose
+    logit.float32, pose.float32                             by the same in float32: the noise floor
     LAYER.activation, .pose   float64 [N, J, H', W'], [N, J, 3, H', W']   of the capsule layers before the last, in
                                                             float64, before poses are divided by their running RMS;
                                                             and LAYER.activation.float32, LAYER.pose.float32; of a
                                                             calibrated bundle only the first rows
-    LAYER.iterationT.mean, .variance, .activation           float64 [n, J, 3, p], [n, J, 3, p], [n, J, p] after the T-th
+    LAYER.iterationT.mean, .variance, .logit                float64 [n, J, 3, p], [n, J, 3, p], [n, J, p] after the T-th
                                                             iteration of routing at p places, of all capsule layers but
                                                             only the first n rows; and the same with .float32
-    trained.activation, trained.pose   float64              of a calibrated bundle: see below
+    trained.logit, trained.pose        float64              of a calibrated bundle: see below
 
 The answers are those that files of the bundle must give: the trained network's. But those of a calibrated network
 (`qcn.export.quantise`) are of its plan: its own program in float64, with the rounding to int8 and of its arrays; the
@@ -23,7 +23,7 @@ With them (`qcn.export.bundle.arrays`) go texts in JSON. Three are lists: `rows`
 rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the names
 of the classes. The fourth is `preprocessing`, what makes the inputs of the images. The last two must be the manifest's.
 The fifth, which a calibrated bundle lacks, is `floors`: for fp16 and for bf16, the largest error that rounding to it
-makes in each array, by names such as activation, capsules1.pose, capsules1/iteration2/mean. `qcn.export.reference`
+makes in each array, by names such as logit, capsules1.pose, capsules1/iteration2/mean. `qcn.export.reference`
 makes all of it; no torch here.
 """
 
@@ -46,14 +46,22 @@ from qcn.export.program import Array
 from qcn.text import readable
 
 Floors = dict[str, dict[str, float]]  # by precision and array
-SCHEMA = "2"
-QUANTITIES = ("mean", "variance", "activation")
+SCHEMA = "3"
+QUANTITIES = ("mean", "variance", "logit")
 SINGLE, TRAINED = ".float32", "trained"
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a layer or the whole network gives: activations [N, K, …] and poses [N, K, 3, …]."""
+    """What the network answers: logits [N, K] and poses [N, K, 3]."""
+
+    logit: Array
+    pose: Array
+
+
+@dataclass(frozen=True)
+class Capsules:
+    """What a capsule layer before the last gives: activations [N, J, H', W'] and poses [N, J, 3, H', W']."""
 
     activation: Array
     pose: Array
@@ -61,11 +69,11 @@ class Answers:
 
 @dataclass(frozen=True)
 class Step:
-    """A capsule layer after an iteration of routing: mean and variance [n, J, 3, p], activation [n, J, p], p places."""
+    """A capsule layer after an iteration of routing: mean and variance [n, J, 3, p], logit [n, J, p], p places."""
 
     mean: Array
     variance: Array
-    activation: Array
+    logit: Array
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,7 @@ class Evaluation:
     """
 
     answers: Answers
-    layers: dict[str, Answers]
+    layers: dict[str, Capsules]
     steps: dict[str, Step]
 
     @staticmethod
@@ -86,19 +94,19 @@ class Evaluation:
         """The inverse of `named`."""
         layers = dict.fromkeys(name.rpartition(".")[0] for name in named if "." in name and "/" not in name)
         steps = dict.fromkeys(name.rpartition("/")[0] for name in named if "/" in name)
-        activation = named["activation"]
-        without = np.empty((*activation.shape, 0), activation.dtype)  # the poses of a CNN
+        logit = named["logit"]
+        without = np.empty((*logit.shape, 0), logit.dtype)  # the poses of a CNN
         return Evaluation(
-            Answers(activation, named.get("pose", without)),
-            {layer: Answers(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
+            Answers(logit, named.get("pose", without)),
+            {layer: Capsules(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
             {step: Step(*(named[f"{step}/{of}"] for of in QUANTITIES)) for step in steps},
         )
 
     def named(self) -> dict[str, Array]:
-        """All arrays by name: activation, LAYER.pose, LAYER/iterationT/mean."""
-        found = {"activation": self.answers.activation, "pose": self.answers.pose}
-        for layer, answers in self.layers.items():
-            found |= {f"{layer}.{of}": getattr(answers, of) for of in ("activation", "pose")}
+        """All arrays by name: logit, LAYER.pose, LAYER/iterationT/mean."""
+        found = {"logit": self.answers.logit, "pose": self.answers.pose}
+        for layer, capsules in self.layers.items():
+            found |= {f"{layer}.{of}": getattr(capsules, of) for of in ("activation", "pose")}
         for name, step in self.steps.items():
             found |= {f"{name}/{of}": getattr(step, of) for of in QUANTITIES}
         return {name: array for name, array in found.items() if array.size}  # a network without poses has empty ones
@@ -140,18 +148,19 @@ class Golden:
         whole = {"float64": self.reference, "float32": self.float32}
         whole |= {"trained": self.trained} if self.trained else {}
         for name, answers in whole.items():
-            self._check_answers(name, answers, "float32" if name == "float32" else "float64", 2)
-        if len({(answers.activation.shape, answers.pose.shape) for answers in whole.values()}) > 1:
+            dtype = "float32" if name == "float32" else "float64"
+            self._check_parents(name, "logit", answers.logit, answers.pose, dtype, 2)
+        if len({(answers.logit.shape, answers.pose.shape) for answers in whole.values()}) > 1:
             raise UsageError(f"{' and '.join(whole)} have different numbers of classes, or poses in one alone")
-        for name, answers in self.exact.layers.items():
+        for name, capsules in self.exact.layers.items():
             rounded = self.single.layers[name]
-            self._check_answers(name, answers, "float64", 4)
-            self._check_answers(f"{name} float32", rounded, "float32", 4)
-            if rounded.activation.shape != answers.activation.shape:
+            self._check_parents(name, "activation", capsules.activation, capsules.pose, "float64", 4)
+            self._check_parents(f"{name} float32", "activation", rounded.activation, rounded.pose, "float32", 4)
+            if rounded.activation.shape != capsules.activation.shape:
                 raise UsageError(f"'{name}' has other shapes in float32 than in float64")
         for name, step in self.exact.steps.items():
-            self._check_step(name, step, "float64", step.activation.shape)
-            self._check_step(name, self.single.steps[name], "float32", step.activation.shape)
+            self._check_step(name, step, "float64", step.logit.shape)
+            self._check_step(name, self.single.steps[name], "float32", step.logit.shape)
 
     @property
     def reference(self) -> Answers:
@@ -165,11 +174,11 @@ class Golden:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What the network answers with: its activations, and its poses if it has any."""
-        return ("activation", "pose") if self.reference.pose.size else ("activation",)
+        """What the network answers with: its logits, and its poses if it has any."""
+        return ("logit", "pose") if self.reference.pose.size else ("logit",)
 
     def arrays(self, name: str) -> tuple[Array, Array]:
-        """One of the answers in float64 and in float32: activation, LAYER.pose or LAYER/iterationT/mean."""
+        """One of the answers in float64 and in float32: logit, LAYER.pose or LAYER/iterationT/mean."""
         return self.exact.named()[name], self.single.named()[name]
 
     def judged_by(self, precision: str) -> str:
@@ -198,17 +207,20 @@ class Golden:
             found = f"{array.dtype} {list(array.shape)}"
             raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
 
-    def _check_answers(self, name: str, answers: Answers, dtype: str, axes: int) -> None:
-        """Of the whole network, or of a layer, which has places too, and of which a plan keeps the first rows alone."""
+    def _check_parents(self, name: str, kind: str, active: Array, pose: Array, dtype: str, axes: int) -> None:
+        """Of the whole network, or of a layer, which has places too, and of which a plan keeps the first rows alone.
+
+        `active` are logits or activations, as `kind` says.
+        """
         layer = axes > 2
-        self._check_array(f"{name} activation", answers.activation, dtype, axes, self.plan and layer)
-        self._check_array(f"{name} pose", answers.pose, dtype, axes + 1, self.plan and layer)
-        sides = 3 if layer or answers.pose.shape[2] else 0
-        expected = (*answers.activation.shape[:2], sides, *answers.activation.shape[2:])
-        if answers.pose.shape != expected or not np.isfinite(answers.pose).all():
+        self._check_array(f"{name} {kind}", active, dtype, axes, self.plan and layer)
+        self._check_array(f"{name} pose", pose, dtype, axes + 1, self.plan and layer)
+        sides = 3 if layer or pose.shape[2] else 0
+        expected = (*active.shape[:2], sides, *active.shape[2:])
+        if pose.shape != expected or not np.isfinite(pose).all():
             raise UsageError(f"the poses of '{name}' must be finite and {list(expected)}")
-        if not np.isfinite(answers.activation).all():
-            raise UsageError(f"the activations of '{name}' must be finite")
+        if not np.isfinite(active).all():
+            raise UsageError(f"the {kind}s of '{name}' must be finite")
 
     def _check_step(self, name: str, step: Step, dtype: str, shape: tuple[int, ...]) -> None:
         if len(shape) != 3 or not 0 < shape[0] <= len(self.rows):
@@ -248,7 +260,7 @@ def read(path: Path) -> Golden:
         written = records.parse(texts["preprocessing"], "'preprocessing'")
         spec = records.read(Preprocessing, written, "'preprocessing'")
         rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
-        plan = f"{TRAINED}.activation" in arrays
+        plan = f"{TRAINED}.logit" in arrays
         trained = {
             name.removeprefix(f"{TRAINED}."): array for name, array in arrays.items() if name.startswith(TRAINED)
         }
@@ -297,4 +309,4 @@ def _evaluation(arrays: Mapping[str, Array], ending: str) -> Evaluation:
 
 def _is_answer(name: str) -> bool:
     """Whether an array is one of float64 answers; of the others each has one of these, and its own ending."""
-    return name.endswith(("activation", "pose", "mean", "variance")) and not name.startswith(TRAINED)
+    return name.endswith(("logit", "activation", "pose", "mean", "variance")) and not name.startswith(TRAINED)

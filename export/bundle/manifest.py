@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
 from qcn import measured, records
-from qcn.confidence import Confidence
+from qcn.confidence import Confidence, Known
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.program import Program
@@ -24,7 +24,7 @@ from qcn.packages import package_version
 if TYPE_CHECKING:
     from qcn.train.record import Run
 
-SCHEMA = 2
+SCHEMA = 3
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
@@ -210,6 +210,7 @@ class Manifest:
     """The whole. `image` is [C, H, W] of the images before pre-processing; `tools` are versions by package.
 
     confidence   the temperature of probabilities; None: not calibrated
+    known        the threshold below which an answer is "unknown"; None: the network knows everything
     measured     the error on test images; None: not known
     """
 
@@ -222,6 +223,7 @@ class Manifest:
     source: Source
     tools: dict[str, str]
     confidence: Confidence | None = None
+    known: Known | None = None
     measured: Measured | None = None
     files: tuple[Artefact, ...] = ()
     schema: int = SCHEMA
@@ -300,6 +302,7 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
         image=(channels, height, width),
         preprocessing=run.preprocessing,
         confidence=run.confidence if best == "best" else None,
+        known=run.known if best == "best" else None,
         measured=measured.read(folder, weights.sha256),
         input=image,
         outputs=outputs,
@@ -315,5 +318,5 @@ def tools(*packages: str) -> dict[str, str]:
 
 def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tuple[Port, ...]]:
     """The input and the outputs of every artefact of a network; a CNN has no poses."""
-    activation, pose = Port("activation", (classes,), "NK"), Port("pose", (classes, 3), "NKP")
-    return Port("image", tuple(image), "NCHW"), (activation, pose) if poses else (activation,)
+    logit, pose = Port("logit", (classes,), "NK"), Port("pose", (classes, 3), "NKP")
+    return Port("image", tuple(image), "NCHW"), (logit, pose) if poses else (logit,)

@@ -18,7 +18,7 @@ is a number of noise floors:
 No tolerance exceeds a quarter of the output's largest value: a network that is all noise cannot be compared.
 
 A decision may change only within the **tie band**: where the trained network prefers its own class by so little that
-rounding turns it round. That is 2 noise floors: each of two activations may be off by one. No torch here.
+rounding turns it round. That is 2 noise floors: each of two logits may be off by one. No torch here.
 """
 
 from typing import Literal
@@ -46,7 +46,7 @@ def noise_floor(exact: Array, single: Array) -> float:
 
 
 def floor_of(golden: Golden, name: str, precision: str) -> float:
-    """The noise floor of one of the golden arrays, such as activation, capsules1.pose or capsules1/iteration2/mean."""
+    """The noise floor of one of the golden arrays, such as logit, capsules1.pose or capsules1/iteration2/mean."""
     exact, single = golden.arrays(name)
     floor = noise_floor(exact, single)
     if golden.plan or precision not in HALVES:
@@ -65,7 +65,7 @@ def tolerance(exact: Array, floor: float, precision: str) -> float:
 def tie_band(golden: Golden, precision: str) -> float:
     """By how much the reference may have preferred its own class for a change of it to be a tie, in this precision."""
     held = golden.judged_by(precision)
-    return TIES[held] * tolerance(golden.reference.activation, floor_of(golden, "activation", held), held)
+    return TIES[held] * tolerance(golden.reference.logit, floor_of(golden, "logit", held), held)
 
 
 def tolerances(golden: Golden, precision: str) -> dict[str, float]:

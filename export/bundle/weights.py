@@ -9,7 +9,7 @@ from qcn.errors import UsageError
 from qcn.export.bundle.arrays import read_arrays, write_arrays
 from qcn.export.program import Program
 
-SCHEMA = "2"
+SCHEMA = "3"
 
 
 def write(path: Path, program: Program) -> None:

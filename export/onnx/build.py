@@ -138,10 +138,9 @@ class _Writer:
         return LAYERS[self.routing](*layer).write(pose, activation)
 
     def _end(self, x: GraphValue, ending: Ending) -> GraphValue:
-        """The ending of an operation. Sigmoid and softmax need the digits of float32."""
+        """The ending of an operation. A sigmoid needs the digits of float32."""
         if ending == "none":
             return x
         if ending == "relu":
             return self.g.node("Relu", "relu", x)
-        x = self.g.cast("float", x, TensorProto.FLOAT)
-        return self.g.sigmoid("sigmoid", x) if ending == "sigmoid" else self.g.node("Softmax", "softmax", x, axis=1)
+        return self.g.sigmoid("sigmoid", self.g.cast("float", x, TensorProto.FLOAT))

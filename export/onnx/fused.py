@@ -3,8 +3,9 @@
     inputs      pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, …] where all
                 places of a window share their rotations), beta_u [J], beta_a [J]; the first two in float32 or
                 bfloat16, the others in float32
-    outputs     pose [B, J, 3, H', W'], activation [B, J, H', W'], in float32
-    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit"), half (1: votes may be made in float16;
+    outputs     pose [B, J, 3, H', W'], activation [B, J, H', W'] or its logit, in float32
+    attributes  window [kh, kw], stride, iterations, mode ("logistic" or "unit"), logit (1: of the class layer, whose
+                second output is the logit), half (1: votes may be made in float16;
                 poses are float32 even so, since layers give them out in float32, and a cast is one more kernel)
 
 A TensorRT plugin or a custom operator of ONNX Runtime stands behind the node. Where there is neither, the file still
@@ -39,6 +40,7 @@ def route(
         "stride": op.stride,
         "iterations": op.iterations,
         "mode": op.mode,
+        "logit": int(op.ending == "none"),
         "half": int(op.precision == "fp16"),
     }
     outputs = [GraphValue(g.name(name), TensorProto.FLOAT) for name in ("pose", "activation")]

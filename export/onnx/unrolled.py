@@ -163,7 +163,8 @@ class UnrolledLayer:
                 parents = self.iteration(parents, votes, active)
         mean = g.node("Transpose", "mean", parents.mean, perm=[0, 2, 1, 3])
         z = g.reshape("z", parents.z, 0, op.parents, rows, columns)
-        return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), g.sigmoid("parents.activation", z)
+        active = g.sigmoid("parents.activation", z) if op.ending == "sigmoid" else z
+        return g.reshape("parents.pose", mean, 0, 0, 0, rows, columns), active
 
     def first_m_step(self, pose: GraphValue, activation: GraphValue) -> Parents:
         """Where each child is shared out evenly."""

@@ -146,6 +146,7 @@ class Interpreter(nn.Module):
             stride=op.stride,
             iterations=op.iterations,
             mode=op.mode,
+            logit=op.ending == "none",
             kernels=self.kernels,
             half=self._votes(op, pose.dtype),
         )
@@ -173,10 +174,7 @@ def facts_of(interpreter: Interpreter, precision: Precision) -> dict[str, Any]:
 
 
 def end(x: Tensor, ending: Ending) -> Tensor:
-    """The ending of an operation. Sigmoid and softmax need the digits of float32."""
+    """The ending of an operation. A sigmoid needs the digits of float32."""
     if ending == "none":
         return x
-    if ending == "relu":
-        return F.relu(x)
-    x = at_least_single(x)
-    return torch.sigmoid(x) if ending == "sigmoid" else torch.softmax(x, 1)
+    return F.relu(x) if ending == "relu" else torch.sigmoid(at_least_single(x))

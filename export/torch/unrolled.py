@@ -68,9 +68,8 @@ class UnrolledRoute(nn.Module):
             for _ in range(1, self.op.iterations):
                 parents = self.iteration(parents, child, active)
         places = (self.rows, self.columns)
-        return parents.mean.transpose(1, 2).unflatten(3, places), torch.sigmoid(parents.z).squeeze(1).unflatten(
-            2, places
-        )
+        active = torch.sigmoid(parents.z) if self.op.ending == "sigmoid" else parents.z
+        return parents.mean.transpose(1, 2).unflatten(3, places), active.squeeze(1).unflatten(2, places)
 
     def first_m_step(self, pose: Tensor, activation: Tensor) -> _Parents:
         """Sums over the children of all windows are convolutions, as long as each is shared out evenly."""

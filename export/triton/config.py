@@ -79,7 +79,7 @@ def ensemble(
     name: str, most: int, pixels: Port, outputs: tuple[Port, ...], steps: list[Any], fit: str
 ) -> dict[str, Any]:
     """Models one after the other; tensors between them are named as the models name them."""
-    labelled = {"activation": {"label_filename": LABELS}}
+    labelled = {"logit": {"label_filename": LABELS}}
     return {
         "name": name,
         "platform": "ensemble",

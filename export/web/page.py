@@ -90,7 +90,7 @@ def _examples(bundle: Bundle) -> list[dict[str, Any]]:
         {
             "label": int(golden.label[row]),
             "image": base64.b64encode(golden.image[row].transpose(1, 2, 0).tobytes()).decode("ascii"),
-            "activation": golden.reference.activation[row].tolist(),
+            "logit": golden.reference.logit[row].tolist(),
         }
         for row in rows[: min(EXAMPLES, max(1, EXAMPLE_BYTES // golden.image[0].size))]
     ]

@@ -28,7 +28,7 @@ def predict(
     json: Annotated[Path | None, typer.Option(help="Write all answers to this JSON file. Default: none.")] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Write a CSV table: file, label, probability, known, one column of logits per class. Default: none."),
+        typer.Option(help="Write a CSV table: file, label, probability, known, one logit per class. Default: none."),
     ] = None,
     save: Annotated[
         Path | None,

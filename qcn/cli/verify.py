@@ -40,7 +40,7 @@ def verify_parity(
     data_dir: DataDir = DATA,
     atol: Annotated[
         list[str] | None,
-        typer.Option(help="Absolute tolerance: 1e-4, or activation:1e-4 for one output. Default: the bundle's."),
+        typer.Option(help="Absolute tolerance: 1e-4, or logit:1e-4 for one output. Default: the bundle's."),
     ] = None,
     rtol: Annotated[
         list[str] | None,

@@ -67,7 +67,7 @@ class Part:
 
 def evidence(inside: Inside, chosen: int) -> list[Evidence]:
     """For a class, of each layer's children, the last layer first."""
-    parents = np.zeros_like(inside.routings[-1].parents.activation)  # the chances of the parents [J, H', W']
+    parents = np.zeros_like(inside.routings[-1].parents.logit)  # the chances of the parents [J, H', W']
     parents[chosen] = 1
     found = []
     for routing in reversed(inside.routings):
@@ -96,7 +96,7 @@ def _followed(routing: Routing, weight: Array, parents: Array) -> Array:
 
 def _placed(routing: Routing, given: Array) -> Array:
     """What children have in each window, [H', W', kh, kw, C], added up where they are: [C, h, w]."""
-    sums = np.zeros_like(routing.children.activation)
+    sums = np.zeros_like(routing.children.logit)
     rows, columns, high, wide, _ = given.shape
     step = routing.stride
     for p in range(high):

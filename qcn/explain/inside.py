@@ -27,12 +27,17 @@ PRIMARY = "primary capsules"
 
 @dataclass(frozen=True)
 class Capsules:
-    """The capsules of a layer: activation [J, h, w], pose [J, 3, h, w], and what each place sees of the image."""
+    """The capsules of a layer: logit [J, h, w], pose [J, 3, h, w], and what each place sees of the image."""
 
     name: str
-    activation: Array
+    logit: Array
     pose: Array
     fields: Fields
+
+    @property
+    def activation(self) -> Array:
+        """[J, h, w], from 0 to 1."""
+        return np.exp(-np.logaddexp(0, -self.logit))
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Routing:
     votes: Array
     weights: tuple[Array, ...]
     means: tuple[Array, ...]  # [H', W', J, 3], the parents' poses after each iteration
-    activations: tuple[Array, ...]  # [H', W', J], likewise
+    logits: tuple[Array, ...]  # [H', W', J], likewise
 
     @property
     def iterations(self) -> int:
@@ -70,13 +75,13 @@ class Routing:
 
 @dataclass(frozen=True)
 class Inside:
-    """All layers, first to last. The last one's parents are the classes: activation [K], pose [K, 3]."""
+    """All layers, first to last. The last one's parents are the classes: logit [K], pose [K, 3]."""
 
     routings: tuple[Routing, ...]
 
     @property
-    def activation(self) -> Array:
-        return self.routings[-1].parents.activation[:, 0, 0]
+    def logit(self) -> Array:
+        return self.routings[-1].parents.logit[:, 0, 0]
 
     @property
     def pose(self) -> Array:
@@ -91,7 +96,7 @@ class Inside:
 
     @property
     def winner(self) -> int:
-        return int(self.activation.argmax())
+        return int(self.logit.argmax())
 
 
 def look(program: Program, image: NDArray[np.float32]) -> Inside:
@@ -109,14 +114,16 @@ def look(program: Program, image: NDArray[np.float32]) -> Inside:
         raise CheckFailed(f"the network's '{wrong[0]}' is not finite for this image: there is nothing to explain")
 
     sides = (union(sides) for sides in zip(seen[first.pose], seen[first.activation], strict=True))
-    children = Capsules(PRIMARY, found[f"{PRIMARY}.activation"], found[f"{PRIMARY}.pose"], (next(sides), next(sides)))
+    active = np.clip(found[f"{PRIMARY}.activation"], np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
+    logit = np.log(active) - np.log1p(-active)
+    children = Capsules(PRIMARY, logit, found[f"{PRIMARY}.pose"], (next(sides), next(sides)))
     routings: list[Routing] = []
     for route in program.routes:
         prefix = "" if route is program.routes[-1] else f"{route.name}."
-        activation = found[f"{prefix}activation"].reshape(route.shape)
-        pose = found[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
-        parents = Capsules(route.name, activation, pose, seen[f"{route.name}.activation"])
         own, steps = steps[: route.iterations], steps[route.iterations :]
+        *_, logit = own[-1]  # [J, n]
+        pose = found[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
+        parents = Capsules(route.name, logit.reshape(route.shape), pose, seen[route.outputs[1].name])
         routings.append(_routing(route, program.rotation(route), children, parents, own))
         children = parents
     return Inside(tuple(routings))
@@ -132,14 +139,14 @@ def _routing(
     turned = np.broadcast_to(rotation, (*route.window, *rotation.shape[2:])).astype(np.float64)
     votes = np.einsum("pqcjhk,ckyxpq->yxpqcjh", turned, pose, optimize=True)
     weights = [np.broadcast_to(child / route.parents, votes.shape[:-1])]
-    means, activations = [], []
+    means, logits = [], []
     places = (*votes.shape[:2], 1, 1, 1, route.parents)
-    for *gaussian, activation in steps:  # mean and variance [J, 3, n], activation [J, n] in all n = H'·W' windows
+    for *gaussian, z in steps:  # mean and variance [J, 3, n], logit [J, n] in all n = H'·W' windows
         mean, variance = (np.moveaxis(x, 2, 0).reshape(*places, 3) for x in gaussian)
-        prior = np.log(np.maximum(activation, np.finfo(np.float64).tiny)).T.reshape(places)
+        prior = -np.logaddexp(0, -z).T.reshape(places)
         score = prior - 0.5 * (np.log(variance) + (votes - mean) ** 2 / variance).sum(-1)
         score = np.exp(score - score.max(-1, keepdims=True))
         weights.append(child * score / score.sum(-1, keepdims=True))
         means.append(mean[:, :, 0, 0, 0])
-        activations.append(activation.T.reshape(*votes.shape[:2], route.parents))
-    return Routing(children, parents, route.stride, votes, tuple(weights), tuple(means), tuple(activations))
+        logits.append(z.T.reshape(*votes.shape[:2], route.parents))
+    return Routing(children, parents, route.stride, votes, tuple(weights), tuple(means), tuple(logits))

@@ -11,16 +11,16 @@ from qcn.explain.picture import Picture
 from qcn.explain.source import Source
 from qcn.export.program import Array
 
-SCHEMA = 1
+SCHEMA = 2
 DIGITS = 6
 PARTS = 64
 
 
 @dataclass(frozen=True)
 class ClassCapsule:
-    """A class: activation after each iteration, the last being its answer, its pose, and the share of votes it won."""
+    """A class: its logit, its pose, its logit after each iteration, and the share of votes it won."""
 
-    activation: float
+    logit: float
     pose: list[float]
     iterations: list[float]
     votes_won: float
@@ -65,9 +65,9 @@ def record(source: Source, picture: Picture, inside: Inside, chosen: int, comman
     last, won, found = inside.routings[-1], inside.votes_won, evidence(inside, chosen)
     classes = {
         name: ClassCapsule(
-            float(inside.activation[k]),
+            float(inside.logit[k]),
             inside.pose[k].tolist(),
-            [float(x[0, 0, k]) for x in last.activations],
+            [float(x[0, 0, k]) for x in last.logits],
             float(won[k]),
         )
         for k, name in enumerate(source.classes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qcn.confidence import probabilities
+from qcn.confidence import is_known, order, probabilities, temperature_of
 from qcn.explain import drawing
 from qcn.explain.drawing import VIRIDIS, Globe
 from qcn.explain.evidence import Evidence, Part, loudest
@@ -24,20 +24,20 @@ DOTS = 300  # votes in a drawing
 PARTS = 8  # in the table of votes
 RANGE = 0.1  # a scale of heat is not narrower: hardly any difference should look like hardly any
 SMALL = 96  # pixels: images up to this are shown to the pixel
-FLAT = 0.01  # activations that differ by less are shown on a scale from 0 to 1
+FLAT = 0.1  # a scale of logits is not narrower: hardly any difference should look like hardly any
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A class: its activation, in the end and after each iteration before, and the share of the parts that it won."""
+    """A class: its logit as a length from 0 to 1 and in figures, those of iterations before, and its share of parts."""
 
     name: str
-    activation: float
+    length: float
     value: str
     before: tuple[float, ...]
     share: float
     pose: tuple[str, ...]
-    length: str
+    pose_length: str
     chosen: bool
 
 
@@ -96,11 +96,6 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
 
 
-def activation_text(value: float) -> str:
-    """Three digits; what is not quite 1 is not called 1: 0.970, > 0.999."""
-    return "> 0.999" if 0.9995 <= value < 1 else f"{value:.3f}"
-
-
 def probability_text(value: float) -> str:
     """0.4 %, 97.1 %; nothing is certain or impossible."""
     return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
@@ -108,9 +103,12 @@ def probability_text(value: float) -> str:
 
 def answer(source: Source, inside: Inside) -> str:
     """How sure the network is: the probability of its answer, and of the class that comes next."""
-    probability = probabilities(inside.activation[None], source.temperature, poses=True)[0]
-    first, *others = np.argsort(-inside.activation, kind="stable")[:2]
+    logit, temperature = inside.logit[None], temperature_of(source.confidence)
+    probability = probabilities(logit, temperature)[0]
+    first, *others = order(logit)[0, :2]
     said = f"Probability {probability_text(float(probability[first]))}"
+    if not is_known(logit, temperature, source.known)[0]:
+        said = f"It is unlike the images of training, so the answer counts as unknown. {said}"
     for second in others:
         said += f"; next is {readable(source.classes[second])} with {probability_text(float(probability[second]))}"
     return said
@@ -176,17 +174,24 @@ def rows(picture: Picture, found: Sequence[Evidence], ends: tuple[float, float])
 def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
     """The most active classes, and the chosen one."""
     last, shares = inside.routings[-1], inside.votes_won
-    order = np.argsort(-inside.activation, kind="stable")[:CLASSES]
-    shown = [int(k) for k in order if k != chosen][: CLASSES - 1] + [chosen]
+    best = order(inside.logit[None])[0, :CLASSES]
+    shown = [int(k) for k in best if k != chosen][: CLASSES - 1] + [chosen]
+    logits = np.stack([x[0, 0] for x in last.logits])[:, shown]  # after each iteration
+    low, high = _ends(logits)
+
+    def length(z: float) -> float:
+        """On a scale whose lowest value still shows."""
+        return 0.02 + 0.98 * (z - low) / (high - low)
+
     made = []
-    for k in sorted(shown, key=lambda k: (-inside.activation[k], k)):
+    for k in sorted(shown, key=lambda k: (-inside.logit[k], k)):
         pose = inside.pose[k]
         made.append(
             Bar(
                 readable(source.classes[k]),
-                float(inside.activation[k]),
-                activation_text(float(inside.activation[k])),
-                tuple(float(x[0, 0, k]) for x in last.activations[:-1]),
+                length(float(inside.logit[k])),
+                _signed(float(inside.logit[k])),
+                tuple(length(float(x[0, 0, k])) for x in last.logits[:-1]),
                 float(shares[k]),
                 tuple(map(_signed, pose)),
                 _signed(float(np.linalg.norm(pose))),
@@ -198,18 +203,19 @@ def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
 
 def poses(source: Source, inside: Inside, chosen: int) -> tuple[Globe, str]:
     """The classes' poses as arrows in one ball, and its radius."""
-    order = [int(k) for k in np.argsort(inside.activation, kind="stable")[-CLASSES:]]
-    order = [k for k in order if k != chosen] + [chosen]  # the most active last, on top; the chosen one above all
-    radius = max(float(np.linalg.norm(inside.pose[order], axis=1).max()), 1e-12)
+    shown = [int(k) for k in order(inside.logit[None])[0, CLASSES - 1 :: -1]]
+    shown = [k for k in shown if k != chosen] + [chosen]  # the most active last, on top; the chosen one above all
+    radius = max(float(np.linalg.norm(inside.pose[shown], axis=1).max()), 1e-12)
+    active = inside.routings[-1].parents.activation[:, 0, 0]
     arrows, words = [], []
-    for rank, k in enumerate(reversed(order)):
+    for rank, k in enumerate(reversed(shown)):
         tip, name = inside.pose[k] / radius, readable(source.classes[k])
-        strength = 1.0 if k == chosen else round(0.3 + 0.7 * float(inside.activation[k]), 2)  # an inactive one is faint
+        strength = 1.0 if k == chosen else round(0.3 + 0.7 * float(active[k]), 2)  # an inactive one is faint
         arrows.append(drawing.arrow("chosen" if k == chosen else "other", tip, name, strength))
         if rank < NAMED:
             kind = "name chosen" if k == chosen else "name"
             words.append(drawing.mark(kind, _beyond(tip), word=short(name)))
-    spoken = f"Poses of {len(order)} classes as arrows from one point"
+    spoken = f"Poses of {len(shown)} classes as arrows from one point"
     return drawing.globe(spoken, (), reversed(arrows), words), f"{radius:.2g}"
 
 
@@ -256,27 +262,27 @@ def parts(last: Evidence) -> list[tuple[Part, str, str]]:
 
 
 def layer(picture: Picture, capsules: Capsules) -> Layer:
-    """Its maps on one scale, from its lowest activation to its highest; the mean over all types on its own."""
-    activation = capsules.activation
-    types, down, across = activation.shape
-    mean, ends = activation.mean(0), _ends(activation)
-    maps = [Map(f"{i + 1}", _map(one, ends), f"{one.max():.2f}") for i, one in enumerate(activation[:TYPES])]
+    """Its maps on one scale, from its lowest logit to its highest; the mean over all types on its own."""
+    logit = capsules.logit
+    types, down, across = logit.shape
+    mean, ends = logit.mean(0), _ends(logit)
+    maps = [Map(f"{i + 1}", _map(one, ends), _signed(float(one.max()))) for i, one in enumerate(logit[:TYPES])]
     return Layer(
         readable(capsules.name),
         f"{types} types at {down}×{across} places; each sees up to {_field(picture, capsules)}",
         maps,
         max(0, types - TYPES),
-        f"{ends[0]:.2f}",
-        f"{ends[1]:.2f}",
+        _signed(ends[0]),
+        _signed(ends[1]),
         _map(mean, _ends(mean)),
-        " to ".join(dict.fromkeys((f"{mean.min():.2f}", f"{mean.max():.2f}"))),
+        " to ".join(dict.fromkeys((_signed(float(mean.min())), _signed(float(mean.max()))))),
     )
 
 
 def _ends(values: Array) -> tuple[float, float]:
-    """From the lowest to the highest; 0 to 1 where they are hardly apart, which should not look like a pattern."""
+    """From the lowest to the highest, at least `FLAT` apart."""
     low, high = float(values.min()), float(values.max())
-    return (low, high) if high - low >= FLAT else (0.0, 1.0)
+    return low, max(high, low + FLAT)
 
 
 def _map(values: Array, ends: tuple[float, float]) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from qcn.confidence import temperature_of
+from qcn.confidence import Confidence, Known
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
@@ -22,7 +22,8 @@ class Source:
     image: tuple[int, int, int]
     preprocessing: Preprocessing
     bundle: Bundle | None = None
-    temperature: float = 1.0  # of its probabilities
+    confidence: Confidence | None = None
+    known: Known | None = None
 
 
 def open_source(folder: Path) -> Source:
@@ -31,7 +32,7 @@ def open_source(folder: Path) -> Source:
         bundle = Bundle.open(folder)
         made = bundle.manifest
         about = (made.name, bundle.program(), made.classes, made.image, made.preprocessing)
-        found = Source(*about, bundle, temperature_of(made.confidence))
+        found = Source(*about, bundle, made.confidence, made.known)
     elif (folder / RUN).exists():
         found = _from_run(folder)
     else:
@@ -46,8 +47,8 @@ def _from_run(folder: Path) -> Source:
 
     network, run = load_network(folder)
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
-    name, temperature = f"{run.data.name}-{run.model.name}", temperature_of(run.confidence)
-    return Source(name, program, run.classes, run.data.image, run.preprocessing, temperature=temperature)
+    about = (f"{run.data.name}-{run.model.name}", program, run.classes, run.data.image, run.preprocessing)
+    return Source(*about, None, run.confidence, run.known)
 
 
 def check_capsules(folder: Path, program: Program) -> None:
@@ -62,7 +63,7 @@ def check_capsules(folder: Path, program: Program) -> None:
         if (after.pose, after.activation) != (f"{before.name}.pose", f"{before.name}.activation"):
             raise UsageError(f"{folder}: the capsule layer '{after.name}' does not follow '{before.name}'")
     last, answers = routes[-1], {output.name: output.value for output in program.outputs}
-    if answers != {"activation": f"{last.name}.activation", "pose": f"{last.name}.pose"}:
+    if answers != {"logit": f"{last.name}.logit", "pose": f"{last.name}.pose"}:
         raise UsageError(f"{folder}: the answer of this network does not come from its last capsule layer")
     if last.shape != (program.classes, 1, 1):
         raise UsageError(f"{folder}: the last capsule layer is {list(last.shape)}, not one capsule for each class")

@@ -61,9 +61,10 @@ def forward(
     save: bool,
     half: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Parents' poses and activations (logits with `logit`), and what the backward needs of each iteration (empty unless `save`).
+    """Parents' poses and activations, and what the backward needs of each iteration (empty unless `save`).
 
-    With `half` and without `save`, in half precision where that should be faster.
+    With `logit`, logits in place of activations. With `half` and without `save`, in half precision where that should
+    be faster.
     """
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     geometry = _geometry(pose, rotation, window, stride, grid, iterations, unit, logit)

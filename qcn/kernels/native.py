@@ -61,8 +61,8 @@ def forward(
     """Route a map of capsules; all tensors float32, on the CPU.
 
     pose [B, C, 3, H, W], activation [B, C, H, W], rotation [kh, kw, C, J, 3, 3] (or [1, 1, C, J, 3, 3]: the same at
-    all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'] (with `logit`
-    z, its logit), and what `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in an order of the library's own.
+    all places of the window), beta_u [J], beta_a [J] -> pose [B, J, 3, H', W'], activation [B, J, H', W'] (or, with
+    `logit`, its logit), and what `save` keeps for `backward`: iterations·7·B·H'·W'·J numbers, in the library's order.
     """
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
     inputs = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)

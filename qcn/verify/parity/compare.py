@@ -130,16 +130,16 @@ class Flip:
 
 
 def flips(
-    rows: Sequence[int], activation: Array, golden: Golden, classes: tuple[str, ...], precision: str
+    rows: Sequence[int], logit: Array, golden: Golden, classes: tuple[str, ...], precision: str
 ) -> tuple[Flip, ...]:
     """The decisions that differ, among all answers [N, classes]; `rows` says for which image each is.
 
     An image that was asked for several times is named once, by the answer that the reference likes least.
     """
-    exact = golden.reference.activation
+    exact = golden.reference.logit
     band = tie_band(golden, precision)
     differ: dict[int, Flip] = {}
-    for row, answer in zip(rows, activation, strict=True):
+    for row, answer in zip(rows, logit, strict=True):
         expected, decided = int(exact[row].argmax()), int(answer.argmax())
         margin = float(exact[row, expected] - exact[row, decided])
         if expected != decided and (row not in differ or margin > differ[row].margin):
@@ -165,12 +165,12 @@ class Share:
         return f"{self.right}/{self.of} ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
 
 
-def accuracy(activation: Array, golden: Golden) -> Share | None:
+def accuracy(logit: Array, golden: Golden) -> Share | None:
     """How many of the images that have a label get it; None if none has one."""
     labelled = golden.label >= 0
     if not labelled.any():
         return None
-    right = activation[labelled].argmax(1) == golden.label[labelled]
+    right = logit[labelled].argmax(1) == golden.label[labelled]
     return Share.count(int(right.sum()), len(right))
 
 
@@ -180,13 +180,13 @@ def costs(golden: Golden) -> list[str]:
         return []
     both = {of: (getattr(golden.reference, of), getattr(golden.trained, of)) for of in golden.outputs}
     apart = [f"{of} within {np.abs(one - other).max():.2g}" for of, (one, other) in both.items()]
-    same = np.sum(golden.reference.activation.argmax(1) == golden.trained.activation.argmax(1))
+    same = np.sum(golden.reference.logit.argmax(1) == golden.trained.logit.argmax(1))
     return [f"the plan against the trained network: {', '.join(apart)}; same class for {same} of {len(golden.rows)}"]
 
 
 def pose_degrees(found: Array, golden: Golden) -> float | None:
     """The largest angle between finite poses of the reference's class, in degrees; None if there is none."""
-    best = golden.reference.activation.argmax(1)[:, None, None]
+    best = golden.reference.logit.argmax(1)[:, None, None]
     one, other = (np.take_along_axis(x.astype(np.float64), best, 1)[:, 0] for x in (found, golden.reference.pose))
     finite = np.isfinite(one).all(1)
     if not finite.any():

@@ -1,7 +1,7 @@
 """Where a deployment goes wrong: every capsule layer and every iteration of its routing against the reference.
 
 A backend that can be looked into gives out, beside its answers, LAYER.pose and LAYER.activation of each capsule layer,
-and LAYER/iterationT/mean, variance and activation of each iteration, laid out as in `qcn.export.bundle.golden`. They
+and LAYER/iterationT/mean, variance and logit of each iteration, laid out as in `qcn.export.bundle.golden`. They
 are taken in the order in which they are computed; the first that leaves its tolerance is where to look. Tolerances are
 those of the outputs (`qcn.export.bundle.tolerance`). Of iterations the golden file has two images only.
 
@@ -105,7 +105,7 @@ def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: 
         for name in golden.exact.steps if layer in shown else ():
             if name.partition("/")[0] == layer:
                 yield from _step(name, found, golden, precision, routes.get(layer))
-        for output in golden.outputs if layer in golden.exact.layers else ():
+        for output in ("activation", "pose") if layer in golden.exact.layers else ():
             name = f"{layer}.{output}"
             if (given := found.get(name)) is not None:
                 exact, _ = golden.arrays(name)
@@ -119,7 +119,7 @@ def _step(
 ) -> Iterator[Stage]:
     layer, _, iteration = name.partition("/iteration")
     shown = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in found]
-    for quantity in shown or QUANTITIES:  # libqcn shows no activation but the last iteration's
+    for quantity in shown or QUANTITIES:  # libqcn shows no logits
         exact, _ = golden.arrays(f"{name}/{quantity}")
         given = found.get(f"{name}/{quantity}")
         if given is not None:
@@ -128,7 +128,7 @@ def _step(
         note = ""
         if given is not None and compared and quantity == "variance":
             note = _cancellation(given, exact, golden.exact.steps[name].mean)
-        statistic = given is not None and compared is not None and quantity != "activation"
+        statistic = given is not None and compared is not None and quantity != "logit"
         own = check(route, name, quantity, found, golden) if statistic and route else None
         yield Stage(
             layer,

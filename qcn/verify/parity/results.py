@@ -65,7 +65,7 @@ def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
         shares = (one.words() if one else "" for one in (verdict.agreement, verdict.accuracy))
         status = Text(verdict.status, COLOURS[verdict.status])
         shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *shares)
-    right = accuracy(samples.golden.reference.activation, samples.golden)
+    right = accuracy(samples.golden.reference.logit, samples.golden)
     shown.add_row("reference", samples.name, "fp64", "", "", "", right.words() if right else "")
     return shown
 
@@ -112,7 +112,7 @@ def make_report(
         environment=environment(),
         images=Images(samples.name, len(samples.golden.rows), samples.edge_cases),
         status=overall(verdicts, asked),
-        reference=accuracy(samples.golden.reference.activation, samples.golden),
+        reference=accuracy(samples.golden.reference.logit, samples.golden),
         backends={verdict.key: verdict for verdict in verdicts},
         benchmark=benchmark,
     )

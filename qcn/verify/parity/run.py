@@ -123,9 +123,9 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    told, found = manifest.confidence, run.confidence if which == "best" else None
-    pairs["the temperature of probabilities"] = (told and told.temperature, found and found.temperature)
-    pairs["the calibration error"] = (told and told.error, found and found.error)
+    best = which == "best"
+    pairs["the temperature of probabilities"] = (manifest.confidence, run.confidence if best else None)
+    pairs["the threshold of known images"] = (manifest.known, run.known if best else None)
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
     for what, (said, is_so) in pairs.items():

@@ -131,7 +131,7 @@ class _Check:
             for name, error in errors.items()
             if not error.passed
         ]
-        changed = flips(asked.rows, asked.joined("activation"), golden, self.bundle.manifest.classes, held.precision)
+        changed = flips(asked.rows, asked.joined("logit"), golden, self.bundle.manifest.classes, held.precision)
         reasons += _decisions(changed, golden, held.precision)
         looked: tuple[Stage, ...] = ()
         inside = ""
@@ -155,7 +155,7 @@ class _Check:
             images=count,
             pose_degrees=pose_degrees(found["pose"], golden) if "pose" in golden.outputs else None,
             deterministic=asked.deterministic(),
-            accuracy=accuracy(found["activation"], golden),
+            accuracy=accuracy(found["logit"], golden),
             agreement=Share.count(count - sum(not flip.tie for flip in changed), count),
             stages=looked,
             first_wrong=wrong,

@@ -1,7 +1,7 @@
 """Runners: one file per backend, all with the same contract, so that what compares them need not know them.
 
     with create("onnxruntime", bundle / "model.onnx") as runner:
-        outputs = runner.infer(images)          # images [B, C, H, W] float32 -> {"activation": [B, classes], ...}
+        outputs = runner.infer(images)          # images [B, C, H, W] float32 -> {"logit": [B, classes], ...}
 
 Making a runner costs nothing and imports nothing; `open` loads the backend and the model, or says what is missing.
 A new backend is one file here and one line in `BACKENDS`.

@@ -1,6 +1,5 @@
 """libqcn (`qcn.binding`): the code that a C++ program on a device runs. No torch."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +41,19 @@ class NativeRunner(Runner):
         if images.shape[1:] != self._model.input:
             raise UsageError(f"images are {list(images.shape)}, the network takes {list(self._model.input)}")
         self._shown = {}
-        activation, pose = self._session.infer(np.ascontiguousarray(images, np.float32))
+        logit, pose = self._session.infer(np.ascontiguousarray(images, np.float32))
         inside = {name: np.concatenate(parts) for name, parts in self._shown.items()}
-        return {"activation": activation, **({} if pose is None else {"pose": pose}), **inside}
+        return {"logit": logit, **({} if pose is None else {"pose": pose}), **inside}
 
     def _show(self, shown: Any, _: Any) -> None:
         """Keep what libqcn shows of a layer: its memory is libqcn's."""
         layer = shown.contents
         images, parents, places = layer.images, layer.parents, (layer.height, layer.width)
         arrays = layer_arrays(
-            self.layers,
             layer.name.decode(),
-            as_array(layer.pose, (images, parents, 3, *places)),
-            as_array(layer.activation, (images, parents, *places)),
             as_array(layer.statistics, (layer.iterations, STATISTICS, parents, images, layer.height * layer.width)),
+            as_array(layer.pose, (images, parents, 3, *places)),
+            as_array(layer.activation, (images, parents, *places)) if layer.activation else None,
         )
         for name, numbers in arrays.items():
             self._shown.setdefault(name, []).append(numbers.copy())
@@ -74,19 +72,14 @@ class NativeRunner(Runner):
 
 
 def layer_arrays(
-    layers: Sequence[str],
-    name: str,
-    pose: NDArray[np.float32],
-    activation: NDArray[np.float32],
-    statistics: NDArray[np.float32],
+    name: str, statistics: NDArray[np.float32], pose: NDArray[np.float32], activation: NDArray[np.float32] | None
 ) -> dict[str, NDArray[np.float32]]:
     """What libqcn shows of a layer (`qcn_layer` of qcn.h), laid out as `qcn.export.bundle.golden` has it.
 
-    pose [images, parents, 3, h, w], activation [images, parents, h, w], statistics [iterations, 7, parents, images,
-    places]; `layers` are the names of all capsule layers, of which the last is the answer itself.
+    statistics [iterations, 7, parents, images, places], pose [images, parents, 3, h, w], activation [images, parents,
+    h, w]; the class layer, which is the answer itself, has no activation.
     """
-    found = {f"{name}.pose": pose, f"{name}.activation": activation} if name in layers[:-1] else {}
-    steps = step_names([name], len(statistics))
-    for step, of in zip(steps, statistics.transpose(0, 3, 2, 1, 4), strict=True):
+    found = {} if activation is None else {f"{name}.pose": pose, f"{name}.activation": activation}
+    for step, of in zip(step_names([name], len(statistics)), statistics.transpose(0, 3, 2, 1, 4), strict=True):
         found |= {f"{step}/mean": of[:, :, 1:4], f"{step}/variance": of[:, :, 4:7]}
-    return found | {f"{steps[-1]}/activation": activation.reshape(*activation.shape[:2], -1)}
+    return found

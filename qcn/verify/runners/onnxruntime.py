@@ -215,15 +215,14 @@ def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
 
 
 def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Means and variances [B, 3, J, n] and scores [B, 1, J, n] of iterations as `qcn.verify.parity.inside` has them."""
+    """Means and variances [B, 3, J, n] and logits [B, 1, J, n] of iterations as `qcn.verify.parity.inside` has them."""
     found = {}
     for name, value in outputs.items():
         step, _, kind = name.rpartition("/")
         if kind in ("mean", "variance"):
             found[name] = value.transpose(0, 2, 1, 3)
         elif kind == "score.unit" or (kind == "score" and f"{step}/score.unit" not in outputs):
-            with np.errstate(over="ignore"):
-                found[f"{step}/activation"] = 1 / (1 + np.exp(-value[:, 0].astype(np.float64)))
+            found[f"{step}/logit"] = value[:, 0]
         elif kind != "score":
             found[name] = value
     return found

@@ -66,11 +66,11 @@ class WebRunner(Runner):
         wanted = self.options.layers
         request = {"do": "infer", "layers": bool(wanted)}
         said, outputs = self._ask(request, {"images": np.ascontiguousarray(images, np.float32)})
-        answers = {name: outputs[name] for name in ("activation", "pose") if name in outputs}
+        answers = {name: outputs[name] for name in ("logit", "pose") if name in outputs}
         shown: dict[str, list[NDArray[np.float32]]] = {}
         for i, layer in enumerate(said["layers"]):
-            arrays = (outputs[f"{i}.{kind}"] for kind in ("pose", "activation", "statistics"))
-            for name, numbers in layer_arrays(wanted, layer, *arrays).items():
+            statistics, pose, active = outputs[f"{i}.statistics"], outputs[f"{i}.pose"], outputs.get(f"{i}.activation")
+            for name, numbers in layer_arrays(layer, statistics, pose, active).items():
                 shown.setdefault(name, []).append(numbers)
         return answers | {name: np.concatenate(parts) for name, parts in shown.items()}
 
