@@ -33,12 +33,12 @@ def write_graph(path: Path, precision: str = "fp32", batch: int | str = "batch",
         nodes.append(helper.make_node("Conv", ["active", "second"], ["votes"], name="/capsule/conv"))
         last = "votes"
     nodes.append(helper.make_node("GlobalAveragePool", [last], ["means"], name="/head/mean"))
-    nodes.append(helper.make_node("Flatten", ["means"], ["activation"], name="/head/flatten"))
+    nodes.append(helper.make_node("Flatten", ["means"], ["logit"], name="/head/flatten"))
     graph = helper.make_graph(
         nodes,
         "small",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 2, 16, 16])],
-        [helper.make_tensor_value_info("activation", TensorProto.FLOAT, [batch, 8])],
+        [helper.make_tensor_value_info("logit", TensorProto.FLOAT, [batch, 8])],
         weights,
     )
     opset = 22 if precision == "bf16" else 17  # the first with convolutions in bfloat16; TensorRT 8.6 reads 17

@@ -44,7 +44,7 @@ from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
 from qcn.train.settings import PAPER, Settings
-from qcn.train.validation import activations, predict
+from qcn.train.validation import logits, predict
 from qcn.zoo import create
 
 
@@ -240,18 +240,18 @@ def test_an_interval_holds_its_share() -> None:
         assert wilson(0, total)[0] == 0 and wilson(total, total)[1] == 1
 
 
-def answered(labels: np.ndarray, activation: np.ndarray, channels: int = 1) -> tuple[ImageSet, Answers]:
-    """Images of shades of grey, and these answers to them; the probabilities are the activations' shares."""
-    rows, classes = activation.shape
+def answered(labels: np.ndarray, logit: np.ndarray, channels: int = 1) -> tuple[ImageSet, Answers]:
+    """Images of shades of grey, and these answers to them; the probabilities are the logits' shares."""
+    rows, classes = logit.shape
     pixels = np.zeros((rows, channels, 8, 8), np.uint8) + np.arange(rows, dtype=np.uint8)[:, None, None, None]
     images = ImageSet(pixels, labels, tuple(f"class {index}" for index in range(classes)))
-    return images, Answers(activation.astype(np.float32), activation / activation.sum(1, keepdims=True))
+    return images, Answers(logit.astype(np.float32), logit / logit.sum(1, keepdims=True))
 
 
 def test_classes_and_top_k_are_counted() -> None:
     labels = np.array([0, 0, 0, 1, 1])
-    activation = np.array([[0.9, 0.5, 0.1], [0.5, 0.9, 0.1], [0.1, 0.2, 0.9], [0.1, 0.9, 0.8], [0.1, 0.5, 0.6]])
-    images, answers = answered(labels, activation)
+    logit = np.array([[0.9, 0.5, 0.1], [0.5, 0.9, 0.1], [0.1, 0.2, 0.9], [0.1, 0.9, 0.8], [0.1, 0.5, 0.6]])
+    images, answers = answered(labels, logit)
     result = measure_answers("test", images, answers, 2)
     assert [(one.name, one.taken_for, one.times) for one in result.by_class] == [
         ("class 0", "class 1", 1),
@@ -270,8 +270,8 @@ def test_classes_and_top_k_are_counted() -> None:
 def test_the_worst_mistakes_come_first(tmp_path: Path, channels: int) -> None:
     labels = np.zeros(40, np.int64)
     sure = np.linspace(0.3, 0.9, 40)
-    activation = np.stack([1 - sure, sure], axis=1)
-    given = {"familiar": answered(labels, activation, channels), "novel": answered(labels, activation[::-1], channels)}
+    logit = np.stack([1 - sure, sure], axis=1)
+    given = {"familiar": answered(labels, logit, channels), "novel": answered(labels, logit[::-1], channels)}
     worst = mistakes.worst(given, 5)
     assert [(one.split, one.number) for one in worst[:2]] == [("familiar", 39), ("novel", 0)]
     assert [one.probability for one in worst] == sorted((one.probability for one in worst), reverse=True)
@@ -285,8 +285,8 @@ def test_the_worst_mistakes_come_first(tmp_path: Path, channels: int) -> None:
 def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
     """A result without mistakes leaves no sheet of them, not even that of an earlier evaluation."""
     labels = np.arange(6) % 3
-    activation = np.where(np.arange(3) == (labels if right else (labels + 1) % 3)[:, None], 0.9, 0.1)
-    images, answers = answered(labels, activation)
+    logit = np.where(np.arange(3) == (labels if right else (labels + 1) % 3)[:, None], 0.9, 0.1)
+    images, answers = answered(labels, logit)
     result = measure_answers("test", images, answers, 2)
     assert result.overall.error == (0 if right else 1)
     (tmp_path / "mistakes.png").write_bytes(b"of an earlier evaluation")
@@ -297,7 +297,7 @@ def test_all_right_and_all_wrong(tmp_path: Path, right: bool) -> None:
     assert {one["taken_for"] is None for one in record["splits"][0]["by_class"]} == {right}
 
 
-def test_an_activation_that_is_not_a_number_is_no_answer() -> None:
+def test_a_logit_that_is_not_a_number_is_no_answer() -> None:
     with pytest.raises(CheckFailed, match="returned NaN"):
         Answers(np.array([[0.5, np.nan]], np.float32), np.array([[0.5, 0.5]]))
 
@@ -321,11 +321,11 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
         "label",
         "predicted",
         "probability",
-        "label_activation",
+        "label_logit",
     }
     for one, other in zip(ours, theirs, strict=True):
         assert (one["image"], one["split"], one["label"]) == (other["image"], other["split"], other["label"])
-        assert float(one["label_activation"]) == pytest.approx(float(other["label_activation"]), abs=1e-4)
+        assert float(one["label_logit"]) == pytest.approx(float(other["label_logit"]), abs=1e-4)
         assert float(one["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
     # Only a tie within rounding may be broken in another way.
     differ = sum(one["predicted"] != other["predicted"] for one, other in zip(ours, theirs, strict=True))
@@ -414,8 +414,8 @@ def test_a_stereo_bundle_is_measured_as_its_network(tmp_path: Path) -> None:
     counted: list[int] = []
     opened = open_network(bundle.folder, backend="native")
     answers = opened.answers(images, counted.append)
-    expected = activations(network, images, bundle.manifest.preprocessing, torch.device("cpu"))
-    assert np.abs(answers.activation - expected).max() < 1e-4 and counted[-1] == 20
+    expected = logits(network, images, bundle.manifest.preprocessing, torch.device("cpu"))
+    assert np.abs(answers.logit - expected).max() < 1e-4 and counted[-1] == 20
     with pytest.raises(UsageError, match=r"takes stereo pairs, but .* is a folder of single pictures"):
         opened.dataset(str(tmp_path))
 

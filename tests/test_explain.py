@@ -4,6 +4,7 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -125,14 +126,14 @@ def test_capsules_are_those_of_the_network(inside: Inside) -> None:
     trained.extractor.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs))
     with torch.inference_mode():
         answer = trained(torch.from_numpy(IMAGE[None]).double())
-    np.testing.assert_allclose(inside.activation, answer.activation[0], atol=1e-5)
+    np.testing.assert_allclose(inside.logit, answer.logit[0], atol=1e-5)
     np.testing.assert_allclose(inside.pose, answer.pose[0], atol=1e-5)
     primary = inside.routings[0].children
     np.testing.assert_allclose(primary.pose, seen[0][0][0], atol=1e-5)
     np.testing.assert_allclose(primary.activation, seen[0][1][0], atol=1e-5)
     names = [inside.routings[0].children.name, *(layer.parents.name for layer in inside.routings)]
     assert names == [PRIMARY, "capsules1", "capsules2", "classes"]
-    np.testing.assert_allclose(inside.routings[-1].activations[-1][0, 0], inside.activation, rtol=1e-12)
+    np.testing.assert_allclose(inside.routings[-1].logits[-1][0, 0], inside.logit, rtol=1e-12)
 
 
 def test_looking_inside_leaves_others_alone() -> None:
@@ -393,7 +394,7 @@ def test_the_first_screen_says_whether_it_is_right_and_how_sure(
     names[0], names[inside.winner] = names[inside.winner], names[0]  # the answer is class0
     html = page(source_of(small(), classes=tuple(names)), picture_of(IMAGE, label=label), inside, 0, "")
     head = html[html.index("<header") : html.index("</header>")]
-    sure = probabilities(inside.activation[None], 1.0, True).max()
+    sure = probabilities(inside.logit[None], 1.0).max()
     assert f'class="verdict {tone}"' in head and "The network sees: class0" in head and said in head
     assert f"Probability {100 * sure:.1f} %" in head
 
@@ -435,11 +436,6 @@ def test_an_image_of_one_colour_has_a_page(value: float) -> None:
     assert "nan" not in re.sub(r'"data:[^"]*"', "", html).lower().replace("nano", "")
 
 
-def test_activations_can_be_told_from_1() -> None:
-    texts = {0.0: "0.000", 0.5: "0.500", 0.98: "0.980", 0.9995: "> 0.999", 1 - 3e-7: "> 0.999", 1.0: "1.000"}
-    assert {value: panels.activation_text(value) for value in texts} == texts
-
-
 def test_no_minus_stands_before_zero(inside: Inside) -> None:
     layer = inside.routings[-1]
     pose = np.zeros((4, 3, 1, 1))
@@ -464,7 +460,7 @@ def test_a_bundle_and_its_run_say_the_same(qcn: Command, bundle: Bundle, run: Pa
         records.append(json.loads((tmp_path / name).read_text()))
     first, second = records
     assert first["classes"] == second["classes"] and first["layers"] == second["layers"]
-    assert first["answer"] == max(first["classes"], key=lambda name: first["classes"][name]["activation"])
+    assert first["answer"] == max(first["classes"], key=lambda name: first["classes"][name]["logit"])
     assert sum(one["votes_won"] for one in first["classes"].values()) == pytest.approx(1)
     assert [layer["name"] for layer in first["layers"]] == [PRIMARY, "capsules1", "capsules2"]
     assert np.array(first["layers"][0]["activation"]).shape == (8, 14, 14)
@@ -479,8 +475,8 @@ def test_golden_images_have_the_golden_answer(qcn: Command, bundle: Bundle, tmp_
         )
         assert code == 0, printed
         record = json.loads((tmp_path / "j").read_text())
-        found = [one["activation"] for one in record["classes"].values()]
-        np.testing.assert_allclose(found, golden.reference.activation[row - 1], atol=1e-5)
+        found = [one["logit"] for one in record["classes"].values()]
+        np.testing.assert_allclose(found, golden.reference.logit[row - 1], atol=1e-5)
         assert record["image"] == golden.rows[row - 1]
         assert record["label"] == (bundle.manifest.classes[golden.label[row - 1]] if row == 1 else None)
 
@@ -560,9 +556,10 @@ def test_a_picture_is_not_taken_for_a_stereo_pair(qcn: Command, tmp_path: Path) 
 
 def altered(program: Program, last: Route, *more: Operation, value: str = CLASSES) -> Program:
     """The program with another last layer, `more` before it, and the answer from another value."""
-    parents, *places = next(one.shape for one in (*program.routes[:-1], last) if one.name == value)
-    count = parents * places[0] * places[1]
-    outputs = (Output("activation", f"{value}.activation", (count,)), Output("pose", f"{value}.pose", (count, 3)))
+    answering = next(one for one in (*program.routes[:-1], last) if one.name == value)
+    pose, logit = (one.name for one in answering.outputs)
+    count = math.prod(answering.shape)
+    outputs = (Output("logit", logit, (count,)), Output("pose", pose, (count, 3)))
     return replace(program, operations=(*program.operations[:-1], *more, last), outputs=outputs)
 
 

@@ -74,7 +74,7 @@ def by_predict(shell: Shell, source: str, backend: str, batch: int = 16) -> list
 
 def activations(answers: list[dict[str, Any]]) -> NDArray[np.float32]:
     """[pictures, classes], classes by name."""
-    return np.array([[answer["activation"][name] for name in CLASSES] for answer in answers], np.float32)
+    return np.array([[answer["logit"][name] for name in CLASSES] for answer in answers], np.float32)
 
 
 @pytest.mark.slow  # it trains
@@ -99,14 +99,14 @@ def test_shell_python_cpp_and_camera_give_the_same_answers(shell: Shell) -> None
     model = qcn.load(shell.folder / "bundle", "native")
     python = [model.predict(file) for file in files]
     assert [answer.label for answer in python] == labels
-    assert np.array_equal(np.stack([answer.activation for answer in python]), active)
+    assert np.array_equal(np.stack([answer.logit for answer in python]), active)
     assert [answer.probability for answer in python] == [answer["probability"] for answer in native]
 
     told = json.loads(shell(BUILD / "programs/qcn-run", "bundle", "new", "--json", "--top", len(CLASSES), "--pose"))
     for one, answer in zip(told["pictures"], python, strict=True):
         found = {each["class"]: each for each in one["answers"]}
         assert one["class"] == answer.label
-        assert np.array_equal(np.float32([found[name]["activation"] for name in CLASSES]), answer.activation)
+        assert np.array_equal(np.float32([found[name]["logit"] for name in CLASSES]), answer.logit)
         assert answer.pose is not None
         assert np.array_equal(np.float32([found[name]["pose"] for name in CLASSES]), answer.pose)
 

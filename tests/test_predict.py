@@ -49,8 +49,8 @@ def test_a_folder_is_answered_and_written_down(bundle: Bundle, photos: Path, tmp
     assert [Path(answer["file"]).name for answer in answers] == ["a.jpg", "b.png", "c.webp"]
     classes = bundle.manifest.classes
     for answer in answers:
-        assert answer["label"] == max(answer["activation"], key=answer["activation"].get)
-        assert tuple(answer["activation"]) == tuple(answer["pose"]) == classes and 0 <= answer["probability"] <= 1
+        assert answer["label"] == max(answer["logit"], key=answer["logit"].get)
+        assert tuple(answer["logit"]) == tuple(answer["pose"]) == classes and 0 <= answer["probability"] <= 1
     table = list(csv.DictReader((out / "a.csv").read_text().splitlines()))
     assert [row["label"] for row in table] == [answer["label"] for answer in answers]
     with Image.open(out / "sheet.png") as sheet:
@@ -97,7 +97,7 @@ def test_an_unreadable_file_is_named_and_the_rest_goes_on(bundle: Bundle, photos
 def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:
     pixels = RNG.integers(0, 256, (50, 70, 3), dtype=np.uint8)
     one, other = (open_model(str(folder), "auto").predict(pixels) for folder in (bundle.folder, run))
-    assert np.allclose(one.activation, other.activation, atol=1e-5)
+    assert np.allclose(one.logit, other.logit, atol=1e-5)
     with pytest.raises(UsageError, match="is a training run, which runs in torch"):
         open_model(str(run), "native")
 

@@ -45,10 +45,10 @@ def test_golden_images_get_their_golden_answers(bundle: Bundle, model: Model) ->
     answers = model.predict([golden.image[row].transpose(1, 2, 0) for row in rows])
     allowed = bundle.find("weights.safetensors").tolerance or {}
     for row, answer in zip(rows, answers, strict=True):
-        assert np.abs(answer.activation - golden.reference.activation[row]).max() <= allowed["activation"]
+        assert np.abs(answer.logit - golden.reference.logit[row]).max() <= allowed["logit"]
         assert answer.pose is not None
         assert np.abs(answer.pose - golden.reference.pose[row]).max() <= allowed["pose"]
-        assert answer.label == model.classes[int(answer.activation.argmax())]
+        assert answer.label == model.classes[int(answer.logit.argmax())]
 
 
 def test_every_backend_gives_the_same_answers(folder: Path) -> None:
@@ -57,16 +57,16 @@ def test_every_backend_gives_the_same_answers(folder: Path) -> None:
     ]
     native, onnx = (qcn.load(folder, backend).predict(pictures) for backend in ("native", "onnxruntime"))
     for one, other in zip(native, onnx, strict=True):
-        assert np.allclose(one.activation, other.activation, atol=1e-5)
+        assert np.allclose(one.logit, other.logit, atol=1e-5)
         assert one.pose is not None and other.pose is not None and np.allclose(one.pose, other.pose, atol=1e-4)
 
 
 def test_files_arrays_and_lists(model: Model, tmp_path: Path) -> None:
     pixels = RNG.integers(0, 256, (40, 60, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    expected = model.predict(pixels).activation
+    expected = model.predict(pixels).logit
     for way in (tmp_path / "a.png", str(tmp_path / "a.png"), np.asfortranarray(pixels), pixels[::-1][::-1]):
-        assert np.array_equal(model.predict(way).activation, expected)
+        assert np.array_equal(model.predict(way).logit, expected)
     assert [answer.label for answer in model.predict([pixels] * 40)] == [model.predict(pixels).label] * 40
     assert model.predict([]) == []
 
@@ -84,12 +84,12 @@ def test_a_probability_follows_from_the_temperature(bundle: Bundle) -> None:
 
 def test_threads_share_a_model(model: Model) -> None:
     pictures = [RNG.integers(0, 256, (28 + i, 28, 1), dtype=np.uint8) for i in range(8)]
-    expected = [answer.activation for answer in model.predict(pictures)]
+    expected = [answer.logit for answer in model.predict(pictures)]
     wrong: list[int] = []
 
     def ask(number: int) -> None:
         for _ in range(10):
-            if not np.array_equal(model.predict(pictures[number]).activation, expected[number]):
+            if not np.array_equal(model.predict(pictures[number]).logit, expected[number]):
                 wrong.append(number)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]

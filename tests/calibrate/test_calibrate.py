@@ -280,4 +280,4 @@ def test_every_precision_is_simulated(
     exact = answers(program, few, spec)
     for name, precision in pipeline.sensitivity.lowered_alone(program):
         lowered = answers(assignments.apply(program, {name: precision}, calibration), few, spec)
-        assert 0 < np.abs(lowered.activation - exact.activation).max() < 0.1, (name, precision)
+        assert 0 < np.abs(lowered.logit - exact.logit).max() < 0.1, (name, precision)

@@ -177,7 +177,7 @@ HOSTILE = (
         (lambda record: record["input"].update(dtype="float16"), "input.dtype must be one of 'float32'"),
         (lambda record: record["outputs"].reverse(), "do not match the number of classes"),
         (lambda record: record.update(outputs=[]), "do not match the number of classes"),
-        (lambda record: record["outputs"].pop(), "a tolerance for each of activation is needed"),
+        (lambda record: record["outputs"].pop(), "a tolerance for each of logit is needed"),
         (lambda record: record["source"].update(epoch="1"), "source.epoch must be an integer"),
         (lambda record: record.update(files={}), "files must be a list"),
         (lambda record: record["files"].append(record["files"][0]), "named twice"),
@@ -188,7 +188,7 @@ HOSTILE = (
         (entry(GOLDEN, batch={"min": 1, "opt": 1, "max": 10**9}), "between 1 and 65536"),
         (entry(GOLDEN, batch={"min": 1, "max": 8}), r"files\[0\].batch.opt is missing"),
         (entry(GOLDEN, precision="fp32", found=None), "golden is not made in fp32"),
-        (entry(GOLDEN, tolerance={"activation": 1.0, "pose": 1.0}), "every file but golden.safetensors has a tol"),
+        (entry(GOLDEN, tolerance={"logit": 1.0, "pose": 1.0}), "every file but golden.safetensors has a tol"),
         (entry(WEIGHTS, precision="int4", found=None), "precision must be one of"),
         (entry(WEIGHTS, precision="bf16", found=None), "native is not made in bf16"),
         (entry(WEIGHTS, precision="fp64", found=None), "native is not made in fp64"),
@@ -200,10 +200,10 @@ HOSTILE = (
         (entry(WEIGHTS, plugin=True), "only engines need the plugin"),
         (entry(WEIGHTS, plugin=1), "plugin must be true or false"),
         (entry(WEIGHTS, tolerance=None), "every file but golden.safetensors has a tolerance"),
-        (entry(WEIGHTS, tolerance={"activation": 1.0}), "a tolerance for each of activation, pose is needed"),
-        (entry(WEIGHTS, tolerance={"activation": 1.0, "pose": 0.0}), "a tolerance must be positive"),
-        (entry(WEIGHTS, tolerance={"activation": 1.0, "pose": "much"}), "must be a finite number"),
-        (entry(WEIGHTS, tolerance={"activation": 1, "pose": 1, "speed": 1}), "a tolerance for each of"),
+        (entry(WEIGHTS, tolerance={"logit": 1.0}), "a tolerance for each of logit, pose is needed"),
+        (entry(WEIGHTS, tolerance={"logit": 1.0, "pose": 0.0}), "a tolerance must be positive"),
+        (entry(WEIGHTS, tolerance={"logit": 1.0, "pose": "much"}), "must be a finite number"),
+        (entry(WEIGHTS, tolerance={"logit": 1, "pose": 1, "speed": 1}), "a tolerance for each of"),
         (lambda record: record["files"][0].pop("rebuild"), "rebuild is missing"),
         (lambda record: record["files"][0].pop("facts"), "facts is missing"),
         (lambda record: record["files"][0].update(extra=1), "unknown entry 'extra'"),
@@ -309,7 +309,7 @@ def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     engine = Request(("trt",), "fp16", Batch(1, 8, 64), routing="fused", tf32=True, workspace=64)
     command = "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --workspace 64 --tf32"
     assert engine.command("trt") == command
-    allowed = {"activation": 1.0, "pose": 1.0}
+    allowed = {"logit": 1.0, "pose": 1.0}
     artefact = Artefact("engines/x.engine", "trt", HASH, 1, "fp16", "fp16", Batch(1, 8, 64), command, True, allowed)
     assert artefact.rebuild_command(Path("b")) == command.replace("{bundle}", "b")
     assert artefact.rebuild_command(Path("my bundle")).startswith("qcn export 'my bundle' --format trt ")
@@ -348,19 +348,19 @@ def test_new_golden_answers_set_the_tolerances_of_all_files_anew(bundle: Bundle)
     """Made again on another processor, float32's answers are others, and so is what is allowed."""
     add(bundle, "engines/fp32.engine")
     given, before = bundle.golden(), bundle.find(WEIGHTS).tolerance
-    moved = given.float32.activation + np.float32(1e-5)
+    moved = given.float32.logit + np.float32(1e-5)
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, replace(given, single=answering(given.single, activation=moved)))
+        golden.write(draft.path, replace(given, single=answering(given.single, logit=moved)))
     after = Bundle.open(bundle.folder)
     for file in (WEIGHTS, "engines/fp32.engine"):
         tolerance = after.find(file).tolerance
-        assert before and tolerance and tolerance["activation"] > 2 * before["activation"]
+        assert before and tolerance and tolerance["logit"] > 2 * before["logit"]
         assert tolerance["pose"] == before["pose"]
     assert set(states(after).values()) == {"intact"}
     assert after.golden().rows == given.rows
 
 
 def test_tolerances_that_the_golden_answers_do_not_give_are_refused(bundle: Bundle) -> None:
-    edit(bundle, lambda record: record["files"][1]["tolerance"].update(activation=0.1))
+    edit(bundle, lambda record: record["files"][1]["tolerance"].update(logit=0.1))
     with pytest.raises(UsageError, match=r"has other tolerances in manifest\.json than these answers imply"):
         Bundle.open(bundle.folder).golden()

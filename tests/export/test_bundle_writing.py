@@ -200,15 +200,15 @@ def test_other_golden_answers_bring_other_tolerances(bundle: Bundle) -> None:
     add(bundle)
     before = {artefact.file: artefact.tolerance for artefact in bundle.manifest.files}
     answers = bundle.golden()
-    single = answering(answers.single, activation=answers.float32.activation + np.float32(1e-4))
+    single = answering(answers.single, logit=answers.float32.logit + np.float32(1e-4))
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
         golden.write(draft.path, replace(answers, single=single))
     read = Bundle.open(bundle.folder)
     for file in (WEIGHTS, "model.onnx"):
         after, allowed = read.find(file).tolerance, before[file]
         assert after is not None and allowed is not None
-        assert after["activation"] > 2 * allowed["activation"] and after["pose"] == allowed["pose"]
-    assert read.golden().outputs == ("activation", "pose")
+        assert after["logit"] > 2 * allowed["logit"] and after["pose"] == allowed["pose"]
+    assert read.golden().outputs == ("logit", "pose")
 
 
 def test_nothing_is_added_where_the_golden_answers_are_altered(bundle: Bundle) -> None:

@@ -122,12 +122,12 @@ def test_a_run_becomes_a_bundle_that_doctor_finds_whole(
         "fp32",
         Batch(1, 8, 64),
     )
-    assert graph.facts["opset"] == 17 and graph.facts["outputs"] == ["activation", "pose"]
+    assert graph.facts["opset"] == 17 and graph.facts["outputs"] == ["logit", "pose"]
 
     golden = Bundle.open(out).golden()
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     activation, pose = session.run(None, {"image": golden.input})
-    assert abs(activation - golden.reference.activation).max() < 1e-5
+    assert abs(activation - golden.reference.logit).max() < 1e-5
     assert abs(pose - golden.reference.pose).max() < 1e-4
 
     result = qcn("doctor", out)
@@ -348,12 +348,12 @@ def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) ->
     result = qcn("export", tmp_path / "cnn", "--data-dir", data_dir, "--format", "onnx,torchscript", "--out", out)
     assert ended(result, 0)
     made = Bundle.open(out)
-    assert [port.name for port in made.manifest.outputs] == ["activation"]
+    assert [port.name for port in made.manifest.outputs] == ["logit"]
     golden = made.golden()
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     (activation,) = session.run(None, {"image": golden.input})
     allowed = made.find("model.onnx").tolerance
-    assert allowed is not None and abs(activation - golden.reference.activation).max() <= allowed["activation"]
+    assert allowed is not None and abs(activation - golden.reference.logit).max() <= allowed["logit"]
     np.testing.assert_allclose(activation.sum(1), 1, rtol=1e-5)  # a softmax
     result = qcn("doctor", out)
     assert ended(result, 0)

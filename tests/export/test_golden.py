@@ -64,8 +64,8 @@ def test_answers_are_the_trained_networks(made: Golden, run: Path) -> None:
     with torch.inference_mode():
         single = network(seen)
         exact = network.double()(seen.double())
-    np.testing.assert_allclose(made.float32.activation, single.activation, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(made.reference.activation, exact.activation, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(made.float32.logit, single.logit, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(made.reference.logit, exact.logit, rtol=0, atol=1e-13)
     np.testing.assert_allclose(made.reference.pose, exact.pose, rtol=0, atol=1e-13)
     assert made.float32.pose.dtype == np.float32
     assert 0 < abs(made.float32.pose - made.reference.pose).max() < 1e-4  # the noise floor
@@ -81,9 +81,9 @@ def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
     before = made.exact.layers["capsules2"]
     with torch.inference_mode():
         pose = network.scales[-1](torch.from_numpy(before.pose))
-        pose, activation = network.class_capsules(pose, torch.from_numpy(before.activation))
+        pose, logit = network.class_capsules(pose, torch.from_numpy(before.activation))
     np.testing.assert_allclose(made.reference.pose, pose, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(made.reference.activation, activation, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(made.reference.logit, logit, rtol=0, atol=1e-12)
 
 
 def test_denormal_inputs_are_denormal(made: Golden) -> None:
@@ -101,7 +101,9 @@ def test_steps_are_the_iterations_of_the_reference(made: Golden, tmp_path: Path)
     for layer, given in made.exact.layers.items():
         last, first = made.exact.steps[f"{layer}/iteration2"], made.exact.steps[f"{layer}/iteration1"]
         assert np.array_equal(last.mean, given.pose[:2].reshape(last.mean.shape))
-        assert np.array_equal(last.activation, given.activation[:2].reshape(last.activation.shape))
+        np.testing.assert_allclose(
+            1 / (1 + np.exp(-last.logit)), given.activation[:2].reshape(last.logit.shape), rtol=1e-12
+        )
         assert last.variance.min() > 1e-4 and abs(first.mean - last.mean).max() > 1e-3
     last = made.exact.steps["classes/iteration2"]
     assert np.array_equal(last.mean[..., 0], made.reference.pose[:2])
@@ -125,12 +127,12 @@ def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) 
     golden.write(tmp_path / "cnn", made)
     assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
     again = golden.read(tmp_path / "cnn")
-    assert (again.outputs, again.exact.layers, again.exact.steps) == (("activation",), {}, {})
+    assert (again.outputs, again.exact.layers, again.exact.steps) == (("logit",), {}, {})
     assert again.reference.pose.shape == again.float32.pose.shape == (8, 3, 0)
-    assert np.array_equal(again.reference.activation, made.reference.activation)
+    assert np.array_equal(again.reference.logit, made.reference.logit)
     with torch.inference_mode():
         exact = network.eval().double()(torch.from_numpy(given.input).double())
-    np.testing.assert_allclose(again.reference.activation, exact.activation, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(again.reference.logit, exact.logit, rtol=0, atol=1e-14)
 
 
 def test_arrays_are_written_in_their_own_order(made: Golden, tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_golden_answers_are_of_the_bundles_network(bundle: Bundle) -> None:
     refused(r"its images are \[1, 28, 27\]", image=honest.image[..., 1:])
     refused(r"its inputs are \[1, 28, 27\]", input=honest.input[..., 1:])
     fewer = {
-        name: answering(of, activation=of.answers.activation[:, :9], pose=of.answers.pose[:, :9])
+        name: answering(of, logit=of.answers.logit[:, :9], pose=of.answers.pose[:, :9])
         for name, of in (("exact", honest.exact), ("single", honest.single))
     }
-    refused(r"its activations are \[9\], but \[10\] were expected", **fewer, label=honest.label * 0)
+    refused(r"its logits are \[9\], but \[10\] were expected", **fewer, label=honest.label * 0)

@@ -82,7 +82,7 @@ def test_the_program_of_a_cnn_answers_as_the_network_does(size: int) -> None:
     network = trained("cnn", (size, size), size=size)
     program = lower(network, size, size)
     assert_answers_as(network, program, torch.randn(3, 2, size, size))
-    assert not program.routes and [output.name for output in program.outputs] == ["activation"]
+    assert not program.routes and [output.name for output in program.outputs] == ["logit"]
     assert [operation.name for operation in program.operations if isinstance(operation, Pool)] == ["pool1", "pool2"]
 
 
@@ -114,8 +114,8 @@ def test_golden_answers_fit_the_program(program: Program, bundle: Bundle) -> Non
     golden = bundle.golden()
     interpreter = Interpreter(program, every_layer=True, kernels="reference")
     with torch.inference_mode():
-        activation, pose, *layers = interpreter(torch.from_numpy(golden.input))
-    assert abs(activation.numpy() - golden.reference.activation).max() < 1e-5
+        logit, pose, *layers = interpreter(torch.from_numpy(golden.input))
+    assert abs(logit.numpy() - golden.reference.logit).max() < 1e-5
     assert abs(pose.numpy() - golden.reference.pose).max() < 1e-4
     assert [route.name for route in program.routes] == [*golden.exact.layers, "classes"]
     for i, answer in enumerate(golden.exact.layers.values()):

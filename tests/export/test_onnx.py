@@ -93,8 +93,8 @@ def noise(batch: int) -> Tensor:
 def golden_rows(bundle: Bundle, rows: Array) -> tuple[Array, Answers, dict[str, float]]:
     """Images of the golden file, the answers to them, and the tolerance by all of the file."""
     golden = bundle.golden()
-    exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
-    tolerance = tolerances(exact, {"activation": golden.float32.activation, "pose": golden.float32.pose})
+    exact = {"logit": golden.reference.logit, "pose": golden.reference.pose}
+    tolerance = tolerances(exact, {"logit": golden.float32.logit, "pose": golden.float32.pose})
     return golden.input[rows], {name: array[rows] for name, array in exact.items()}, tolerance
 
 
@@ -145,13 +145,13 @@ def test_a_graph_answers_as_the_trained_network_does(name: str, mode: str, itera
 def test_golden_answers(bundle: Bundle, trained: QCN, routing: str) -> None:
     """Real images and edge cases (zeros, grey, saturated, noise, one pixel), layer by layer."""
     golden = bundle.golden()
-    exact = {"activation": golden.reference.activation, "pose": golden.reference.pose}
+    exact = {"logit": golden.reference.logit, "pose": golden.reference.pose}
     for name, layer in golden.exact.layers.items():
         exact |= {f"{name}.activation": layer.activation, f"{name}.pose": layer.pose}
     rounded = answers(trained, torch.from_numpy(golden.input))
-    assert np.array_equal(rounded["activation"], golden.float32.activation)
+    assert np.array_equal(rounded["logit"], golden.float32.logit)
     found = run_graph(build(bundle.program(), routing=routing, every_layer=True), image=golden.input)
-    assert list(found)[:2] == ["activation", "pose"] and found.keys() == exact.keys()
+    assert list(found)[:2] == ["logit", "pose"] and found.keys() == exact.keys()
     assert_agree(found, exact, tolerances(exact, rounded))
 
 
@@ -193,7 +193,7 @@ def test_whatever_is_seen_the_answers_are_finite(program: Program, routing: str,
     seen = np.stack([*images, board, board * largest]).astype(np.float32)
     for output, x in run_graph(build(program.at(precision, rest=precision), routing=routing), image=seen).items():
         assert np.isfinite(x).all(), output
-        if output == "activation":
+        if output == "logit":
             assert (x >= 0).all() and (x <= 1).all()
 
 
@@ -352,7 +352,7 @@ def test_every_shape_is_known_but_the_batch(program: Program, batch: int | None,
         assert (first.dim_value or first.dim_param) == (batch or "batch"), node.name
         assert all(side.dim_value > 0 for side in others), node.name
     classes = program.classes
-    assert [[side.dim_value for side in known[name]][1:] for name in ("activation", "pose")] == [
+    assert [[side.dim_value for side in known[name]][1:] for name in ("logit", "pose")] == [
         [classes],
         [classes, 3],
     ]
@@ -370,7 +370,7 @@ def test_an_unrolled_graph_is_of_standard_operators_and_says_where_each_belongs(
     assert len(set(names)) == len(names) and all(names)
     assert {name.split("/")[0] for name in names} == {
         "pose",
-        "activation",
+        "logit",
         "capsules1",
         "capsules2",
         "classes",
@@ -458,6 +458,7 @@ def layers(draw: st.DrawFn) -> tuple[Route, Shape, bool, int]:
         stride=stride,
         iterations=draw(st.integers(1, 4)),
         mode=draw(st.sampled_from(["logistic", "unit"])),
+        ending=draw(st.sampled_from(["none", "sigmoid"])),
         shape=(draw(st.integers(1, 6)), *slide(sides, window, stride)),
     )
     return op, (draw(st.integers(1, 4)), *sides), draw(st.booleans()), draw(st.integers(0, 2**32 - 1))
@@ -487,6 +488,7 @@ def test_any_capsule_layer_is_routed_as_the_reference_routes_it(layer: tuple[Rou
         stride=op.stride,
         iterations=op.iterations,
         mode=op.mode,
+        logit=op.ending == "none",
         kernels="reference",
     )
     nudges = 1 + EPSILON * generator.integers(-1, 2, (16, *pose.shape[1:]))

@@ -51,7 +51,7 @@ def test_what_a_program_says_of_itself(program: Program, cnn: Program) -> None:
     assert (program.classes, cnn.classes, cnn.routes) == (10, 3, [])
     every = [output.name for output in program.outputs_with(True)]
     layers = [f"capsules{i}.{part}" for i in (1, 2) for part in ("pose", "activation")]
-    assert every == ["activation", "pose", *layers]
+    assert every == ["logit", "pose", *layers]
     assert cnn.outputs_with(True) == cnn.outputs
     assert program.shapes["image"] == (1, 28, 28) and program.shapes["classes.pose"] == (10, 3, 1, 1)
 
@@ -119,15 +119,15 @@ def test_what_a_program_says_of_itself(program: Program, cnn: Program) -> None:
         (lambda record: operation(record, "pose.0.conv2").update(inputs=["pose.0.conv1"]), "'pose.0.conv2'"),
         (lambda record: operation(record, "pose.0.conv2").update(paddings=[1, 1]), "'pose.0.conv2'"),
         # outputs
-        (lambda record: record.update(outputs=[]), "outputs are activation .* pose"),
-        (lambda record: record["outputs"].pop(0), "outputs are activation .*, not pose"),
-        (lambda record: record["outputs"].reverse(), "outputs are activation .* pose"),
-        (lambda record: record["outputs"][0].update(name="score"), "outputs are activation .*, not "),
-        (lambda record: record["outputs"].append(record["outputs"][0]), "outputs are activation .*, not "),
-        (lambda record: record["outputs"][0].update(value="nothing"), "the output 'activation' .* 'nothing'"),
-        (lambda record: record["outputs"][0].update(shape=[9]), r"the output 'activation' of \[9\]"),
-        (lambda record: record["outputs"][0].update(shape=[5, 2]), r"activation \[5, 2\]"),
-        (lambda record: record["outputs"][0].update(shape=[-10, -1]), r"activation \[-10, -1\]"),
+        (lambda record: record.update(outputs=[]), "outputs are logit .* pose"),
+        (lambda record: record["outputs"].pop(0), "outputs are logit .*, not pose"),
+        (lambda record: record["outputs"].reverse(), "outputs are logit .* pose"),
+        (lambda record: record["outputs"][0].update(name="score"), "outputs are logit .*, not "),
+        (lambda record: record["outputs"].append(record["outputs"][0]), "outputs are logit .*, not "),
+        (lambda record: record["outputs"][0].update(value="nothing"), "the output 'logit' .* 'nothing'"),
+        (lambda record: record["outputs"][0].update(shape=[9]), r"the output 'logit' of \[9\]"),
+        (lambda record: record["outputs"][0].update(shape=[5, 2]), r"logit \[5, 2\]"),
+        (lambda record: record["outputs"][0].update(shape=[-10, -1]), r"logit \[-10, -1\]"),
         (lambda record: record["outputs"][1].update(shape=[3, 10]), r"pose \[3, 10\]"),
         (lambda record: operation(record, "pose.entry").update(ending="softmax"), "ending must be one of 'none'"),
         (lambda record: operation(record, "pose.0.conv1").update(ending="softmax"), "ending must be one of 'none'"),
@@ -151,7 +151,7 @@ def test_an_altered_program_is_refused(program: Program, change: Callable[[Recor
         (lambda record: operation(record, "hidden").update(shape=[1023]), "do not make the operation 'hidden'"),
         (lambda record: operation(record, "hidden").update(shape=[1024, 1]), "do not make the operation 'hidden'"),
         (lambda record: operation(record, "hidden").update(input="pool1"), "do not make the operation 'hidden'"),
-        (lambda record: record["outputs"][0].update(name="pose"), "outputs are activation .*, not "),
+        (lambda record: record["outputs"][0].update(name="pose"), "outputs are logit .*, not "),
     ],
 )
 def test_an_altered_program_of_a_cnn_is_refused(cnn: Program, change: Callable[[Record], object], says: str) -> None:
@@ -217,7 +217,7 @@ def test_arrays_of_another_program_are_refused(program: Program, cnn: Program) -
 
 def single(operation: Any) -> Program:
     """A program of one operation without arrays, whose output is the answer."""
-    answer = Output("activation", operation.name, (int(np.prod(operation.shape)),))
+    answer = Output("logit", operation.name, (int(np.prod(operation.shape)),))
     return Program(Value("image", (2, 6, 8)), (operation,), (answer,), {})
 
 
@@ -237,6 +237,7 @@ def test_windows_need_not_be_square_nor_fill_the_map() -> None:
         stride=2,
         iterations=5,
         mode="unit",
+        ending="none",
         shape=(4, 1, 4),
     )
     spread = Convolution(
@@ -251,7 +252,7 @@ def test_windows_need_not_be_square_nor_fill_the_map() -> None:
     )
     arrays = {"w": (6, 2, 1, 1), "b": (6,), "R": (5, 2, 2, 4, 3, 3), "u": (4,), "a": (4,)}
     zeros = {name: np.zeros(shape, np.float32) for name, shape in arrays.items()}
-    outputs = (Output("activation", "r.activation", (16,)),)
+    outputs = (Output("logit", "r.logit", (16,)),)
     routed = Program(Value("image", (2, 6, 8)), (spread, route), outputs, zeros)
     assert routed.shapes["r.pose"] == (4, 3, 1, 4)
     shared = {**zeros, "R": np.zeros((1, 1, 2, 4, 3, 3), np.float32)}

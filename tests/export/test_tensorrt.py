@@ -58,7 +58,7 @@ def test_a_real_engine_holds_the_precision_asked_for(tmp_path: Path, rtx: Tensor
     facts = json.loads(json.dumps(engine.facts))
     assert facts["precision_found"] == precision
     assert facts["inputs"] == [{"name": "image", "dtype": "float32", "shape": [-1, 2, 16, 16]}]
-    assert facts["outputs"] == [{"name": "activation", "dtype": "float32", "shape": [-1, 8]}]
+    assert facts["outputs"] == [{"name": "logit", "dtype": "float32", "shape": [-1, 8]}]
     assert engine.file_name == f"{precision}-b1-8-64-rtx{rtx.version_text}.engine"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
@@ -96,10 +96,10 @@ def test_a_graph_in_another_precision_is_refused(tmp_path: Path, rtx: TensorRT) 
 def test_a_node_that_tensorrt_lacks_is_named(tmp_path: Path, rtx: TensorRT) -> None:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [helper.make_node("Route", ["image"], ["activation"], name="/capsule/route", domain="qcn")],
+        [helper.make_node("Route", ["image"], ["logit"], name="/capsule/route", domain="qcn")],
         "custom",
         [value("image", TensorProto.FLOAT, [1, 2])],
-        [value("activation", TensorProto.FLOAT, [1, 2])],
+        [value("logit", TensorProto.FLOAT, [1, 2])],
     )
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("qcn", 1)]
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), str(tmp_path / "model.onnx"))

@@ -41,7 +41,7 @@ def images(program: Program, batch: int = 6) -> Tensor:
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
     seen = reference.answers(trained, image)
-    out = {"activation": seen.answers.activation, "pose": seen.answers.pose}
+    out = {"logit": seen.answers.logit, "pose": seen.answers.pose}
     for name, layer in seen.layers.items():
         out |= {f"{name}.pose": layer.pose, f"{name}.activation": layer.activation}
     return {name: torch.from_numpy(array) for name, array in out.items()}
@@ -120,7 +120,7 @@ def test_any_batch_is_answered_as_the_trained_network_does(
     image = images(program, batch)
     exact = answers(trained, image.double())
     tolerance = tolerances(exact, answers(trained, image))
-    found = run_model(written[ending], image, ["activation", "pose"])
+    found = run_model(written[ending], image, ["logit", "pose"])
     assert_agree(found, exact, tolerance)
 
 
@@ -191,7 +191,7 @@ else:
     model = torch.export.load(path, extra_files=names).module()
 metadata = json.loads(names["metadata.json"])
 activation, pose = model(torch.zeros(metadata["inputs"]["image"][1:])[None])
-print(json.dumps({"metadata": metadata, "activation": activation.tolist()}))
+print(json.dumps({"metadata": metadata, "logit": activation.tolist()}))
 """
 
 
@@ -203,10 +203,10 @@ def test_it_runs_where_there_is_no_qcn_and_says_what_it_is(written: dict[str, Pa
     report = json.loads(done.stdout)
     metadata = report["metadata"]
     assert (metadata["name"], metadata["precision"]) == ("a name", "fp32")
-    assert list(metadata["outputs"]) == ["activation", "pose"]
+    assert list(metadata["outputs"]) == ["logit", "pose"]
     zeros = torch.zeros(1, *metadata["inputs"]["image"][1:])
     found = run_model(written[ending], zeros, list(metadata["outputs"]))
-    torch.testing.assert_close(torch.tensor(report["activation"]), found["activation"])
+    torch.testing.assert_close(torch.tensor(report["logit"]), found["logit"])
 
 
 def test_torchscript_is_one_frozen_graph_in_true_single_precision(written: dict[str, Path]) -> None:

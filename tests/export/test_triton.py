@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
     "no version": (without("tiny/1/"), "no version folder"),
     "no file": (renamed("tiny-network/1/model.onnx", "tiny-network/1/model.pt"), "no file 1/model.onnx"),
     "backend": (edited("tiny-network", 'backend: "onnxruntime"', 'backend: "tensorrt"'), "and the platform 'onnxrunt"),
-    "name": (edited("tiny-network", 'name: "pose"', 'name: "poses"'), "its file has activation, pose"),
+    "name": (edited("tiny-network", 'name: "pose"', 'name: "poses"'), "its file has logit, pose"),
     "input's name": (edited("tiny-network", 'name: "image"', 'name: "picture"'), "takes 'image', which"),
     "type": (edited("tiny-preprocess", "TYPE_UINT8", "TYPE_FP32"), "is TYPE_FP32, but tensor(uint8) in its file"),
     "dims": (edited("tiny-network", "dims: [10, 3]", "dims: [3, 10]"), "is [3, 10], but [10, 3] in its file"),
@@ -292,7 +292,7 @@ def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
     put(served, {**files, "tiny/config.pbtxt": str(renamed_between).encode()})
     assert check_repositories(served, candidates(served, ["triton"]), 60)[0].status == "passed"
     with create("triton", served.folder / "triton.tar") as runner:  # its rules hold for the engine's models too
-        assert runner.infer(served.golden().input).keys() == {"activation", "pose"}
+        assert runner.infer(served.golden().input).keys() == {"logit", "pose"}
 
 
 @contextmanager
@@ -311,13 +311,13 @@ def server(repository: Path, pb: Any) -> Iterator[str]:
             (given,) = request.inputs
             assert (given.name, given.datatype) == ("pixels", "UINT8")
             pixels = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(given.shape)
-            activation = runner.infer(pixels)["activation"]  # type: ignore[arg-type]
+            activation = runner.infer(pixels)["logit"]  # type: ignore[arg-type]
             assert request.outputs[0].parameters["classification"].int64_param == 1
             labels = files[f"{request.model_name}/labels.txt"].decode().splitlines()
             texts = [f"{row.max():f}:{row.argmax()}:{labels[row.argmax()]}".encode() for row in activation]
             packed = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
             output = service_pb2.ModelInferResponse.InferOutputTensor(
-                name="activation", datatype="BYTES", shape=[len(texts), 1]
+                name="logit", datatype="BYTES", shape=[len(texts), 1]
             )
             return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[packed])
 
@@ -347,9 +347,7 @@ def check_client(address: str, bundle: Bundle, pictures: list[Path]) -> None:
     asked = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
     said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
     answers = qcn.load(bundle.folder).predict([str(picture) for picture in pictures])
-    expected = [
-        f"{path}: {one.label} ({one.activation.max():.3f})" for path, one in zip(pictures, answers, strict=True)
-    ]
+    expected = [f"{path}: {one.label} ({one.logit.max():.3f})" for path, one in zip(pictures, answers, strict=True)]
     assert said.splitlines() == expected
 
 
@@ -390,7 +388,7 @@ def test_triton_itself_serves_a_repository(
         status, answer = triton.ask("/v2/models/tiny/infer", {"inputs": [given]})
         assert status == 200, answer
     found = {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer["outputs"]}
-    np.testing.assert_allclose(found["activation"], golden.reference.activation[rows], atol=1e-4)
+    np.testing.assert_allclose(found["logit"], golden.reference.logit[rows], atol=1e-4)
     np.testing.assert_allclose(found["pose"], golden.reference.pose[rows], atol=1e-3)
 
 

@@ -67,13 +67,13 @@ class FakeContext:
         count = int(np.prod(self.shape))
         images = np.frombuffer((ctypes.c_float * count).from_address(self.addresses["image"]), np.float32)
         sums = images.reshape(self.shape[0], -1).sum(1).astype(np.float16)
-        ctypes.memmove(self.addresses["activation"], sums.ctypes.data, sums.nbytes)
+        ctypes.memmove(self.addresses["logit"], sums.ctypes.data, sums.nbytes)
         return True
 
 
 def fake_runtime(context: FakeContext, readable: bool = True) -> Any:
     """A TensorRT module whose engine takes 1 to 8 images and answers in float16."""
-    names = ["image", "activation"]
+    names = ["image", "logit"]
     engine = SimpleNamespace(
         num_io_tensors=2,
         get_tensor_name=lambda index: names[index],

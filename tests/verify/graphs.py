@@ -148,20 +148,18 @@ def scaled(output: str, factor: float) -> Callable[[Bundle], None]:
 
 def one_class_off(by: float) -> Callable[[Bundle], None]:
     """By so much, in the third of four classes."""
-    return behind(
-        "activation", helper.make_node("Add", ["right", "off"], ["activation"]), off=np.float32([0, 0, by, 0])
-    )
+    return behind("logit", helper.make_node("Add", ["right", "off"], ["logit"]), off=np.float32([0, 0, by, 0]))
 
 
 def by_batch(wrong: Callable[[str], list[onnx.NodeProto]], **constants: Any) -> Callable[[Bundle], None]:
     """Activations times 0.9 where "wrong" is true, which these nodes make of the size of the batch."""
     return behind(
-        "activation",
+        "logit",
         helper.make_node("Shape", ["image"], ["sides"]),
         helper.make_node("Gather", ["sides", "first"], ["images"]),
         *wrong("images"),
         helper.make_node("Where", ["wrong", "spoilt", "kept"], ["factor"]),
-        helper.make_node("Mul", ["right", "factor"], ["activation"]),
+        helper.make_node("Mul", ["right", "factor"], ["logit"]),
         first=np.int64([0]),
         spoilt=np.float32(0.9),
         kept=np.float32(1),
@@ -215,11 +213,11 @@ def at_place(place: int, last: bool = False) -> Callable[[Bundle], None]:
 def by_companions() -> Callable[[Bundle], None]:
     """Answers that depend on what else is in the batch: its mean is subtracted, and the first image's added."""
     return behind(
-        "activation",
+        "logit",
         helper.make_node("ReduceMean", ["right"], ["mean"], axes=[0], keepdims=1),
         helper.make_node("Gather", ["right", "first"], ["one"], axis=0),
         helper.make_node("Sub", ["one", "mean"], ["apart"]),
-        helper.make_node("Add", ["right", "apart"], ["activation"]),
+        helper.make_node("Add", ["right", "apart"], ["logit"]),
         first=np.int64([0]),
     )
 
@@ -240,17 +238,17 @@ def another_class(bundle: Bundle) -> None:
     """Answers within fp16's tolerance that turn a decision round, though the network preferred its own by more than
     rounding in fp16 can make up for."""
     kept = bundle.golden()
-    exact, allowed = kept.reference.activation, tolerances(kept, "fp16")["activation"]
+    exact, allowed = kept.reference.logit, tolerances(kept, "fp16")["logit"]
     first, second = exact[0].argsort()[[-1, -2]]
     margin = 0.8 * allowed
     assert margin > 1.2 * tie_band(kept, "fp16")
     near = np.zeros(exact.shape[1], np.float32)  # what brings the first image's second class so near to its first
     near[second] = exact[0, first] - exact[0, second] - margin
-    closer = (answering(of, activation=of.answers.activation + near) for of in (kept.exact, kept.single))
+    closer = (answering(of, logit=of.answers.logit + near) for of in (kept.exact, kept.single))
     put_golden(bundle, replace(kept, **dict(zip(("exact", "single"), closer, strict=True))))
     off = near.copy()
     off[[first, second]] += np.array([-0.6, 0.6]) * margin
-    behind("activation", helper.make_node("Add", ["right", "off"], ["activation"]), off=off)(bundle)
+    behind("logit", helper.make_node("Add", ["right", "off"], ["logit"]), off=off)(bundle)
 
 
 def declared(precision: Any) -> Callable[[Bundle], None]:
@@ -263,23 +261,23 @@ def declared(precision: Any) -> Callable[[Bundle], None]:
 
 
 def chance(scale: float) -> Callable[[Bundle], None]:
-    """Other activations every time."""
+    """Other logits every time."""
     return behind(
-        "activation",
+        "logit",
         helper.make_node("RandomNormalLike", ["right"], ["noise"], scale=scale),
-        helper.make_node("Add", ["right", "noise"], ["activation"]),
+        helper.make_node("Add", ["right", "noise"], ["logit"]),
     )
 
 
 def not_a_number_for_denormals() -> Callable[[Bundle], None]:
     """As a division by what a backend has flushed to zero gives it."""
     return behind(
-        "activation",
+        "logit",
         helper.make_node("Abs", ["image"], ["sizes"]),
         helper.make_node("ReduceMax", ["sizes"], ["size"], axes=[1, 2, 3], keepdims=0),
         helper.make_node("Reshape", ["size", "column"], ["largest"]),
         helper.make_node("Less", ["largest", "normal"], ["denormal"]),
-        helper.make_node("Where", ["denormal", "nan", "right"], ["activation"]),
+        helper.make_node("Where", ["denormal", "nan", "right"], ["logit"]),
         column=np.int64([-1, 1]),
         normal=np.finfo(np.float32).smallest_normal,
         nan=np.float32(np.nan),

@@ -238,7 +238,7 @@ def spoilt(spoil: Spoil) -> Iterator[None]:
 
 
 def times(factor: float, answer: Answer) -> Answer:
-    return {**answer, "activation": answer["activation"] * np.float32(factor)}
+    return {**answer, "logit": answer["logit"] * np.float32(factor)}
 
 
 def from_call(number: int) -> Spoil:
@@ -251,9 +251,9 @@ def every(number: int) -> Spoil:
 
 def of_the_call_before(call: int, right: Answer, before: Answer | None) -> Answer:
     """What a buffer that is read too early holds, where it has the right size."""
-    if before is None or len(before["activation"]) != len(right["activation"]):
+    if before is None or len(before["logit"]) != len(right["logit"]):
         return right
-    return {**right, **{name: before[name] for name in ("activation", "pose")}}
+    return {**right, **{name: before[name] for name in ("logit", "pose")}}
 
 
 def drifting(call: int, right: Answer, before: Answer | None) -> Answer:
@@ -271,10 +271,10 @@ def one_number(call: int, right: Answer, before: Answer | None) -> Answer:
 
 def left_over(call: int, right: Answer, before: Answer | None) -> Answer:
     """After a larger batch the last answer of a smaller one is not written: what was there is left over."""
-    if before is None or len(before["activation"]) <= len(right["activation"]):
+    if before is None or len(before["logit"]) <= len(right["logit"]):
         return right
-    place = len(right["activation"]) - 1
-    kept = {name: np.concatenate([right[name][:place], before[name][[place]]]) for name in ("activation", "pose")}
+    place = len(right["logit"]) - 1
+    kept = {name: np.concatenate([right[name][:place], before[name][[place]]]) for name in ("logit", "pose")}
     return {**right, **kept}
 
 
@@ -297,7 +297,7 @@ class Fault:
 
 
 def with_memory(spoil: Spoil, says: str) -> Fault:
-    return Fault(lambda bundle: None, "activation", "native", says, spoil=spoil)
+    return Fault(lambda bundle: None, "logit", "native", says, spoil=spoil)
 
 
 FAULTS = {
@@ -321,12 +321,12 @@ FAULTS = {
         altered_program(array("capsules2.rotation", lambda rotation: rotation * 1.1)), "capsules2/iteration1/mean"
     ),
     "a bias of the classes lost": Fault(
-        altered_program(array("classes.beta_a", np.zeros_like)), "classes/iteration1/activation"
+        altered_program(array("classes.beta_a", np.zeros_like)), "classes/iteration1/logit"
     ),
     "two capsules swapped": Fault(
         altered_program(array("capsules2.rotation", parents_swapped)), "capsules2/iteration1/mean"
     ),
-    "β_a and β_u swapped": Fault(altered_program(betas_swapped), "capsules1/iteration1/activation"),
+    "β_a and β_u swapped": Fault(altered_program(betas_swapped), "capsules1/iteration1/logit"),
     "the softmax over another axis": Fault(softmax_over(0), "capsules2/iteration2/mean"),
     "a bias of a convolution lost": Fault(
         altered_program(array("pose.0.conv1.bias", np.zeros_like)), "capsules1/iteration1/mean"
@@ -336,17 +336,17 @@ FAULTS = {
     "weights rounded to float16, in an fp32 graph": Fault(
         altered_program(rounded_to_half), "capsules1/iteration1/mean"
     ),
-    "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "activation"),
+    "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "logit"),
     "poses a thousandth too long": Fault(scaled("pose", 1.001), "pose"),
-    "wrong for one image alone": Fault(at_size(1), "activation", says="for images that are given alone"),
-    "wrong for several images at once": Fault(above_size(1), "activation", says="or more; first at call"),
-    "wrong in batches of 8": Fault(at_size(8), "activation", says="in batches of 8; first at call"),
-    "wrong in batches of 64": Fault(at_size(64), "activation", says="in batches of 64; first at call"),
-    "wrong in batches of more than 32": Fault(above_size(32), "activation", says="first at call"),
-    "wrong in batches of odd size": Fault(at_odd_sizes(), "activation", says="first at call"),
-    "wrong at the third place of a batch": Fault(at_place(2), "activation", says="at place 3 of a batch"),
-    "wrong at the last place of a batch": Fault(at_place(1, last=True), "activation", says="first at call"),
-    "answers that depend on the batch's other images": Fault(by_companions(), "activation", says="first at call"),
+    "wrong for one image alone": Fault(at_size(1), "logit", says="for images that are given alone"),
+    "wrong for several images at once": Fault(above_size(1), "logit", says="or more; first at call"),
+    "wrong in batches of 8": Fault(at_size(8), "logit", says="in batches of 8; first at call"),
+    "wrong in batches of 64": Fault(at_size(64), "logit", says="in batches of 64; first at call"),
+    "wrong in batches of more than 32": Fault(above_size(32), "logit", says="first at call"),
+    "wrong in batches of odd size": Fault(at_odd_sizes(), "logit", says="first at call"),
+    "wrong at the third place of a batch": Fault(at_place(2), "logit", says="at place 3 of a batch"),
+    "wrong at the last place of a batch": Fault(at_place(1, last=True), "logit", says="first at call"),
+    "answers that depend on the batch's other images": Fault(by_companions(), "logit", says="first at call"),
     "wrong from the 21st call on": with_memory(from_call(21), "from call 21 of"),
     "wrong from the 40th call on": with_memory(from_call(40), "from call 40 of"),
     "wrong in every tenth call": with_memory(every(10), "first at call 10"),
@@ -368,9 +368,9 @@ FAULTS = {
     "another class within fp16's tolerance": Fault(
         another_class, None, says="images get another class", precision="fp16"
     ),
-    "other answers every time": Fault(chance(1e-2), "activation", says="two runs differ in their bits"),
+    "other answers every time": Fault(chance(1e-2), "logit", says="two runs differ in their bits"),
     "not a number for denormal inputs": Fault(
-        not_a_number_for_denormals(), "activation", says="activation is not finite in 4 places"
+        not_a_number_for_denormals(), "logit", says="logit is not finite in 4 places"
     ),
     "mean and std swapped in pre-processing": Fault(
         manifest_with(mean=SPEC.std, std=SPEC.mean), "input", says="channels 0, 1, 2"

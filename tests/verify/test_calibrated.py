@@ -51,7 +51,7 @@ def test_a_page_of_a_calibrated_network_answers_as_its_plan_does(wasm: None, low
     answers = []
     for variant in ("simd", "plain"):
         with WebRunner(low.folder / "page.html", Options(), variant) as runner:
-            answers.append(runner.infer(low.golden().input)["activation"])
+            answers.append(runner.infer(low.golden().input)["logit"])
     np.testing.assert_allclose(*answers, atol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_the_road_of_a_calibrated_bundle(_folder: Path, low: Bundle, qcn: Comman
     assert facts["precisions"][CONV] == "int8" and facts["precisions"]["classes"] == "fp16"
     backends = ",".join(["onnxruntime", *NATIVE])
     code, said = qcn("verify-parity", low.folder, "--backends", backends, "--report", tmp_path / "report")
-    assert code == 0 and "the plan against the trained network: activation within" in said, said
+    assert code == 0 and "the plan against the trained network: logit within" in said, said
     assert "answer as the calibrated network's plan does" in said
     code, said = qcn("doctor", low.folder)
     assert code == 0 and "model.int8.onnx" in said, said
@@ -72,7 +72,7 @@ def test_the_road_of_a_calibrated_bundle(_folder: Path, low: Bundle, qcn: Comman
     if NATIVE:
         Image.fromarray(low.golden().image[0].transpose(1, 2, 0)).save(tmp_path / "picture.png")
         code, said = qcn("predict", tmp_path / "picture.png", "--model", low.folder)
-        expected = low.manifest.classes[int(low.golden().reference.activation[0].argmax())]
+        expected = low.manifest.classes[int(low.golden().reference.logit[0].argmax())]
         assert code == 0 and expected in said, said
     code, said = qcn("install", low.folder, tmp_path / "there")
     assert code == 0, said
@@ -146,9 +146,9 @@ def in_floats(bundle: Bundle) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Bundle], None], str]] = {
-    "a scale 5 % off": (scaled_by(1.05), "activation is off by"),
-    "a range that is clipped": (scaled_by(0.5), "activation is off by"),
-    "no bias": (without_bias, "activation is off by"),
+    "a scale 5 % off": (scaled_by(1.05), "logit is off by"),
+    "a range that is clipped": (scaled_by(0.5), "logit is off by"),
+    "no bias": (without_bias, "logit is off by"),
     "variances in fp16": (lambda bundle: half_variance(bundle, "int8"), "held in half precision"),
     "sums of squares in fp16": (lambda bundle: half_sums(bundle, "int8"), "not float32's sum"),
     "floats": (in_floats, "are not in what the program says"),

@@ -68,13 +68,13 @@ def test_what_wrong_calls_have_in_common_is_said() -> None:
 
 
 def test_the_worst_answer_to_each_image_counts() -> None:
-    exact = {"activation": np.zeros((3, 2))}
+    exact = {"logit": np.zeros((3, 2))}
     answers = [np.array(rows, np.float32) for rows in ([[0, 0], [0, 1]], [[3, 0]], [[np.nan, 0], [0, 2]])]
-    made = Asked((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"activation": one} for one in answers))
-    worst = made.worst(exact, {"activation": 1.5})["activation"]
+    made = Asked((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"logit": one} for one in answers))
+    worst = made.worst(exact, {"logit": 1.5})["logit"]
     np.testing.assert_array_equal(worst, [[3, 0], [0, 2], [np.nan, 0]])
-    assert made.first_wrong_size(exact, {"activation": 1.5}) == 1
-    assert made.first_wrong_size(exact, {"activation": 0.5}) == 2
+    assert made.first_wrong_size(exact, {"logit": 1.5}) == 1
+    assert made.first_wrong_size(exact, {"logit": 0.5}) == 2
     assert made.deterministic()
-    again = Asked((Call((0, 1)), Call((0, 1))), ({"activation": answers[0]}, {"activation": answers[0] + 1}))
+    again = Asked((Call((0, 1)), Call((0, 1))), ({"logit": answers[0]}, {"logit": answers[0] + 1}))
     assert not again.deterministic()

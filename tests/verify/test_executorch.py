@@ -68,7 +68,7 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
     ended = subprocess.run([sys.executable, "-c", f"{load}.open()", path], capture_output=True, text=True, check=True)
     assert not ended.stdout and not ended.stderr  # of torchao, or of ARM's cores
     with create("executorch", path, threads=1) as runner:
-        assert runner.name.startswith("executorch ") and runner.infer(images[:2])["activation"].shape == (2, 3)
+        assert runner.name.startswith("executorch ") and runner.infer(images[:2])["logit"].shape == (2, 3)
         with pytest.raises(UsageError, match=r"images are \[1, 1, 16, 16\], .* takes \[2, 1, 16, 16\]"):
             runner.infer(images[:1])
     for options, says in (
@@ -85,7 +85,7 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
     with bundle.adding("model.pte", "executorch", "fp32", rebuild, batch=Batch(1, 1, 1)) as draft:
         write_executorch(wrong, draft.path, batch=1, metadata={})
     (verdict,) = verify(bundle, ["executorch"], {})
-    assert verdict.status == "failed" and "activation is off by" in verdict.reasons[0], verdict.reasons
+    assert verdict.status == "failed" and "logit is off by" in verdict.reasons[0], verdict.reasons
     with pytest.raises(CheckFailed, match="answers the golden images wrongly"):
         product.load(bundle.folder, "executorch")
 

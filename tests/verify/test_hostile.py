@@ -62,7 +62,7 @@ def test_a_torchscript_file_that_fails_when_it_runs(bundle: Bundle) -> None:
             return image.reshape(7)
 
     with bundle.adding("model.ts", "torchscript", "fp32", FROM_RUN) as draft, pytest.warns(DeprecationWarning):
-        facts = {METADATA: json.dumps({"outputs": {"activation": [], "pose": []}})}
+        facts = {METADATA: json.dumps({"outputs": {"logit": [], "pose": []}})}
         torch.jit.save(torch.jit.script(Raises()), str(draft.path), _extra_files=facts)
     (verdict,) = parity.verify(bundle, ["torchscript"], {}, trust=True)
     assert verdict.status == "failed" and verdict.reasons[0].startswith("it does not run: torch cannot run")
@@ -89,7 +89,7 @@ def test_a_noisy_reference_is_no_judge(bundle: Bundle) -> None:
         golden.write(draft.path, replace(given, single=answering(given.single, pose=moved)))
     with pytest.raises(CheckFailed, match="too noisy: its own pose in float32 is off by"):
         parity.verify(bundle, ["onnxruntime"], {})
-    (verdict,) = parity.verify(bundle, ["onnxruntime"], parity.tolerances(["pose:1e-5"], [], ["activation", "pose"]))
+    (verdict,) = parity.verify(bundle, ["onnxruntime"], parity.tolerances(["pose:1e-5"], [], ["logit", "pose"]))
     assert verdict.status == "passed" and verdict.outputs["pose"].tolerance == 1e-5
 
 

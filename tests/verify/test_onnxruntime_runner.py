@@ -22,8 +22,8 @@ def test_any_batch_gives_each_image_its_own_answer(tmp_path: Path) -> None:
         together = runner.infer(batch)
         alone = [runner.infer(image[None]) for image in batch]
         assert runner.name == f"onnxruntime {onnxruntime.__version__} (cpu)"
-    assert together["activation"].shape == (5, 8)
-    np.testing.assert_allclose(together["activation"], np.concatenate([a["activation"] for a in alone]), atol=1e-6)
+    assert together["logit"].shape == (5, 8)
+    np.testing.assert_allclose(together["logit"], np.concatenate([a["logit"] for a in alone]), atol=1e-6)
 
 
 @pytest.mark.parametrize("graph", [None, False])
@@ -96,5 +96,5 @@ def test_cuda_answers_as_the_cpu_does(tmp_path: Path) -> None:
     with create("onnxruntime", path) as cpu, create("onnxruntime-cuda", path) as cuda:
         for batch in (images(3), images(1), images(3) * 2):
             for cuda.graph in (True, False, True):
-                found, expected = (runner.infer(batch)["activation"] for runner in (cuda, cpu))
+                found, expected = (runner.infer(batch)["logit"] for runner in (cuda, cpu))
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

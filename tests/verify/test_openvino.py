@@ -86,7 +86,7 @@ def test_the_road_of_an_ir(small: Bundle, qcn: Command) -> None:
     pictures = [picture.transpose(1, 2, 0) for picture in golden.image[:4]]
     with ThreadPoolExecutor(4) as threads:
         answers = [answer.label for answer in threads.map(model.predict, pictures)]
-    assert answers == [golden.classes[k] for k in golden.reference.activation[:4].argmax(1)]
+    assert answers == [golden.classes[k] for k in golden.reference.logit[:4].argmax(1)]
 
 
 def test_a_lower_precision_than_float32_is_refused_and_would_be_found(
@@ -105,8 +105,8 @@ def test_a_lower_precision_than_float32_is_refused_and_would_be_found(
     put_ir(cnn, arranged(cnn))
     path, golden = cnn.folder / "model.xml", cnn.golden()
     lowered = core.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": hint})
-    error = abs(lowered(golden.input)["activation"] - golden.reference.activation).max()
-    assert error > 10 * (cnn.find("model.xml").tolerance or {})["activation"]
+    error = abs(lowered(golden.input)["logit"] - golden.reference.logit).max()
+    assert error > 10 * (cnn.find("model.xml").tolerance or {})["logit"]
     monkeypatch.setattr(runner_module, "ARITHMETIC", hint)
     with pytest.raises(MissingError, match="was told to compute in float32 on this CPU, but computes in"):
         create("openvino", path).open()
@@ -191,7 +191,7 @@ def test_floats_for_int8_and_a_wrong_scale_are_found(low: Bundle) -> None:
         create("openvino", low.folder / "model.int8.xml").open()
     altered(clipped, "openvino", put_ir)(low)
     (verdict,) = verify(low, ["openvino"], {})
-    assert verdict.status == "failed" and "activation is off by" in verdict.reasons[0], verdict.reasons
+    assert verdict.status == "failed" and "logit is off by" in verdict.reasons[0], verdict.reasons
 
 
 def clipped(op: Convolution) -> Convolution:

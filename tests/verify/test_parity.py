@@ -17,7 +17,7 @@ from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degr
 from qcn.verify.parity.results import read_report
 from qcn.verify.runners import create
 
-BOTH = ("activation", "pose")
+BOTH = ("logit", "pose")
 
 
 def export(qcn: Command, bundle: Bundle, *options: object) -> None:
@@ -42,17 +42,17 @@ def test_honest_artefacts_pass_in_every_backend(bundle: Bundle, tmp_path: Path, 
 
 def test_what_is_not_a_number_fails(bundle: Bundle) -> None:
     golden = bundle.golden()
-    found = {"activation": golden.float32.activation.copy(), "pose": golden.float32.pose}
+    found = {"logit": golden.float32.logit.copy(), "pose": golden.float32.pose}
     assert all(errors.passed for errors in compare(found, golden, "fp32", {}).values())
     for bad in (np.nan, np.inf):
-        found["activation"][3, 1] = bad
+        found["logit"][3, 1] = bad
         errors = compare(found, golden, "fp32", {})
-        assert not errors["activation"].passed and errors["pose"].passed
+        assert not errors["logit"].passed and errors["pose"].passed
 
 
 def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle) -> None:
     golden = bundle.golden()
-    found = {"activation": golden.float32.activation, "pose": golden.float32.pose}
+    found = {"logit": golden.float32.logit, "pose": golden.float32.pose}
     for precision, floors in FLOORS.items():
         for output, errors in compare(found, golden, precision, {}).items():
             scale = abs(getattr(golden.reference, output)).max()
@@ -60,43 +60,43 @@ def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle)
             assert errors.noise_floors <= 1 and errors.share == errors.max_abs / errors.tolerance
     given = parity.tolerances(["1e-3", "pose:0"], [], BOTH)
     errors = compare(found, golden, "fp32", given)
-    assert (errors["activation"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
-    assert errors["activation"].passed and not errors["pose"].passed
+    assert (errors["logit"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
+    assert errors["logit"].passed and not errors["pose"].passed
     scale = abs(golden.reference.pose).max()
     given = parity.tolerances(["1e-3"], ["pose:0.5"], BOTH)
     assert compare(found, golden, "fp32", given)["pose"].tolerance == 1e-3 + 0.5 * scale
-    assert parity.tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the activation
+    assert parity.tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the logit
     for text in ("much", "1e-3:pose", "logit:1e-3", "-1", "inf", "nan", "pose:"):
         with pytest.raises(UsageError, match="--atol takes a number"):
             parity.tolerances([text], [], BOTH)
         with pytest.raises(UsageError, match="--rtol takes a number"):
             parity.tolerances([], [text], BOTH)
-    with pytest.raises(UsageError, match="OUTPUT:NUMBER with activation, not 'pose:1'"):
-        parity.tolerances(["pose:1"], [], ["activation"])  # a network without poses
+    with pytest.raises(UsageError, match="OUTPUT:NUMBER with logit, not 'pose:1'"):
+        parity.tolerances(["pose:1"], [], ["logit"])  # a network without poses
 
 
 def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:
     golden = bundle.golden()
-    activation = golden.float32.activation.copy()
-    best, worst = golden.reference.activation[5].argmax(), golden.reference.activation[5].argmin()
-    activation[5, [best, worst]] = activation[5, [worst, best]]
+    logit = golden.float32.logit.copy()
+    best, worst = golden.reference.logit[5].argmax(), golden.reference.logit[5].argmin()
+    logit[5, [best, worst]] = logit[5, [worst, best]]
     classes = bundle.manifest.classes
     rows = range(len(golden.rows))
-    (flip,) = (flip for flip in flips(rows, activation, golden, classes, "fp32") if not flip.tie)
+    (flip,) = (flip for flip in flips(rows, logit, golden, classes, "fp32") if not flip.tie)
     assert (flip.row, flip.expected, flip.found) == (golden.rows[5], classes[best], classes[worst])
-    assert flip.margin == np.ptp(golden.reference.activation[5])
+    assert flip.margin == np.ptp(golden.reference.logit[5])
 
 
 def test_a_tie_is_no_flip(bundle: Bundle) -> None:
     """An image that the network has no opinion of, such as a black one, may fall to either side."""
     golden = bundle.golden()
-    exact = golden.reference.activation.copy()
+    exact = golden.reference.logit.copy()
     exact[3] = 0.5
     exact[3, 1] += 1e-12
-    tied = replace(golden, exact=answering(golden.exact, activation=exact))
-    activation = exact.astype(np.float32)
+    tied = replace(golden, exact=answering(golden.exact, logit=exact))
+    logit = exact.astype(np.float32)
     classes = bundle.manifest.classes
-    found = flips(range(len(golden.rows)), activation, tied, classes, "fp32")
+    found = flips(range(len(golden.rows)), logit, tied, classes, "fp32")
     assert [(flip.row, flip.expected, flip.found, flip.tie) for flip in found[:1]] == [
         (golden.rows[3], classes[1], classes[0], True)
     ]
@@ -105,9 +105,9 @@ def test_a_tie_is_no_flip(bundle: Bundle) -> None:
 @pytest.mark.parametrize(("precision", "floors"), [("fp32", 2.0), ("fp16", 2.0), ("bf16", 2.0)])
 def test_the_tie_band_is_of_the_precision_and_never_all_there_is(bundle: Bundle, precision: str, floors: float) -> None:
     golden = bundle.golden()
-    exact, single = golden.reference.activation, golden.float32.activation
+    exact, single = golden.reference.logit, golden.float32.logit
     band = tie_band(golden, precision)
-    floor = floor_of(golden, "activation", precision)
+    floor = floor_of(golden, "logit", precision)
     assert band == pytest.approx(min(floors * floor, TIES[precision] * exact.max() / 4))
     assert band <= exact.max() / 16
     for margin, tie in ((0.9 * band, True), (1.1 * band, False)):
@@ -117,8 +117,8 @@ def test_the_tie_band_is_of_the_precision_and_never_all_there_is(bundle: Bundle,
         rounded[3] = near[3]
         close = replace(
             golden,
-            exact=answering(golden.exact, activation=near),
-            single=answering(golden.single, activation=rounded),
+            exact=answering(golden.exact, logit=near),
+            single=answering(golden.single, logit=rounded),
         )
         found = flips([3], np.eye(near.shape[1])[[0]], close, bundle.manifest.classes, precision)
         assert [flip.tie for flip in found] == [tie]
@@ -126,7 +126,7 @@ def test_the_tie_band_is_of_the_precision_and_never_all_there_is(bundle: Bundle,
 
 def test_an_image_that_flips_in_one_of_many_calls_is_named_once(bundle: Bundle) -> None:
     golden = bundle.golden()
-    right = golden.reference.activation[[5, 5, 5]]
+    right = golden.reference.logit[[5, 5, 5]]
     best, worst = right[0].argmax(), right[0].argmin()
     answers = right.copy()
     answers[1, [best, worst]] = answers[1, [worst, best]]
@@ -143,13 +143,13 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
     assert pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
 
 
-def test_a_network_without_poses_is_compared_by_its_activations(bundle: Bundle) -> None:
+def test_a_network_without_poses_is_compared_by_its_logits(bundle: Bundle) -> None:
     golden = bundle.golden()
     exact, single = (answering(one, pose=one.answers.pose[:, :, :0]) for one in (golden.exact, golden.single))
     without = replace(golden, exact=exact, single=single)
-    assert without.outputs == ("activation",)
-    found = compare({"activation": golden.float32.activation}, without, "fp32", {})
-    assert found.keys() == {"activation"} and found["activation"].passed
+    assert without.outputs == ("logit",)
+    found = compare({"logit": golden.float32.logit}, without, "fp32", {})
+    assert found.keys() == {"logit"} and found["logit"].passed
 
 
 def test_shares_have_wilsons_interval(bundle: Bundle) -> None:
@@ -200,10 +200,10 @@ def test_libqcn_answers_as_the_network_does(bundle: Bundle) -> None:
     assert verdict.status == "passed" and verdict.deterministic and verdict.runner.startswith("libqcn (native")
     assert [stage.name for stage in verdict.stages if stage.layer == "capsules1"] == [
         *(f"capsules1/iteration1/{quantity}" for quantity in ("mean", "variance")),
-        *(f"capsules1/iteration2/{quantity}" for quantity in ("mean", "variance", "activation")),
+        *(f"capsules1/iteration2/{quantity}" for quantity in ("mean", "variance", "logit")),
         *(f"capsules1.{output}" for output in ("activation", "pose")),
     ]
-    assert verdict.stages[-1].name == "classes/iteration2/activation" and all(stage.passed for stage in verdict.stages)
+    assert verdict.stages[-1].name == "classes/iteration2/logit" and all(stage.passed for stage in verdict.stages)
     images = bundle.golden().input
     with create("native", bundle.folder / WEIGHTS) as runner:
         whole = runner.infer(images)

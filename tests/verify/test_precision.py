@@ -125,7 +125,7 @@ def weights_cast(model: onnx.ModelProto) -> onnx.ModelProto:
 def dead_half(model: onnx.ModelProto, half: onnx.ModelProto) -> onnx.ModelProto:
     """An fp32 graph beside the nodes of an fp16 one that lead to no output."""
     whole = onnx.compose.merge_graphs(
-        onnx.compose.add_prefix_graph(half.graph, "dead/"), model.graph, io_map=[], outputs=["activation", "pose"]
+        onnx.compose.add_prefix_graph(half.graph, "dead/"), model.graph, io_map=[], outputs=["logit", "pose"]
     )
     merged = helper.make_model(whole, opset_imports=model.opset_import)
     merged.ir_version = model.ir_version
@@ -177,8 +177,8 @@ def loop_inside(bundle: Bundle) -> None:
         [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)],
     )
     behind(
-        "activation",
-        helper.make_node("If", ["yes"], ["activation"], then_branch=inner, else_branch=inner),
+        "logit",
+        helper.make_node("If", ["yes"], ["logit"], then_branch=inner, else_branch=inner),
         yes=np.array(True),
     )(bundle)
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_is_held_to_the_tolerance_of_fp32(honest_folders: di
     bundle = Bundle.open(shutil.copytree(honest_folders["fp16"], tmp_path / "half"))
     loop_inside(bundle)
     (verdict,) = verify(Bundle.open(bundle.folder), ["onnxruntime"], {})
-    assert verdict.status == "failed" and verdict.outputs["activation"].share > 1
+    assert verdict.status == "failed" and verdict.outputs["logit"].share > 1
     assert any("held to fp32's tolerance: its precision cannot be read" in note for note in verdict.notes)
 
 

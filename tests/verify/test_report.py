@@ -72,7 +72,7 @@ def verdict(backend: str, file: str, floors: float, **more: Any) -> Verdict:
         "pose_degrees": 1e-5,
         "accuracy": Share(15, 16, 0.717, 0.989),
         "agreement": Share(21, 21, 0.845, 1.0),
-        "outputs": {"activation": errors(0.5), "pose": errors(floors)},
+        "outputs": {"logit": errors(0.5), "pose": errors(floors)},
         "stages": stages(not passed),
         "first_wrong": None if passed else "classes/iteration2/mean",
     }
@@ -185,7 +185,7 @@ def test_a_backend_that_passed_has_no_failure(tmp_path: Path) -> None:
 def test_errors_are_shares_of_what_is_allowed_everywhere(folder: Path) -> None:
     """3,533 noise floors are few in fp16: a number of them says nothing to one who does not know the scale."""
     half = verdict("torch-cuda", "weights.safetensors", 3.0, precision="fp16", stages=())
-    half = replace(half, outputs={"activation": errors(3533, 32768), "pose": errors(2510, 32768)})
+    half = replace(half, outputs={"logit": errors(3533, 32768), "pose": errors(2510, 32768)})
     files.write(folder, report(half), {})
     assert any("11 % of what is allowed" in line for line in half.lines())
     for name in ("junit.xml", "report.html"):
@@ -221,8 +221,8 @@ def test_the_headline_is_in_plain_words() -> None:
         (),
         (missing(),),
         (Verdict("a", "b", "fp32", "failed", ("it does not run",)),),
-        (verdict("a", "b", 1.0, outputs={"activation": errors(1.0)}, pose_degrees=None, stages=()),),
-        (verdict("a", "b", 1.0, outputs={"activation": replace(errors(1.0), not_finite=3)}, status="failed"),),
+        (verdict("a", "b", 1.0, outputs={"logit": errors(1.0)}, pose_degrees=None, stages=()),),
+        (verdict("a", "b", 1.0, outputs={"logit": replace(errors(1.0), not_finite=3)}, status="failed"),),
         (verdict("a", "b", 1.0, outputs={"input": replace(errors(1.0), tolerance=0.0)}, status="failed"),),
         (verdict("a", "b", 1.0, outputs={"pose": replace(errors(1.0), max_abs=0.0, noise_floor=1e-300)}),),
         (verdict("a", "b", 1.0, stages=(replace(stages(False)[0], errors=None),)),),
@@ -345,7 +345,7 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
     assert found.status == "passed" and found.benchmark is not None
     assert json.loads(json.dumps(asdict(found.benchmark))) == json.loads(timed.read_text())
     page = (tmp_path / "report" / "report.html").read_text()
-    for words in ("Every backend answers as", "One image", "iteration 2", "activation", "to repeat", "qcn benchmark"):
+    for words in ("Every backend answers as", "One image", "iteration 2", "logit", "to repeat", "qcn benchmark"):
         assert words.lower() in page.lower(), words
     result = qcn("verify-parity", bundle.folder, *one, "--benchmark", timed)
     assert result.returncode == 2 and "--report" in result.stderr

@@ -54,7 +54,7 @@ def edit(bundle: Bundle, **changes: Any) -> Bundle:
 
 def test_a_bundle_of_the_run_passes(bundle: Bundle, own_run: Path, qcn: Command) -> None:
     verdict = check_run(bundle, own_run)
-    assert verdict.status == "passed" and verdict.outputs["activation"].share < 0.01, verdict.reasons
+    assert verdict.status == "passed" and verdict.outputs["logit"].share < 0.01, verdict.reasons
     code, said = qcn("verify-parity", bundle.folder, "--backends", "torch", "--run", own_run)
     assert code == 0 and "passed    run: golden.safetensors (fp64)" in said, said
 
@@ -71,9 +71,7 @@ def test_the_answers_of_another_network_are_found_by_the_run_alone(bundle: Bundl
     assert code == 0, said
     code, said = qcn(*only, "--run", own_run)
     assert (
-        code == 1
-        and "failed    run: golden.safetensors (fp64)" in said
-        and "the golden activation is not the run's" in said
+        code == 1 and "failed    run: golden.safetensors (fp64)" in said and "the golden logit is not the run's" in said
     )
 
 
@@ -92,8 +90,8 @@ def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
 
 def noisier(made: Golden) -> Golden:
     """Float32 answers far from the truth, which would make every tolerance wide."""
-    single = made.reference.activation + 100 * (made.float32.activation - made.reference.activation)
-    return replace(made, single=answering(made.single, activation=single.astype(np.float32)))
+    single = made.reference.logit + 100 * (made.float32.logit - made.reference.logit)
+    return replace(made, single=answering(made.single, logit=single.astype(np.float32)))
 
 
 def noisier_half(made: Golden) -> Golden:
@@ -132,10 +130,10 @@ def fewer(*left_out: int) -> Callable[[Golden], Golden]:
 GOLDENS = {
     "there are 15 golden images of the data set": fewer(5),
     "the golden edge case 'grey' is missing": fewer(17),
-    "the golden activation is not the run's": moved("activation", 0.5),
+    "the golden logit is not the run's": moved("logit", 0.5),
     "the golden pose is not the run's": moved("pose", 0.5),
-    "the golden activation in float32 is off by": noisier,
-    "the noise floor of activation in fp16 is": noisier_half,
+    "the golden logit in float32 is off by": noisier,
+    "the noise floor of logit in fp16 is": noisier_half,
     "the golden capsules2.pose is not the run's": other_layer,
     "the golden inputs are not what the run's pre-processing makes": other_input,
 }

@@ -59,7 +59,7 @@ def test_any_batch_of_the_profile_runs_and_all_memory_is_given_back(
     cuda, _ = machine
     with create("tensorrt", write_engine(tmp_path)) as runner:
         for count in (8, 1, 3):
-            answer = runner.infer(images(count))["activation"]
+            answer = runner.infer(images(count))["logit"]
             assert answer.dtype == np.float16
             np.testing.assert_allclose(answer[:, 0], images(count).sum((1, 2, 3)), rtol=1e-2, atol=1e-2)
         with pytest.raises(UsageError, match=r"batches of 1 to 8: qcn export .*/bundle --format trt --precision fp16"):
@@ -198,5 +198,5 @@ def test_an_engine_answers_as_onnx_runtime_does(tmp_path: Path, graph: bool) -> 
             batch = np.random.default_rng(count).normal(size=(count, 2, 16, 16)).astype(np.float32)
             for _ in range(2):
                 np.testing.assert_allclose(
-                    runner.infer(batch)["activation"], reference.infer(batch)["activation"], rtol=1e-5, atol=1e-6
+                    runner.infer(batch)["logit"], reference.infer(batch)["logit"], rtol=1e-5, atol=1e-6
                 )

@@ -60,7 +60,7 @@ def test_on_a_gpu_answers_are_the_same_with_and_without_a_graph(bundle: Bundle, 
         with candidate.runner(bundle) as runner:
             for count in (1, 4, 1):
                 for runner.graph in (True, False, True):
-                    found = runner.infer(golden.input[:count])["activation"]
-                    np.testing.assert_allclose(found, golden.reference.activation[:count], atol=atol)
-                    again = runner.infer(golden.input[1 : count + 1])["activation"]
-                    np.testing.assert_allclose(again, golden.reference.activation[1 : count + 1], atol=atol)
+                    found = runner.infer(golden.input[:count])["logit"]
+                    np.testing.assert_allclose(found, golden.reference.logit[:count], atol=atol)
+                    again = runner.infer(golden.input[1 : count + 1])["logit"]
+                    np.testing.assert_allclose(again, golden.reference.logit[1 : count + 1], atol=atol)

@@ -94,7 +94,7 @@ def test_untrusted_files_alone_have_not_passed(small: Bundle, qcn: Command, wron
 @pytest.mark.parametrize(
     ("code", "by", "says"),
     [
-        (attacks.PATCH, "sample inputs", "activation is off by"),
+        (attacks.PATCH, "sample inputs", "logit is off by"),
         ("import os; os._exit(0)", "constants", "it does not run: .* it ended by itself, with 0"),
     ],
     ids=["classes patched", "exit with 0"],
@@ -405,7 +405,7 @@ def test_names_in_a_graph_give_a_terminal_no_orders(
 
 def test_outputs_of_odd_names_are_not_shown(small: Bundle, qcn: Command) -> None:
     model = graph(small)
-    model.graph.node.append(helper.make_node("Identity", ["activation"], [ESCAPES]))
+    model.graph.node.append(helper.make_node("Identity", ["logit"], [ESCAPES]))
     model.graph.output.append(helper.make_tensor_value_info(ESCAPES, TensorProto.FLOAT, None))
     helper.set_model_props(model, {ESCAPES: ESCAPES})
     put_graph(small, model)

@@ -55,22 +55,22 @@ def test_the_record_has_what_a_report_needs(bundle: Bundle) -> None:
     histogram = one.outputs["pose"].histogram
     assert histogram is not None and sum(histogram.counts) == 12 * 4 * 3
     names = [(stage.layer, stage.iteration, stage.quantity) for stage in one.stages]
-    assert names[:3] == [("capsules1", 1, quantity) for quantity in ("mean", "variance", "activation")]
+    assert names[:3] == [("capsules1", 1, quantity) for quantity in ("mean", "variance", "logit")]
     assert names[6:8] == [("capsules1", None, "activation"), ("capsules1", None, "pose")]
-    assert names[-1] == ("classes", 2, "activation") and all(stage.passed for stage in one.stages)
+    assert names[-1] == ("classes", 2, "logit") and all(stage.passed for stage in one.stages)
     checked = [stage.name for stage in one.stages if stage.arithmetic]
     assert checked == [f"{layer}/iteration1/{of}" for layer in ("capsules2", "classes") for of in ("mean", "variance")]
     assert one.first_wrong is None
 
 
 def not_finite(bundle: Bundle) -> None:
-    """The second activation of every image divided by zero, from the first layer on."""
+    """The second logit of every image divided by zero, from the first layer on."""
     model = graph(bundle)
     zero = numpy_helper.from_array(np.array([1, 0, 1, 1], np.float32), "zero")
     model.graph.initializer.append(zero)
-    (last,) = (node for node in model.graph.node if node.output[0] == "activation")
-    last.output[0] = "activation.finite"
-    model.graph.node.append(helper.make_node("Div", ["activation.finite", "zero"], ["activation"]))
+    (last,) = (node for node in model.graph.node if node.output[0] == "logit")
+    last.output[0] = "logit.finite"
+    model.graph.node.append(helper.make_node("Div", ["logit.finite", "zero"], ["logit"]))
     onnx.checker.check_model(model)
     put_graph(bundle, model)
 
@@ -79,11 +79,11 @@ def test_what_is_not_finite_fails_and_is_strict_json(bundle: Bundle) -> None:
     not_finite(bundle)
     found = made(Bundle.open(bundle.folder))
     one = found.backends[KEY]
-    assert found.status == one.status == "failed" and one.first_wrong == "activation"
-    activation = one.outputs["activation"]
-    assert activation.not_finite == 12 and activation.share == float("inf")
-    assert activation.histogram is not None and activation.histogram.counts[-1] == 12
-    assert "activation is not finite in 12 places" in one.reasons
+    assert found.status == one.status == "failed" and one.first_wrong == "logit"
+    logit = one.outputs["logit"]
+    assert logit.not_finite == 12 and logit.share == float("inf")
+    assert logit.histogram is not None and logit.histogram.counts[-1] == 12
+    assert "logit is not finite in 12 places" in one.reasons
 
 
 def beside(bundle: Bundle, name: str) -> None:
@@ -127,7 +127,7 @@ def test_a_flip_has_its_names_and_its_place(bundle: Bundle) -> None:
     flip = next(flip for flip in one.flips if not flip.tie)
     golden, classes = bundle.golden(), bundle.manifest.classes
     assert flip.row == golden.rows[flip.index] and flip.found in classes
-    assert flip.expected == classes[golden.reference.activation[flip.index].argmax()] != flip.found
+    assert flip.expected == classes[golden.reference.logit[flip.index].argmax()] != flip.found
     assert one.agreement is not None and one.agreement.right == 12 - sum(not flip.tie for flip in one.flips)
 
 
