@@ -22,6 +22,7 @@ TYPES: dict[str, Any] = {
     "size_t": ctypes.c_size_t,
     "ptrdiff_t": ctypes.c_ssize_t,
     "int": ctypes.c_int,
+    "double": ctypes.c_double,
     "char*": ctypes.c_char_p,
     "void*": ctypes.c_void_p,
     "float*": ctypes.POINTER(ctypes.c_float),
@@ -45,7 +46,7 @@ class ModelInfo(ctypes.Structure):
     _fields_ = _members(
         "size_t size; char* name; int classes; int channels; int height; int width; int backend; "
         "char* backend_name; char* precision; int max_batch; int poses; int image_height; int image_width; "
-        "int operations;"
+        "int operations; double temperature; int says_unknown;"
     )
 
 
@@ -63,7 +64,7 @@ class Image(ctypes.Structure):
 class Layer(ctypes.Structure):
     _fields_ = _members(
         "size_t size; char* name; int images; int parents; int height; int width; int iterations; "
-        "float* pose; float* activation; float* statistics;"
+        "float* pose; float* activation; float* logit; float* statistics;"
     )
 
 
@@ -117,8 +118,8 @@ class Model:
         for free in (self._library.qcn_model_free, self._library.qcn_session_free):
             free.argtypes, free.restype = (ctypes.c_void_p,), None
         pointer = ctypes.c_void_p
-        for run in (self._library.qcn_classify, self._library.qcn_infer):
-            run.argtypes = (pointer, pointer, ctypes.c_int, pointer, pointer)
+        self._library.qcn_classify.argtypes = (pointer, pointer, ctypes.c_int, pointer, pointer, pointer)
+        self._library.qcn_infer.argtypes = (pointer, pointer, ctypes.c_int, pointer, pointer)
         self._handle = ctypes.c_void_p()
         params = ModelParams(
             size=ctypes.sizeof(ModelParams),
@@ -185,21 +186,24 @@ class Session:
         model.check(self._library.qcn_session_create(model._handle, ctypes.byref(params), ctypes.byref(self._handle)))
 
     def classify(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Activations [B, classes] and poses [B, classes, 3], if the network has them, of pictures of any size."""
+        """Logits [B, classes] and poses [B, classes, 3], if the network has them, of pictures of any size."""
         array = (Image * len(images))(*images)
-        return self._run(self._library.qcn_classify, array, len(images))
+        return self._run(self._library.qcn_classify, len(images), array, None)
 
     def infer(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The same of what the network sees, [B, C, H, W], contiguous."""
-        return self._run(self._library.qcn_infer, inputs.ctypes.data, len(inputs))
+        return self._run(self._library.qcn_infer, len(inputs), inputs.ctypes.data)
 
-    def _run(self, call: Any, given: Any, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    def _run(
+        self, call: Any, count: int, images: Any, *answers: None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """`answers` are not asked of libqcn: qcn.confidence makes them of logits, whichever backend they come from."""
         info = self._model.info
-        activation = np.empty((count, info.classes), np.float32)
+        logit = np.empty((count, info.classes), np.float32)
         pose = np.empty((count, info.classes, 3), np.float32) if info.poses else None
         pose_at = None if pose is None else pose.ctypes.data
-        self._model.check(call(self._handle, given, count, activation.ctypes.data, pose_at))
-        return activation, pose
+        self._model.check(call(self._handle, images, count, *answers, logit.ctypes.data, pose_at))
+        return logit, pose
 
     def close(self) -> None:
         self._library.qcn_session_free(self._handle)

@@ -1,10 +1,10 @@
-# `cmake --install BUILD --prefix PREFIX`: the library, its two headers, and what finds them, for CMake and pkg-config.
+# `cmake --install BUILD --prefix PREFIX`: the library, its headers, and what finds them, for CMake and pkg-config.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/qcn)
 
 install(TARGETS qcn EXPORT qcnTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/qcn/qcn.h include/qcn/qcn.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qcn)
+install(FILES include/qcn/export.h include/qcn/qcn.h include/qcn/qcn.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qcn)
 if(TARGET qcn_cuda)
   install(TARGETS qcn_cuda)
 endif()

@@ -12,16 +12,18 @@
 namespace {
 
 // How strongly a layer's capsules respond, and the mass that the last iteration of its routing gave to the strongest.
+// The layer of the classes has logits, all others have activations, from 0 to 1.
 void print_layer(const qcn_layer& layer) {
   const std::size_t places = static_cast<std::size_t>(layer.height) * static_cast<std::size_t>(layer.width);
   const std::size_t parents = static_cast<std::size_t>(layer.parents);
-  const float* const strongest = std::max_element(layer.activation, layer.activation + parents * places);
-  const auto index = static_cast<std::size_t>(strongest - layer.activation);  // [parents, height, width]
+  const float* const response = layer.logit ? layer.logit : layer.activation;  // [parents, height, width]
+  const float* const strongest = std::max_element(response, response + parents * places);
+  const auto index = static_cast<std::size_t>(strongest - response);
   // statistics are [iterations, 7, parents, images, height, width], the first of the seven is the mass.
   const std::size_t last = static_cast<std::size_t>(layer.iterations - 1) * 7 * parents * places;
-  std::printf("%s: %d capsules at %d×%d places; the strongest is number %zu, activation %.4f, mass %.3f\n", layer.name,
-              layer.parents, layer.width, layer.height, index / places, static_cast<double>(*strongest),
-              static_cast<double>(layer.statistics[last + index]));
+  std::printf("%s: %d capsules at %d×%d places; the strongest is number %zu, %s %.4f, mass %.3f\n", layer.name,
+              layer.parents, layer.width, layer.height, index / places, layer.logit ? "logit" : "activation",
+              static_cast<double>(*strongest), static_cast<double>(layer.statistics[last + index]));
 }
 
 }  // namespace
@@ -50,11 +52,11 @@ int main(int argc, char** argv) {
     });
     qcn::Session session(model, qcn_session_default_params(), print_layer);
     const qcn::Answer answer = session.classify(qcn_image_default(pixels.data(), width, height, channels));
-    const int best = answer.best();
-    std::printf("%s", model.class_name(best).c_str());
+    std::printf("%s%s %.1f %%", answer.known ? "" : "unknown, most like ", answer.label.c_str(),
+                100 * answer.probability);
     for (std::size_t i = 0; i < 3 && !answer.pose.empty(); ++i) {
-      std::printf("%s%.4f", i ? ", " : ": pose ",
-                  static_cast<double>(answer.pose[3 * static_cast<std::size_t>(best) + i]));
+      std::printf("%s%.4f", i ? ", " : ", pose ",
+                  static_cast<double>(answer.pose[3 * static_cast<std::size_t>(answer.index) + i]));
     }
     std::printf("\n");
     return 0;

@@ -1,4 +1,4 @@
-/* The smallest program around libqcn: prints the class of one picture, whose packed bytes come from standard input.
+/* The smallest program around libqcn: prints what is on one picture, whose packed bytes come from standard input.
  *
  *     ./minimal BUNDLE WIDTH HEIGHT CHANNELS < pixels
  */
@@ -9,25 +9,19 @@
 static int classify(const char* bundle, const unsigned char* pixels, int width, int height, int channels) {
   qcn_model* model = NULL;
   qcn_session* session = NULL;
-  float* activation = NULL; /* one number per class */
-  qcn_model_info info = {.size = sizeof info};
+  qcn_answer answer = qcn_answer_default();
   qcn_image image = qcn_image_default(pixels, width, height, channels);
-  int best = -1;
-  if (qcn_model_load(bundle, NULL, &model) || qcn_model_describe(model, &info) ||
-      qcn_session_create(model, NULL, &session)) {
+  if (qcn_model_load(bundle, NULL, &model) || qcn_session_create(model, NULL, &session) ||
+      qcn_classify(session, &image, 1, &answer, NULL, NULL)) {
     fprintf(stderr, "%s\n", qcn_last_error());
-  } else if ((activation = malloc((size_t)info.classes * sizeof *activation)) == NULL) {
-    fprintf(stderr, "there is no memory for %d classes\n", info.classes);
-  } else if (qcn_classify(session, &image, 1, activation, NULL)) {
-    fprintf(stderr, "%s\n", qcn_last_error());
+  } else if (answer.known) {
+    printf("%s %.1f %%\n", answer.label, 100 * answer.probability);
   } else {
-    best = qcn_best(activation, info.classes);
-    if (best >= 0) printf("%s %.4f\n", qcn_model_class(model, best), activation[best]);
+    printf("unknown (most like %s, %.1f %%)\n", answer.label, 100 * answer.probability);
   }
-  free(activation);
   qcn_session_free(session);
   qcn_model_free(model);
-  return best;
+  return answer.index;
 }
 
 int main(int argc, char** argv) {

@@ -18,7 +18,7 @@ shape, how = tuple(config.input[0].dims), config.parameters["fit"].string_value
 pixels = np.stack([fit(read_picture(Path(picture)), shape, how) for picture in pictures])  # uint8 [B, C, H, W]
 given = InferInput("pixels", pixels.shape, "UINT8")
 given.set_data_from_numpy(pixels)
-answer = server.infer(name, [given], outputs=[InferRequestedOutput("activation", class_count=1)])
-for picture, best in zip(pictures, answer.as_numpy("activation"), strict=True):
-    activation, _, label = best[0].decode().split(":", 2)  # as Triton puts a class: value, index, label
-    print(f"{picture}: {label} ({float(activation):.3f})")
+answer = server.infer(name, [given], outputs=[InferRequestedOutput("logit", class_count=1)])
+for picture, best in zip(pictures, answer.as_numpy("logit"), strict=True):
+    logit, _, label = best[0].decode().split(":", 2)  # as Triton puts a class: value, index, label
+    print(f"{picture}: {label} (logit {float(logit):.3f})")

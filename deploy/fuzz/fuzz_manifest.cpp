@@ -10,10 +10,10 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const qcn::Manifest manifest = qcn::parse_manifest({reinterpret_cast<const char*>(data), size});
-    if (manifest.classes.size() != manifest.signature.activation_floats()) std::abort();
+    if (manifest.classes.size() != manifest.signature.logit_floats()) std::abort();
     for (const qcn::Artefact& artefact : manifest.files) {
       if (artefact.file.find("..") == 0 || artefact.file.find("/.") != std::string::npos) std::abort();
-      if (artefact.format != "golden" && !(artefact.tolerance.activation > 0)) std::abort();
+      if (artefact.format != "golden" && !(artefact.tolerance.logit > 0)) std::abort();
     }
   } catch (const qcn::Error& error) {
     if (error.status != QCN_BAD_BUNDLE) std::abort();

@@ -62,8 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const qcn::Signature signature = program.signature;
     const auto backend = qcn::native_backend(std::move(program));
     std::vector<float> input(signature.image_floats(), 0.5f);
-    std::vector<float> activation(signature.activation_floats()), pose(signature.pose_floats());
-    backend->runner(nullptr)->run(input.data(), 1, activation.data(), signature.poses ? pose.data() : nullptr);
+    std::vector<float> logit(signature.logit_floats()), pose(signature.pose_floats());
+    backend->runner(nullptr)->run(input.data(), 1, logit.data(), signature.poses ? pose.data() : nullptr);
   });
   return 0;
 }

@@ -25,8 +25,8 @@ static inline size_t image_floats(const Map& map) { return (map.height + 2 * map
 // From the beginning of an image to its first pixel, behind a border of this width.
 static inline size_t inside(const Map& map, size_t border) { return border * (row_floats(map) + map.channels); }
 
-// The activation function. A softmax is over all channels, and is left to who called.
-enum class Ending { kNone, kRelu, kSigmoid, kSoftmax };
+// The activation function.
+enum class Ending { kNone, kRelu, kSigmoid };
 
 struct Convolution {
   struct Source {

@@ -96,7 +96,7 @@ bool valid(const qcn_routing_shape* s) {
          s->window_width > 0 && s->window_height <= s->height && s->window_width <= s->width && s->stride > 0 &&
          s->parents > 0 && s->parents <= QCN_ROUTING_MAX_PARENTS && s->iterations > 0 &&
          s->iterations <= QCN_ROUTING_MAX_ITERATIONS && (s->shared == 0 || s->shared == 1) &&
-         (s->unit == 0 || s->unit == 1) && windows(*s) <= kMost &&
+         (s->unit == 0 || s->unit == 1) && (s->logit == 0 || s->logit == 1) && windows(*s) <= kMost &&
          3.0 * s->channels * s->height * s->width <= kMost / sizeof(float) &&     // an image, in bytes
          children(*s) * std::max<double>(s->channels, s->window_width) <= kMost;  // what divide() needs
 }
@@ -231,7 +231,8 @@ int qcn_cuda_routing_forward_tile(const qcn_routing_shape* shape, qcn_cuda_arith
   r.pose = pose, r.activation = activation, r.beta_u = beta_u, r.beta_a = beta_a;
   r.rotors = arithmetic == QCN_CUDA_HALF ? rotors + rotors_floats(*shape) : rotors;
   r.out_pose = out_pose, r.out_activation = out_activation;
-  r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16, r.unit = shape->unit;
+  r.half = type != QCN_CUDA_FLOAT32, r.brain = type == QCN_CUDA_BFLOAT16;
+  r.unit = shape->unit, r.logit = shape->logit;
   r.places = places(*shape), r.groups = ceil_divide(shape->channels, kGroup);
   r.parents = shape->parents, r.iterations = shape->iterations;
   r.share = 1.0f / r.parents, r.cost = 2.0f * r.parents / (r.places * shape->channels);

@@ -17,11 +17,11 @@
 
 #include <stddef.h>
 
+#include "../include/qcn/export.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define QCN_API __attribute__((visibility("default")))
 
 #define QCN_ROUTING_MAX_PARENTS 64
 #define QCN_ROUTING_MAX_ITERATIONS 5

@@ -475,7 +475,8 @@ struct Block {
       const int position = n % positions;
       float* pose = r.out_pose + 3 * row * positions + position;
       for (int h = 0; h < 3; ++h) pose[h * positions] = next()[(1 + h) * T::kPlaces + at];
-      r.out_activation[row * positions + position] = 1.0f / (1.0f + exp2f(-kLog2E * next()[at]));
+      const float z = next()[at];
+      r.out_activation[row * positions + position] = r.logit ? z : 1.0f / (1.0f + exp2f(-kLog2E * z));
     }
   }
 

@@ -28,7 +28,8 @@ struct Routing {
   const void *pose, *activation;
   const float *rotors, *beta_u, *beta_a;  // rotors: as prepare_rotors() or prepare_half_rotors() writes them
   float *out_pose, *out_activation;
-  bool half, brain, unit;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
+  bool half, brain;  // half: poses and activations are of 16 bits, and if brain as well, bfloat16
+  bool unit, logit;  // as in qcn_routing_shape
   int parents, iterations;
   float share, cost;                                 // 1 / parents, 2 parents / children
   int windows, rows, columns;                        // windows: of the batch

@@ -14,7 +14,7 @@ namespace qcn {
 namespace {
 
 constexpr std::uint32_t kApiVersion = 16;  // of ONNX Runtime's interface: 1.16 and all later versions have it
-constexpr int kInputs = 5, kOutputs = 2;   // pose, activation, rotation, beta_u, beta_a -> pose, activation
+constexpr int kInputs = 5, kOutputs = 2;   // pose, activation, rotation, beta_u, beta_a -> pose, activation or logit
 
 // Returns from the function with the status of a failed call.
 #define QCN_TRY(call) \
@@ -26,20 +26,26 @@ class Routing {
   explicit Routing(const OrtApi& api) : api_(api) {}
 
   OrtStatus* read_attributes(const OrtKernelInfo* info) {
-    std::int64_t window[2] = {0, 0}, stride = 0, iterations = 0;
+    std::int64_t window[2] = {0, 0}, stride = 0, iterations = 0, logit = 0;
     std::size_t numbers = 2, letters = 16;
     char mode[16] = "";
     QCN_TRY(api_.KernelInfoGetAttributeArray_int64(info, "window", window, &numbers));
     QCN_TRY(api_.KernelInfoGetAttribute_int64(info, "stride", &stride));
     QCN_TRY(api_.KernelInfoGetAttribute_int64(info, "iterations", &iterations));
     QCN_TRY(api_.KernelInfoGetAttribute_string(info, "mode", mode, &letters));
+    if (OrtStatus* missing = api_.KernelInfoGetAttribute_int64(info, "logit", &logit)) {
+      api_.ReleaseStatus(missing);  // it is optional
+      logit = 0;
+    }
     const bool unit = std::strcmp(mode, "unit") == 0;
     if (!unit && std::strcmp(mode, "logistic") != 0) return refuse("its mode is neither 'logistic' nor 'unit'");
+    if (logit != 0 && logit != 1) return refuse("its logit is neither 0 nor 1");
     for (const std::int64_t number : {window[0], window[1], stride, iterations}) {
       if (number < 1 || number > 1 << 20) return refuse("its window, stride or iterations are out of range");
     }
     shape_.window_height = static_cast<int>(window[0]), shape_.window_width = static_cast<int>(window[1]);
     shape_.stride = static_cast<int>(stride), shape_.iterations = static_cast<int>(iterations), shape_.unit = unit;
+    shape_.logit = static_cast<int>(logit);
     return nullptr;
   }
 

@@ -31,7 +31,8 @@ Fields::Fields(const Attributes& a)
               PluginField("iterations", &a.iterations, PluginFieldType::kINT32, 1),
               PluginField("mode", kModes[a.unit], PluginFieldType::kCHAR,
                           static_cast<std::int32_t>(std::strlen(kModes[a.unit]))),
-              PluginField("half", &a.half, PluginFieldType::kINT32, 1)},
+              PluginField("half", &a.half, PluginFieldType::kINT32, 1),
+              PluginField("logit", &a.logit, PluginFieldType::kINT32, 1)},
       collection_{static_cast<std::int32_t>(fields_.size()), fields_.data()} {}
 
 bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attributes) {
@@ -46,6 +47,7 @@ bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attr
     if (is("stride", PluginFieldType::kINT32, 1)) a.stride = whole[0];
     if (is("iterations", PluginFieldType::kINT32, 1)) a.iterations = whole[0];
     if (is("half", PluginFieldType::kINT32, 1)) a.half = whole[0];
+    if (is("logit", PluginFieldType::kINT32, 1)) a.logit = whole[0];
     if (is("mode", PluginFieldType::kCHAR, 1)) {
       // Some parsers count the terminating zero.
       const auto* text = static_cast<const char*>(field.data);
@@ -58,8 +60,8 @@ bool Fields::read(const nvinfer1::PluginFieldCollection* given, Attributes* attr
     }
   }
   if (a.window[0] < 1 || a.window[1] < 1 || a.stride < 1 || a.iterations < 1 ||
-      a.iterations > QCN_ROUTING_MAX_ITERATIONS) {
-    log_error("it needs a window and a stride of 1 or more, and 1 to 5 iterations");
+      a.iterations > QCN_ROUTING_MAX_ITERATIONS || (a.logit != 0 && a.logit != 1)) {
+    log_error("it needs a window and a stride of 1 or more, 1 to 5 iterations, and a logit of 0 or 1");
     return false;
   }
   *attributes = a;
@@ -98,7 +100,7 @@ qcn_routing_shape Routing::shape(const nvinfer1::Dims* inputs) const {
   const Attributes& a = attributes_;
   const bool shared = size(rotation, 0) == 1 && size(rotation, 1) == 1 && a.window[0] * a.window[1] > 1;
   return {size(pose, 0), size(pose, 1),     size(pose, 3), size(pose, 4), a.window[0], a.window[1],
-          a.stride,      size(rotation, 3), a.iterations,  shared,        a.unit};
+          a.stride,      size(rotation, 3), a.iterations,  shared,        a.unit,      a.logit};
 }
 
 bool Routing::fits(const nvinfer1::Dims* inputs) const {

@@ -15,14 +15,15 @@
 namespace qcn::plugin {
 
 constexpr char kName[] = "EMRouting", kVersion[] = "1", kNamespace[] = "";
-constexpr int kInputs = 5, kOutputs = 2;  // pose, activation, rotation, beta_u, beta_a -> pose, activation
+constexpr int kInputs = 5, kOutputs = 2;  // pose, activation, rotation, beta_u, beta_a -> pose, activation or logit
 
 // The node's attributes. All are 4-byte numbers, so that they can be written to a plan as they are.
 struct Attributes {
   std::int32_t window[2] = {0, 0};
   std::int32_t stride = 1, iterations = 2;
-  std::int32_t unit = 0;  // mode "unit", else "logistic"
-  std::int32_t half = 0;  // votes may be made in half precision
+  std::int32_t unit = 0;   // mode "unit", else "logistic"
+  std::int32_t half = 0;   // votes may be made in half precision
+  std::int32_t logit = 0;  // the parents' logits come out in place of their activations
 };
 
 // A node's attributes as PluginFields, for TensorRT's creators: the ONNX parser looks for them, and a plan stores them.
@@ -35,7 +36,7 @@ class Fields {
   static bool read(const nvinfer1::PluginFieldCollection* fields, Attributes* attributes);
 
  private:
-  std::array<nvinfer1::PluginField, 5> fields_;
+  std::array<nvinfer1::PluginField, 6> fields_;
   nvinfer1::PluginFieldCollection collection_;
 };
 

@@ -148,10 +148,10 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string json_number(double value) {
+std::string json_number(double value, int digits) {
   if (!std::isfinite(value)) return "null";
   char text[40];
-  std::snprintf(text, sizeof text, "%.9g", value);
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
   return text;
 }
 

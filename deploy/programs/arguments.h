@@ -39,8 +39,8 @@ class Arguments {
 
 // Text in quotes, as in JSON. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(const std::string& text);
-// A number as in JSON: null for NaN and infinity.
-std::string json_number(double value);
+// A number as in JSON: null for NaN and infinity. 9 digits tell all floats apart, 17 all doubles.
+std::string json_number(double value, int digits = 9);
 
 }  // namespace qcn_programs
 

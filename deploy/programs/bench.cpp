@@ -53,13 +53,14 @@ Times measure(const qcn::Model& model, const Options& options, std::atomic<int>&
     const std::vector<float> one = model.preprocess(image);
     input.insert(input.end(), one.begin(), one.end());
   }
-  std::vector<float> activation(model.classes() * batch), poses(model.pose_size() * batch);
+  std::vector<float> logit(model.classes() * batch), poses(model.pose_size() * batch);
+  std::vector<qcn_answer> answers(batch, qcn_answer_default());
   float* const pose = poses.empty() ? nullptr : poses.data();
   const auto once = [&] {
     if (options.infer_only) {
-      session.infer(input.data(), options.batch, activation.data(), pose);
+      session.infer(input.data(), options.batch, logit.data(), pose);
     } else {
-      session.classify(images.data(), options.batch, activation.data(), pose);
+      session.classify(images.data(), options.batch, answers.data(), logit.data(), pose);
     }
   };
 

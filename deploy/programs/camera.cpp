@@ -87,14 +87,15 @@ int watch(int argc, char** argv) {
   int width = 640, height = 480, most = 0;
   double least = 0;
   bool beside = false;
-  Arguments arguments("qcn-camera BUNDLE [options]", "Prints the class of each frame of a camera.");
+  Arguments arguments("qcn-camera BUNDLE [options]",
+                      "Prints what is on each frame of a camera, and how likely that is right.");
   arguments.text("--camera", "V4L2 device (default: /dev/video0)", device);
   arguments.text("--folder", "read the pictures of this folder instead of a camera", folder);
   arguments.number("--width", "frame width to request (default: 640)", 16, 8192, width);
   arguments.number("--height", "frame height to request (default: 480)", 16, 8192, height);
   arguments.flag("--beside", "frames show two views side by side, for a stereo network", beside);
   arguments.number("--frames", "stop after this many frames (default: at Ctrl-C)", 1, 1 << 30, most);
-  arguments.number("--least", "print only answers with at least this activation (default: 0)", 0.0, 1.0, least);
+  arguments.number("--least", "print only answers with at least this probability (default: 0)", 0.0, 1.0, least);
   options.add_to(arguments);
   const auto rest = arguments.parse(argc, argv);
   if (rest.size() != 1) throw UsageError("needs one bundle: see --help");
@@ -109,19 +110,18 @@ int watch(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // write each line at once, into a pipe or a journal too
   std::printf("%s on %s\n", model.info().name, model.info().backend_name);
 
-  std::vector<float> activation(model.classes());  // kept from frame to frame
+  qcn_answer answer = qcn_answer_default();  // kept from frame to frame
   std::vector<unsigned char> rgb;
   for (int count = 1; most == 0 || count <= most; ++count) {
     const std::optional<Frame> frame = frames->next(stop);
     if (!frame) break;
     const auto start = std::chrono::steady_clock::now();
     const qcn_image image = image_of(*frame, model.info().channels, rgb);
-    session.classify(&image, 1, activation.data());
+    session.classify(&image, 1, &answer);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    const int best = qcn_best(activation.data(), model.info().classes);
-    if (best >= 0 && static_cast<double>(activation[static_cast<std::size_t>(best)]) >= least) {
-      std::printf("frame %d: %s %.4f, %.2f ms\n", count, model.class_name(best).c_str(),
-                  static_cast<double>(activation[static_cast<std::size_t>(best)]), took.count());
+    if (answer.probability >= least) {
+      std::printf("frame %d: %s, %.2f ms\n", count, words(answer.label, answer.probability, answer.known).c_str(),
+                  took.count());
     }
   }
   return kDone;

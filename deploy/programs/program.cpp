@@ -62,6 +62,12 @@ qcn::Model ModelOptions::load(const std::string& bundle) const {
   });
 }
 
+std::string words(const std::string& label, double probability, bool known) {
+  char percent[32];
+  std::snprintf(percent, sizeof percent, "%.1f %%", 100 * probability);
+  return known ? label + " " + percent : "unknown (most like " + label + ", " + percent + ")";
+}
+
 std::string json_entries(const qcn_model_info& info) {
   return "\"name\": " + quoted(info.name) + ", \"backend\": " + quoted(info.backend_name) +
          ", \"precision\": " + quoted(info.precision);

@@ -23,6 +23,9 @@ struct ModelOptions {
   qcn::Model load(const std::string& bundle) const;  // prints warnings of the library, and with --verbose all it logs
 };
 
+// "horse 95.3 %", or "unknown (most like horse, 41.0 %)".
+std::string words(const std::string& label, double probability, bool known);
+
 // "name", "backend" and "precision", as entries of a JSON object.
 std::string json_entries(const qcn_model_info& info);
 

@@ -1,9 +1,6 @@
 // qcn-run: classifies pictures in files with a bundle's network.
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <numeric>
 
 #include "image.h"
 #include "program.h"
@@ -23,7 +20,6 @@ struct Result {
   std::vector<std::string> files;
   std::string error;  // empty if all went well
   qcn::Answer answer;
-  double milliseconds = 0;
 };
 
 // Replaces folders by the pictures in them, sorted by name.
@@ -79,81 +75,76 @@ Picture next_picture(const std::vector<std::string>& files, std::size_t& at, int
   return stacked(views);
 }
 
-std::vector<int> best_first(const std::vector<float>& activation) {
-  std::vector<int> order(activation.size());
-  std::iota(order.begin(), order.end(), 0);
-  // A comparison with NaN would break std::sort: NaN counts as less than all numbers.
-  const auto rank = [&](int i) {
-    const float value = activation[static_cast<std::size_t>(i)];
-    return value == value ? value : -1.0F;
-  };
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return rank(a) > rank(b); });
-  return order;
-}
-
-std::string joined(const std::vector<std::string>& files, const char* between) {
+std::string joined(const std::vector<std::string>& files) {
   std::string text;
-  for (const auto& file : files) text += (text.empty() ? "" : between) + file;
+  for (const auto& file : files) text += (text.empty() ? "" : " + ") + file;
   return text;
 }
 
 void print_text(const qcn::Model& model, const Options& options, const Result& result) {
-  const std::string name = joined(result.files, " + ");
+  const std::string name = joined(result.files);
   if (!result.error.empty()) {
     std::fprintf(stderr, "qcn-run: %s: %s\n", name.c_str(), result.error.c_str());
     return;
   }
   const qcn::Answer& answer = result.answer;
-  std::printf("%s:", name.c_str());
-  const auto order = best_first(answer.activation);
-  for (std::size_t i = 0; i < order.size() && i < static_cast<std::size_t>(options.top); ++i) {
-    const auto index = static_cast<std::size_t>(order[i]);
-    std::printf("%s %s %.4f", i ? "," : "", model.class_name(order[i]).c_str(), answer.activation[index]);
+  const std::vector<double> probability = model.probabilities(answer.logit);
+  std::string line = name + ":";
+  int left = options.top;
+  for (const int index : answer.order()) {
+    const auto at = static_cast<std::size_t>(index);
+    const bool first = index == answer.index;
+    line += (first ? " " : ", ") + words(model.class_name(index), probability[at], answer.known || !first);
     if (options.pose) {
-      const float* pose = &answer.pose[index * 3];
-      std::printf(" (%.4f, %.4f, %.4f)", pose[0], pose[1], pose[2]);
+      const float* pose = &answer.pose[at * 3];
+      char numbers[128];
+      std::snprintf(numbers, sizeof numbers, " (%.4f, %.4f, %.4f)", static_cast<double>(pose[0]),
+                    static_cast<double>(pose[1]), static_cast<double>(pose[2]));
+      line += numbers;
     }
+    if (--left == 0) break;
   }
-  std::printf("\n");
+  std::printf("%s\n", line.c_str());
 }
 
-void print_json(const qcn::Model& model, const Options& options, const Result& result, bool first) {
-  std::printf("%s\n  {\"files\": [", first ? "" : ",");
-  for (std::size_t i = 0; i < result.files.size(); ++i) {
-    std::printf("%s%s", i ? ", " : "", quoted(result.files[i]).c_str());
+// An object by class: {"cat": …, "dog": …}. `number` writes the entry of a class.
+template <typename Number>
+std::string by_class(const qcn::Model& model, const Number& number) {
+  std::string text;
+  for (std::size_t i = 0; i < model.classes(); ++i) {
+    text += (i ? ", " : "") + quoted(model.class_name(static_cast<int>(i))) + ": " + number(i);
   }
-  std::printf("], ");
+  return "{" + text + "}";
+}
+
+// One line per picture, as `qcn predict --jsonl` writes it.
+void print_json(const qcn::Model& model, const Result& result) {
+  const std::string file = "{\"file\": " + quoted(joined(result.files));
   if (!result.error.empty()) {
-    std::printf("\"error\": %s}", quoted(result.error).c_str());
+    std::printf("%s, \"error\": %s}\n", file.c_str(), quoted(result.error).c_str());
     return;
   }
   const qcn::Answer& answer = result.answer;
-  const int best = answer.best();
-  std::printf("\"class\": %s, \"milliseconds\": %s, \"answers\": [",
-              best < 0 ? "null" : quoted(model.class_name(best)).c_str(), json_number(result.milliseconds).c_str());
-  const auto order = best_first(answer.activation);
-  for (std::size_t i = 0; i < order.size() && i < static_cast<std::size_t>(options.top); ++i) {
-    const auto index = static_cast<std::size_t>(order[i]);
-    std::printf("%s{\"class\": %s, \"activation\": %s", i ? ", " : "", quoted(model.class_name(order[i])).c_str(),
-                json_number(answer.activation[index]).c_str());
-    if (options.pose) {
-      const float* pose = &answer.pose[index * 3];
-      std::printf(", \"pose\": [%s, %s, %s]", json_number(pose[0]).c_str(), json_number(pose[1]).c_str(),
-                  json_number(pose[2]).c_str());
-    }
-    std::printf("}");
+  const auto number = [](float value) { return json_number(static_cast<double>(value)); };
+  const std::string logit = by_class(model, [&](std::size_t i) { return number(answer.logit[i]); });
+  std::string pose = "null";
+  if (!answer.pose.empty()) {
+    pose = by_class(model, [&](std::size_t i) {
+      const float* of = &answer.pose[3 * i];
+      return "[" + number(of[0]) + ", " + number(of[1]) + ", " + number(of[2]) + "]";
+    });
   }
-  std::printf("]}");
+  std::printf("%s, \"label\": %s, \"probability\": %s, \"known\": %s, \"logit\": %s, \"pose\": %s}\n", file.c_str(),
+              quoted(answer.label).c_str(), json_number(answer.probability, 17).c_str(),
+              answer.known ? "true" : "false", logit.c_str(), pose.c_str());
 }
 
 Result classify_next(qcn::Session& session, const std::vector<std::string>& files, std::size_t& at, bool beside) {
   Result result;
   try {
     const Picture picture = next_picture(files, at, session.model().info().channels, beside, result.files);
-    const auto start = std::chrono::steady_clock::now();
     result.answer =
         session.classify(qcn_image_default(picture.pixels.data(), picture.width, picture.height, picture.channels));
-    result.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   } catch (const std::runtime_error& error) {  // the file cannot be read, or the library refuses the picture
     result.error = error.what();
   }
@@ -164,15 +155,17 @@ int run(int argc, char** argv) {
   Options options;
   Arguments arguments(
       "qcn-run BUNDLE PICTURE… [options]",
-      "Classifies pictures of any size: PGM, PPM, PAM, PNG or JPEG files, or folders of them. A network "
-      "of two views takes\n"
+      "Prints what is on pictures of any size and how likely that is right, or \"unknown\" for what is like nothing "
+      "that the\n"
+      "network was trained on. Pictures are PGM, PPM, PAM, PNG or JPEG files, or folders of them. A network of two "
+      "views takes\n"
       "files in pairs: left, right, left, right; or files with both views side by side (--beside). "
       "The exit code is 0, or 1\n"
       "if a file could not be classified, 2 for wrong usage, 3 if this machine lacks something.");
   arguments.number("--top", "number of classes to print (default: 1)", 1, 1 << 20, options.top);
-  arguments.flag("--pose", "print the pose of each class: three numbers", options.pose);
+  arguments.flag("--pose", "print the pose of each class: three numbers (JSON has it anyway)", options.pose);
   arguments.flag("--beside", "each file shows both views of an object, side by side", options.beside);
-  arguments.flag("--json", "print a JSON object", options.json);
+  arguments.flag("--json", "print one JSON object per picture and line", options.json);
   options.model.add_to(arguments);
   const std::vector<std::string> rest = arguments.parse(argc, argv);
   if (rest.size() < 2) throw UsageError("needs a bundle and at least one picture: see --help");
@@ -185,15 +178,12 @@ int run(int argc, char** argv) {
     throw UsageError("--beside: " + rest[0] + " takes one view of an object; leave out --beside");
   }
   qcn::Session session(model);
-  if (options.json) std::printf("{%s, \"pictures\": [", json_entries(model.info()).c_str());
   bool failed = false;
   for (std::size_t at = 0; at < files.size();) {
-    const bool first = at == 0;
     const Result result = classify_next(session, files, at, options.beside);
     failed |= !result.error.empty();
-    options.json ? print_json(model, options, result, first) : print_text(model, options, result);
+    options.json ? print_json(model, result) : print_text(model, options, result);
   }
-  if (options.json) std::printf("\n]}\n");
   return failed ? kFailed : kDone;
 }
 

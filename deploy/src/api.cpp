@@ -1,12 +1,12 @@
 // The functions of qcn.h: arguments are checked, and exceptions end here.
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
 #include <utility>
+#include <vector>
 
+#include "answer.h"
 #include "error.h"
 #include "model.h"
 #include "public_key.h"
@@ -66,7 +66,7 @@ void require_count(int count) {
   if (count < 1) throw Error(QCN_BAD_ARGUMENT, "the number of images must be 1 or more, not " + std::to_string(count));
 }
 
-LoadRequest load_request(const char* path, const qcn_model_params* given) {
+LoadRequest load_request(const qcn_model_params* given) {
   const qcn_model_params defaults = qcn_model_default_params();
   const qcn_model_params params =
       given ? read_structure(given, defaults, "qcn_model_params", "take it from qcn_model_default_params") : defaults;
@@ -74,7 +74,6 @@ LoadRequest load_request(const char* path, const qcn_model_params* given) {
     throw Error(QCN_BAD_ARGUMENT, "qcn_model_params: " + what + " is " + std::to_string(found) + ", not " + expected);
   };
   LoadRequest request;
-  request.folder = path;
   const int backend = number_of(params.backend);
   if (backend < QCN_BACKEND_AUTO || backend > QCN_BACKEND_TENSORRT) refuse("backend", backend, "a qcn_backend");
   request.backend = static_cast<qcn_backend>(backend);
@@ -108,36 +107,43 @@ using qcn::require;
 
 const char* qcn_last_error(void) { return qcn::last_error; }
 
+namespace {
+
+// `files` gives those of the bundle.
+template <typename Files>
+void load(const Files& files, const qcn_model_params* params, qcn_model** model) {
+  require(model, "model");
+  qcn::LoadRequest request = qcn::load_request(params);
+  try {
+    request.files = files();
+    *model = new qcn_model{qcn::load_model(request)};
+  } catch (const qcn::Error& error) {
+    try {
+      if (request.log) request.log(QCN_LOG_ERROR, error.what());
+    } catch (...) {  // of the program's function: it must not hide why loading failed
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
 qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model) {
   return guarded([&] {
     require(path, "path");
-    require(model, "model");
-    const qcn::LoadRequest request = qcn::load_request(path, params);
-    try {
-      *model = new qcn_model{qcn::load_model(request)};
-    } catch (const qcn::Error& error) {
-      try {
-        if (request.log) request.log(QCN_LOG_ERROR, error.what());
-      } catch (...) {  // of the program's function: it must not hide why loading failed
-      }
-      throw;
-    }
+    load([&] { return qcn::files_in_folder(path); }, params, model);
+  });
+}
+
+qcn_status qcn_model_load_memory(const qcn_file* files, size_t count, const qcn_model_params* params,
+                                 qcn_model** model) {
+  return guarded([&] {
+    require(files, "files");
+    load([&] { return qcn::files_in_memory(files, count); }, params, model);
   });
 }
 
 void qcn_model_free(qcn_model* model) { delete model; }
-
-namespace {
-
-// Into a structure of the caller's, from a header that may be older or newer: its `size` is set.
-template <typename T>
-void give(const T& ours, T* theirs) {
-  const std::size_t known = std::min(theirs->size, sizeof ours), size = theirs->size;
-  std::memset(reinterpret_cast<char*>(theirs) + known, 0, size - known);  // facts that only a newer library has
-  std::memcpy(theirs, &ours, known);
-}
-
-}  // namespace
 
 qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
   return guarded([&] {
@@ -160,7 +166,9 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     known.image_height = ours.manifest.preprocessing.stored.height;
     known.image_width = ours.manifest.preprocessing.stored.width;
     known.operations = static_cast<int>(ours.operations.size());
-    give(known, info);
+    known.temperature = ours.manifest.temperature;
+    known.says_unknown = ours.manifest.known ? 1 : 0;
+    qcn::write_structure(known, info);
   });
 }
 
@@ -178,7 +186,7 @@ qcn_status qcn_model_operation(const qcn_model* model, int index, qcn_operation*
     const qcn::OperationRun& run = all[static_cast<std::size_t>(index)];
     const qcn_operation ours = {operation->size,   run.name.c_str(), run.op.c_str(),
                                 run.asked.c_str(), run.ran.c_str(),  run.kernel.c_str()};
-    give(ours, operation);
+    qcn::write_structure(ours, operation);
   });
 }
 
@@ -205,22 +213,14 @@ qcn_status qcn_session_create(const qcn_model* model, const qcn_session_params* 
 
 void qcn_session_free(qcn_session* session) { delete session; }
 
-qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation, float* pose) {
+qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, qcn_answer* answers, float* logit,
+                        float* pose) {
   return guarded([&] {
     require(session, "session");
     require(images, "images");
-    require(activation, "activation");
     qcn::require_count(count);
-    session->session.classify(images, count, activation, pose);
+    session->session.classify(images, count, {answers, logit, pose});
   });
-}
-
-int qcn_best(const float* activation, int classes) {
-  int best = -1;
-  for (int i = 0; activation && i < classes; ++i) {
-    if (!std::isnan(activation[i]) && (best < 0 || activation[i] > activation[best])) best = i;
-  }
-  return best;
 }
 
 qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float* input) {
@@ -232,12 +232,42 @@ qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float*
   });
 }
 
-qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* activation, float* pose) {
+qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* logit, float* pose) {
   return guarded([&] {
     require(session, "session");
     require(input, "input");
-    require(activation, "activation");
     qcn::require_count(count);
-    session->session.infer(input, count, activation, pose);
+    session->session.infer(input, count, {nullptr, logit, pose});
+  });
+}
+
+qcn_status qcn_decide(const qcn_model* model, const float* logit, int count, qcn_answer* answers) {
+  return guarded([&] {
+    require(model, "model");
+    require(logit, "logit");
+    require(answers, "answers");
+    qcn::require_count(count);
+    qcn::check_answers(answers, count);
+    const qcn::Model& ours = *model->model;
+    std::vector<qcn::Decision> decisions;
+    for (int i = 0; i < count; ++i) {
+      decisions.push_back(
+          qcn::decide(ours.manifest, logit + static_cast<std::size_t>(i) * ours.manifest.classes.size()));
+    }
+    qcn::write_answers(ours, decisions.data(), count, answers);
+  });
+}
+
+qcn_status qcn_probabilities(const qcn_model* model, const float* logit, int count, double* probability) {
+  return guarded([&] {
+    require(model, "model");
+    require(logit, "logit");
+    require(probability, "probability");
+    qcn::require_count(count);
+    const qcn::Manifest& manifest = model->model->manifest;
+    const std::size_t classes = manifest.classes.size();
+    std::vector<double> all(static_cast<std::size_t>(count) * classes);
+    for (std::size_t i = 0; i < all.size(); i += classes) qcn::probabilities(manifest, logit + i, all.data() + i);
+    std::copy(all.begin(), all.end(), probability);
   });
 }

@@ -64,7 +64,7 @@ Tolerance parse_tolerance(const Json& json, const Artefact& artefact, const Sign
     if (!json.is_null()) refuse_bundle(what + " must be null: the golden answers have none");
     return tolerance;
   }
-  std::vector<std::string_view> outputs = {"activation"};
+  std::vector<std::string_view> outputs = {"logit"};
   if (signature.poses) outputs.push_back("pose");
   json.check_entries(outputs, what);
   const auto read = [&](const char* output) {
@@ -72,7 +72,7 @@ Tolerance parse_tolerance(const Json& json, const Artefact& artefact, const Sign
     if (!(found > 0)) refuse_bundle(what + " must be positive, not " + std::to_string(found));
     return found;
   };
-  tolerance.activation = read("activation");
+  tolerance.logit = read("logit");
   if (signature.poses) tolerance.pose = read("pose");
   return tolerance;
 }
@@ -154,11 +154,11 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   return artefact;
 }
 
-std::string Artefact::rebuild_in(const std::string& folder) const {
-  const std::string placeholder = "{bundle}", path = shell_word(folder);
+std::string Artefact::rebuild_in(const std::string& word) const {
+  const std::string placeholder = "{bundle}";
   std::string command = rebuild;
-  for (std::size_t at = 0; (at = command.find(placeholder, at)) != std::string::npos; at += path.size()) {
-    command.replace(at, placeholder.size(), path);
+  for (std::size_t at = 0; (at = command.find(placeholder, at)) != std::string::npos; at += word.size()) {
+    command.replace(at, placeholder.size(), word);
   }
   return command;
 }

@@ -13,7 +13,7 @@ class Json;
 
 // The largest absolute error that is allowed against the golden answers.
 struct Tolerance {
-  double activation = 0, pose = 0;  // pose: of a network that has them
+  double logit = 0, pose = 0;  // pose: of a network that has them
 };
 
 struct Artefact {
@@ -29,7 +29,7 @@ struct Artefact {
   bool hardware_compatible = false;  // every GPU from sm80 on runs it
   bool stripped = false;             // it has no weights in it
 
-  std::string rebuild_in(const std::string& folder) const;  // the command for the bundle in this folder
+  std::string rebuild_in(const std::string& word) const;  // the command, with this word of a shell for the bundle
 };
 
 // An entry of 'files', of a network with this signature. Throws Error(QCN_BAD_BUNDLE) with what is wrong.

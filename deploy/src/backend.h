@@ -24,9 +24,9 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  // input [count, channels, height, width] -> activation [count, classes] and, unless it is null, pose
+  // input [count, channels, height, width] -> logit [count, classes] and, unless it is null, pose
   // [count, classes, 3], which is null for a network without poses. All in host memory.
-  virtual void run(const float* input, int count, float* activation, float* pose) = 0;
+  virtual void run(const float* input, int count, float* logit, float* pose) = 0;
 
   // Shows every capsule layer from now on, as it is computed; false: this runner cannot.
   virtual bool show_layers(ShowLayer) { return false; }
@@ -48,7 +48,7 @@ class DeviceRunner : public Runner {
   // An image in host memory that was pre-processed already, [channels, height, width].
   virtual void put_input(const float* input, int index) = 0;
   // As run, of the first `count` that were put.
-  virtual void run_put(int count, float* activation, float* pose) = 0;
+  virtual void run_put(int count, float* logit, float* pose) = 0;
 };
 
 // What a program asks of an operation, and what the backend runs.

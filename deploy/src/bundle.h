@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "ed25519.h"
+#include "files.h"
 #include "manifest.h"
 
 namespace qcn {
 
 // manifest.json, whose sha256 must be in manifest.sha256 beside it and, if there is a key, whose signature by that key
-// in manifest.sig. Throws Error(QCN_NO_FILE) where there is no folder, Error(QCN_BAD_BUNDLE) where it is not a bundle,
-// Error(QCN_BAD_SIGNATURE) where it is not signed, or not by this key.
-Manifest read_manifest(const std::string& folder, const std::optional<PublicKey>& key = std::nullopt);
+// in manifest.sig. Throws Error(QCN_NO_FILE) where it may not be read, Error(QCN_BAD_BUNDLE) where this is not a
+// bundle, Error(QCN_BAD_SIGNATURE) where it is not signed, or not by this key.
+Manifest read_manifest(const Files& files, const std::optional<PublicKey>& key = std::nullopt);
 
 // Throws Error(QCN_BAD_BUNDLE) unless the digest is in one of the one or two lines "SHA256  manifest.json" of
 // manifest.sha256. There are two while the manifest is being replaced: of the old one, and of the new one.
@@ -28,7 +29,7 @@ const Artefact* find_artefact(const Manifest& manifest, const std::string& forma
 // The file's bytes; those kept in .kept/SHA256 where another file has just taken its place. Throws Error(QCN_NO_FILE)
 // when it is gone or may not be read, Error(QCN_BAD_BUNDLE) when it was altered or is a symbolic link, with the command
 // that helps.
-std::vector<std::byte> read_artefact(const std::string& folder, const Artefact& artefact);
+std::vector<std::byte> read_artefact(const Files& files, const Artefact& artefact);
 
 }  // namespace qcn
 

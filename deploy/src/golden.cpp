@@ -84,7 +84,7 @@ Golden read_golden(const TensorFile& file, const Manifest& manifest) {
   golden.image = file.array<unsigned char>("image", {rows, stored.channels, stored.height, stored.width});
   golden.input = file.array<float>("input", {rows, signature.channels, signature.height, signature.width});
   check_finite(file, "input", golden.input);
-  golden.activation = read_answers(file, "activation", {rows, signature.classes});
+  golden.logit = read_answers(file, "logit", {rows, signature.classes});
   if (signature.poses) golden.pose = read_answers(file, "pose", {rows, signature.classes, 3});
   return golden;
 }

@@ -17,7 +17,7 @@ struct Golden {
   std::vector<bool> has_image;           // false: its input is of numbers that no image gives
   const unsigned char* image = nullptr;  // [rows, channels, height, width], before pre-processing
   const float* input = nullptr;          // [rows, channels, height, width], after it
-  const double* activation = nullptr;    // [rows, classes], by the reference in float64
+  const double* logit = nullptr;         // [rows, classes], by the reference in float64
   const double* pose = nullptr;          // [rows, classes, 3]; null for a network without poses
 };
 

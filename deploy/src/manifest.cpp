@@ -11,7 +11,7 @@
 namespace qcn {
 namespace {
 
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 constexpr std::int64_t kMaxPixels = std::int64_t{1} << 26;
 
 std::optional<int> size_or_null(const Json& json, const char* what) {
@@ -46,8 +46,8 @@ Signature parse_signature(const Json& input, const JsonList& outputs, int classe
                   std::to_string(image[1]) + "×" + std::to_string(image[2]));
   }
   if (outputs.empty() || outputs.size() > 2) {
-    refuse_bundle("outputs must be activation and, where the network has poses, pose; " +
-                  std::to_string(outputs.size()) + " are given");
+    refuse_bundle("outputs must be logit and, where the network has poses, pose; " + std::to_string(outputs.size()) +
+                  " are given");
   }
   signature.classes = classes;
   signature.poses = outputs.size() == 2;
@@ -57,12 +57,12 @@ Signature parse_signature(const Json& input, const JsonList& outputs, int classe
                     " classes");
     }
   };
-  check(parse_port(outputs[0], "activation", "NK"), {classes}, "activation");
+  check(parse_port(outputs[0], "logit", "NK"), {classes}, "logit");
   if (signature.poses) check(parse_port(outputs[1], "pose", "NKP"), {classes, 3}, "pose");
   return signature;
 }
 
-// What makes probabilities of activations: 1 where it was not measured.
+// What makes probabilities of logits: 1 where it was not fitted.
 double parse_temperature(const Json& json) {
   if (json.is_null()) return 1;
   json.check_entries({"temperature", "error"}, "confidence");
@@ -70,6 +70,21 @@ double parse_temperature(const Json& json) {
   if (!(temperature > 0)) refuse_bundle("confidence: temperature must be positive, not " + std::to_string(temperature));
   check_share(json["error"], "confidence: error");
   return temperature;
+}
+
+// How an image is told from what is like nothing in training. How well that works is for people: checked, and not kept.
+std::optional<Known> parse_known(const Json& json) {
+  if (json.is_null()) return std::nullopt;
+  json.check_entries({"score", "threshold", "keep", "auroc", "false_positives"}, "known");
+  Known known;
+  const std::string score = json["score"].one_of({"probability", "logit", "energy"}, "known: score");
+  known.score = score == "probability" ? Score::kProbability : score == "logit" ? Score::kLogit : Score::kEnergy;
+  known.threshold = json["threshold"].real("known: threshold");
+  const double keep = json["keep"].real("known: keep");
+  if (!(keep > 0 && keep < 1)) refuse_bundle("known: keep must be between 0 and 1, not " + std::to_string(keep));
+  check_share(json["auroc"], "known: auroc");
+  check_share(json["false_positives"], "known: false_positives");
+  return known;
 }
 
 // Whether the text is a day, as 2026-11-16.
@@ -187,8 +202,8 @@ Preprocessing parse_preprocessing(const Json& json) {
 Manifest parse_manifest(const std::string& text) {
   const Json json = Json::parse(text);
   check_schema(json);
-  json.check_entries({"name", "classes", "image", "preprocessing", "confidence", "measured", "input", "outputs",
-                      "source", "tools", "files", "schema"},
+  json.check_entries({"name", "classes", "image", "preprocessing", "confidence", "known", "measured", "input",
+                      "outputs", "source", "tools", "files", "schema"},
                      "the manifest");
   Manifest manifest;
   manifest.digest = sha256(text.data(), text.size());
@@ -199,6 +214,7 @@ Manifest parse_manifest(const std::string& text) {
       parse_signature(json["input"], json["outputs"].list("outputs"), static_cast<int>(manifest.classes.size()));
   parse_image(json["image"], manifest.signature, manifest.preprocessing);
   manifest.temperature = parse_temperature(json["confidence"]);
+  manifest.known = parse_known(json["known"]);
   check_measured(json["measured"]);
   check_source(json["source"]);
   for (const JsonEntry& tool : json["tools"].object("tools")) {

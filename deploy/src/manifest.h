@@ -32,12 +32,21 @@ struct Preprocessing {
   }
 };
 
+// What says whether the network knows an image: a score of its logits (answer.cpp), and the least that is known.
+enum class Score { kProbability, kLogit, kEnergy };
+
+struct Known {
+  Score score = Score::kProbability;
+  double threshold = 0;
+};
+
 struct Manifest {
   std::string name;
   std::string digest;  // the sha256 of the text that it was read from
   std::vector<std::string> classes;
   Preprocessing preprocessing;
-  double temperature = 1;  // see qcn/confidence.py
+  double temperature = 1;      // of probabilities: answer.h
+  std::optional<Known> known;  // nothing: it knows everything
   Signature signature;
   std::vector<Artefact> files;
 };

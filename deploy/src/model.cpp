@@ -14,25 +14,24 @@
 namespace qcn {
 namespace {
 
-std::shared_ptr<const TensorFile> read_tensors(const std::string& folder, const Artefact& artefact,
-                                               const char* schema) {
-  std::vector<std::byte> bytes = read_artefact(folder, artefact);
+std::shared_ptr<const TensorFile> read_tensors(const Files& files, const Artefact& artefact, const char* schema) {
+  std::vector<std::byte> bytes = read_artefact(files, artefact);
   try {
     return std::make_shared<const TensorFile>(std::move(bytes), schema);
   } catch (const Error& error) {
-    throw Error(error.status, folder + "/" + artefact.file + " cannot be read: " + error.what());
+    throw Error(error.status, files.path(artefact.file) + " cannot be read: " + error.what());
   }
 }
 
 const Artefact& wanted(const Manifest& manifest, const LoadRequest& request, const char* format, const char* what) {
   if (const Artefact* artefact = find_artefact(manifest, format)) return *artefact;
-  throw Error(QCN_BAD_BUNDLE, request.folder + " has no " + what + ": `qcn export RUN --format native --out " +
-                                  request.folder + "` adds them");
+  throw Error(QCN_BAD_BUNDLE, request.files->where + " has no " + what + ": `qcn export RUN --format native --out " +
+                                  request.files->word + "` adds them");
 }
 
 LoadedBackend load_native(const Manifest& manifest, const LoadRequest& request) {
   const Artefact& artefact = wanted(manifest, request, "native", "weights");
-  const std::shared_ptr<const TensorFile> weights = read_tensors(request.folder, artefact, kWeightsSchema);
+  const std::shared_ptr<const TensorFile> weights = read_tensors(*request.files, artefact, kWeightsSchema);
   try {
     program::Program program(weights);
     const std::string precision = program::name(program.precision());
@@ -46,12 +45,12 @@ LoadedBackend load_native(const Manifest& manifest, const LoadRequest& request) 
     if (request.threads > 0) set_threads(request.threads);
     return {native_backend(std::move(program)), &artefact};
   } catch (const Error& error) {
-    throw Error(error.status, request.folder + "/" + artefact.file + ": " + error.what());
+    throw Error(error.status, request.files->path(artefact.file) + ": " + error.what());
   }
 }
 
 LoadedBackend load_tensorrt(const Manifest& manifest, const LoadRequest& request) {
-  return tensorrt_backend(manifest, {request.folder, request.precision, request.device, request.log});
+  return tensorrt_backend(manifest, {request.files, request.precision, request.device, request.log});
 }
 
 // The backend asked for, or the best there is, and which that is.
@@ -72,12 +71,12 @@ std::pair<LoadedBackend, qcn_backend> load_backend(const Manifest& manifest, con
 
 void run_self_test(const Model& model, const LoadRequest& request) {
   const Artefact& artefact = wanted(model.manifest, request, "golden", "golden answers for the self-test");
-  const std::shared_ptr<const TensorFile> file = read_tensors(request.folder, artefact, kGoldenSchema);
+  const std::shared_ptr<const TensorFile> file = read_tensors(*request.files, artefact, kGoldenSchema);
   Golden golden;
   try {
     golden = read_golden(*file, model.manifest);
   } catch (const Error& error) {
-    throw Error(error.status, request.folder + "/" + artefact.file + " is not a golden file: " + error.what());
+    throw Error(error.status, request.files->path(artefact.file) + " is not a golden file: " + error.what());
   }
   check_preprocessing(model.manifest, golden);
   const std::string passed =
@@ -98,7 +97,7 @@ std::shared_ptr<const Model> load_once(const LoadRequest& request, const Manifes
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
     char text[64];
     std::snprintf(text, sizeof text, " in %.1f ms", elapsed.count());
-    request.log(QCN_LOG_INFO, request.folder + ": " + model->backend_name + ", " + model->precision + text);
+    request.log(QCN_LOG_INFO, request.files->where + ": " + model->backend_name + ", " + model->precision + text);
   }
   if (request.self_test > 0) run_self_test(*model, request);
   return model;
@@ -107,13 +106,13 @@ std::shared_ptr<const Model> load_once(const LoadRequest& request, const Manifes
 }  // namespace
 
 std::shared_ptr<const Model> load_model(const LoadRequest& request) {
-  Manifest manifest = read_manifest(request.folder, request.public_key);
+  Manifest manifest = read_manifest(*request.files, request.public_key);
   for (int attempts = 3;; --attempts) {
     try {
       return load_once(request, manifest);
     } catch (const Error&) {
       // A writer may have finished since the manifest was read, and the files that it names be gone.
-      Manifest now = read_manifest(request.folder, request.public_key);
+      Manifest now = read_manifest(*request.files, request.public_key);
       if (attempts == 1 || now.digest == manifest.digest) throw;
       manifest = std::move(now);
     }

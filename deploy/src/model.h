@@ -8,13 +8,14 @@
 
 #include "backend.h"
 #include "ed25519.h"
+#include "files.h"
 #include "manifest.h"
 
 namespace qcn {
 
 // As qcn_model_params, checked.
 struct LoadRequest {
-  std::string folder;
+  std::shared_ptr<const Files> files;  // of the bundle
   qcn_backend backend = QCN_BACKEND_AUTO;
   std::string precision;  // empty: any
   int self_test = 1;

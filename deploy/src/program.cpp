@@ -95,7 +95,7 @@ class Reader : Entries {
     a.in = value("input");
     const Shape of = map(a.in, "input");
     a.scale = array(word("scale"), {of[0]}), a.shift = array(word("shift"), {of[0]});
-    a.ending = ending(false);
+    a.ending = ending();
     a.out = made(of);
     return a;
   }
@@ -138,7 +138,7 @@ class Reader : Entries {
     } else {
       c.bias = array(word("bias"), {follows[0]});
     }
-    c.ending = ending(false);
+    c.ending = ending();
     c.out = made(follows);
     return c;
   }
@@ -170,7 +170,7 @@ class Reader : Entries {
       l.weight = array(word("weight"), {units[0], inputs});
       l.bias = array(word("bias"), units);
     }
-    l.ending = ending(true);
+    l.ending = ending();
     l.out = made(units);
     return l;
   }
@@ -179,9 +179,9 @@ class Reader : Entries {
     const string& rotation = word("rotation");
     const Tensor& found = program_.weights->at(rotation);
     const bool rotors = precision_ == Precision::kFp16 && found.type == "F16";
-    check_entries(
-        {"pose", "activation", "rotation", "beta_u", "beta_a", "window", "stride", "iterations", "mode", "shape"},
-        rotors ? std::vector<std::string_view>{"scale"} : std::vector<std::string_view>{});
+    check_entries({"pose", "activation", "rotation", "beta_u", "beta_a", "window", "stride", "iterations", "mode",
+                   "ending", "shape"},
+                  rotors ? std::vector<std::string_view>{"scale"} : std::vector<std::string_view>{});
     Route r{};
     r.half = precision_ == Precision::kFp16;
     r.pose = value("pose"), r.activation = value("activation");
@@ -200,6 +200,7 @@ class Reader : Entries {
     r.window_height = window[0], r.window_width = window[1], r.stride = size("stride");
     r.iterations = size("iterations", QCN_ROUTING_MAX_ITERATIONS);
     r.unit = entry("mode").one_of({"logistic", "unit"}, what("mode")) == "unit";
+    r.logit = entry("ending").one_of({"sigmoid", "none"}, what("ending")) == "none";
     r.shared = found.shape.size() == (rotors ? 5 : 6) && found.shape[0] == 1 && found.shape[1] == 1;
     const size_t rows = r.shared ? 1 : window[0], columns = r.shared ? 1 : window[1];
     r.rotation = rotors ? turned(rotation, {rows, columns, of[0], parents, 4})
@@ -208,7 +209,7 @@ class Reader : Entries {
     const size_t height = steps(of[1], window[0], r.stride), width = steps(of[2], window[1], r.stride);
     check_shape({parents, height, width});
     r.out_pose = add_value(name_ + ".pose", {parents, 3, height, width});
-    r.out_activation = add_value(name_ + ".activation", {parents, height, width});
+    r.out_activation = add_value(name_ + (r.logit ? ".logit" : ".activation"), {parents, height, width});
     return r;
   }
 
@@ -226,13 +227,13 @@ class Reader : Entries {
 
   void read_outputs(const JsonList& outputs) {
     if (outputs.empty() || outputs.size() > 2) {
-      refuse_bundle("the program's outputs must be activation and, where the network has poses, pose; " +
+      refuse_bundle("the program's outputs must be logit and, where the network has poses, pose; " +
                     to_string(outputs.size()) + " are given");
     }
-    now_ = &outputs[0], what_ = "the program's output 'activation'";
+    now_ = &outputs[0], what_ = "the program's output 'logit'";
     const Shape classes = sizes("shape");
     if (classes.size() != 1) wrong("its shape must be [classes], not " + shape_text(classes));
-    program_.activation = read_output(outputs[0], "activation", classes);
+    program_.logit = read_output(outputs[0], "logit", classes);
     program_.signature.classes = static_cast<int>(classes[0]);
     if (outputs.size() == 1) return;
     program_.pose = read_output(outputs[1], "pose", {classes[0], 3});
@@ -271,7 +272,7 @@ qcn_routing_shape Program::routing_shape(const Route& r) const {
   shape.batch = 1, shape.channels = small(in[0]), shape.height = small(in[1]), shape.width = small(in[2]);
   shape.window_height = small(r.window_height), shape.window_width = small(r.window_width);
   shape.stride = small(r.stride), shape.parents = small(out[0]), shape.iterations = small(r.iterations);
-  shape.shared = r.shared, shape.unit = r.unit;
+  shape.shared = r.shared, shape.unit = r.unit, shape.logit = r.logit;
   return shape;
 }
 

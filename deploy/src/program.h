@@ -71,12 +71,13 @@ struct Linear {
 
 // Routing by agreement: em_routing.h.
 struct Route {
-  Value pose, activation, out_pose, out_activation;
+  Value pose, activation, out_pose, out_activation;  // the last: logits if `logit`
   const float *rotation, *beta_u, *beta_a;
   bool shared;  // one rotation for all places of a window
   std::size_t window_height, window_width, stride, iterations;
-  bool unit;  // mode "unit", else "logistic"
-  bool half;  // in fp16
+  bool unit;   // mode "unit", else "logistic"
+  bool half;   // in fp16
+  bool logit;  // ending "none", else "sigmoid"
 };
 
 struct Operation {
@@ -93,7 +94,7 @@ struct Program {
   Signature signature;
   std::vector<Shape> shapes;  // of all values; the first is the image
   std::vector<Operation> operations;
-  Value activation = 0;
+  Value logit = 0;
   std::optional<Value> pose;
   std::shared_ptr<const TensorFile> weights;
   std::vector<std::shared_ptr<const std::vector<float>>> rotations;  // that were made from rotors

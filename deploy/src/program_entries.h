@@ -39,13 +39,12 @@ class Entries {
     const std::vector<int> found = entry(key).sizes(what(key), least);
     return {found.begin(), found.end()};
   }
-  Ending ending(bool linear) const {
+  Ending ending() const {
     const std::string& found = word("ending");
     if (found == "none") return Ending::kNone;
     if (found == "relu") return Ending::kRelu;
     if (found == "sigmoid") return Ending::kSigmoid;
-    if (found == "softmax" && linear) return Ending::kSoftmax;
-    wrong("ending must be none, relu, sigmoid or, of a linear operation, softmax, not " + quoted(found));
+    wrong("ending must be none, relu or sigmoid, not " + quoted(found));
   }
 
   // ---- arrays and values ----

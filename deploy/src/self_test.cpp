@@ -85,7 +85,7 @@ std::string self_test(const Backend& backend, const Tolerance& tolerance, const 
   const auto output = [&](const char* name, const double* answers, double allowed, std::size_t width) {
     return Output{name, answers, allowed, width, std::vector<float>(rows.size() * width)};
   };
-  Output activation = output("activation", golden.activation, tolerance.activation, signature.activation_floats());
+  Output logit = output("logit", golden.logit, tolerance.logit, signature.logit_floats());
   Output pose = output("pose", golden.pose, tolerance.pose, signature.pose_floats());
   const std::size_t pixels = signature.image_floats();
   const std::size_t at_once = std::min(rows.size(), std::size_t(backend.max_batch() > 0 ? backend.max_batch() : 8));
@@ -97,17 +97,17 @@ std::string self_test(const Backend& backend, const Tolerance& tolerance, const 
       std::copy_n(golden.input + rows[begin + i] * pixels, pixels,
                   input.begin() + static_cast<std::ptrdiff_t>(i * pixels));
     }
-    runner->run(input.data(), static_cast<int>(count), activation.found.data() + begin * activation.width,
+    runner->run(input.data(), static_cast<int>(count), logit.found.data() + begin * logit.width,
                 signature.poses ? pose.found.data() + begin * pose.width : nullptr);
   }
-  const double activation_error = compare(activation, golden, rows, backend);
+  const double logit_error = compare(logit, golden, rows, backend);
   const double pose_error = compare(pose, golden, rows, backend);
 
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
   char text[256];
   std::snprintf(text, sizeof text,
-                "self-test: %zu of %zu golden images in %.1f ms; largest error of an activation %.1e (allowed %.1e)",
-                rows.size(), golden.rows.size(), elapsed.count(), activation_error, tolerance.activation);
+                "self-test: %zu of %zu golden images in %.1f ms; largest error of a logit %.1e (allowed %.1e)",
+                rows.size(), golden.rows.size(), elapsed.count(), logit_error, tolerance.logit);
   if (!signature.poses) return text;
   char poses[64];
   std::snprintf(poses, sizeof poses, ", of a pose %.1e (%.1e)", pose_error, tolerance.pose);

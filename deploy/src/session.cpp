@@ -1,6 +1,9 @@
 #include "session.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "error.h"
@@ -48,33 +51,42 @@ Session::Session(std::shared_ptr<const Model> model, void* stream, const ShowLay
   }
 }
 
-void Session::check_pose(const float* pose) const {
-  if (pose && !model_->manifest.signature.poses) {
+void Session::check(const Outputs& outputs) const {
+  if (!outputs.answers && !outputs.logit && !outputs.pose) {
+    throw Error(QCN_BAD_ARGUMENT, "every output is NULL: there is nothing to compute");
+  }
+  if (outputs.pose && !model_->manifest.signature.poses) {
     throw Error(QCN_BAD_ARGUMENT, "the network " + model_->manifest.name +
                                       " has no poses (qcn_model_info.poses is 0): pass NULL for pose");
   }
 }
 
-// `run(first, count, activation, pose)` answers that many images from the first on.
+// `run(first, count, logit, pose)` answers that many images from the first on.
 template <typename Run>
-void Session::in_parts(int count, float* activation, float* pose, const Run& run) {
+void Session::in_parts(int count, const Outputs& outputs, const Run& run) {
   const std::size_t images = static_cast<std::size_t>(count);
-  const std::size_t classes = model_->manifest.signature.activation_floats();
+  const std::size_t classes = model_->manifest.signature.logit_floats();
   const int most = model_->backend->max_batch();
   const std::size_t at_once = std::min(images, most > 0 ? static_cast<std::size_t>(most) : kAtOnce);
-  float* const found = grown(activation_, images * classes);
-  float* const found_pose = pose ? grown(pose_, images * classes * 3) : nullptr;
+  float* const logit = grown(logit_, images * classes);
+  float* const pose = outputs.pose ? grown(pose_, images * classes * 3) : nullptr;
   for (std::size_t first = 0; first < images; first += at_once) {
     const std::size_t now = std::min(at_once, images - first);
-    run(first, static_cast<int>(now), found + first * classes, found_pose ? found_pose + first * classes * 3 : nullptr);
+    run(first, static_cast<int>(now), logit + first * classes, pose ? pose + first * classes * 3 : nullptr);
   }
-  std::copy_n(found, images * classes, activation);
-  if (pose) std::copy_n(found_pose, images * classes * 3, pose);
+  if (outputs.answers) {
+    Decision* const decisions = grown(decisions_, images);
+    for (std::size_t i = 0; i < images; ++i) decisions[i] = decide(model_->manifest, logit + i * classes);
+    write_answers(*model_, decisions, count, outputs.answers);
+  }
+  if (outputs.logit) std::copy_n(logit, images * classes, outputs.logit);
+  if (outputs.pose) std::copy_n(pose, images * classes * 3, outputs.pose);
 }
 
-void Session::classify(const qcn_image* images, int count, float* activation, float* pose) {
+void Session::classify(const qcn_image* images, int count, const Outputs& outputs) {
   const Lock lock(busy_);
-  check_pose(pose);
+  check(outputs);
+  if (outputs.answers) check_answers(outputs.answers, count);
   const std::size_t pixels = model_->manifest.signature.image_floats();
   // All are looked at before the first is worked on: a refused call leaves nothing running on a GPU.
   bool on_device = false;
@@ -84,19 +96,19 @@ void Session::classify(const qcn_image* images, int count, float* activation, fl
     check_image(model_->manifest.preprocessing, image);
     on_device |= image.on_device != 0;
   }
-  in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
-    if (on_device) return run_on_device(images, first, now, found, found_pose);
+  in_parts(count, outputs, [&](std::size_t first, int now, float* logit, float* pose) {
+    if (on_device) return run_on_device(images, first, now, logit, pose);
     float* const input = grown(input_, static_cast<std::size_t>(now) * pixels);
     for (int i = 0; i < now; ++i) {
       preprocess(model_->manifest.preprocessing, image_at(images, static_cast<int>(first) + i),
                  input + static_cast<std::size_t>(i) * pixels);
     }
-    runner_->run(input, now, found, found_pose);
+    runner_->run(input, now, logit, pose);
   });
 }
 
 // Images of which some are in device memory: those of the host are pre-processed here, and join them there.
-void Session::run_on_device(const qcn_image* images, std::size_t first, int count, float* activation, float* pose) {
+void Session::run_on_device(const qcn_image* images, std::size_t first, int count, float* logit, float* pose) {
   DeviceRunner& runner = *runner_->on_device();
   float* const input = grown(input_, model_->manifest.signature.image_floats());
   for (int i = 0; i < count; ++i) {
@@ -108,15 +120,15 @@ void Session::run_on_device(const qcn_image* images, std::size_t first, int coun
       runner.put_input(input, i);
     }
   }
-  runner.run_put(count, activation, pose);
+  runner.run_put(count, logit, pose);
 }
 
-void Session::infer(const float* input, int count, float* activation, float* pose) {
+void Session::infer(const float* input, int count, const Outputs& outputs) {
   const Lock lock(busy_);
-  check_pose(pose);
+  check(outputs);
   const std::size_t pixels = model_->manifest.signature.image_floats();
-  in_parts(count, activation, pose, [&](std::size_t first, int now, float* found, float* found_pose) {
-    runner_->run(input + first * pixels, now, found, found_pose);
+  in_parts(count, outputs, [&](std::size_t first, int now, float* logit, float* pose) {
+    runner_->run(input + first * pixels, now, logit, pose);
   });
 }
 
@@ -125,21 +137,55 @@ void preprocess_for(const Model& model, const qcn_image& image, float* input) {
   preprocess(model.manifest.preprocessing, image, input);
 }
 
+namespace {
+
+// The number of bytes from one element of a caller's array to the next: the size that its elements begin with.
+template <typename T>
+std::size_t element_bytes(const T* elements, const char* what, const char* maker, std::size_t least) {
+  std::size_t size;
+  std::memcpy(&size, elements, sizeof size);
+  check_size<T>(size, what, maker, least);
+  return size;
+}
+
+template <typename T>
+T* element_at(T* elements, std::size_t bytes, int index, const char* what, const char* maker) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  T* const element = reinterpret_cast<T*>(reinterpret_cast<Byte*>(elements) + static_cast<std::size_t>(index) * bytes);
+  std::size_t size;
+  std::memcpy(&size, element, sizeof size);
+  if (size != bytes) {
+    throw Error(QCN_BAD_ARGUMENT, std::string(what) + " " + std::to_string(index) +
+                                      " has another size of structure than the first: " + maker);
+  }
+  return element;
+}
+
+constexpr const char *kImageMaker = "take it from qcn_image_default", *kAnswerMaker = "take it from qcn_answer_default";
+
+}  // namespace
+
 qcn_image image_at(const qcn_image* images, int index) {
   // The fields of the first version are needed; those after them default to zero.
   constexpr std::size_t kLeast = offsetof(qcn_image, reverse_channels);
-  constexpr const char* kMaker = "take it from qcn_image_default";
-  std::size_t first_size, size;
-  std::memcpy(&first_size, images, sizeof first_size);
-  check_size<qcn_image>(first_size, "a qcn_image", kMaker, kLeast);
-  const char* const place = reinterpret_cast<const char*>(images) + static_cast<std::size_t>(index) * first_size;
-  std::memcpy(&size, place, sizeof size);
-  if (size != first_size) {
-    throw Error(QCN_BAD_ARGUMENT,
-                "image " + std::to_string(index) + " has another size of structure than the first: " + kMaker);
+  const std::size_t bytes = element_bytes(images, "a qcn_image", kImageMaker, kLeast);
+  return read_structure(element_at(images, bytes, index, "image", kImageMaker), qcn_image_default(nullptr, 0, 0, 0),
+                        "a qcn_image", kImageMaker, kLeast);
+}
+
+void check_answers(const qcn_answer* answers, int count) {
+  const std::size_t bytes = element_bytes(answers, "a qcn_answer", kAnswerMaker, sizeof(qcn_answer));
+  for (int i = 0; i < count; ++i) element_at(answers, bytes, i, "answer", kAnswerMaker);
+}
+
+void write_answers(const Model& model, const Decision* decisions, int count, qcn_answer* answers) {
+  const std::size_t bytes = answers->size;
+  for (int i = 0; i < count; ++i) {
+    const Decision& decision = decisions[i];
+    const qcn_answer ours = {bytes, static_cast<int>(decision.index), model.manifest.classes[decision.index].c_str(),
+                             decision.probability, decision.known ? 1 : 0};
+    write_structure(ours, element_at(answers, bytes, i, "answer", kAnswerMaker));
   }
-  return read_structure(reinterpret_cast<const qcn_image*>(place), qcn_image_default(nullptr, 0, 0, 0), "a qcn_image",
-                        kMaker, kLeast);
 }
 
 }  // namespace qcn

@@ -9,14 +9,14 @@ namespace qcn {
 
 struct Signature {
   int channels = 0, height = 0, width = 0;  // of an input image
-  int classes = 0;                          // an activation for each
+  int classes = 0;                          // a logit for each
   bool poses = false;                       // and a pose of three numbers
 
   std::size_t image_floats() const {
     return static_cast<std::size_t>(channels) * static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
   }
-  std::size_t activation_floats() const { return static_cast<std::size_t>(classes); }
-  std::size_t pose_floats() const { return poses ? 3 * activation_floats() : 0; }
+  std::size_t logit_floats() const { return static_cast<std::size_t>(classes); }
+  std::size_t pose_floats() const { return poses ? 3 * logit_floats() : 0; }
 
   bool operator==(const Signature& other) const {
     return channels == other.channels && height == other.height && width == other.width && classes == other.classes &&

@@ -42,6 +42,15 @@ T read_structure(const T* given, const T& defaults, const char* what, const char
   return ours;
 }
 
+// Into a structure of the caller's, whose `size` is set and checked.
+template <typename T>
+void write_structure(const T& ours, T* theirs) {
+  const std::size_t size = theirs->size, shared = size < sizeof ours ? size : sizeof ours;
+  const std::size_t after = sizeof size;
+  std::memset(reinterpret_cast<char*>(theirs) + shared, 0, size - shared);  // facts that only a newer library has
+  std::memcpy(reinterpret_cast<char*>(theirs) + after, reinterpret_cast<const char*>(&ours) + after, shared - after);
+}
+
 // An enumeration as the number that it is: C lets a program put any there.
 template <typename Enum>
 int number_of(const Enum& value) {

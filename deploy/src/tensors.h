@@ -18,8 +18,8 @@ struct Tensor {
   std::size_t count() const;  // of elements
 };
 
-constexpr const char* kWeightsSchema = "2";  // of weights.safetensors
-constexpr const char* kGoldenSchema = "2";   // of golden.safetensors
+constexpr const char* kWeightsSchema = "3";  // of weights.safetensors
+constexpr const char* kGoldenSchema = "3";   // of golden.safetensors
 
 class TensorFile {
  public:

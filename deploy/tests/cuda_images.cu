@@ -70,7 +70,7 @@ float distance(const std::vector<qcn::Answer>& a, const std::vector<qcn::Answer>
     const auto larger = [&](float x, float y) {
       worst = std::isnan(x - y) ? INFINITY : std::fmax(worst, std::fabs(x - y));
     };
-    for (std::size_t k = 0; k < a[i].activation.size(); ++k) larger(a[i].activation[k], b[i].activation[k]);
+    for (std::size_t k = 0; k < a[i].logit.size(); ++k) larger(a[i].logit[k], b[i].logit[k]);
     for (std::size_t k = 0; k < a[i].pose.size(); ++k) larger(a[i].pose[k], b[i].pose[k]);
   }
   return worst;
@@ -141,11 +141,11 @@ void refuse(const qcn::Model& model, qcn::Session& session) {
   const auto picture = image_of(info, false, generator);
   qcn_image wrong = picture->host;
   wrong.on_device = 1;
-  std::vector<float> activation(static_cast<std::size_t>(info.classes));
-  const qcn_status status = qcn_classify(session.get(), &wrong, 1, activation.data(), nullptr);
+  std::vector<float> logit(static_cast<std::size_t>(info.classes));
+  const qcn_status status = qcn_classify(session.get(), &wrong, 1, nullptr, logit.data(), nullptr);
   check(status == QCN_BAD_ARGUMENT, std::string("host memory given as the device's: ") + qcn_last_error());
   const qcn_image right = picture->on_device();
-  check(qcn_classify(session.get(), &right, 1, activation.data(), nullptr) == QCN_OK, "and the next is answered");
+  check(qcn_classify(session.get(), &right, 1, nullptr, logit.data(), nullptr) == QCN_OK, "and the next is answered");
 }
 
 }  // namespace

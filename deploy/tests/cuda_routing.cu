@@ -184,7 +184,7 @@ void check_asked(const Case& c) {
 }
 
 void check_refusals() {
-  const qcn_routing_shape right = {2, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0};
+  const qcn_routing_shape right = {2, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0, 0};
   const auto refused = [&](const std::function<void(qcn_routing_shape&)>& change) {
     qcn_routing_shape s = right;
     change(s);
@@ -306,7 +306,7 @@ std::vector<Time> bench(bool sweep) {
   std::vector<Time> times;
   std::printf("\nmicroseconds, CUDA graph\n%-7s %-10s %6s %5s %10s\n", "", "layer", "batch", "tile", "time");
   bench(QCN_CUDA_SINGLE, sweep, &times);
-  const qcn_routing_shape any = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0};
+  const qcn_routing_shape any = {1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0};
   if (!fitting_tiles(any, QCN_CUDA_HALF).empty()) bench(QCN_CUDA_HALF, sweep, &times);
   return times;
 }

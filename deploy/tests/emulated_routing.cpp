@@ -54,7 +54,8 @@ Result run(const Case& c, bool given_in_half) {
   r.pose = c.pose.data(), r.activation = c.activation.data(), r.rotors = rotors.data();
   if (given_in_half) r.half = true, r.pose = half_pose.data(), r.activation = half_activation.data();
   r.beta_u = c.beta_u.data(), r.beta_a = c.beta_a.data();
-  r.out_pose = out_pose.data(), r.out_activation = out_activation.data(), r.unit = s.unit != 0;
+  r.out_pose = out_pose.data(), r.out_activation = out_activation.data();
+  r.unit = s.unit != 0, r.logit = s.logit != 0;
   r.places = s.window_height * s.window_width, r.groups = padded_channels / kGroup, r.parents = s.parents;
   r.iterations = s.iterations, r.share = 1.0f / r.parents, r.cost = 2.0f * r.parents / (r.places * s.channels);
   r.rows = c.rows(), r.columns = c.columns(), r.windows = s.batch * r.rows * r.columns;

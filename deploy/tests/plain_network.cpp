@@ -102,10 +102,6 @@ class Runner {
       for (size_t i = 0; i < in.size(); ++i) sum += double{l.weight[unit * in.size() + i]} * in[i];
       out.push_back(ended(l.ending, sum));
     }
-    if (l.ending != qcn::Ending::kSoftmax) return;
-    double all = 0;
-    for (double& x : out) all += x = std::exp(x);
-    for (double& x : out) x /= all;
   }
 
   void run(const program::Route& r) {
@@ -128,8 +124,8 @@ Answers run(const program::Program& program, const std::vector<float>& images, i
   Answers answers;
   for (int image = 0; image < batch; ++image) {
     runner.run(images.data() + static_cast<size_t>(image) * program.signature.image_floats());
-    const Numbers& activation = runner.value(program.activation);
-    answers.activation.insert(answers.activation.end(), activation.begin(), activation.end());
+    const Numbers& logit = runner.value(program.logit);
+    answers.logit.insert(answers.logit.end(), logit.begin(), logit.end());
     if (!program.pose) continue;
     const Numbers& pose = runner.value(*program.pose);
     answers.pose.insert(answers.pose.end(), pose.begin(), pose.end());

@@ -9,7 +9,7 @@
 namespace plain {
 
 struct Answers {
-  std::vector<double> activation, pose;  // pose: empty without poses
+  std::vector<double> logit, pose;  // pose: empty without poses
 };
 
 Answers run(const qcn::program::Program& program, const std::vector<float>& images, int batch);

@@ -80,7 +80,7 @@ std::vector<float> random_floats(std::size_t count, std::mt19937& generator, dou
 string Network::weights() const {
   Arrays all;
   for (const auto& [name, floats] : arrays) all[name] = array("F32", floats.shape, floats.values);
-  return safetensors(all, "{\"schema\": \"2\", \"program\": " + quoted(program) + "}");
+  return safetensors(all, "{\"schema\": \"3\", \"program\": " + quoted(program) + "}");
 }
 
 std::shared_ptr<const qcn::TensorFile> Network::file() const {
@@ -165,11 +165,13 @@ Builder::Capsules Builder::route(const string& name, const Capsules& children, i
       entry("pose", quoted(children.pose)) + entry("activation", quoted(children.activation)) +
           entry("rotation", rotation) + entry("beta_u", beta_u) + entry("beta_a", beta_a) +
           entry("window", list(std::vector<int>{window_height, window_width})) + entry("stride", to_string(stride)) +
-          entry("iterations", to_string(routing.iterations)) + entry("mode", quoted(routing.mode)),
+          entry("iterations", to_string(routing.iterations)) + entry("mode", quoted(routing.mode)) +
+          entry("ending", quoted(routing.logit ? "none" : "sigmoid")),
       made);
   shapes_[name + ".pose"] = {parents, 3, made[1], made[2]};
-  shapes_[name + ".activation"] = made;
-  return {name + ".pose", name + ".activation"};
+  const string out = name + (routing.logit ? ".logit" : ".activation");
+  shapes_[out] = made;
+  return {name + ".pose", out};
 }
 
 string Builder::blocks(const string& name, string input, const std::vector<std::pair<int, int>>& channels_strides) {
@@ -190,16 +192,16 @@ Builder::Capsules Builder::project(const string& pose_input, const string& activ
 
 Builder::Capsules Builder::route_whole(const string& name, const Capsules& children, int parents, Routing routing) {
   const Shape of = shapes_.at(children.activation);
-  routing.shared = true;
+  routing.shared = routing.logit = true;
   return route(name, children, of[1], of[2], 1, parents, routing);
 }
 
-Network Builder::network(const string& activation, const string& pose) const {
-  const int classes = static_cast<int>(count(shapes_.at(activation)));
+Network Builder::network(const string& logit, const string& pose) const {
+  const int classes = static_cast<int>(count(shapes_.at(logit)));
   string program =
       "{\"input\": {\"name\": \"image\", \"shape\": " + list(shapes_.at("image")) + "},\n\"operations\": [";
   for (const string& operation : operations_) program += (&operation == &operations_[0] ? "\n" : ",\n") + operation;
-  program += "],\n\"outputs\": [{\"name\": \"activation\", \"value\": " + quoted(activation) +
+  program += "],\n\"outputs\": [{\"name\": \"logit\", \"value\": " + quoted(logit) +
              ", \"shape\": " + list(Shape{classes}) + "}";
   if (!pose.empty()) {
     program += ", {\"name\": \"pose\", \"value\": " + quoted(pose) + ", \"shape\": " + list(Shape{classes, 3}) + "}";

@@ -65,6 +65,7 @@ class Builder {
     std::string mode = "logistic";
     bool shared = false;
     double spread = 0.6;  // of the rotations
+    bool logit = false;   // ending "none": logits come out, as Capsules::activation
   };
 
   std::string affine(const std::string& name, const std::string& input, const std::string& ending = "relu");
@@ -76,7 +77,7 @@ class Builder {
                  int parents, const Routing& routing);
 
   // What a QCN is made of: residual blocks by channels and strides, behind an affine operation where they begin on the
-  // image; projections to `types` capsules; routing of the whole map.
+  // image; projections to `types` capsules; routing of the whole map, to logits.
   std::string blocks(const std::string& name, std::string input,
                      const std::vector<std::pair<int, int>>& channels_strides);
   Capsules project(const std::string& pose_input, const std::string& activation_input, int types);
@@ -84,7 +85,7 @@ class Builder {
 
   const Shape& shape(const std::string& value) const { return shapes_.at(value); }
   // `pose` is empty: a network without poses.
-  Network network(const std::string& activation, const std::string& pose = "") const;
+  Network network(const std::string& logit, const std::string& pose = "") const;
 
  private:
   std::string add_array(const std::string& name, const Shape& shape, double scale, double centre = 0);

@@ -143,7 +143,7 @@ Result reference(const Case& c, const Rounded& rounded) {
     for (int j = 0; j < parents; ++j) {
       const size_t at = size_t(b) * parents + j, position = n % positions;
       for (int h = 0; h < 3; ++h) result.pose[(3 * at + h) * positions + position] = mean[3 * j + h];
-      result.activation[at * positions + position] = 1 / (1 + std::exp(-z[j]));
+      result.activation[at * positions + position] = s.logit ? z[j] : 1 / (1 + std::exp(-z[j]));
     }
   }
   return result;
@@ -166,7 +166,7 @@ inline double largest_error(const Result& a, const Result& b) {
   return error;
 }
 
-// batch, channels, height, width, window_height, window_width, stride, parents, iterations, shared, unit
+// batch, channels, height, width, window_height, window_width, stride, parents, iterations, shared, unit, logit
 inline std::vector<Case> cases() {
   std::vector<Case> all;
   const auto add = [&](const char* name, const qcn_routing_shape& s, const std::function<void(Case&)>& change = {}) {
@@ -179,22 +179,22 @@ inline std::vector<Case> cases() {
       c.beyond_half = by > 100;
     };
   };
-  const qcn_routing_shape layer = {1, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0};
+  const qcn_routing_shape layer = {1, 16, 8, 8, 5, 5, 1, 16, 2, 0, 0, 0};
   add("layer of a QCN", layer);
-  add("odd sizes", {3, 5, 7, 6, 3, 2, 1, 5, 2, 0, 0});
-  add("stride 2", {2, 8, 9, 10, 3, 3, 2, 8, 3, 0, 0});
-  add("class layer", {5, 16, 4, 4, 4, 4, 1, 10, 2, 1, 0});
-  add("class layer, one image", {1, 16, 4, 4, 4, 4, 1, 5, 2, 1, 0});
-  add("shared rotors in small windows", {2, 6, 5, 5, 3, 3, 1, 4, 2, 1, 0});
-  add("one iteration", {2, 4, 5, 5, 3, 3, 1, 12, 1, 0, 0});
-  add("five iterations", {2, 8, 5, 5, 3, 3, 1, 16, 5, 0, 0});
-  add("unit activation", {2, 8, 5, 5, 3, 3, 1, 11, 3, 0, 1});
-  add("1 parent", {2, 4, 4, 4, 3, 3, 1, 1, 3, 0, 0});
-  add("17 parents", {2, 6, 5, 5, 3, 3, 1, 17, 2, 0, 0});
-  add("33 parents", {2, 3, 5, 5, 3, 3, 1, 33, 2, 0, 1});
-  add("64 parents", {2, 8, 4, 4, 2, 2, 1, 64, 2, 0, 0});
-  add("1 child", {3, 1, 3, 3, 1, 1, 1, 6, 3, 0, 0});
-  add("1 child, large", {3, 1, 3, 3, 1, 1, 2, 6, 3, 0, 0}, scale_poses(1e4f));
+  add("odd sizes", {3, 5, 7, 6, 3, 2, 1, 5, 2, 0, 0, 0});
+  add("stride 2", {2, 8, 9, 10, 3, 3, 2, 8, 3, 0, 0, 0});
+  add("class layer", {5, 16, 4, 4, 4, 4, 1, 10, 2, 1, 0, 1});
+  add("class layer, one image", {1, 16, 4, 4, 4, 4, 1, 5, 2, 1, 0, 1});
+  add("shared rotors in small windows", {2, 6, 5, 5, 3, 3, 1, 4, 2, 1, 0, 0});
+  add("one iteration", {2, 4, 5, 5, 3, 3, 1, 12, 1, 0, 0, 0});
+  add("five iterations", {2, 8, 5, 5, 3, 3, 1, 16, 5, 0, 0, 0});
+  add("unit activation", {2, 8, 5, 5, 3, 3, 1, 11, 3, 0, 1, 0});
+  add("1 parent", {2, 4, 4, 4, 3, 3, 1, 1, 3, 0, 0, 0});
+  add("17 parents", {2, 6, 5, 5, 3, 3, 1, 17, 2, 0, 0, 0});
+  add("33 parents", {2, 3, 5, 5, 3, 3, 1, 33, 2, 0, 1, 1});
+  add("64 parents", {2, 8, 4, 4, 2, 2, 1, 64, 2, 0, 0, 1});
+  add("1 child", {3, 1, 3, 3, 1, 1, 1, 6, 3, 0, 0, 0});
+  add("1 child, large", {3, 1, 3, 3, 1, 1, 2, 6, 3, 0, 0, 0}, scale_poses(1e4f));
   add("poses of 1e4", layer, scale_poses(1e4f));
   add("poses of 1e-4", layer, scale_poses(1e-4f));
   add("no pose at all", layer, scale_poses(0.0f));
@@ -210,7 +210,7 @@ inline std::vector<Case> cases() {
     for (size_t i = 0; i < c.pose.size(); ++i) c.pose[i] = 100.0f + 1e-3f * c.pose[i];
     for (size_t i = 0; i < c.rotation.size(); ++i) c.rotation[i] = i % 9 % 4 == 0;
   });
-  add("two collapsed clusters", {1, 16, 8, 8, 5, 5, 1, 16, 3, 0, 0}, [](Case& c) {
+  add("two collapsed clusters", {1, 16, 8, 8, 5, 5, 1, 16, 3, 0, 0, 0}, [](Case& c) {
     for (size_t i = 0; i < c.pose.size(); ++i) c.pose[i] = (i / 192 % 2 ? 30.0f : -20.0f) + 1e-2f * c.pose[i];
     for (size_t i = 0; i < c.rotation.size(); ++i) c.rotation[i] = i % 9 % 4 == 0;
     c.half_errors = 10;  // r and r x, rounded alike for hundreds of votes that are alike: it does not average out

@@ -61,7 +61,7 @@ inline Network cnn(unsigned seed) {
   Builder b({3, 16, 12}, seed);
   const std::string first = b.pool("pool1", b.convolution("conv1", {{"image", 5, 1, 2}}, 18), "max", 2, 2);
   const std::string second = b.pool("pool2", b.convolution("conv2", {{first, 5, 1, 2}}, 33), "max", 2, 2);
-  return b.network(b.linear("classes", b.linear("hidden", second, 70, "relu"), 7, "softmax"));
+  return b.network(b.linear("classes", b.linear("hidden", second, 70, "relu"), 7, "none"));
 }
 
 // An extractor that is nobody's: wide strides, an average over what is left, and a linear layer.
@@ -86,7 +86,7 @@ inline Network mixed(bool unit, int iterations, unsigned seed) {
   capsules = b.route_whole("capsules2", {poses, again}, 4, routing_of(1, unit, iterations));
   b.linear("unread", "image", 9, "relu");
   b.linear("poses12", features, 12, "none");
-  return b.network(b.linear("classes", capsules.pose, 4, "softmax"), "poses12");
+  return b.network(b.linear("classes", capsules.pose, 4, "none"), "poses12");
 }
 
 inline std::vector<Case> cases(unsigned seed, bool unit = false, int iterations = 2) {

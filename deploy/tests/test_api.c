@@ -33,12 +33,6 @@ static void names(void) {
   CHECK(qcn_status_name((qcn_status)77) != NULL && qcn_status_name((qcn_status)-1) != NULL);
 }
 
-static void best(void) {
-  const float numbers[] = {NAN, 1, 3, 2, NAN}, none[] = {NAN, NAN}, low[] = {-INFINITY, -INFINITY};
-  CHECK(qcn_best(numbers, 5) == 2 && qcn_best(numbers, 2) == 1 && qcn_best(none, 2) == -1 && qcn_best(low, 2) == 0);
-  CHECK(qcn_best(NULL, 5) == -1 && qcn_best(numbers, 0) == -1 && qcn_best(numbers, -1) == -1);
-}
-
 static void loading(const char* bundle) {
   qcn_model* model = (qcn_model*)&failures; /* must be left as it is */
   qcn_model_params params = qcn_model_default_params();
@@ -78,6 +72,53 @@ static void loading(const char* bundle) {
   CHECK(qcn_model_load(bundle, &params, &model) == QCN_OK);
   CHECK(logged == 3); /* why native, what was loaded, what the self-test found */
   qcn_model_free(model);
+}
+
+/* A bundle whose files are in memory; what else can be wrong with them is in test_bundle.cpp. */
+static void loading_from_memory(const char* bundle) {
+  static const char* const names[] = {"manifest.json", "manifest.sha256", "weights.safetensors", "golden.safetensors"};
+  static char bytes[4][1 << 18];
+  qcn_file files[4];
+  qcn_model *model = NULL, *other = NULL;
+  qcn_session *session = NULL, *again = NULL;
+  qcn_model_params params = qcn_model_default_params();
+  unsigned char pixels[12 * 10] = {0};
+  qcn_image image = qcn_image_default(pixels, 12, 10, 1);
+  float logit[3], expected[3];
+  int i;
+  for (i = 0; i < 4; ++i) {
+    char path[4096];
+    FILE* file;
+    snprintf(path, sizeof path, "%s/%s", bundle, names[i]);
+    file = fopen(path, "rb");
+    CHECK(file != NULL);
+    if (!file) return;
+    files[i].name = names[i];
+    files[i].data = bytes[i];
+    files[i].bytes = fread(bytes[i], 1, sizeof bytes[i], file);
+    CHECK(files[i].bytes < sizeof bytes[i]);
+    fclose(file);
+  }
+  CHECK(qcn_model_load_memory(NULL, 4, NULL, &model) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "files"));
+  CHECK(qcn_model_load_memory(files, 4, NULL, NULL) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "model"));
+  CHECK(qcn_model_load_memory(files, 0, NULL, &model) == QCN_BAD_BUNDLE);
+  CHECK(qcn_model_load_memory(files, 2, NULL, &model) == QCN_NO_FILE && !model);
+  params.threads = -1;
+  CHECK(qcn_model_load_memory(files, 4, &params, &model) == QCN_BAD_ARGUMENT);
+  params = qcn_model_default_params();
+  params.log = log_line;
+  params.log_user = &logged;
+  logged = 0;
+  CHECK(qcn_model_load_memory(files, 4, &params, &model) == QCN_OK && logged == 3);
+  memset(bytes, 0, sizeof bytes); /* they are copied */
+  CHECK(qcn_model_load(bundle, NULL, &other) == QCN_OK);
+  CHECK(qcn_session_create(model, NULL, &session) == QCN_OK && qcn_session_create(other, NULL, &again) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, NULL, logit, NULL) == QCN_OK);
+  CHECK(qcn_classify(again, &image, 1, NULL, expected, NULL) == QCN_OK && !memcmp(logit, expected, sizeof logit));
+  qcn_session_free(session);
+  qcn_session_free(again);
+  qcn_model_free(model);
+  qcn_model_free(other);
 }
 
 /* Structures of programs that were built with an older or a newer header. */
@@ -123,7 +164,7 @@ static void structure_sizes(const char* bundle) {
   CHECK(strcmp(info.name, "tiny") == 0 && info.classes == 3 && info.channels == 1 && info.height == 8);
   CHECK(info.backend == QCN_BACKEND_NATIVE && strncmp(info.backend_name, "native", 6) == 0);
   CHECK(strcmp(info.precision, "fp32") == 0 && info.max_batch == 0 && info.poses == 1);
-  CHECK(info.image_height == 10 && info.image_width == 12);
+  CHECK(info.image_height == 10 && info.image_width == 12 && info.temperature == 1 && !info.says_unknown);
   qcn_operation operation;
   memset(&operation, 0, sizeof operation);
   CHECK(qcn_model_operation(model, 0, &operation) == QCN_BAD_ARGUMENT); /* its size is not set */
@@ -146,7 +187,9 @@ static void structure_sizes(const char* bundle) {
 }
 
 static void count_layer(const qcn_layer* layer, void* user) {
-  *(int*)user += layer->images > 0 && layer->name && isfinite(layer->pose[0]) && isfinite(layer->statistics[0]);
+  const int last = strcmp(layer->name, "classes") == 0;
+  CHECK(last ? layer->logit && !layer->activation : layer->activation && !layer->logit);
+  *(int*)user += layer->images > 0 && isfinite(layer->pose[0]) && isfinite(layer->statistics[0]);
 }
 
 static void seeing_layers(const char* bundle) {
@@ -154,20 +197,20 @@ static void seeing_layers(const char* bundle) {
   qcn_session* session = NULL;
   qcn_session_params params = qcn_session_default_params();
   unsigned char pixels[12 * 10] = {0};
-  float activation[3], again[3];
+  float logit[3], again[3];
   qcn_image image = qcn_image_default(pixels, 12, 10, 1);
   int layers = 0;
   params.layer = count_layer;
   params.layer_user = &layers;
   CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK && layers == 0);
   CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
-  CHECK(qcn_classify(session, &image, 1, activation, NULL) == QCN_OK && layers > 1);
+  CHECK(qcn_classify(session, &image, 1, NULL, logit, NULL) == QCN_OK && layers > 1);
   qcn_session_free(session);
   params.size = offsetof(qcn_session_params, layer); /* of an older header, which has none */
   layers = 0;
   CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
-  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && layers == 0);
-  CHECK(!memcmp(activation, again, sizeof again));
+  CHECK(qcn_classify(session, &image, 1, NULL, again, NULL) == QCN_OK && layers == 0);
+  CHECK(!memcmp(logit, again, sizeof again));
   qcn_session_free(session);
   qcn_model_free(model);
 }
@@ -177,7 +220,8 @@ static void classifying(const char* bundle) {
   qcn_session* session = (qcn_session*)&failures;
   qcn_session_params params = qcn_session_default_params();
   unsigned char pixels[12 * 10] = {0};
-  float floats[12 * 10], input[64], activation[300], pose[900], again[300];
+  float floats[12 * 10], input[64], logit[300], pose[900], again[300];
+  qcn_answer answer = qcn_answer_default();
   qcn_image image = qcn_image_default(pixels, 12, 10, 1), images[100];
   int i;
   for (i = 0; i < 120; ++i) pixels[i] = (unsigned char)(i * 37), floats[i] = (float)pixels[i] / 255;
@@ -191,26 +235,26 @@ static void classifying(const char* bundle) {
   CHECK(qcn_session_create(model, &params, &session) == QCN_OK);
   qcn_session_free(NULL);
 
-  activation[0] = pose[0] = input[0] = 7;
-  CHECK(qcn_classify(NULL, &image, 1, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_classify(session, NULL, 1, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_classify(session, &image, 1, NULL, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_classify(session, &image, 0, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_classify(session, &image, -5, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_infer(NULL, input, 1, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_infer(session, NULL, 1, activation, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_infer(session, input, 1, NULL, pose) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_infer(session, input, 0, activation, pose) == QCN_BAD_ARGUMENT);
+  logit[0] = pose[0] = input[0] = 7;
+  CHECK(qcn_classify(NULL, &image, 1, &answer, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, NULL, 1, &answer, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, 1, NULL, NULL, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, 0, &answer, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_classify(session, &image, -5, &answer, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(NULL, input, 1, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, NULL, 1, logit, pose) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, input, 1, NULL, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_infer(session, input, 0, logit, pose) == QCN_BAD_ARGUMENT);
   CHECK(qcn_preprocess(NULL, &image, input) == QCN_BAD_ARGUMENT);
   CHECK(qcn_preprocess(model, NULL, input) == QCN_BAD_ARGUMENT);
   CHECK(qcn_preprocess(model, &image, NULL) == QCN_BAD_ARGUMENT);
 
-#define REFUSED(change)                                                            \
-  do {                                                                             \
-    qcn_image wrong = qcn_image_default(pixels, 12, 10, 1);                        \
-    change;                                                                        \
-    CHECK(qcn_classify(session, &wrong, 1, activation, pose) == QCN_BAD_ARGUMENT); \
-    CHECK(qcn_preprocess(model, &wrong, input) == QCN_BAD_ARGUMENT);               \
+#define REFUSED(change)                                                                \
+  do {                                                                                 \
+    qcn_image wrong = qcn_image_default(pixels, 12, 10, 1);                            \
+    change;                                                                            \
+    CHECK(qcn_classify(session, &wrong, 1, &answer, logit, pose) == QCN_BAD_ARGUMENT); \
+    CHECK(qcn_preprocess(model, &wrong, input) == QCN_BAD_ARGUMENT);                   \
   } while (0)
   REFUSED(wrong.size = 0);
   REFUSED(wrong.size = 7);
@@ -235,37 +279,105 @@ static void classifying(const char* bundle) {
   REFUSED(wrong.row_stride = PTRDIFF_MAX);
   REFUSED(wrong.column_stride = PTRDIFF_MIN);
   CHECK(strstr(qcn_last_error(), "(column), 12 (row) and 1 (channel) bytes reach further")); /* whichever is wrong */
-  CHECK(activation[0] == 7 && pose[0] == 7 && input[0] == 7);
+  CHECK(logit[0] == 7 && pose[0] == 7 && input[0] == 7 && answer.index == -1 && !answer.label);
   images[0] = images[1] = image;
   images[1].size -= 8;
-  CHECK(qcn_classify(session, images, 2, activation, pose) == QCN_BAD_ARGUMENT && activation[0] == 7);
+  CHECK(qcn_classify(session, images, 2, NULL, logit, pose) == QCN_BAD_ARGUMENT && logit[0] == 7);
 
-  CHECK(qcn_classify(session, &image, 1, activation, pose) == QCN_OK);
-  CHECK(activation[0] >= 0 && activation[0] <= 1 && isfinite(pose[8]));
-  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && !memcmp(activation, again, 12));
+  CHECK(qcn_classify(session, &image, 1, NULL, logit, pose) == QCN_OK);
+  CHECK(isfinite(logit[0]) && isfinite(pose[8]));
+  CHECK(qcn_classify(session, &image, 1, NULL, again, NULL) == QCN_OK && !memcmp(logit, again, 12));
   CHECK(qcn_preprocess(model, &image, input) == QCN_OK && qcn_infer(session, input, 1, again, NULL) == QCN_OK);
-  CHECK(!memcmp(activation, again, 12));
+  CHECK(!memcmp(logit, again, 12));
   for (i = 0; i < 100; ++i) images[i] = image; /* more than go at once */
-  CHECK(qcn_classify(session, images, 100, activation, pose) == QCN_OK);
-  for (i = 0; i < 100; ++i) CHECK(fabsf(activation[3 * i + 2] - again[2]) < 1e-6f);
+  CHECK(qcn_classify(session, images, 100, NULL, logit, pose) == QCN_OK);
+  for (i = 0; i < 100; ++i) CHECK(fabsf(logit[3 * i + 2] - again[2]) < 1e-6f);
   image.size = offsetof(qcn_image, reverse_channels); /* of an older header */
-  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, NULL) == QCN_OK && fabsf(logit[1] - again[1]) < 1e-6f);
 
   image = qcn_image_planar(floats, 12, 10, 1);
   image.pixel = QCN_FLOAT32;
   image.column_stride *= 4, image.row_stride *= 4, image.channel_stride *= 4;
-  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, NULL) == QCN_OK && fabsf(logit[1] - again[1]) < 1e-6f);
   floats[5 * 12 + 5] = NAN;
-  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK && qcn_best(again, 3) == -1);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, pose) == QCN_OK && isnan(again[0]));
+  CHECK(qcn_classify(session, &image, 1, &answer, again, NULL) == QCN_WRONG_ANSWER && answer.index == -1 &&
+        strstr(qcn_last_error(), "tiny returned NaN or an infinite number, not an answer"));
   for (i = 0; i < 120; ++i) floats[i] = i % 2 ? INFINITY : -INFINITY;
-  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, pose) == QCN_OK);
   for (i = 0; i < 120; ++i) floats[i] = 3e38f;
-  CHECK(qcn_classify(session, &image, 1, again, pose) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, pose) == QCN_OK);
 
   qcn_model_free(model); /* the session keeps it */
   image = qcn_image_default(pixels, 12, 10, 1);
-  CHECK(qcn_classify(session, &image, 1, again, NULL) == QCN_OK && fabsf(activation[1] - again[1]) < 1e-6f);
+  CHECK(qcn_classify(session, &image, 1, NULL, again, NULL) == QCN_OK && fabsf(logit[1] - again[1]) < 1e-6f);
   qcn_session_free(session);
+}
+
+static int same(const qcn_answer a[2], const qcn_answer b[2]) {
+  int i, all = 1;
+  for (i = 0; i < 2; ++i) {
+    all &= a[i].size == b[i].size && a[i].index == b[i].index && a[i].label == b[i].label;
+    all &= a[i].probability == b[i].probability && a[i].known == b[i].known;
+  }
+  return all;
+}
+
+/* From logits to answers: by qcn_classify and by qcn_decide alike. tests/answers.json has the numbers. */
+static void answering(const char* bundle) {
+  qcn_model* model = NULL;
+  qcn_session* session = NULL;
+  unsigned char pixels[2][12 * 10] = {{0}};
+  float logit[6] = {7, 7, 7, 7, 7, 7}, odd[6] = {1, 3, 3, 5000, -INFINITY, 2};
+  double probability[6] = {7, 7, 7, 7, 7, 7}, sum;
+  qcn_answer answers[2] = {qcn_answer_default(), qcn_answer_default()}, again[2];
+  struct {
+    qcn_answer known;
+    size_t unknown;
+  } newer[2];
+  qcn_image images[2] = {qcn_image_default(pixels[0], 12, 10, 1), qcn_image_default(pixels[1], 12, 10, 1)};
+  int i;
+  memset(pixels[1], 200, 60);
+  CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK && qcn_session_create(model, NULL, &session) == QCN_OK);
+  answers[1].size = 0;
+  CHECK(qcn_classify(session, images, 2, answers, logit, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(strstr(qcn_last_error(), "answer 1") && strstr(qcn_last_error(), "qcn_answer_default"));
+  CHECK(logit[0] == 7 && answers[0].index == -1);
+  answers[0].size = 8;
+  CHECK(qcn_classify(session, images, 1, answers, logit, NULL) == QCN_BAD_ARGUMENT);
+  answers[0] = answers[1] = again[0] = again[1] = qcn_answer_default();
+  CHECK(qcn_classify(session, images, 2, answers, logit, NULL) == QCN_OK);
+  CHECK(qcn_classify(session, images, 2, again, NULL, NULL) == QCN_OK && same(answers, again));
+  CHECK(qcn_decide(model, logit, 2, again) == QCN_OK && same(answers, again));
+  CHECK(qcn_probabilities(model, logit, 2, probability) == QCN_OK);
+  for (i = 0; i < 2; ++i) {
+    const double* const of = probability + 3 * i;
+    CHECK(answers[i].size == sizeof *answers && answers[i].index >= 0 && answers[i].index < 3);
+    CHECK(answers[i].label == qcn_model_class(model, answers[i].index) && answers[i].known == 1);
+    CHECK(fabs(of[answers[i].index] - answers[i].probability) < 1e-15);
+    sum = of[0] + of[1] + of[2];
+    CHECK(fabs(sum - 1) < 1e-15 && answers[i].probability >= sum / 3);
+  }
+  memset(newer, 0x55, sizeof newer);
+  newer[0].known.size = newer[1].known.size = sizeof *newer;
+  CHECK(qcn_decide(model, logit, 2, &newer[0].known) == QCN_OK && newer[1].unknown == 0);
+  CHECK(newer[1].known.label == answers[1].label && newer[1].known.size == sizeof *newer);
+  /* The first of equal ones; and nothing is written where one of two is no answer. */
+  CHECK(qcn_decide(model, odd, 1, answers) == QCN_OK && answers[0].index == 1);
+  answers[0] = qcn_answer_default();
+  probability[0] = 7;
+  CHECK(qcn_decide(model, odd, 2, answers) == QCN_WRONG_ANSWER && answers[0].index == -1);
+  CHECK(qcn_probabilities(model, odd, 2, probability) == QCN_WRONG_ANSWER && probability[0] == 7);
+  CHECK(qcn_decide(NULL, logit, 1, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, NULL, 1, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, logit, 1, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, logit, 0, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_probabilities(NULL, logit, 1, probability) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_probabilities(model, NULL, 1, probability) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_probabilities(model, logit, 1, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_probabilities(model, logit, -1, probability) == QCN_BAD_ARGUMENT);
+  qcn_session_free(session);
+  qcn_model_free(model);
 }
 
 /* Pictures of any size, in grey, in colour or with transparency: the answers are those to the images they become. */
@@ -299,17 +411,19 @@ static void without_poses(const char* bundle) {
   qcn_session* session = NULL;
   qcn_model_info info;
   unsigned char pixels[12 * 10] = {0};
-  float input[64] = {0}, activation[3], pose[9];
+  float input[64] = {0}, logit[3], pose[9];
+  qcn_answer answer = qcn_answer_default();
   qcn_image image = qcn_image_default(pixels, 12, 10, 1);
   CHECK(qcn_model_load(bundle, NULL, &model) == QCN_OK);
   info.size = sizeof info;
   CHECK(qcn_model_describe(model, &info) == QCN_OK && info.poses == 0 && info.classes == 3);
   CHECK(qcn_session_create(model, NULL, &session) == QCN_OK);
-  CHECK(qcn_classify(session, &image, 1, activation, pose) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "no poses"));
-  CHECK(qcn_infer(session, input, 1, activation, pose) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "no poses"));
-  CHECK(qcn_infer(session, input, 1, activation, NULL) == QCN_OK);
-  CHECK(qcn_classify(session, &image, 1, activation, NULL) == QCN_OK);
-  CHECK(fabsf(activation[0] + activation[1] + activation[2] - 1) < 1e-6f);
+  CHECK(qcn_classify(session, &image, 1, NULL, logit, pose) == QCN_BAD_ARGUMENT &&
+        strstr(qcn_last_error(), "no poses"));
+  CHECK(qcn_infer(session, input, 1, logit, pose) == QCN_BAD_ARGUMENT && strstr(qcn_last_error(), "no poses"));
+  CHECK(qcn_infer(session, input, 1, logit, NULL) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, NULL, logit, NULL) == QCN_OK);
+  CHECK(qcn_classify(session, &image, 1, &answer, NULL, NULL) == QCN_OK && answer.probability > 1. / 3);
   qcn_session_free(session);
   qcn_model_free(model);
 }
@@ -318,10 +432,11 @@ int main(int count, char** arguments) {
   CHECK(qcn_last_error()[0] == '\0');
   if (count != 3) return 2;
   names();
-  best();
   loading(arguments[1]);
+  loading_from_memory(arguments[1]);
   structure_sizes(arguments[1]);
   classifying(arguments[1]);
+  answering(arguments[1]);
   seeing_layers(arguments[1]);
   any_picture(arguments[1]);
   without_poses(arguments[2]);

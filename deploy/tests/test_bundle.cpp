@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ string replaced(string text, const string& from, const string& to) {
   const std::size_t place = text.find(from);
   check(place != string::npos, "the test replaces what is not there: " + from);
   return place == string::npos ? text : text.replace(place, from.size(), to);
+}
+
+qcn::Manifest read_manifest_in(const string& folder, const std::optional<qcn::PublicKey>& key = std::nullopt) {
+  return qcn::read_manifest(*qcn::files_in_folder(folder), key);
 }
 
 // Every beginning of the text, and every byte changed in each bit and to characters that mean something to a reader; of
@@ -66,8 +71,8 @@ void use_weights(const string& file) {
   if (signature.image_floats() > 1000) return;
   const auto backend = qcn::native_backend(std::move(program));
   std::vector<float> input(signature.image_floats());
-  std::vector<float> activation(signature.activation_floats()), pose(signature.pose_floats());
-  backend->runner(nullptr)->run(input.data(), 1, activation.data(), signature.poses ? pose.data() : nullptr);
+  std::vector<float> logit(signature.logit_floats()), pose(signature.pose_floats());
+  backend->runner(nullptr)->run(input.data(), 1, logit.data(), signature.poses ? pose.data() : nullptr);
 }
 
 void altered_files() {
@@ -93,26 +98,24 @@ void manifests() {
   check(manifest.preprocessing.crop == 8 && !manifest.preprocessing.resize && manifest.preprocessing.std[0] == 0.25,
         "pre-processing is read");
   check(manifest.signature == kSignature, "the input and the outputs are read");
-  check(manifest.files[1].tolerance.activation == 1e-5 && manifest.files[1].tolerance.pose == 2e-5,
-        "tolerances are read");
+  check(manifest.files[1].tolerance.logit == 1e-5 && manifest.files[1].tolerance.pose == 2e-5, "tolerances are read");
   check(manifest.files[1].rebuild_in("a/b") == "qcn export RUN --format native --out a/b", "rebuilding");
-  check(manifest.files[1].rebuild_in("{bundle} of 'me'") ==
-            "qcn export RUN --format native --out '{bundle} of '\"'\"'me'\"'\"''",
-        manifest.files[1].rebuild_in("{bundle} of 'me'"));
+  check(manifest.files[1].rebuild_in("'{bundle} of me'") == "qcn export RUN --format native --out '{bundle} of me'",
+        manifest.files[1].rebuild_in("'{bundle} of me'"));
   check(!qcn::parse_manifest(tiny::manifest(kWeights, kGolden, false)).signature.poses, "a network without poses");
   refused("a newer schema", QCN_BAD_BUNDLE,
-          [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 2", "\"schema\": 3")); },
-          {"it has schema 3, of ", "update libqcn"});
+          [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 3", "\"schema\": 4")); },
+          {"it has schema 4, of ", "update libqcn"});
 }
 
 void folders(const string& folder) {
   const string weights = folder + "/weights.safetensors", manifest = folder + "/manifest.json";
-  refused("no folder", QCN_NO_FILE, [&] { qcn::read_manifest(folder + "/none"); });
-  refused("a file", QCN_BAD_BUNDLE, [&] { qcn::read_manifest(manifest); });
-  const qcn::Manifest whole = qcn::read_manifest(folder);
+  refused("no folder", QCN_NO_FILE, [&] { read_manifest_in(folder + "/none"); });
+  refused("a file", QCN_BAD_BUNDLE, [&] { read_manifest_in(manifest); });
+  const qcn::Manifest whole = read_manifest_in(folder);
   const qcn::Artefact& artefact = *qcn::find_artefact(whole, "native");
-  const auto read = [&] { return qcn::read_artefact(folder, artefact).size(); };
-  const auto read_manifest = [&] { qcn::read_manifest(folder); };
+  const auto read = [&] { return qcn::read_artefact(*qcn::files_in_folder(folder), artefact).size(); };
+  const auto read_manifest = [&] { read_manifest_in(folder); };
   check(read() == kWeights.size(), "a file is read");
   check(!qcn::find_artefact(whole, "trt"), "there is no engine");
 
@@ -173,11 +176,11 @@ string line_of(const string& text) { return qcn::sha256(text.data(), text.size()
 // manifest.sha256: of the manifest, or of it and the one that it replaces.
 void digests(const string& folder) {
   const string sums = folder + "/manifest.sha256", good = line_of(kManifest), other = line_of("another");
-  const auto read_manifest = [&] { qcn::read_manifest(folder); };
+  const auto read_manifest = [&] { read_manifest_in(folder); };
   tiny::write_manifest(folder, kManifest);
   for (const string& text : {good, good + other, other + good, good + good}) {
     tiny::write(sums, text);
-    check(qcn::read_manifest(folder).name == "tiny", "taken by manifest.sha256: " + text);
+    check(read_manifest_in(folder).name == "tiny", "taken by manifest.sha256: " + text);
   }
   string upper = good;
   for (char& c : upper) c = static_cast<char>(c >= 'a' && c <= 'f' ? c - 32 : c);
@@ -205,7 +208,7 @@ void golden_binds(const string& folder) {
   const auto load = [&](const string& manifest) {
     tiny::write_manifest(folder, manifest);
     qcn::LoadRequest request;
-    request.folder = folder, request.backend = QCN_BACKEND_NATIVE;
+    request.files = qcn::files_in_folder(folder), request.backend = QCN_BACKEND_NATIVE;
     return qcn::load_model(request);
   };
   load(kManifest);
@@ -295,7 +298,7 @@ void signatures(const string& folder) {
       "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n-----END PUBLIC "
       "KEY-----");
   const string signature = folder + "/manifest.sig";
-  const auto read = [&] { qcn::read_manifest(folder, key); };
+  const auto read = [&] { read_manifest_in(folder, key); };
   refused("no signature", QCN_BAD_SIGNATURE, read, {"is not signed", "qcn sign"});
   for (const std::size_t size : {0, 1, 63, 64, 65, 4096}) {
     tiny::write(signature, string(size, 'x'));
@@ -307,7 +310,88 @@ void signatures(const string& folder) {
   std::filesystem::create_symlink("sums", signature);
   refused("a link for a signature", QCN_BAD_BUNDLE, read);
   std::filesystem::remove(signature);
-  check(qcn::read_manifest(folder).name == "tiny", "without a key, no signature is asked for");
+  check(read_manifest_in(folder).name == "tiny", "without a key, no signature is asked for");
+}
+
+// A bundle as a list of files in memory: the same checks, and what a list can be wrong in.
+void files_in_memory() {
+  const string sums = line_of(kManifest);
+  using List = std::vector<std::pair<const char*, string>>;
+  const List whole = {{"manifest.json", kManifest},
+                      {"manifest.sha256", sums},
+                      {"weights.safetensors", kWeights},
+                      {"golden.safetensors", kGolden}};
+  const auto load_files = [](const std::vector<qcn_file>& files, const std::optional<qcn::PublicKey>& key) {
+    qcn::LoadRequest request;
+    request.files = qcn::files_in_memory(files.data(), files.size());
+    request.backend = QCN_BACKEND_NATIVE, request.self_test = 2, request.public_key = key;
+    return qcn::load_model(request);
+  };
+  const auto load = [&](const List& list, const std::optional<qcn::PublicKey>& key = std::nullopt) {
+    std::vector<qcn_file> files;
+    for (const auto& [name, text] : list) files.push_back({name, text.data(), text.size()});
+    return load_files(files, key);
+  };
+  const auto with = [&](std::size_t index, const string& text) {
+    List list = whole;
+    list[index].second = text;
+    return list;
+  };
+  const auto without = [&](std::size_t index) {
+    List list = whole;
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(index));
+    return list;
+  };
+  check(load(whole)->manifest.name == "tiny", "a bundle in memory");
+  List more = whole;
+  more.insert(more.begin(), {{"model.onnx", "not needed"}, {"", ""}, {"engines/x.engine", ""}});
+  check(load(more)->manifest.name == "tiny", "files that are not needed");
+
+  refused("no files", QCN_BAD_BUNDLE, [&] { load({}); }, {"the list of files is not a bundle", "no manifest.json"});
+  refused("no manifest", QCN_BAD_BUNDLE, [&] { load(without(0)); }, {"no manifest.json", "qcn export RUN"});
+  refused("no sums", QCN_BAD_BUNDLE, [&] { load(without(1)); }, {"manifest.sha256", "is missing"});
+  refused("no weights", QCN_NO_FILE, [&] { load(without(2)); },
+          {"the list of files has no weights.safetensors", "rebuild it: qcn export RUN --format native --out BUNDLE"});
+  refused("no golden answers", QCN_NO_FILE, [&] { load(without(3)); }, {"no golden.safetensors"});
+  for (const std::size_t index : {0, 1, 2, 3}) {
+    const string& right = whole[index].second;
+    string wrong = right;
+    wrong[right.size() / 2] = static_cast<char>(wrong[right.size() / 2] ^ 1);
+    for (const string& text : {wrong, right + "x", right.substr(1), string()}) {
+      refused(string("an altered ") + whole[index].first, QCN_BAD_BUNDLE, [&] { load(with(index, text)); });
+    }
+  }
+  refused("an altered hash", QCN_BAD_BUNDLE, [&] { load(with(2, kWeights.substr(1) + "x")); },
+          {"weights.safetensors in the list of files was altered", "sha256"});
+  refused("a huge manifest", QCN_BAD_BUNDLE, [&] { load(with(0, string(3 << 20, ' '))); }, {"at most"});
+  refused("wrong answers", QCN_BAD_BUNDLE, [&] { load(with(3, tiny::golden(kNetwork, 0.5f))); }, {"altered"});
+  const string other = tiny::golden(kNetwork, 0.5f), manifest = tiny::manifest(kWeights, other);
+  refused("wrong golden answers", QCN_WRONG_ANSWER, [&] {
+    load({{"manifest.json", manifest},
+          {"manifest.sha256", line_of(manifest)},
+          {"weights.safetensors", kWeights},
+          {"golden.safetensors", other}});
+  });
+
+  const qcn::PublicKey key = qcn::parse_public_key(
+      "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=\n-----END PUBLIC "
+      "KEY-----");
+  refused("no signature", QCN_BAD_SIGNATURE, [&] { load(whole, key); }, {"the list of files is not signed"});
+  List is_signed = whole;
+  is_signed.emplace_back("manifest.sig", string(64, 'x'));
+  refused("a wrong signature", QCN_BAD_SIGNATURE, [&] { load(is_signed, key); }, {"manifest.sig in the list of files"});
+  check(load(is_signed)->manifest.name == "tiny", "without a key, no signature is asked for");
+
+  List twice = whole;
+  twice.push_back(twice[2]);
+  refused("a file twice", QCN_BAD_ARGUMENT, [&] { load(twice); }, {"'weights.safetensors', is in the list twice"});
+  refused("no name", QCN_BAD_ARGUMENT, [&] { load_files({{nullptr, "x", 1}}, std::nullopt); }, {"name is NULL"});
+  refused("no data", QCN_BAD_ARGUMENT,
+          [&] {
+            load_files({{"manifest.json", nullptr, 1}}, std::nullopt);
+          },
+          {"data is NULL"});
+  refused("an empty manifest", QCN_BAD_BUNDLE, [&] { load_files({{"manifest.json", nullptr, 0}}, std::nullopt); });
 }
 
 }  // namespace
@@ -321,6 +405,7 @@ int main(int count, char** arguments) {
   golden_binds(folder);
   keys();
   signatures(folder);
+  files_in_memory();
   folders(folder);
   altered_files();
   std::filesystem::remove_all(folder);

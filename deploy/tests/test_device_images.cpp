@@ -24,14 +24,14 @@ struct Calls {
   int images = 0, inputs = 0, runs = 0, runs_put = 0;
 };
 
-// The activation of the one class is the sum of the network's input; each number of its pose, the last pixel.
+// The logit of the one class is the sum of the network's input; each number of its pose, the last pixel.
 class StandIn final : public qcn::DeviceRunner {
  public:
   explicit StandIn(Calls& calls) : calls_(calls), input_(kMostAtOnce * kPixels) {}
 
-  void run(const float* input, int count, float* activation, float* pose) override {
+  void run(const float* input, int count, float* logit, float* pose) override {
     ++calls_.runs;
-    answer(input, count, activation, pose);
+    answer(input, count, logit, pose);
   }
   void put_image(const qcn::Preprocessing& spec, const qcn_image& image, int index) override {
     ++calls_.images;
@@ -43,18 +43,18 @@ class StandIn final : public qcn::DeviceRunner {
     ++calls_.inputs;
     std::copy_n(input, kPixels, place(index));
   }
-  void run_put(int count, float* activation, float* pose) override {
+  void run_put(int count, float* logit, float* pose) override {
     ++calls_.runs_put;
-    answer(input_.data(), count, activation, pose);
+    answer(input_.data(), count, logit, pose);
     std::fill(input_.begin(), input_.end(), -1e9F);  // what was put is used up
   }
 
  private:
   float* place(int index) { return input_.data() + index * kPixels; }
-  static void answer(const float* input, int count, float* activation, float* pose) {
+  static void answer(const float* input, int count, float* logit, float* pose) {
     check(count <= kMostAtOnce, "no more images at once than the backend takes");
     for (int i = 0; i < count; ++i) {
-      activation[i] = std::accumulate(input + i * kPixels, input + (i + 1) * kPixels, 0.0F);
+      logit[i] = std::accumulate(input + i * kPixels, input + (i + 1) * kPixels, 0.0F);
       if (pose) std::fill_n(pose + 3 * i, 3, input[(i + 1) * kPixels - 1]);
     }
   }
@@ -110,18 +110,18 @@ void test_answers(const std::vector<std::vector<unsigned char>>& pixels) {
   qcn::Session session(model(calls, true), nullptr);
   const int count = static_cast<int>(pixels.size());
   std::vector<float> expected(pixels.size()), expected_pose(3 * pixels.size());
-  session.classify(images(pixels, 0).data(), count, expected.data(), expected_pose.data());
+  session.classify(images(pixels, 0).data(), count, {nullptr, expected.data(), expected_pose.data()});
   check(calls.runs == 3 && calls.runs_put == 0, "images of the host take the way they always did, in three parts");
   check(expected[0] != expected[1], "the images differ");
   for (const unsigned on_device : {0x7fU, 0x01U, 0x40U, 0x2aU, 0x55U}) {
     calls = {};
     std::vector<float> found(pixels.size()), pose(3 * pixels.size());
-    session.classify(images(pixels, on_device).data(), count, found.data(), pose.data());
+    session.classify(images(pixels, on_device).data(), count, {nullptr, found.data(), pose.data()});
     const std::string what = "images on the device: " + std::to_string(on_device);
     check(found == expected && pose == expected_pose, what + ", their answers");
     check(calls.images == __builtin_popcount(on_device) && calls.images + calls.inputs == count, what + ", their ways");
     check(calls.runs_put == 3 && calls.runs == 0, what + ", their parts");
-    session.classify(images(pixels, on_device).data(), count, found.data(), nullptr);
+    session.classify(images(pixels, on_device).data(), count, {nullptr, found.data(), nullptr});
     check(found == expected, what + ", without poses");
   }
 }
@@ -132,7 +132,7 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   std::vector<float> found(pixels.size(), 7.0F);
   const int count = static_cast<int>(pixels.size());
   const auto classify = [&](const std::shared_ptr<const qcn::Model>& by, const std::vector<qcn_image>& given) {
-    qcn::Session(by, nullptr).classify(given.data(), count, found.data(), nullptr);
+    qcn::Session(by, nullptr).classify(given.data(), count, {nullptr, found.data(), nullptr});
   };
   const std::string native =
       refused("a device image for native", QCN_BAD_ARGUMENT, [&] { classify(host_only, images(pixels, 0x40)); });
@@ -144,7 +144,9 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   std::vector<float> pose(3 * pixels.size(), 7.0F);
   qcn::Session without(model(calls, true, false), nullptr);
   refused("poses of a network without them", QCN_BAD_ARGUMENT,
-          [&] { without.classify(images(pixels, 0).data(), count, found.data(), pose.data()); },
+          [&] {
+            without.classify(images(pixels, 0).data(), count, {nullptr, found.data(), pose.data()});
+          },
           {"has no poses", "NULL"});
   // The last is bad: nothing may have been queued for the others.
   std::vector<qcn_image> last = images(pixels, 0x3f);

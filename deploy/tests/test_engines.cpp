@@ -1,4 +1,5 @@
 // Which engine of a bundle is run, and what is said where there is none. No TensorRT, no GPU.
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,19 @@ Manifest bundle(const std::vector<Artefact>& files) {
   return manifest;
 }
 
+// A bundle for messages, without files.
+class Nowhere final : public qcn::Files {
+ public:
+  Nowhere() : Files("bundle", "bundle") {}
+  std::unique_ptr<qcn::File> open(const std::string&, const std::string&) const override { return nullptr; }
+  std::string path(const std::string& name) const override { return name; }
+};
+
+const auto kNowhere = std::make_shared<const Nowhere>();
 const qcn::Machine kHere = {"tensorrt", "8.6.0", "NVIDIA H200", 90};
 
 std::string chosen(const Manifest& manifest, const std::string& precision = "") {
-  return qcn::choose_engine(manifest, kHere, {"bundle", precision, 0, {}}).file;
+  return qcn::choose_engine(manifest, kHere, {kNowhere, precision, 0, {}}).file;
 }
 
 void test_choice() {
@@ -75,10 +85,10 @@ void test_refusals() {
 
 // Without an engine nothing is loaded; with one and no libqcn_tensorrt.so, or no GPU, it is said.
 void test_loading() {
-  refused("a bundle without engines", QCN_NO_BACKEND, [] { qcn::tensorrt_backend(bundle({}), {"bundle", "", 0, {}}); });
+  refused("a bundle without engines", QCN_NO_BACKEND, [] { qcn::tensorrt_backend(bundle({}), {kNowhere, "", 0, {}}); });
   const Manifest one = bundle({engine("fp32-b1-8-64-sm99-trt0.0.0.engine", "fp32", "0.0.0", 99)});
   try {
-    qcn::tensorrt_backend(one, {"bundle", "", 0, {}});
+    qcn::tensorrt_backend(one, {kNowhere, "", 0, {}});
     check(false, "an engine of no machine was loaded");
   } catch (const qcn::Error& error) {
     const bool known = error.status == QCN_NO_BACKEND || error.status == QCN_BAD_ENGINE;

@@ -135,12 +135,12 @@ void read(const Description& d) {
       R"({"input": {"name": "image", "shape": [1, 1, 2]}, "operations": [{"op": "linear", "name": "units", )"
       R"("precision": "int8", "input": "image", "weight": "w", "bias": "b", "ending": "none", "shape": [2], )"
       R"("weight_scales": ["s"], "input_scales": [0.5]}], )"
-      R"("outputs": [{"name": "activation", "value": "units", "shape": [2]}]})";
+      R"("outputs": [{"name": "logit", "value": "units", "shape": [2]}]})";
   if (!d.from.empty()) program.replace(program.find(d.from), d.from.size(), d.to);
   const networks::Arrays arrays = {{"w", networks::array("I8", {2, 2}, d.weights)},
                                    {"s", networks::array("F32", {2}, d.scales)},
                                    {"b", networks::array("I32", {2}, d.bias)}};
-  const std::string texts = "{\"schema\": \"2\", \"program\": " + networks::quoted(program) + "}";
+  const std::string texts = "{\"schema\": \"3\", \"program\": " + networks::quoted(program) + "}";
   const std::string file = networks::safetensors(arrays, texts);
   const qcn::program::Program read(std::make_shared<qcn::TensorFile>(networks::bytes(file), qcn::kWeightsSchema));
   check(read.precision() == qcn::program::Precision::kInt8, "it is in int8");

@@ -50,8 +50,8 @@ using std::to_string;
 using Floats = std::vector<float>;
 
 struct Result {
-  Floats activation, pose;
-  bool operator==(const Result& other) const { return activation == other.activation && pose == other.pose; }
+  Floats logit, pose;
+  bool operator==(const Result& other) const { return logit == other.logit && pose == other.pose; }
 };
 
 // A network that is loaded.
@@ -69,8 +69,8 @@ struct Loaded {
   }
   Result run(qcn::Runner& runner, const Floats& images, int batch) const {
     const auto count = static_cast<size_t>(batch);
-    Result r{Floats(count * signature.activation_floats()), Floats(count * signature.pose_floats())};
-    runner.run(images.data(), batch, r.activation.data(), signature.poses ? r.pose.data() : nullptr);
+    Result r{Floats(count * signature.logit_floats()), Floats(count * signature.pose_floats())};
+    runner.run(images.data(), batch, r.logit.data(), signature.poses ? r.pose.data() : nullptr);
     return r;
   }
   Result run(const Floats& images, int batch) const { return run(*backend->runner(nullptr), images, batch); }
@@ -88,7 +88,7 @@ double distance(const Floats& found, const std::vector<double>& expected) {
 }
 
 double distance(const Result& found, const plain::Answers& expected) {
-  return std::max(distance(found.activation, expected.activation), distance(found.pose, expected.pose));
+  return std::max(distance(found.logit, expected.logit), distance(found.pose, expected.pose));
 }
 
 // float32 has 6e-8 of a number; sums over hundreds of children and three layers make a few times that of it.
@@ -151,7 +151,7 @@ void test_random_programs() {
           const int types = up_to(4);
           const Builder::Capsules children = {b.convolution(name + ".p", {{input, 1, 1, 0}}, 3 * types, "none"),
                                               b.convolution(name + ".a", {{input, 1, 1, 0}}, types, "sigmoid")};
-          const Builder::Routing routing = {2, "logistic", generator() % 2 == 0, 0.6};
+          const Builder::Routing routing = {2, "logistic", generator() % 2 == 0, 0.6, generator() % 4 == 0};
           const auto capsules = b.route(name, children, kernel, up_to(of[2]), stride, up_to(5), routing);
           all.push_back(capsules.pose);
           made = capsules.activation;
@@ -159,9 +159,9 @@ void test_random_programs() {
       }
       maps.push_back(made), all.push_back(made);
     }
-    const string activation = b.linear("classes", all.back(), 5, generator() % 2 ? "softmax" : "none");
+    const string logit = b.linear("classes", all.back(), 5, generator() % 2 ? "sigmoid" : "none");
     const bool poses = generator() % 2;
-    const Loaded loaded(b.network(activation, poses ? b.linear("poses", all[all.size() / 2], 15, "none") : ""));
+    const Loaded loaded(b.network(logit, poses ? b.linear("poses", all[all.size() / 2], 15, "none") : ""));
     const int batch = up_to(4);
     const Floats images = loaded.images(batch, seed);
     const double d = distance(loaded.run(images, batch), loaded.expected(images, batch));
@@ -186,7 +186,7 @@ void test_bits() {
       check(loaded.run(images, 1) == first, c.name + ", one image, " + to_string(threads) + " threads");
     }
     if (!loaded.signature.poses) {  // routing has the images of a batch in one vector: there, last bits may differ
-      check(std::equal(first.activation.begin(), first.activation.end(), expected.activation.begin()),
+      check(std::equal(first.logit.begin(), first.logit.end(), expected.logit.begin()),
             c.name + ": an image alone has the bits that it has in a batch");
     }
     std::vector<std::thread> hosts;
@@ -205,9 +205,9 @@ void test_bits() {
 void test_no_pose_asked() {
   const Loaded loaded(networks::branched(false, 2, 5));
   auto runner = loaded.backend->runner(nullptr);
-  Floats images = loaded.images(3), activation(15);
-  runner->run(images.data(), 3, activation.data(), nullptr);
-  check(activation == loaded.run(*runner, images, 3).activation, "activations without poses");
+  Floats images = loaded.images(3), logit(15);
+  runner->run(images.data(), 3, logit.data(), nullptr);
+  check(logit == loaded.run(*runner, images, 3).logit, "logits without poses");
   runner->run(nullptr, 0, nullptr, nullptr);
 }
 
@@ -219,7 +219,7 @@ void test_layers() {
   Floats images = loaded.images(batch);
   const Result expected = loaded.run(images, batch);
   std::vector<string> names;
-  Floats activation, pose;
+  Floats logit, pose;
   size_t wrong = 0;
   auto runner = loaded.backend->runner(nullptr);
   const bool shows = runner->show_layers([&](const qcn_layer& layer) {
@@ -236,13 +236,17 @@ void test_layers() {
         }
       }
     }
-    if (names.back() != layers.back()) return;
-    activation.insert(activation.end(), layer.activation, layer.activation + numbers);
+    if (names.back() != layers.back()) {
+      check(layer.activation && !layer.logit, "a layer before has activations");
+      return;
+    }
+    check(layer.logit && !layer.activation, "the layer of the classes has logits");
+    logit.insert(logit.end(), layer.logit, layer.logit + numbers);
     pose.insert(pose.end(), layer.pose, layer.pose + 3 * numbers);
   });
   check(shows, "the native backend shows its layers");
   check(loaded.run(*runner, images, batch) == expected, "the answers of a runner that shows its layers");
-  check(activation == expected.activation && pose == expected.pose, "the last layer's are the answers");
+  check(logit == expected.logit && pose == expected.pose, "the last layer's are the answers");
   check(wrong == 0, to_string(wrong) + " means differ from poses");
   check(names.size() % layers.size() == 0 && names.size() > layers.size(), "layers are shown of every part of a batch");
   for (size_t i = 0; i < names.size(); ++i) check(names[i] == layers[i % layers.size()], names[i]);
@@ -252,16 +256,16 @@ void test_no_allocation_after_warm_up() {
   for (const Case& c : networks::cases(6)) {
     const Loaded loaded(c.network);
     auto runner = loaded.backend->runner(nullptr);
-    Floats images = loaded.images(40), activation(40 * loaded.signature.activation_floats());
+    Floats images = loaded.images(40), logit(40 * loaded.signature.logit_floats());
     Floats poses(40 * loaded.signature.pose_floats());
     float* pose = loaded.signature.poses ? poses.data() : nullptr;
     for (int threads : {1, 2, 5}) {  // more of them may take more scratch, in their first run
       qcn_set_threads(threads);
       long before = allocations;
-      runner->run(images.data(), 40, activation.data(), pose);
+      runner->run(images.data(), 40, logit.data(), pose);
       check(allocations > before || threads > 1, "allocations are counted");
       before = allocations;
-      for (int batch : {40, 1, 33, 7}) runner->run(images.data(), batch, activation.data(), pose);
+      for (int batch : {40, 1, 33, 7}) runner->run(images.data(), batch, logit.data(), pose);
       check(allocations == before,
             c.name + ": " + to_string(allocations - before) + " allocations after the first run");
     }
@@ -278,7 +282,7 @@ void test_odd_numbers() {
       Result good = loaded.run(*runner, images, 2);
       const float right = std::exchange(images[images.size() / 4], odd);  // of the first image
       Result r = loaded.run(*runner, images, 2);
-      const Floats& seen = loaded.signature.poses ? r.pose : r.activation;
+      const Floats& seen = loaded.signature.poses ? r.pose : r.logit;
       const bool nan = std::any_of(seen.begin(), seen.end(), [](float x) { return std::isnan(x); });
       check(nan || !std::isnan(odd), c.name + ": a NaN pixel comes out as NaN");
       images[images.size() / 4] = right;

@@ -35,8 +35,8 @@ void wrong_preprocessing() {
 // A backend that gives what it is told to.
 class Fixed : public qcn::Backend {
  public:
-  Fixed(const float* activation, const float* pose, std::size_t rows)
-      : activation_(activation), pose_(pose), rows_(rows) {}
+  Fixed(const float* logit, const float* pose, std::size_t rows)
+      : logit_(logit), pose_(pose), rows_(rows) {}
   std::unique_ptr<qcn::Runner> runner(void*) const override { return std::make_unique<Run>(*this); }
   string name() const override { return "fixed"; }
   string precision() const override { return "fp32"; }
@@ -45,15 +45,15 @@ class Fixed : public qcn::Backend {
  private:
   struct Run : qcn::Runner {
     explicit Run(const Fixed& all) : all_(all) {}
-    void run(const float*, int, float* activation, float* pose) override {
-      std::copy_n(all_.activation_ + next_ * tiny::kClasses, tiny::kClasses, activation);
+    void run(const float*, int, float* logit, float* pose) override {
+      std::copy_n(all_.logit_ + next_ * tiny::kClasses, tiny::kClasses, logit);
       std::copy_n(all_.pose_ + next_ * tiny::kClasses * 3, tiny::kClasses * 3, pose);
       next_ = (next_ + 1) % all_.rows_;
     }
     const Fixed& all_;
     std::size_t next_ = 0;
   };
-  const float *activation_, *pose_;
+  const float *logit_, *pose_;
   std::size_t rows_;
 };
 
@@ -70,9 +70,9 @@ void self_tests() {
   check(contains(test(*native, false), "3 of 4"), "three");
   check(contains(test(*native, true), "4 of 4") && contains(test(*native, true), "of a pose"), "all");
 
-  std::vector<float> activation(golden.activation, golden.activation + tiny::kRows * tiny::kClasses);
+  std::vector<float> logit(golden.logit, golden.logit + tiny::kRows * tiny::kClasses);
   std::vector<float> pose(golden.pose, golden.pose + tiny::kRows * tiny::kClasses * 3);
-  Fixed fixed(activation.data(), pose.data(), tiny::kRows);
+  Fixed fixed(logit.data(), pose.data(), tiny::kRows);
   test(fixed, true);
   const float right = pose[14];
   for (const float wrong : {right + 1e-4f, right - 1e-4f, std::nanf(""), INFINITY}) {
@@ -82,8 +82,8 @@ void self_tests() {
   pose[14] = right + 1e-4f;
   qcn::self_test(fixed, {1e-5, 2e-4}, golden, signature, true);  // each output has its own tolerance
   pose[14] = right;
-  activation[4] += 1e-4f;
-  refused("a wrong activation", QCN_WRONG_ANSWER,
+  logit[4] += 1e-4f;
+  refused("a wrong logit", QCN_WRONG_ANSWER,
           [&] { qcn::self_test(fixed, {1e-5, 2e-4}, golden, signature, true); });
 }
 
@@ -98,7 +98,7 @@ void self_test_without_poses() {
   const string said = qcn::self_test(*backend, {1e-5, 0}, golden, signature, true);
   check(contains(said, "4 of 4") && !contains(said, "pose"), said);
   const qcn::TensorFile other(networks::bytes(tiny::golden(cnn, 0.5f)), qcn::kGoldenSchema);
-  refused("a wrong activation of a CNN", QCN_WRONG_ANSWER,
+  refused("a wrong logit of a CNN", QCN_WRONG_ANSWER,
           [&] { qcn::self_test(*backend, {1e-5, 0}, qcn::read_golden(other, manifest), signature, true); });
   refused("golden answers without poses", QCN_BAD_BUNDLE,
           [&] { qcn::read_golden(file, qcn::parse_manifest(kManifest)); });

@@ -61,23 +61,27 @@ int main(int count, char** arguments) {
   const qcn_image image = qcn_image_default(pixels.data(), info.image_width, info.image_height, info.channels);
   qcn::Session first(*model);
   const qcn::Answer expected = first.classify(image);
-  check(!model->class_name(expected.best()).empty() && expected.activation.size() == classes, "an answer has a name");
+  check(model->class_name(expected.index) == expected.label && expected.probability > 0 && expected.known &&
+            expected.logit.size() == classes,
+        "an answer has a name");
   const std::vector<qcn::Answer> two = first.classify(std::vector<qcn_image>{image, image});
-  check(two.size() == 2 && two[1].best() == expected.best() && first.classify(std::vector<qcn_image>()).empty(), "two");
+  check(two.size() == 2 && two[1].label == expected.label && two[1].order() == expected.order() &&
+            first.classify(std::vector<qcn_image>()).empty(),
+        "two");
   qcn::Session moved = std::move(first);
-  check(moved.classify(image).activation == expected.activation, "a session moves");
+  check(moved.classify(image).logit == expected.logit, "a session moves");
 
   // What the program's own functions do when they are called: neither an exception nor the same session again harms it.
   struct Misuse {
     qcn_session* session;
     const qcn_image* image;
-    std::vector<float> activation;
+    std::vector<float> logit;
     qcn_status again;
   } misuse{nullptr, &image, std::vector<float>(classes), QCN_OK};
   qcn_session_params params = qcn_session_default_params();
   params.layer = [](const qcn_layer*, void* user) {
     auto& given = *static_cast<Misuse*>(user);
-    given.again = qcn_classify(given.session, given.image, 1, given.activation.data(), nullptr);
+    given.again = qcn_classify(given.session, given.image, 1, nullptr, given.logit.data(), nullptr);
     throw std::runtime_error("thrown by the program");
   };
   params.layer_user = &misuse;
@@ -87,7 +91,7 @@ int main(int count, char** arguments) {
   check(!qcn_model_load(arguments[1], &native, &other) && !qcn_session_create(other, &params, &misuse.session), "C");
   qcn_model_free(other);
   for (int i = 0; i < 2 && info.poses; ++i) {
-    check(qcn_classify(misuse.session, &image, 1, misuse.activation.data(), nullptr) == QCN_INTERNAL_ERROR &&
+    check(qcn_classify(misuse.session, &image, 1, nullptr, misuse.logit.data(), nullptr) == QCN_INTERNAL_ERROR &&
               std::strstr(qcn_last_error(), "thrown by the program") && misuse.again == QCN_BAD_ARGUMENT,
           qcn_last_error());
   }
@@ -110,11 +114,13 @@ int main(int count, char** arguments) {
   std::atomic<long> before{0}, wrong{0};
   const auto start = std::chrono::steady_clock::now();
   on_threads(8, [&](int thread) {
-    std::vector<float> activation(classes), pose(3 * classes);
+    qcn_answer answer = qcn_answer_default();
+    std::vector<float> logit(classes), pose(3 * classes);
     for (int i = 0; i < inferences; ++i) {
       qcn_session* const session = sessions[static_cast<std::size_t>(thread)].get();
-      const qcn_status status = qcn_classify(session, &image, 1, activation.data(), pose.data());
-      wrong += status != QCN_OK || activation != expected.activation || pose != expected.pose;
+      const qcn_status status = qcn_classify(session, &image, 1, &answer, logit.data(), pose.data());
+      wrong += status != QCN_OK || logit != expected.logit || pose != expected.pose || answer.label != expected.label ||
+               answer.probability != expected.probability;
       if (i == 0 && --waiting == 0) before = resident_kib();
     }
   });
@@ -138,7 +144,7 @@ int main(int count, char** arguments) {
       qcn::Session session(own);
       qcn_model* none = nullptr;
       check(qcn_model_load(nowhere.c_str(), nullptr, &none) == QCN_NO_FILE, "no such folder");
-      check(session.classify(image).activation == expected.activation, "a model of this thread's own");
+      check(session.classify(image).logit == expected.logit, "a model of this thread's own");
       check(std::strstr(qcn_last_error(), nowhere.c_str()), "the last error is this thread's");
     }
   });
@@ -149,12 +155,12 @@ int main(int count, char** arguments) {
   std::atomic<int> refusals{0}, passed_on{0}, last{-1};
   on_threads(8, [&](int thread) {
     for (int answered = 0; answered < 20;) {
-      std::vector<float> activation(classes);
-      const qcn_status status = qcn_classify(sessions[0].get(), &image, 1, activation.data(), nullptr);
+      std::vector<float> logit(classes);
+      const qcn_status status = qcn_classify(sessions[0].get(), &image, 1, nullptr, logit.data(), nullptr);
       if (status == QCN_OK) {
         ++answered;
         passed_on += last.exchange(thread) != thread;
-        check(activation == expected.activation, "a shared session's answer");
+        check(logit == expected.logit, "a shared session's answer");
       } else {
         ++refusals;
         check(status == QCN_BAD_ARGUMENT && std::strstr(qcn_last_error(), "another thread"), qcn_last_error());

@@ -36,7 +36,7 @@ networks::Network network(bool poses) {
   networks::Builder b({kChannels, kSide, kSide}, 5);
   if (!poses) {
     const std::string pooled = b.pool("pool1", b.convolution("conv1", {{"image", 5, 1, 2}}, 4), "max", 2, 2);
-    return b.network(b.linear("classes", b.linear("hidden", pooled, 6, "relu"), kClasses, "softmax"));
+    return b.network(b.linear("classes", b.linear("hidden", pooled, 6, "relu"), kClasses, "none"));
   }
   auto capsules = b.project(b.blocks("pose", "image", {{4, 2}}), b.blocks("activation", "image", {{4, 2}}), 2);
   capsules = b.route("capsules1", capsules, 3, 3, 1, 2, {});
@@ -58,20 +58,20 @@ std::string golden(const networks::Network& network, float wrong) {
                     &input[row * signature.image_floats()]);
   }
   for (std::size_t i = 3 * signature.image_floats(); i < input.size(); ++i) input[i] = 1e-40f;  // of 'four', see below
-  std::vector<float> activation(kRows * signature.activation_floats()), pose(kRows * signature.pose_floats());
-  backend->runner(nullptr)->run(input.data(), kRows, activation.data(), signature.poses ? pose.data() : nullptr);
-  activation[0] += wrong;
-  const std::vector<double> exact(activation.begin(), activation.end()), exact_pose(pose.begin(), pose.end());
+  std::vector<float> logit(kRows * signature.logit_floats()), pose(kRows * signature.pose_floats());
+  backend->runner(nullptr)->run(input.data(), kRows, logit.data(), signature.poses ? pose.data() : nullptr);
+  logit[0] += wrong;
+  const std::vector<double> exact(logit.begin(), logit.end()), exact_pose(pose.begin(), pose.end());
   networks::Arrays arrays = {{"image", array("U8", {kRows, kChannels, kHeight, kWidth}, image)},
                              {"label", array("I64", {kRows}, std::vector<std::int64_t>{0, 2, -1, -1})},
                              {"input", array("F32", {kRows, kChannels, kSide, kSide}, input)},
-                             {"activation", array("F64", {kRows, kClasses}, exact)},
-                             {"activation.float32", array("F32", {kRows, kClasses}, activation)}};
+                             {"logit", array("F64", {kRows, kClasses}, exact)},
+                             {"logit.float32", array("F32", {kRows, kClasses}, logit)}};
   if (signature.poses) {
     arrays["pose"] = array("F64", {kRows, kClasses, 3}, exact_pose);
     arrays["pose.float32"] = array("F32", {kRows, kClasses, 3}, pose);
   }
-  return networks::safetensors(arrays, R"({"schema": "2", "rows": "[\"one\", \"two\", \"three\", \"four\"]",)"
+  return networks::safetensors(arrays, R"({"schema": "3", "rows": "[\"one\", \"two\", \"three\", \"four\"]",)"
                                        R"( "inputs_only": "[\"four\"]", "classes": "[\"cat\", \"dog\", \"é\"]",)"
                                        R"( "preprocessing": "{\"fit\": \"crop\", \"resize\": null, \"crop\": 8,)"
                                        R"( \"standardise\": \"dataset\", \"mean\": [0.5], \"std\": [0.25]}"})");
@@ -80,17 +80,17 @@ std::string golden(const networks::Network& network, float wrong) {
 std::string manifest(const std::string& weights_file, const std::string& golden_file, bool poses) {
   const std::string pose = R"(,
   {"name": "pose", "shape": [3, 3], "layout": "NKP", "dtype": "float32"})";
-  const std::string tolerance = poses ? R"({"activation": 1e-05, "pose": 2e-05})" : R"({"activation": 1e-05})";
+  const std::string tolerance = poses ? R"({"logit": 1e-05, "pose": 2e-05})" : R"({"logit": 1e-05})";
   return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
  "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
- "confidence": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
- "outputs": [{"name": "activation", "shape": [3], "layout": "NK", "dtype": "float32"})" +
+ "confidence": null, "known": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
+ "outputs": [{"name": "logit", "shape": [3], "layout": "NK", "dtype": "float32"})" +
          (poses ? pose : "") + R"(],
  "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},
  "tools": {"qcn": "0.1.0"},
  "files": [)" +
          entry("golden.safetensors", "golden", "fp64", "null", golden_file) + ", " +
-         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 2}\n";
+         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 3}\n";
 }
 
 void write(const std::string& path, const std::string& text) {

@@ -1,8 +1,7 @@
 // libqcn's C interface as JavaScript calls it (libqcn.js): numbers and addresses only, no structures.
-#include <string>
+#include <iterator>
 
 #include "error.h"
-#include "files.h"
 #include "qcn/qcn.h"
 #include "tensorrt/tensorrt_backend.h"
 
@@ -11,7 +10,7 @@
 // What JavaScript gives: it is told of every capsule layer of an inference that was asked to show them.
 extern "C" __attribute__((import_module("page"), import_name("qcn_layer"))) void qcn_web_layer(
     const char* name, int images, int parents, int height, int width, int iterations, const float* pose,
-    const float* activation, const float* statistics);
+    const float* activation, const float* logit, const float* statistics);
 
 namespace qcn {
 
@@ -35,14 +34,14 @@ struct Network {
 
 void show(const qcn_layer* layer, void*) {
   qcn_web_layer(layer->name, layer->images, layer->parents, layer->height, layer->width, layer->iterations, layer->pose,
-                layer->activation, layer->statistics);
+                layer->activation, layer->logit, layer->statistics);
 }
 
-qcn_status load(Network& network) {
+qcn_status load(const qcn_file* files, std::size_t count, Network& network) {
   qcn_model_params params = qcn_model_default_params();
   params.backend = QCN_BACKEND_NATIVE;
   params.self_test = 0;  // the golden images stay where the page was made
-  if (const qcn_status status = qcn_model_load("page", &params, &network.model)) return status;
+  if (const qcn_status status = qcn_model_load_memory(files, count, &params, &network.model)) return status;
   qcn_session_params showing = qcn_session_default_params();
   showing.layer = show;
   if (const qcn_status status = qcn_session_create(network.model, nullptr, &network.session)) return status;
@@ -51,18 +50,15 @@ qcn_status load(Network& network) {
 
 }  // namespace
 
-QCN_WEB(qcn_web_file)
-void qcn_web_file(const char* name, const char* bytes, std::size_t size) {
-  qcn::web::add_file(std::string("page/") + name, std::string(bytes, size));
-}
-
-// The network whose files were given; NULL: qcn_web_error says why.
+// The network of these files, which are copied; NULL: qcn_web_error says why.
 QCN_WEB(qcn_web_load)
-Network* qcn_web_load() {
+Network* qcn_web_load(const char* manifest, std::size_t manifest_bytes, const char* sums, std::size_t sums_bytes,
+                      const char* weights, std::size_t weights_bytes) {
+  const qcn_file files[] = {{"manifest.json", manifest, manifest_bytes},
+                            {"manifest.sha256", sums, sums_bytes},
+                            {"weights.safetensors", weights, weights_bytes}};
   Network* network = new Network;
-  const qcn_status status = load(*network);
-  qcn::web::forget_files();
-  if (status == QCN_OK) return network;
+  if (load(files, std::size(files), *network) == QCN_OK) return network;
   delete network;
   return nullptr;
 }
@@ -92,7 +88,6 @@ int qcn_web_preprocess(const Network* network, const unsigned char* pixels, int 
 }
 
 QCN_WEB(qcn_web_infer)
-int qcn_web_infer(const Network* network, const float* input, int count, int show_layers, float* activation,
-                  float* pose) {
-  return qcn_infer(show_layers ? network->showing : network->session, input, count, activation, pose);
+int qcn_web_infer(const Network* network, const float* input, int count, int show_layers, float* logit, float* pose) {
+  return qcn_infer(show_layers ? network->showing : network->session, input, count, logit, pose);
 }

@@ -2,7 +2,7 @@
 //
 //     const library = await openLibrary(data.wasm)          // data: the JSON of a page, see `unpack`
 //     const network = library.network(manifest, sums, await unpack(weights))
-//     const { activation, pose } = network.infer(network.preprocess({ pixels, width, height, channels }), 1)
+//     const { logit, pose } = network.infer(network.preprocess({ pixels, width, height, channels }), 1)
 "use strict";
 
 const SIMD = new Uint8Array([
@@ -84,7 +84,7 @@ async function openLibrary(wasm, variant, threads = 1) {
     return new TextDecoder().decode(bytes.slice(0, bytes.indexOf(0)));
   };
   const floats = (address, count) => new Float32Array(memory.buffer, address, count).slice();
-  const layer = (name, images, parents, height, width, iterations, pose, activation, statistics) => {
+  const layer = (name, images, parents, height, width, iterations, pose, activation, logit, statistics) => {
     const places = images * parents * height * width;
     seen.push({
       name: text(name),
@@ -94,7 +94,8 @@ async function openLibrary(wasm, variant, threads = 1) {
       width,
       iterations,
       pose: floats(pose, 3 * places),
-      activation: floats(activation, places),
+      activation: activation ? floats(activation, places) : null, // of the layer of the classes, logits instead
+      logit: logit ? floats(logit, places) : null,
       statistics: floats(statistics, 7 * iterations * places),
     });
   };
@@ -128,20 +129,12 @@ async function openLibrary(wasm, variant, threads = 1) {
   const check = (failed) => {
     if (failed) throw new Error(text(exports.qcn_web_error()));
   };
-  const encode = (words) => new TextEncoder().encode(words + "\0");
+  const encode = (words) => new TextEncoder().encode(words);
 
   // From the texts of manifest.json and manifest.sha256 and the bytes of weights.safetensors.
   const network = (manifest, sums, weights) => {
-    const files = {
-      "manifest.json": encode(manifest),
-      "manifest.sha256": encode(sums),
-      "weights.safetensors": weights,
-    };
-    for (const [name, bytes] of Object.entries(files)) {
-      const size = bytes === weights ? bytes.length : bytes.length - 1;
-      lent([encode(name), bytes], (path, data) => exports.qcn_web_file(path, data, size));
-    }
-    const handle = exports.qcn_web_load();
+    const files = [encode(manifest), encode(sums), weights];
+    const handle = lent(files, (...at) => exports.qcn_web_load(...files.flatMap((bytes, i) => [at[i], bytes.length])));
     check(!handle);
     const { input, outputs, classes } = JSON.parse(manifest);
     const sizes = input.shape.reduce((a, b) => a * b),
@@ -156,19 +149,19 @@ async function openLibrary(wasm, variant, threads = 1) {
           return floats(to, sizes);
         });
       },
-      // inputs [count, …]; activation [count, classes], pose [count, classes, 3] or none; `layers` if they are to be shown.
+      // inputs [count, …]; logit [count, classes], pose [count, classes, 3] or none; `layers` if they are to be shown.
       infer(inputs, count, layers = false) {
         seen.length = 0;
         const answers = [
           new Float32Array(count * classes.length),
           new Float32Array(poses ? 3 * count * classes.length : 0),
         ];
-        return lent([inputs, ...answers], (from, activation, pose) => {
+        return lent([inputs, ...answers], (from, logit, pose) => {
           const start = performance.now();
-          check(exports.qcn_web_infer(handle, from, count, layers ? 1 : 0, activation, poses ? pose : 0));
+          check(exports.qcn_web_infer(handle, from, count, layers ? 1 : 0, logit, poses ? pose : 0));
           const ms = performance.now() - start;
           return {
-            activation: floats(activation, answers[0].length),
+            logit: floats(logit, answers[0].length),
             pose: poses ? floats(pose, answers[1].length) : null,
             layers: seen.splice(0),
             ms,

@@ -25,13 +25,14 @@ function infer({ layers }, body, [, , shape]) {
     throw new Error(`images are ${shape.join("×")}, the network takes ${network.input.join("×")}`);
   const count = shape[0],
     inputs = new Float32Array(body.buffer.slice(body.byteOffset, body.byteOffset + body.length));
-  const { activation, pose, layers: shown } = network.infer(inputs, count, layers);
-  const classes = activation.length / count,
-    arrays = [["activation", [count, classes], activation]];
+  const { logit, pose, layers: shown } = network.infer(inputs, count, layers);
+  const classes = logit.length / count,
+    arrays = [["logit", [count, classes], logit]];
   if (pose) arrays.push(["pose", [count, classes, 3], pose]);
   shown.forEach(({ images, parents, height, width, iterations, ...layer }, i) => {
     arrays.push([`${i}.pose`, [images, parents, 3, height, width], layer.pose]);
-    arrays.push([`${i}.activation`, [images, parents, height, width], layer.activation]);
+    for (const name of ["activation", "logit"].filter((kind) => layer[kind]))
+      arrays.push([`${i}.${name}`, [images, parents, height, width], layer[name]]);
     arrays.push([`${i}.statistics`, [iterations, 7, parents, images, height * width], layer.statistics]);
   });
   return { texts: { layers: shown.map(({ name }) => name) }, arrays };

@@ -27,8 +27,7 @@ function paint(canvas, { pixels, width, height, channels: count }) {
 }
 
 // Whether the answer is right, where the class is known.
-const verdict = (activation, label) =>
-  best(activation) === label ? "This is right." : `This is wrong: it is ${classes[label]}.`;
+const verdict = ({ best }, label) => (best === label ? "This is right." : `This is wrong: it is ${classes[label]}.`);
 
 const toy = {
   azimuth: 30,
@@ -43,7 +42,7 @@ const toy = {
       known = familiar.every(([axis, range]) => within(angles[axis], range));
     $("angles").textContent =
       `Azimuth ${angles.azimuth}°, elevation ${angles.elevation}°: ${known ? "as in training" : "a new viewpoint"}. Training had ${familiar.map(([axis, [from, to]]) => `${axis} ${from}° to ${to}°`).join(", ")}.`;
-    classify(image, ({ activation }) => `${verdict(activation, classes.indexOf(chosen.category))} ${RUNS}`);
+    classify(image, (answer) => `${verdict(answer, classes.indexOf(chosen.category))} ${RUNS}`);
   },
   turn(right, up) {
     this.azimuth += right;
@@ -263,10 +262,10 @@ const examples = {
     };
   },
   show(example) {
-    const { label, activation: reference } = example;
-    return classify(this.picture(example), ({ activation }) => {
-      const off = Math.max(...reference.map((exact, i) => Math.abs(exact - activation[i])));
-      return `${verdict(activation, label)} Activations differ from the trained network’s, in float64, by at most ${off.toExponential(1)}.`;
+    const { label, logit: reference } = example;
+    return classify(this.picture(example), (answer) => {
+      const off = Math.max(...reference.map((exact, i) => Math.abs(exact - answer.logit[i])));
+      return `${verdict(answer, label)} Logits differ from the trained network’s, in float64, by at most ${off.toExponential(1)}.`;
     });
   },
 };
@@ -334,7 +333,7 @@ async function start() {
   try {
     const opened = await Promise.all(networks.map((network) => network.open()));
     $("facts").textContent =
-      `libqcn: ${opened[0].backend}. ${manifests.map(({ name, source }) => `${name}: trained on ${source.data}, weights ${source.sha256.slice(0, 12)}…`).join("; ")}`;
+      `libqcn: ${opened[0].backend}. ${manifests.map(({ name, source, known }) => `${name}: trained on ${source.data}, weights ${source.sha256.slice(0, 12)}…${known ? "" : ", cannot say “unknown”"}`).join("; ")}`;
   } catch (error) {
     $("answer").textContent = "The network could not be loaded";
     return trouble(error.message);

@@ -47,7 +47,7 @@ def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, A
         "examples": _examples(bundle),
         "scene": scene(bundle.manifest.image[1], source) if (source := bundle.manifest.source.data) in SETS else None,
     }
-    script = "\n".join(map(_text, ("toys.js", "answers.js", "page.js")))
+    script = "\n".join(map(_text, ("toys.js", "answers.js", "networks.js", "page.js")))
     page = render(
         HERE / "page.html.jinja",
         HERE / "page.css",

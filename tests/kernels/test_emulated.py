@@ -82,6 +82,7 @@ def problem(layer: Any, given: tuple[torch.Tensor, torch.Tensor]) -> bytes:
     shared = rotation.dim() == 4  # of the class layer: [C, J, 3, 3]
     window = tuple(pose.shape[-2:]) if shared else (layer.kernel, layer.kernel)
     stride, unit = (1 if shared else layer.stride), layer.mode == "unit"
-    shape = (*pose.shape[:2], *pose.shape[-2:], *window, stride, rotation.shape[-3], layer.iterations, shared, unit)
+    shape = (*pose.shape[:2], *pose.shape[-2:], *window, stride, rotation.shape[-3], layer.iterations)
+    flags = (shared, unit, shared)  # the last: the layer of the classes gives out logits
     arrays = (pose, activation, rotation, layer.rotors.beta_u, layer.rotors.beta_a)
-    return np.int32(shape).tobytes() + b"".join(x.numpy().astype(np.float32).tobytes() for x in arrays)
+    return np.int32(shape + flags).tobytes() + b"".join(x.numpy().astype(np.float32).tobytes() for x in arrays)

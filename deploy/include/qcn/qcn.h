@@ -2,33 +2,25 @@
 //
 //     #include <qcn/qcn.h>
 //     #include <stdio.h>
-//     #include <stdlib.h>
 //
-//     // Prints the class of a picture of any size, given as packed bytes: grey, RGBRGB… or RGBARGBA….
+//     // Prints what is on a picture of any size, given as packed bytes: grey, RGBRGB… or RGBARGBA….
 //     // Returns the index of the class, or -1 after printing what went wrong.
 //     int classify(const char* bundle, const unsigned char* pixels, int width, int height, int channels) {
 //       qcn_model* model = NULL;
 //       qcn_session* session = NULL;
-//       float* activation = NULL;  // one number per class
-//       int best = -1;
-//       qcn_model_info info;
+//       qcn_answer answer = qcn_answer_default();
 //       qcn_image image = qcn_image_default(pixels, width, height, channels);
-//       info.size = sizeof info;
-//       if (qcn_model_load(bundle, NULL, &model) || qcn_model_describe(model, &info) ||
-//           qcn_session_create(model, NULL, &session)) {
+//       if (qcn_model_load(bundle, NULL, &model) || qcn_session_create(model, NULL, &session) ||
+//           qcn_classify(session, &image, 1, &answer, NULL, NULL)) {
 //         fprintf(stderr, "%s\n", qcn_last_error());
-//       } else if ((activation = (float*)malloc((size_t)info.classes * sizeof(float))) == NULL) {
-//         fprintf(stderr, "there is no memory for %d classes\n", info.classes);
-//       } else if (qcn_classify(session, &image, 1, activation, NULL)) {
-//         fprintf(stderr, "%s\n", qcn_last_error());
+//       } else if (answer.known) {
+//         printf("%s %.1f %%\n", answer.label, 100 * answer.probability);
 //       } else {
-//         best = qcn_best(activation, info.classes);
-//         printf("%s\n", best < 0 ? "no answer: every activation is NaN" : qcn_model_class(model, best));
+//         printf("unknown (most like %s, %.1f %%)\n", answer.label, 100 * answer.probability);
 //       }
-//       free(activation);
 //       qcn_session_free(session);
 //       qcn_model_free(model);
-//       return best;
+//       return answer.index;
 //     }
 //
 // A program that classifies many images keeps the model and the session. In C++, qcn.hpp does the same with less code.
@@ -46,14 +38,11 @@
 #ifndef QCN_QCN_H
 #define QCN_QCN_H
 
+#include <qcn/export.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#ifndef QCN_API
-#define QCN_API __attribute__((visibility("default")))
 #endif
 
 // The version of everything: CMake and the Python package read it here.
@@ -69,7 +58,7 @@ typedef enum {
   QCN_NO_FILE,       // a file or folder does not exist or cannot be read
   QCN_BAD_BUNDLE,    // not a bundle, altered, or made by a newer version
   QCN_BAD_ENGINE,    // an engine for another GPU or TensorRT version
-  QCN_WRONG_ANSWER,  // the self-test: the backend disagrees with the bundle's golden answers
+  QCN_WRONG_ANSWER,  // the backend disagrees with the bundle's golden answers (the self-test), or returned NaN
   QCN_NO_BACKEND,    // the backend asked for is not in this library or not on this machine
   QCN_NO_MEMORY,
   QCN_DEVICE_ERROR,   // the GPU or its driver
@@ -138,6 +127,20 @@ static inline qcn_model_params qcn_model_default_params(void) {
 // and an edge case), which takes milliseconds. self_test = 2 runs all of them, for example once after installation. The
 // log says what was found and how long it took.
 QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
+
+// A file of a bundle in memory.
+typedef struct {
+  const char* name;  // as in the bundle's folder: "manifest.json", "engines/fp16.engine"
+  const void* data;
+  size_t bytes;
+} qcn_file;
+
+// As qcn_model_load, with the same checks, of a bundle whose files are in memory: for programs that have it as a
+// resource, in an archive or over a network. The native backend needs manifest.json, manifest.sha256,
+// weights.safetensors and, unless self_test is 0, golden.safetensors; public_key needs manifest.sig; TensorRT needs an
+// engine. Files that are not needed are ignored. The files are copied: they need only live until this returns.
+QCN_API qcn_status qcn_model_load_memory(const qcn_file* files, size_t count, const qcn_model_params* params,
+                                         qcn_model** model);
 QCN_API void qcn_model_free(qcn_model* model);  // NULL is allowed
 
 // What a model is. The texts belong to the model.
@@ -153,6 +156,8 @@ typedef struct {
   int poses;                      // whether its answers have poses: 0 for a CNN
   int image_height, image_width;  // of the images of its data set, which pictures of any size are brought to
   int operations;                 // that qcn_model_operation tells of; 0: this backend does not say (TensorRT)
+  double temperature;             // of its probabilities, see qcn_probabilities; 1 where it was not fitted
+  int says_unknown;               // 1: an answer can be unknown; 0: this bundle cannot tell, and knows everything
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
@@ -182,7 +187,8 @@ typedef struct {
   int parents, height, width;
   int iterations;           // of its routing
   const float* pose;        // [images, parents, 3, height, width]
-  const float* activation;  // [images, parents, height, width]
+  const float* activation;  // [images, parents, height, width]; NULL for the layer of the classes,
+  const float* logit;       // which has logits in their place; NULL for all other layers
   const float* statistics;  // [iterations, 7, parents, images, height, width]: mass, three means, three variances
 } qcn_layer;
 
@@ -256,21 +262,44 @@ static inline qcn_image qcn_image_planar(const void* data, int width, int height
 
 // ---- answers --------------------------------------------------------------------------------------------------------
 
-// Classifies `count` images, which may differ in size. activation is [count, classes], from 0 to 1. pose is
-// [count, classes, 3], the imaginary parts of pure quaternions, or NULL; it must be NULL for a network without poses.
+// What a network says of an image.
+typedef struct {
+  size_t size;         // of this structure, the same for all answers of a call
+  int index;           // of the class; the first of those with the largest logit
+  const char* label;   // its name, which belongs to the model
+  double probability;  // how likely it is right, from 0 to 1
+  int known;           // 0: the image is like nothing that the network was trained on
+} qcn_answer;
+
+static inline qcn_answer qcn_answer_default(void) {
+  qcn_answer answer;
+  answer.size = sizeof answer;
+  answer.index = -1;
+  answer.label = NULL;
+  answer.probability = 0;
+  answer.known = 0;
+  return answer;
+}
+
+// Classifies `count` images, which may differ in size. Each of the last three may be NULL, but not all:
+//   answers  [count]: take each from qcn_answer_default. A logit that is not finite is no answer: QCN_WRONG_ANSWER
+//   logit    [count, classes], of any size: what the answers are computed from
+//   pose     [count, classes, 3], the imaginary parts of pure quaternions; NULL for a network without poses
 //
 // The TensorRT backend also takes images in the memory of its GPU (or in managed memory), mixed with others in one
 // call. They are pre-processed on the GPU, straight into the engine's input. Whatever writes such an image must be
 // finished, or be queued on the stream that the session was given. The answers are there when the call returns.
-QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, float* activation,
-                                float* pose);
+QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, qcn_answer* answers,
+                                float* logit, float* pose);
 
-// The index of the largest activation; -1 if there is none (no classes, or all NaN).
-QCN_API int qcn_best(const float* activation, int classes);
-
-// The two halves of qcn_classify. input is [count, channels, height, width] of qcn_model_info, in host memory.
+// The two halves of qcn_classify, and what makes answers of logits. input is [count, channels, height, width] of
+// qcn_model_info, in host memory. logit or pose may be NULL, but not both.
 QCN_API qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float* input);
-QCN_API qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* activation, float* pose);
+QCN_API qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* logit, float* pose);
+QCN_API qcn_status qcn_decide(const qcn_model* model, const float* logit, int count, qcn_answer* answers);
+
+// probability is [count, classes]: softmax(logit / temperature), in double precision; those of an image add up to 1.
+QCN_API qcn_status qcn_probabilities(const qcn_model* model, const float* logit, int count, double* probability);
 
 #ifdef __cplusplus
 }

@@ -4,12 +4,13 @@
 //     #include <qcn/qcn.hpp>
 //     #include <string>
 //
-//     // Prints the class of a picture of any size: packed bytes, with the channels of a pixel next to each other.
+//     // Prints what is on a picture of any size: packed bytes, with the channels of a pixel next to each other.
 //     void classify(const std::string& bundle, const unsigned char* pixels, int width, int height, int channels) {
 //       const qcn::Model model(bundle);  // for any number of threads
 //       qcn::Session session(model);     // for one thread at a time; it may outlive the model
 //       const qcn::Answer answer = session.classify(qcn_image_default(pixels, width, height, channels));
-//       std::cout << model.class_name(answer.best()) << "\n";
+//       std::cout << (answer.known ? "" : "unknown, most like ") << answer.label << ", " << 100 * answer.probability
+//                 << " %\n";
 //     }
 //
 // Whatever fails throws qcn::Error with the library's message, which says what was found and what was expected: here,
@@ -20,9 +21,11 @@
 
 #include <qcn/qcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -54,19 +57,18 @@ class Model {
  public:
   // Loads a bundle. `log` takes the place of params.log. The texts that params points to, such as public_key, need only
   // live until this returns.
-  explicit Model(const std::string& bundle, qcn_model_params params = qcn_model_default_params(), Log log = nullptr) {
-    auto loaded = std::make_shared<Loaded>();
-    if (log) {
-      loaded->log = std::move(log);
-      params.log_user = loaded.get();
-      params.log = [](qcn_log_level level, const char* message, void* user) {
-        static_cast<Loaded*>(user)->log(level, message);
-      };
-    }
-    check(qcn_model_load(bundle.c_str(), &params, &loaded->model));
-    loaded->info.size = sizeof loaded->info;
-    check(qcn_model_describe(loaded->model, &loaded->info));
-    loaded_ = std::move(loaded);
+  explicit Model(const std::string& bundle, qcn_model_params params = qcn_model_default_params(), Log log = nullptr)
+      : Model(params, std::move(log), [&](const qcn_model_params& given, qcn_model** model) {
+          return qcn_model_load(bundle.c_str(), &given, model);
+        }) {}
+
+  // Loads a bundle whose files are in memory, which need only live until this returns.
+  static Model from_memory(const std::vector<qcn_file>& files, qcn_model_params params = qcn_model_default_params(),
+                           Log log = nullptr) {
+    return Model(params, std::move(log), [&](const qcn_model_params& given, qcn_model** model) {
+      const qcn_file none{};
+      return qcn_model_load_memory(files.empty() ? &none : files.data(), files.size(), &given, model);
+    });
   }
 
   // Name, classes, sizes, backend, precision. Its texts are valid as long as the model, or a session of it, lives.
@@ -103,6 +105,20 @@ class Model {
     return input;
   }
 
+  // How likely each class is, from the logits of one or more images, [images, classes].
+  std::vector<double> probabilities(const std::vector<float>& logit) const {
+    std::vector<double> probability(logit.size());
+    check(qcn_probabilities(get(), logit.data(), images_in(logit), probability.data()));
+    return probability;
+  }
+
+  // Answers from logits, [images, classes]; the labels belong to the model.
+  std::vector<qcn_answer> decide(const std::vector<float>& logit) const {
+    std::vector<qcn_answer> answers(static_cast<std::size_t>(images_in(logit)), qcn_answer_default());
+    check(qcn_decide(get(), logit.data(), images_in(logit), answers.data()));
+    return answers;
+  }
+
   const qcn_model* get() const noexcept { return loaded_->model; }
 
  private:
@@ -118,16 +134,52 @@ class Model {
     Loaded& operator=(const Loaded&) = delete;
     ~Loaded() { qcn_model_free(model); }
   };
+
+  template <typename Load>
+  Model(qcn_model_params params, Log log, const Load& load) {
+    auto loaded = std::make_shared<Loaded>();
+    if (log) {
+      loaded->log = std::move(log);
+      params.log_user = loaded.get();
+      params.log = [](qcn_log_level level, const char* message, void* user) {
+        static_cast<Loaded*>(user)->log(level, message);
+      };
+    }
+    check(load(params, &loaded->model));
+    loaded->info.size = sizeof loaded->info;
+    check(qcn_model_describe(loaded->model, &loaded->info));
+    loaded_ = std::move(loaded);
+  }
+
+  int images_in(const std::vector<float>& logit) const {
+    if (logit.empty() || logit.size() % classes() != 0) {
+      throw Error(QCN_BAD_ARGUMENT, std::to_string(logit.size()) + " logits are not " + std::to_string(classes()) +
+                                        " for each image, one per class");
+    }
+    return static_cast<int>(logit.size() / classes());
+  }
+
   std::shared_ptr<const Loaded> loaded_;
 };
 
 // The answer for one image.
 struct Answer {
-  std::vector<float> activation;  // one number per class, from 0 to 1
-  std::vector<float> pose;        // three numbers per class; empty for a network without poses
+  int index = -1;            // of the class with the largest logit
+  std::string label;         // its name
+  double probability = 0;    // how likely it is right
+  bool known = false;        // false: the image is like nothing that the network was trained on
+  std::vector<float> logit;  // one number per class, of any size
+  std::vector<float> pose;   // three numbers per class; empty for a network without poses
 
-  // The class with the largest activation; -1 if all are NaN.
-  int best() const noexcept { return qcn_best(activation.data(), static_cast<int>(activation.size())); }
+  // The classes, from the largest logit to the smallest; equal ones by index.
+  std::vector<int> order() const {
+    std::vector<int> classes(logit.size());
+    std::iota(classes.begin(), classes.end(), 0);
+    std::stable_sort(classes.begin(), classes.end(), [this](int a, int b) {
+      return logit[static_cast<std::size_t>(a)] > logit[static_cast<std::size_t>(b)];
+    });
+    return classes;
+  }
 };
 
 class Session {
@@ -146,34 +198,33 @@ class Session {
     session_.reset(session);
   }
 
-  Answer classify(const qcn_image& image) {
-    Answer answer{std::vector<float>(model_.classes()), std::vector<float>(model_.pose_size())};
-    classify(&image, 1, answer.activation.data(), pointer(answer.pose));
-    return answer;
-  }
+  Answer classify(const qcn_image& image) { return std::move(classify(std::vector<qcn_image>{image})[0]); }
 
   // One answer per image, in order. The images may differ in size.
   std::vector<Answer> classify(const std::vector<qcn_image>& images) {
     if (images.empty()) return {};
     const std::size_t classes = model_.classes(), poses = model_.pose_size();
-    std::vector<float> activation(images.size() * classes), pose(images.size() * poses);
-    classify(images.data(), static_cast<int>(images.size()), activation.data(), pointer(pose));
+    std::vector<qcn_answer> found(images.size(), qcn_answer_default());
+    std::vector<float> logit(images.size() * classes), pose(images.size() * poses);
+    classify(images.data(), static_cast<int>(images.size()), found.data(), logit.data(), pointer(pose));
     std::vector<Answer> answers(images.size());
     for (std::size_t i = 0; i < images.size(); ++i) {
-      const float *a = activation.data() + i * classes, *p = pose.data() + i * poses;
-      answers[i] = {{a, a + classes}, {p, p + poses}};
+      const float *z = logit.data() + i * classes, *p = pose.data() + i * poses;
+      answers[i] = {found[i].index,      found[i].label,   found[i].probability,
+                    found[i].known != 0, {z, z + classes}, {p, p + poses}};
     }
     return answers;
   }
 
-  // Into memory of your own, which allocates nothing from the second call on: activation is [count, classes], and pose
-  // is [count, classes, 3] or nullptr.
-  void classify(const qcn_image* images, int count, float* activation, float* pose = nullptr) {
-    check(qcn_classify(session_.get(), images, count, activation, pose));
+  // Into memory of your own, which allocates nothing from the second call on: answers are [count], of
+  // qcn_answer_default; logit is [count, classes], and pose is [count, classes, 3]. What is nullptr is not given.
+  void classify(const qcn_image* images, int count, qcn_answer* answers, float* logit = nullptr,
+                float* pose = nullptr) {
+    check(qcn_classify(session_.get(), images, count, answers, logit, pose));
   }
   // The same without pre-processing: input is [count, channels, height, width], as Model::preprocess gives it.
-  void infer(const float* input, int count, float* activation, float* pose = nullptr) {
-    check(qcn_infer(session_.get(), input, count, activation, pose));
+  void infer(const float* input, int count, float* logit, float* pose = nullptr) {
+    check(qcn_infer(session_.get(), input, count, logit, pose));
   }
 
   const Model& model() const noexcept { return model_; }

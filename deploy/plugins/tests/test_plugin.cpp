@@ -152,7 +152,7 @@ bool fits(Made& plugin, const std::vector<Sizes>& sizes) {
 }
 
 struct Node {
-  std::int32_t window[2] = {5, 5}, stride = 2, iterations = 3, half = 1;
+  std::int32_t window[2] = {5, 5}, stride = 2, iterations = 3, half = 1, logit = 1;
   std::string mode = "unit";
 
   Made* make() const {
@@ -161,6 +161,7 @@ struct Node {
         {"stride", &stride, PluginFieldType::kINT32, 1},
         {"iterations", &iterations, PluginFieldType::kINT32, 1},
         {"half", &half, PluginFieldType::kINT32, 1},
+        {"logit", &logit, PluginFieldType::kINT32, 1},
         {"mode", mode.data(), PluginFieldType::kCHAR, static_cast<std::int32_t>(mode.size())}};
     return ::make({static_cast<std::int32_t>(fields.size()), fields.data()});
   }
@@ -199,6 +200,8 @@ void test_refusals() {
   check(node.refused(), "six iterations are refused");
   node = Node(), node.window[1] = 0;
   check(node.refused(), "a window of width 0 is refused");
+  node = Node(), node.logit = 2;
+  check(node.refused(), "a logit of 2 is refused");
 }
 
 }  // namespace
@@ -212,7 +215,7 @@ int main(int count, char** arguments) {
   check(built_for && std::atoi(built_for()) == NV_TENSORRT_MAJOR, "it says which TensorRT it is for");
   check(creator(), "loading it is enough to have it in the registry");
   if (failures) return 1;
-  check(creator()->getFieldNames()->nbFields == 5, "the parser is told of five attributes");
+  check(creator()->getFieldNames()->nbFields == 6, "the parser is told of six attributes");
 
   Node node;
   Made* plugin = node.make();

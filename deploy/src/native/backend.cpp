@@ -28,13 +28,13 @@ class NativeRunner final : public Runner {
     return true;
   }
 
-  void run(const float* input, int count, float* activation, float* pose) override {
+  void run(const float* input, int count, float* logit, float* pose) override {
     const Signature& signature = plan_->program.signature;
     for (size_t left = count > 0 ? static_cast<size_t>(count) : 0; left > 0;) {
       const size_t batch = std::min(left, most_images_);
       run_part(input, batch);
       input += batch * signature.image_floats();
-      activation = copy(plan_->activation, batch * signature.activation_floats(), activation);
+      logit = copy(plan_->logit, batch * signature.logit_floats(), logit);
       if (pose && plan_->pose) pose = copy(*plan_->pose, batch * signature.pose_floats(), pose);
       left -= batch;
     }
@@ -98,10 +98,6 @@ class NativeRunner final : public Runner {
     });
   }
 
-  void run_step(const SoftmaxStep& s, size_t batch) const {
-    for (size_t i = 0; i < batch; ++i) softmax(out(s.place) + i * s.count, s.count);
-  }
-
   void run_step(const RouteStep& s, size_t batch) {
     qcn_routing_shape shape = s.shape;
     shape.batch = static_cast<int>(batch);
@@ -129,7 +125,8 @@ class NativeRunner final : public Runner {
     shown.name = step.name.c_str();
     shown.images = shape.batch, shown.parents = shape.parents, shown.iterations = shape.iterations;
     shown.height = static_cast<int>(step.height), shown.width = static_cast<int>(step.width);
-    shown.pose = out(step.out_pose), shown.activation = out(step.out_activation);
+    shown.pose = out(step.out_pose);
+    (shape.logit ? shown.logit : shown.activation) = out(step.out_activation);
     shown.statistics = statistics_.data();
     show_(shown);
   }

@@ -62,11 +62,4 @@ void pool(const Map& out_map, size_t kernel, size_t stride, bool average, const 
   }
 }
 
-void softmax(float* numbers, size_t count) {
-  const float largest = *std::max_element(numbers, numbers + count);
-  float sum = 0;
-  for (size_t i = 0; i < count; ++i) sum += numbers[i] = std::exp(numbers[i] - largest);
-  for (size_t i = 0; i < count; ++i) numbers[i] /= sum;
-}
-
 }  // namespace qcn::native

@@ -24,8 +24,6 @@ void transform(const Map& map, const float* scale, const float* shift, Ending en
 void pool(const Map& out_map, std::size_t kernel, std::size_t stride, bool average, const float* in,
           const Strides& in_strides, float* out, const Strides& out_strides);
 
-void softmax(float* numbers, std::size_t count);
-
 }  // namespace qcn::native
 
 #endif

@@ -51,7 +51,7 @@ class Builder {
     for (const program::Operation& operation : program_.operations) {
       std::visit([&](const auto& body) { find_readers(body); }, operation.body);
     }
-    read_planar(program_.activation);
+    read_planar(program_.logit);
     if (program_.pose) read_planar(*program_.pose);
 
     stored_[0].planar = kImages;
@@ -60,7 +60,7 @@ class Builder {
       plan_.runs.push_back({operation.name, "", program::name(operation.precision), "", ""});
       std::visit([&](const auto& body) { add(body); }, operation.body);
     }
-    plan_.activation = *stored_[program_.activation].planar;
+    plan_.logit = *stored_[program_.logit].planar;
     if (program_.pose) plan_.pose = *stored_[*program_.pose].planar;
   }
 
@@ -255,7 +255,6 @@ class Builder {
     }
     add_convolution("linear", shape, ends,
                     {0, {linear.weight, nullptr}, linear.bias, {linear.integers, {}}, linear.integer_bias});
-    if (linear.ending == Ending::kSoftmax) plan_.steps.push_back(SoftmaxStep{out.map.channels, ends.out});
   }
 
   void add(const program::Route& route) {

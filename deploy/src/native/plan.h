@@ -57,11 +57,6 @@ struct PoolStep {
   Strides in_strides, out_strides;
 };
 
-struct SoftmaxStep {
-  std::size_t count;
-  Place place;
-};
-
 struct RouteStep {
   std::string name;
   std::size_t height, width;  // of the map of its parents
@@ -71,7 +66,7 @@ struct RouteStep {
   Place pose, activation, out_pose, out_activation;
 };
 
-using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, PoolStep, SoftmaxStep, RouteStep>;
+using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, PoolStep, RouteStep>;
 
 struct ByteMap {  // whose border has integer_zero()
   Place place;
@@ -85,7 +80,7 @@ struct Plan {
   std::vector<Step> steps;
   std::vector<ByteMap> byte_maps;
   std::vector<OperationRun> runs;  // what is asked and what runs, operation by operation
-  Place activation = 0;
+  Place logit = 0;
   std::optional<Place> pose;
   std::size_t image_floats = 0;  // that an image takes, all values together
 

@@ -49,14 +49,14 @@ const Artefact& choose_engine(const Manifest& manifest, const Machine& machine, 
   if (best) return *best;
   const std::string asked = request.precision.empty() ? "" : " --precision " + request.precision;
   const std::string command =
-      like ? like->rebuild_in(request.folder) : "qcn export " + request.folder + " --format trt" + asked;
+      like ? like->rebuild_in(request.files->word) : "qcn export " + request.files->word + " --format trt" + asked;
   if (found.empty()) {
-    throw Error(QCN_NO_BACKEND, request.folder + " has no TensorRT engine; build one: `" + command + "`");
+    throw Error(QCN_NO_BACKEND, request.files->where + " has no TensorRT engine; build one: `" + command + "`");
   }
-  throw Error(QCN_BAD_ENGINE, request.folder + " has no " + (request.precision.empty() ? "" : request.precision + " ") +
-                                  "engine for TensorRT " + machine.version + " on " + machine.gpu + " (sm" +
-                                  std::to_string(machine.sm) + "), but" + found + "\nbuild one here: `" + command +
-                                  "`");
+  throw Error(QCN_BAD_ENGINE, request.files->where + " has no " +
+                                  (request.precision.empty() ? "" : request.precision + " ") + "engine for TensorRT " +
+                                  machine.version + " on " + machine.gpu + " (sm" + std::to_string(machine.sm) +
+                                  "), but" + found + "\nbuild one here: `" + command + "`");
 }
 
 }  // namespace qcn

@@ -48,7 +48,7 @@ LoadedBackend tensorrt_backend(const Manifest& manifest, const TensorrtRequest& 
   const TensorrtLibrary* library = find_artefact(manifest, "trt") ? &open_library() : nullptr;
   const Machine machine = library ? library->machine(request.device) : Machine();
   const Artefact& engine = choose_engine(manifest, machine, request);
-  return {library->load(manifest.signature, engine, read_artefact(request.folder, engine), request), &engine};
+  return {library->load(manifest.signature, engine, read_artefact(*request.files, engine), request), &engine};
 }
 
 }  // namespace qcn

@@ -7,15 +7,16 @@
 #include <string>
 
 #include "backend.h"
+#include "files.h"
 
 namespace qcn {
 
 // What is asked of TensorRT. Everything is copied.
 struct TensorrtRequest {
-  std::string folder;     // of the bundle
-  std::string precision;  // "fp32", "fp16", …; empty: the fastest there is
-  int device = 0;         // CUDA's number of it
-  Log log;                // may be empty
+  std::shared_ptr<const Files> files;  // of the bundle
+  std::string precision;               // "fp32", "fp16", …; empty: the fastest there is
+  int device = 0;                      // CUDA's number of it
+  Log log;                             // may be empty
 };
 
 // Always there, in load.cpp; libqcn needs nothing of TensorRT to link. Chooses an engine of the manifest for this GPU,

@@ -15,14 +15,13 @@ int main(int count, char** arguments) {
     return 1;
   }
   unsigned char* pixels = calloc((size_t)info.image_width * (size_t)info.image_height, (size_t)info.channels);
-  float* activation = calloc((size_t)info.classes, sizeof *activation);
+  qcn_answer answer = qcn_answer_default();
   qcn_image image = qcn_image_default(pixels, info.image_width, info.image_height, info.channels);
-  if (!pixels || !activation || qcn_classify(session, &image, 1, activation, NULL)) {
+  if (!pixels || qcn_classify(session, &image, 1, &answer, NULL, NULL)) {
     fprintf(stderr, "%s\n", qcn_last_error());
     return 1;
   }
-  printf("%s\n", qcn_model_class(model, qcn_best(activation, info.classes)));
-  free(activation);
+  printf("%s\n", answer.label);
   free(pixels);
   qcn_session_free(session);
   qcn_model_free(model);

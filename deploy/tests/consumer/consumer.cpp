@@ -14,7 +14,7 @@ int main(int count, char** arguments) {
                                             static_cast<std::size_t>(info.channels));
     const qcn::Answer answer =
         session.classify(qcn_image_default(pixels.data(), info.image_width, info.image_height, info.channels));
-    std::cout << model.class_name(answer.best()) << "\n";
+    std::cout << answer.label << "\n";
   } catch (const qcn::Error& error) {
     std::cerr << error.what() << "\n";
     return 1;

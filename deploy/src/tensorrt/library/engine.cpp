@@ -30,7 +30,7 @@ Engine::Engine(const Signature& network, const std::vector<std::byte>& plan, con
   engine_.reset(runtime_->deserializeCudaEngine(plan.data(), plan.size()));
   if (!engine_) {
     throw Error(QCN_BAD_ENGINE, "TensorRT " + machine.version + " on " + machine.gpu + " refuses the engine" +
-                                    log_scope.errors() + "; build it here by `qcn export " + request.folder +
+                                    log_scope.errors() + "; build it here by `qcn export " + request.files->word +
                                     " --format trt`");
   }
   read_tensors();
@@ -38,9 +38,9 @@ Engine::Engine(const Signature& network, const std::vector<std::byte>& plan, con
 
 void Engine::read_tensors() {
   using nvinfer1::OptProfileSelector;
-  classes = signature.activation_floats();
+  classes = signature.logit_floats();
   pixels = signature.image_floats();
-  bool has_input = false, has_activation = false, has_pose = false;
+  bool has_input = false, has_logit = false, has_pose = false;
   for (int i = 0; i < engine_->getNbIOTensors(); ++i) {
     const std::string name = engine_->getIOTensorName(i);
     const nvinfer1::Dims dims = engine_->getTensorShape(name.c_str());
@@ -54,7 +54,7 @@ void Engine::read_tensors() {
     }
     if (engine_->getTensorIOMode(name.c_str()) != nvinfer1::TensorIOMode::kINPUT) {
       outputs.push_back({name, floats});
-      has_activation |= name == kActivation && floats == classes;
+      has_logit |= name == kLogit && floats == classes;
       has_pose |= name == kPose && floats == signature.pose_floats();
       continue;
     }
@@ -71,7 +71,7 @@ void Engine::read_tensors() {
     }
     min_batch = static_cast<int>(least.d[0]), max_batch = static_cast<int>(most.d[0]);
   }
-  if (!has_input || !has_activation || has_pose != signature.poses || min_batch < 1 || max_batch < min_batch) {
+  if (!has_input || !has_logit || has_pose != signature.poses || min_batch < 1 || max_batch < min_batch) {
     throw not_ours("it must take " + signature.text());
   }
 }

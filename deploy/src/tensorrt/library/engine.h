@@ -37,7 +37,7 @@ class Engine {
   std::size_t pixels = 0, classes = 0;  // per image
   std::vector<Output> outputs;          // all of them: TensorRT needs memory even for outputs that nobody reads
 
-  static constexpr char kInput[] = "image", kActivation[] = "activation", kPose[] = "pose";
+  static constexpr char kInput[] = "image", kLogit[] = "logit", kPose[] = "pose";
 
  private:
   void read_tensors();

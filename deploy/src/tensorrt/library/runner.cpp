@@ -41,7 +41,7 @@ class EngineRunner final : public DeviceRunner {
     for (const Engine::Output& output : engine_->outputs) {
       outputs_.push_back(device_memory(most * output.floats * sizeof(float)));
     }
-    activation_ = pinned_memory(most * engine_->classes * sizeof(float));
+    logit_ = pinned_memory(most * engine_->classes * sizeof(float));
     if (engine_->signature.poses) pose_ = pinned_memory(most * engine_->signature.pose_floats() * sizeof(float));
     cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
@@ -50,11 +50,11 @@ class EngineRunner final : public DeviceRunner {
     cudaStreamSynchronize(stream_);  // nothing may be freed while it is in use
   }
 
-  void run(const float* input, int count, float* activation, float* pose) override {
+  void run(const float* input, int count, float* logit, float* pose) override {
     check(count);
     const OnDevice on(engine_->device);
     copy(input, 0, count);
-    answer(count, activation, pose);
+    answer(count, logit, pose);
   }
 
   void put_image(const Preprocessing& spec, const qcn_image& image, int index) override {
@@ -70,10 +70,10 @@ class EngineRunner final : public DeviceRunner {
     copy(input, index, 1);
   }
 
-  void run_put(int count, float* activation, float* pose) override {
+  void run_put(int count, float* logit, float* pose) override {
     check(count);
     const OnDevice on(engine_->device);
-    answer(count, activation, pose);
+    answer(count, logit, pose);
   }
 
  private:
@@ -109,7 +109,7 @@ class EngineRunner final : public DeviceRunner {
     cuda(cudaMemcpyAsync(device_input(index), pinned, bytes, cudaMemcpyHostToDevice, stream_), "copying images");
   }
 
-  void answer(int count, float* activation, float* pose) {
+  void answer(int count, float* logit, float* pose) {
     const LogScope log_scope(engine_->log);
     BatchContext& context = context_for(std::max(count, engine_->min_batch));
     if (context.graph) {
@@ -120,7 +120,7 @@ class EngineRunner final : public DeviceRunner {
     cuda(cudaStreamSynchronize(stream_), "running the engine");
     if (!context.has_run) capture(context, log_scope);
     const std::size_t numbers = static_cast<std::size_t>(count) * engine_->classes;
-    std::memcpy(activation, activation_.get(), numbers * sizeof(float));
+    std::memcpy(logit, logit_.get(), numbers * sizeof(float));
     if (pose) std::memcpy(pose, pose_.get(), 3 * numbers * sizeof(float));
   }
 
@@ -148,9 +148,7 @@ class EngineRunner final : public DeviceRunner {
     }
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Engine::Output& output = engine_->outputs[i];
-      void* to = output.name == Engine::kActivation ? activation_.get()
-                 : output.name == Engine::kPose     ? pose_.get()
-                                                    : nullptr;
+      void* to = output.name == Engine::kLogit ? logit_.get() : output.name == Engine::kPose ? pose_.get() : nullptr;
       const std::size_t bytes = static_cast<std::size_t>(context.batch) * output.floats * sizeof(float);
       if (to) cuda(cudaMemcpyAsync(to, outputs_[i].get(), bytes, cudaMemcpyDeviceToHost, stream), "copying answers");
     }
@@ -191,7 +189,7 @@ class EngineRunner final : public DeviceRunner {
   Stream own_stream_;
   cudaStream_t stream_ = nullptr;
   DeviceMemory working_, input_;
-  PinnedMemory pinned_input_, activation_, pose_;
+  PinnedMemory pinned_input_, logit_, pose_;
   std::vector<DeviceMemory> outputs_;  // as engine_->outputs
   std::list<BatchContext> contexts_;
 };
