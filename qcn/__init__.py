@@ -1,8 +1,9 @@
 """Quaternion Capsule Networks: train one, and carry it to a verified, fast engine on an edge device.
 
     import qcn
-    network = qcn.create("qcn", in_channels=2, classes=5)   # any network of the product, by name
     model = qcn.load("runs/export/my-toys")                 # a bundle, ready to answer: see `qcn.runtime`
+    answer = model.predict("photo.jpg")
+    network = qcn.create("qcn", in_channels=2, classes=5)   # any network of the product, by name
 
 Importing this package imports no torch: the half of the product that runs on a device does without it.
 """
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from qcn.runtime import load
+    from qcn.runtime import Answer, Model, load
 
     __version__: str
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 if not os.path.isdir(os.path.join(__path__[0], "export")):  # noqa: PTH112, PTH118
     __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
-__all__ = ["__version__", "create", "load"]
+__all__ = ["Answer", "Model", "__version__", "create", "load"]
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
@@ -35,13 +36,18 @@ def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "n
 
 
 def __getattr__(name: str) -> "Any":
-    """`qcn.load` and the version, when they are first asked for: importing the package stays quick."""
-    if name == "load":
-        from qcn.runtime import load
+    """`qcn.load` and the like, when they are first asked for: importing the package stays quick."""
+    if name in ("Answer", "Model", "load"):
+        from qcn import runtime
 
-        return load
+        return getattr(runtime, name)
     if name == "__version__":
         from importlib.metadata import version
 
         return version("qcn-toolkit")
     raise AttributeError(f"module 'qcn' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """What there is, asked for or not."""
+    return sorted({*__all__, *globals()} - {"TYPE_CHECKING", "os"})

@@ -113,9 +113,8 @@ def test_nan_is_no_answer(model: Model, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_is_no_picture_is_refused(model: Model, tmp_path: Path) -> None:
-    for wrong in (np.zeros((4, 4), np.float32), np.zeros((4, 4, 2), np.uint8), np.zeros((2, 4, 4, 3), np.uint8), 7):
-        with pytest.raises(UsageError):
-            model.predict(wrong)  # type: ignore[call-overload]
+    with pytest.raises(UsageError, match="channels"):  # what fits no network of this kind
+        model.predict(np.zeros((4, 4, 2), np.uint8))
     with pytest.raises(UsageError, match="batch must be 1 or more, not 0"):
         list(model.stream([np.zeros((8, 8), np.uint8)], batch=0))
     with pytest.raises(UsageError, match="there is no file"):

@@ -83,7 +83,7 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
     assert wheel.name.startswith(f"qcn_toolkit-{qcn.__version__}-py3-none-manylinux_") and HERE in wheel.name
     sizes = {entry.filename: entry.compress_size for entry in zipfile.ZipFile(wheel).infolist()}
     names = set(sizes)
-    assert {"qcn/lib/libqcn.so", "qcn/bin/qcn-run", "qcn/bin/qcn-bench"} <= names
+    assert {"qcn/lib/libqcn.so", "qcn/bin/qcn-run", "qcn/bin/qcn-bench", "qcn/py.typed"} <= names
     pages = {f"qcn/web/qcn-{variant}.wasm" for variant in ("simd", "plain", "threads")}
     assert names & pages == (pages if shutil.which("emcmake") else set())
     folders = {"qcn": "qcn", "export": "qcn/export", "calibrate": "qcn/calibrate"}

@@ -18,7 +18,7 @@ No torch here.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from qcn.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageFile import ImageFile
 
 Fit = Literal["crop", "letterbox", "stretch"]
 Pixels = NDArray[np.uint8]
@@ -43,26 +42,33 @@ def need_pillow() -> None:
 
 def read_picture(path: Path) -> Pixels:
     """The pixels of a picture file, uint8 [H, W, 1 or 3], the right way up. UsageError says why it cannot be read."""
+    return decode_picture(path, str(path))
+
+
+def decode_picture(source: "Path | IO[bytes] | Image", name: str) -> Pixels:
+    """The same of a file's contents, or of a picture that Pillow has opened or made; errors call it by `name`."""
     need_pillow()
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as opened:
+        if isinstance(source, Image.Image):
+            return _decoded(_upright(source))
+        with Image.open(source) as opened:
             return _decoded(_upright(opened))
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}") from None
+        raise UsageError(f"there is no file {name}") from None
     except UnidentifiedImageError:
-        raise UsageError(f"{path} is not a picture that Pillow can read") from None
+        raise UsageError(f"{name} is not a picture that Pillow can read") from None
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise UsageError(f"{path} has more than {most:,} pixels, the most that Pillow reads: make it smaller") from None
+        raise UsageError(f"{name} has more than {most:,} pixels, the most that Pillow reads: make it smaller") from None
     # Pillow's decoders raise whatever a damaged file leads them to.
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
         why = getattr(error, "strerror", None) or error  # Pillow's errors have none
-        raise UsageError(f"{path} cannot be read as a picture: {why}") from error
+        raise UsageError(f"{name} cannot be read as a picture: {why}") from error
 
 
-def _upright(opened: "ImageFile") -> "Image":
+def _upright(opened: "Image") -> "Image":
     """Turned as its EXIF orientation says. `exif_transpose` turns by XMP as well, which libqcn does not look at."""
     from PIL import ExifTags, Image, ImageOps
 

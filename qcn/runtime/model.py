@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from qcn import binding
 from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
-from qcn.data.fit import read_picture
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
 from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
+from qcn.runtime.pictures import Picture, pixels_of, several_of
 
 Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch"]
 BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch")
 PRECISIONS: tuple[OperationPrecision, ...] = get_args(OperationPrecision)
-Picture = str | os.PathLike[str] | NDArray[np.uint8]
 BATCH = 16  # pictures at once, where more are given
 
 
@@ -110,25 +109,30 @@ class Model:
         return self._engine.name
 
     @overload
-    def predict(self, picture: Picture) -> Answer: ...
+    def predict(self, picture: Picture) -> Answer: ...  # type: ignore[overload-overlap]  # text is a list of texts
     @overload
-    def predict(self, picture: list[Picture]) -> list[Answer]: ...
-    def predict(self, picture: Picture | list[Picture]) -> Answer | list[Answer]:
-        """The answer to a picture of any size: a file, or an array uint8 [H, W] or [H, W, C], which is not copied.
+    def predict(self, picture: Iterable[Picture]) -> list[Answer]: ...
+    def predict(self, picture: Picture | Iterable[Picture]) -> Answer | list[Answer]:
+        """The answer to a picture of any size, or a list of answers to several.
 
-        A list of pictures gives a list of answers.
+        A picture is the name of a file, its bytes, a file object, an image of Pillow, an array uint8 [H, W] or
+        [H, W, C], or a tensor [H, W] or [C, H, W] (`qcn.runtime.pictures`). Several are a list, a tuple, anything else
+        that can be iterated over, an array [N, H, W, C] or a tensor [N, C, H, W].
         """
-        if isinstance(picture, list):
-            return list(self.stream(picture))
-        return next(self.stream([picture]))
+        several = several_of(picture)
+        if several is not None:
+            return list(self.stream(several))
+        return next(self._answers([pixels_of(picture)]))
 
     def stream(self, pictures: Iterable[Picture], batch: int = BATCH) -> Iterator[Answer]:
         """The answers to any number of pictures, one after the other; `batch` of them are worked on at once."""
         if batch < 1:
             raise UsageError(f"batch must be 1 or more, not {batch}")
-        waiting = iter(pictures)
+        waiting = several_of(pictures)
+        if waiting is None:
+            raise UsageError(f"stream takes several pictures, not one {type(pictures).__name__}: `predict` takes one")
         while several := list(islice(waiting, batch)):
-            yield from self._answers([_pixels(picture) for picture in several])
+            yield from self._answers([pixels_of(picture) for picture in several])
 
     def _answers(self, pixels: list[NDArray[np.uint8]]) -> Iterator[Answer]:
         logits, poses = self._engine.classify(pixels)
@@ -178,11 +182,3 @@ def load(
             return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", precision, threads))
         except MissingError as other:
             raise MissingError(f"no backend on this machine runs {bundle}: {error}; {other}") from other
-
-
-def _pixels(picture: Picture) -> NDArray[np.uint8]:
-    if isinstance(picture, (str, os.PathLike)):
-        return read_picture(Path(picture))
-    if not isinstance(picture, np.ndarray):
-        raise UsageError(f"a picture is a file name or an array, not {type(picture).__name__}")
-    return picture
