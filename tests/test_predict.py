@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.predict import sources
 from qcn.predict.open import open_model
+from qcn.predict.reading import pictures_of
 
 RNG = np.random.default_rng(0)
 
@@ -31,6 +33,10 @@ def photos(tmp_path: Path) -> Path:
     for name, size in (("a.jpg", (64, 48)), ("b.png", (28, 28)), ("deep/c.webp", (300, 200))):
         Image.fromarray(RNG.integers(0, 256, (*size, 3), dtype=np.uint8)).save(folder / name)
     return folder
+
+
+def pictures(given: list[str], frames: int | None = None) -> Iterator[sources.Found]:
+    return pictures_of(sources.items(given, frames), given)
 
 
 def predict(*arguments: str | Path) -> str:
@@ -125,7 +131,7 @@ def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sources, "installed", lambda package: False)
     monkeypatch.setattr(sources.shutil, "which", lambda program: None)
     with pytest.raises(MissingError, match="opencv-python-headless, or install ffmpeg"):
-        list(sources.pictures([str(tmp_path / "film.mp4")]))
+        list(pictures([str(tmp_path / "film.mp4")]))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,7 @@ def test_frames_by_an_ffmpeg_that_complains_a_lot(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(sources, "installed", lambda package: False)
-    found = list(sources.pictures([source]))
+    found = list(pictures([source]))
     assert [one.name for one in found] == [f"{source}#0", f"{source}#1"]
     assert found[1].pixels is not None and found[1].pixels.shape == (4, 2, 3)
     assert found[1].pixels.ravel().tolist() == list(range(24, 48))
@@ -175,7 +181,7 @@ def test_a_telephones_video_turned_and_of_no_fixed_rate(
     matrix = stored.index(b"tkhd") + 44  # how to turn it when it is shown, in the header of the track
     stored[matrix : matrix + 36] = struct.pack(">9i", 0, 1 << 16, 0, -1 << 16, 0, 0, 32 << 16, 0, 1 << 30)
     film.write_bytes(stored)
-    found = [one.pixels for one in sources.pictures([str(film)])]
+    found = [one.pixels for one in pictures([str(film)])]
     assert len(found) == 4
     for pixels, frame in zip(found, frames, strict=True):
         assert pixels is not None and np.array_equal(pixels, np.rot90(frame, -1))
@@ -191,7 +197,7 @@ def test_a_video_that_cannot_be_read_is_one_line(
     monkeypatch.setattr(sources, "installed", lambda package: opencv)
     (tmp_path / "film.mp4").write_bytes(b"no film")
     with pytest.raises(UsageError, match=r"cannot (open|read) .*film.mp4"):
-        list(sources.pictures([str(tmp_path / "film.mp4")]))
+        list(pictures([str(tmp_path / "film.mp4")]))
     assert capfd.readouterr() == ("", "")
 
 
@@ -200,7 +206,7 @@ def test_a_video_without_a_frame_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sources, "installed", lambda package: True)
     monkeypatch.setattr(sources, "_by_opencv", lambda source: iter(()))
     with pytest.raises(UsageError, match=r"film\.mp4 has no frame that can be read"):
-        list(sources.pictures([str(tmp_path / "film.mp4")]))
+        list(pictures([str(tmp_path / "film.mp4")]))
 
 
 def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:
@@ -210,7 +216,7 @@ def test_frames_of_a_video(bundle: Bundle, tmp_path: Path) -> None:
     for shade in range(0, 250, 50):
         writer.write(np.full((48, 64, 3), (shade, 0, 0), np.uint8))  # blue: OpenCV's order is BGR
     writer.release()
-    found = list(sources.pictures([str(path)], frames=3))
+    found = list(pictures([str(path)], frames=3))
     assert [one.name for one in found] == [f"{path}#{number}" for number in range(3)]
     assert found[2].pixels is not None and found[2].pixels[..., 2].mean() > 80 > found[2].pixels[..., 0].mean()
     assert "3 pictures in" in predict(path, "--frames", "3", "--model", bundle.folder)

@@ -1,17 +1,26 @@
 """`qcn predict`."""
 
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qcn.cli.options import MODEL, Backend, PublicKey, check_file
-from qcn.cli.say import say, show
-from qcn.errors import CheckFailed
+from qcn.cli.say import command, say, show
+from qcn.errors import CheckFailed, UsageError
 from qcn.progress import doing, shown
+from qcn.progress import say as say_above
 from qcn.tables import table_of
 from qcn.text import counted, readable
+
+if TYPE_CHECKING:
+    from qcn.predict.records import Row
+    from qcn.predict.rows import RowFile
+
+TABLE = 20  # pictures in the terminal's table, and unreadable ones that are named
+ROWS = "- is standard output. Default: none."
 
 
 def predict(
@@ -25,65 +34,142 @@ def predict(
     frames: Annotated[
         int | None, typer.Option(min=1, help="Most frames to take from a video or camera. Default: all.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Write all answers to this JSON file. Default: none.")] = None,
+    jsonl: Annotated[
+        Path | None, typer.Option(help=f"Write every answer to this file as a line of JSON, when it is there; {ROWS}")
+    ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help="Write a CSV table: file, label, probability, known, one logit per class. Default: none."),
+        typer.Option(help=f"The same as a table: file, label, probability, known, one logit per class, model; {ROWS}"),
     ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help=f"The same as one JSON document, which is whole when the command has ended; {ROWS}"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", show_default="off", help="Go on after the answers in --jsonl and --csv.")
+    ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(help="Write each picture with its answer, and a sheet of all, into this folder. Default: none."),
+        typer.Option(
+            help="Write each picture with its answer, and a sheet of the first 60, into this folder. Default: none."
+        ),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
     """Classify pictures, videos or camera frames."""
-    from qcn.predict import draw, records
+    from qcn.predict import draw, records, rows
     from qcn.predict.open import open_model
-    from qcn.predict.sources import count, pictures
+    from qcn.predict.reading import pictures_of
+    from qcn.predict.sources import count, items
 
-    check_file("--json", json)
-    check_file("--csv", csv)
-    table = table_of("file", "label", "probability", right=("probability",), whole=("probability",))
-    rows: list[records.Row] = []
-    cards = []
-    unreadable = []
+    forms = {"--jsonl": (jsonl, rows.JsonLines), "--csv": (csv, rows.Csv), "--json": (json, rows.JsonArray)}
+    paths = {option: path for option, (path, _) in forms.items() if path}
+    _check_files(paths, resume)
+    to_stdout = rows.STDOUT in paths.values()
+    table = _Table(top, hidden=to_stdout)
+    sheet = draw.Sheet(save) if save else None
     with shown():
-        doing(f"loading {model}")
+        doing("counting pictures")
         total = count(sources)
+        doing(f"loading {model}")
         answering = open_model(model, backend, public_key)
-        began = time.perf_counter()
-        for row, pixels in records.answered(answering, pictures(sources, frames), batch):
-            rows.append(row)
-            rate = len(rows) / (time.perf_counter() - began)
-            done = f"{counted(len(rows), 'picture')}, {rate:,.0f}/s, by {answering.backend}"
-            doing(done, len(rows) if total else None, of=total or 1)
-            if row.answer is None or pixels is None:
-                unreadable.append(row)
-                continue
-            if save:
-                card = draw.drawn(pixels, row.answer)
-                draw.save(card, save / records.file_name(row.file, len(rows)))
-                cards.append(card)
-            for place, (label, probability) in enumerate(row.answer.top(top)):
-                named, said = ("", label) if place else (row.file, row.answer.words())
-                table.add_row(readable(named), readable(said), f"{100 * probability:.1f} %")
-    show(table)
+        waiting = items(sources, frames)
+        files = [
+            rows.RowFile(path, form(answering.classes, answering.identity)) for path, form in forms.values() if path
+        ]
+        with rows.writing(files, answering.identity, waiting if resume else None) as before:
+            number, unreadable, began = before.rows, before.unreadable, time.perf_counter()
+            try:
+                with closing(pictures_of(waiting, sources)) as found:
+                    for row, pixels in records.answered(answering, found, batch):
+                        for file in files:
+                            file.write(row)
+                        number += 1
+                        if number % batch == 0 or number == total:
+                            rate = (number - before.rows) / (time.perf_counter() - began)
+                            done = f"{counted(number, 'picture')}, {rate:,.0f}/s, by {answering.backend}"
+                            doing(done, number if total else None, of=total or 1)
+                        if row.answer is None or pixels is None:
+                            unreadable += 1
+                            table.add_unreadable(row)
+                            continue
+                        if sheet:
+                            sheet.add(pixels, row.answer, records.file_name(row.file, number))
+                        table.add(row)
+            except KeyboardInterrupt:
+                _say_stopped(files, number, resume)
+                raise
     seconds = time.perf_counter() - began
-    if save and cards:
-        draw.save(draw.contact_sheet(cards), save / "sheet.png")
-        say(save / "sheet.png")
-    if json:
-        records.write_json(json, rows)
-        say(json)
-    if csv:
-        records.write_csv(csv, rows, answering.classes)
-        say(csv)
-    read = len(rows) - len(unreadable)
-    print(
+    read = number - before.rows - (unreadable - before.unreadable)
+    table.end(read, bool(files))
+    if sheet and sheet.write():
+        say(sheet.words())
+    for path in paths.values():
+        if path != rows.STDOUT:
+            say(path)
+    after = f", after {before.rows:,} that were answered before" * bool(before.rows)
+    typer.echo(
         f"{counted(read, 'picture')} in {seconds:.2f} s ({read / seconds:,.0f}/s), including reading, by "
-        f"{answering.backend}"
+        f"{readable(answering.name)} on {answering.backend}{after}",
+        err=to_stdout,
     )
-    for row in unreadable:
-        typer.echo(row.error, err=True)
     if unreadable:
-        raise CheckFailed(f"{len(unreadable):,} of {counted(len(rows), 'picture')} could not be read")
+        raise CheckFailed(f"{unreadable:,} of {counted(number, 'picture')} could not be read")
+
+
+class _Table:
+    """The first answers for the terminal, shown when they are there; and the names of what could not be read."""
+
+    def __init__(self, top: int, hidden: bool) -> None:
+        self._table = table_of("file", "label", "probability", right=("probability",), whole=("probability",))
+        self._top, self._hidden = top, hidden
+        self._rows = self._unreadable = 0
+
+    def add(self, row: "Row") -> None:
+        if row.answer is None or self._rows >= TABLE:
+            return
+        self._rows += 1
+        for place, (label, probability) in enumerate(row.answer.top(self._top)):
+            named, said = ("", label) if place else (row.file, row.answer.words())
+            self._table.add_row(readable(named), readable(said), f"{100 * probability:.1f} %")
+        if self._rows == TABLE:
+            self._show()
+
+    def add_unreadable(self, row: "Row") -> None:
+        self._unreadable += 1
+        if self._unreadable <= TABLE:
+            say_above(readable(row.error))
+        elif self._unreadable == TABLE + 1:
+            say_above("… and more that could not be read")
+
+    def end(self, answers: int, written: bool) -> None:
+        if self._rows < TABLE:
+            self._show()
+        if answers > self._rows and not self._hidden:
+            say(f"… and {answers - self._rows:,} more" + "; --jsonl FILE or --csv FILE has all of them" * (not written))
+
+    def _show(self) -> None:
+        if not self._hidden and self._rows:
+            show(self._table)
+
+
+def _check_files(paths: dict[str, Path], resume: bool) -> None:
+    """Refuse what cannot be written to, or gone on with."""
+    for option, path in paths.items():
+        check_file(option, path)
+    if len(set(paths.values())) < len(paths):
+        raise UsageError(f"{' and '.join(paths)} name the same file")
+    if not resume:
+        return
+    if not paths:
+        raise UsageError("--resume goes on with a file: name it by --jsonl or --csv")
+    if "--json" in paths:
+        raise UsageError("--resume goes on with --jsonl or --csv, not with --json, which is one document")
+    if Path("-") in paths.values():
+        raise UsageError("--resume goes on with a file, not with standard output")
+
+
+def _say_stopped(files: "list[RowFile]", number: int, resume: bool) -> None:
+    """How to go on, where that can be done."""
+    if files and all(file.resumable for file in files):
+        say_above(f"{counted(number, 'picture')} answered; go on with: {command()}{' --resume' * (not resume)}")

@@ -19,6 +19,8 @@ INK, FAINT, PAPER, BAR = (28, 30, 34), (91, 97, 105), (255, 255, 255), (42, 111,
 AXES = {"x": (205, 62, 62), "y": (52, 140, 72), "z": (42, 111, 219)}
 TURN = np.array([[0.87, -0.5, 0.0], [0.25, 0.43, 0.87]])  # of space onto paper: seen from above, a little from a side
 COLUMNS = 6
+SHEET = 60  # pictures on a sheet, at most
+HALF = (SIDE // 2, (SIDE + STRIP) // 2)
 
 
 def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
@@ -49,19 +51,41 @@ def scaled(picture: "Image", side: int) -> "Image":
     return picture.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
 
 
-def contact_sheet(cards: list["Image"]) -> "Image":
-    """All of them on one sheet, at half their size."""
-    from PIL import Image
+class Sheet:
+    """A folder of drawn pictures, and a sheet of the first ones in it, at half their size."""
 
-    width, height = SIDE // 2, (SIDE + STRIP) // 2
-    columns = min(COLUMNS, len(cards))
-    rows = -(-len(cards) // columns)
-    sheet = Image.new("RGB", (columns * (width + 8) + 8, rows * (height + 8) + 8), (240, 241, 243))
-    for place, card in enumerate(cards):
-        row, column = divmod(place, columns)
-        small = card.resize((width, height), Image.Resampling.LANCZOS)
-        sheet.paste(small, (8 + column * (width + 8), 8 + row * (height + 8)))
-    return sheet
+    def __init__(self, folder: Path) -> None:
+        self.path, self._count = folder / "sheet.png", 0
+        self._small: list[Image] = []
+
+    def add(self, pixels: NDArray[np.uint8], answer: Answer, name: str) -> None:
+        from PIL import Image
+
+        card = drawn(pixels, answer)
+        save(card, self.path.with_name(name))
+        self._count += 1
+        if len(self._small) < SHEET:
+            self._small.append(card.resize(HALF, Image.Resampling.LANCZOS))
+
+    def words(self) -> str:
+        """Where it is, and what it leaves out."""
+        return f"{self.path}" + f" (the first {SHEET} of {self._count:,})" * (self._count > SHEET)
+
+    def write(self) -> bool:
+        """Whether there is anything on it."""
+        from PIL import Image
+
+        if not self._small:
+            return False
+        width, height = HALF
+        columns = min(COLUMNS, len(self._small))
+        rows = -(-len(self._small) // columns)
+        sheet = Image.new("RGB", (columns * (width + 8) + 8, rows * (height + 8) + 8), (240, 241, 243))
+        for place, small in enumerate(self._small):
+            row, column = divmod(place, columns)
+            sheet.paste(small, (8 + column * (width + 8), 8 + row * (height + 8)))
+        save(sheet, self.path)
+        return True
 
 
 def save(image: "Image", path: Path) -> None:

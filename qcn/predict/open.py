@@ -49,4 +49,7 @@ def _of_run(folder: Path) -> Model:
                 answer = network(torch.from_numpy(preprocess(images, run.preprocessing)))
             return answer.logit.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
 
-    return Model(folder.name, tuple(run.classes), TorchEngine(), run.confidence, run.known)
+    weights = run.weights("best")
+    return Model(
+        folder.name, tuple(run.classes), TorchEngine(), run.confidence, run.known, weights.sha256 if weights else ""
+    )

@@ -1,8 +1,5 @@
-"""Answers as they are written down: JSON with everything, CSV for a spreadsheet."""
+"""Answers as they are written down, a row per picture: JSON with everything, CSV for a spreadsheet."""
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.folder import plain
-from qcn.files import write_text
 from qcn.predict.sources import Found
 from qcn.runtime import Answer, Model
 
@@ -36,32 +32,24 @@ def answered(model: Model, found: Iterable[Found], batch: int) -> Iterator[tuple
             yield Row(one.name, None if one.pixels is None else next(answers), one.error), one.pixels
 
 
-def write_json(path: Path, rows: list[Row]) -> None:
-    write_text(path, json.dumps([_entry(row) for row in rows], indent=1, ensure_ascii=False) + "\n")
+def header(classes: tuple[str, ...]) -> list[str]:
+    """The headings of a CSV table."""
+    return ["file", "label", "probability", "known", *classes, "model"]
 
 
-def write_csv(path: Path, rows: list[Row], classes: tuple[str, ...]) -> None:
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(["file", "label", "probability", "known", *classes])
-    for row in rows:
-        if row.answer:
-            said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
-            table.writerow([row.file, *said, *map(float, row.answer.logit)])
-        else:
-            table.writerow([row.file, "", "", ""])
-    write_text(path, text.getvalue())
+def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]:
+    """A row of that table; a picture that could not be read has empty columns."""
+    if not row.answer:
+        return [row.file, *[""] * (len(header(classes)) - 2), model]
+    said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
+    return [row.file, *said, *map(float, row.answer.logit), model]
 
 
-def file_name(picture: str, number: int) -> str:
-    """A PNG's name for the drawing of a picture; no two are alike."""
-    return f"{number:04}-{plain(Path(picture).stem, 'picture')}.png"
-
-
-def _entry(row: Row) -> dict[str, Any]:
+def entry(row: Row, model: str) -> dict[str, Any]:
+    """Everything, for JSON."""
     answer = row.answer
     if answer is None:
-        return {"file": row.file, "error": row.error}
+        return {"file": row.file, "error": row.error, "model": model}
     return {
         "file": row.file,
         "label": answer.label,
@@ -69,4 +57,10 @@ def _entry(row: Row) -> dict[str, Any]:
         "known": answer.known,
         "logit": dict(zip(answer.classes, map(float, answer.logit), strict=True)),
         "pose": None if answer.pose is None else dict(zip(answer.classes, answer.pose.tolist(), strict=True)),
+        "model": model,
     }
+
+
+def file_name(picture: str, number: int) -> str:
+    """A PNG's name for the drawing of a picture; no two are alike."""
+    return f"{number:04}-{plain(Path(picture).stem, 'picture')}.png"

@@ -1,27 +1,38 @@
 """What `qcn predict` is given: files, folders, patterns, videos and cameras, as pictures one after the other."""
 
 import glob
+import heapq
 import itertools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qcn.data.fit import PICTURES, read_picture
-from qcn.data.folder import files_below
+from qcn.data.fit import PICTURES, Pixels, read_picture
 from qcn.errors import MissingError, UsageError
 from qcn.packages import installed
+from qcn.runtime.pictures import refuse_address
 
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
+AT_ONCE = 20_000  # names in memory; each listing of a folder of a million takes about a second
+T = TypeVar("T", bound=Any)
 GET_VIDEO = "pip install opencv-python-headless, or install ffmpeg"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A picture that is still to be read, by its name. `read` raises UsageError if it cannot be."""
+
+    name: str
+    read: Callable[[], Pixels]
 
 
 @dataclass(frozen=True)
@@ -29,43 +40,75 @@ class Found:
     """A picture by its name: its pixels, or why there are none."""
 
     name: str
-    pixels: NDArray[np.uint8] | None
+    pixels: Pixels | None
     error: str = ""
 
 
-def pictures(sources: list[str], frames: int | None = None) -> Iterator[Found]:
+def items(sources: list[str], frames: int | None = None) -> Iterator[Item]:
     """Every picture of these sources; of a video or camera at most `frames` frames, if that is given."""
     for source in sources:
-        if _has_frames(source):
+        if has_frames(source):
             yield from _frames(source, frames)
         else:
-            yield from (_read(path) for path in files(source))
+            yield from (Item(name, partial(read_picture, Path(name))) for name in files(source))
 
 
-def files(source: str) -> list[Path]:
-    """The picture files of a source: itself, those below a folder that are not hidden, or what a pattern matches."""
+def files(source: str) -> Iterator[str]:
+    """The picture files of a source: itself, those below a folder that are not hidden, or what a pattern matches.
+
+    They come sorted, those of a folder in a folder in its place, and are listed as they are needed.
+    """
+    refuse_address(source)
     path = Path(source)
-    if path.is_dir():
-        found = sorted(one for one in files_below(path) if one.suffix.lower() in PICTURES and one.is_file())
-        if not found:
-            raise UsageError(f"{source} has no pictures ({', '.join(PICTURES)})")
-        return found
-    if path.exists() or not glob.has_magic(source):
-        return [path]
-    matched = sorted(one for one in map(Path, glob.iglob(source, recursive=True)) if one.is_file())  # noqa: PTH207
-    if not matched:
-        raise UsageError(f"no file matches '{source}'")
-    return matched
+    if not path.is_dir() and (path.exists() or not glob.has_magic(source)):
+        yield str(path)
+        return
+    one = ""
+    for one in _below(path) if path.is_dir() else _in_order(lambda: _matches(source)):
+        yield one
+    if not one:
+        wrong = f"{source} has no pictures ({', '.join(PICTURES)})" if path.is_dir() else f"no file matches '{source}'"
+        raise UsageError(wrong)
 
 
 def count(sources: list[str]) -> int | None:
     """How many pictures there are; None where only a video's end tells."""
-    if any(map(_has_frames, sources)):
+    if any(map(has_frames, sources)):
         return None
-    return sum(len(files(source)) for source in sources)
+    return sum(sum(1 for _ in files(source)) for source in sources)
 
 
-def _has_frames(source: str) -> bool:
+def _below(folder: Path) -> Iterator[str]:
+    for name, is_folder in _in_order(lambda: _entries(folder)):
+        yield from _below(folder / name) if is_folder else (str(folder / name),)
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, bool]]:
+    """The pictures and folders right in a folder, in any order. A link to a folder is not followed."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.name, True
+            elif entry.name.lower().endswith(PICTURES) and entry.is_file():
+                yield entry.name, False
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    return (str(one) for one in map(Path, glob.iglob(pattern, recursive=True)) if one.is_file())  # noqa: PTH207
+
+
+def _in_order(listing: Callable[[], Iterator[T]]) -> Iterator[T]:
+    """What a listing gives, sorted. At most AT_ONCE are in memory: a longer one is made again for the next ones."""
+    some = heapq.nsmallest(AT_ONCE, listing())
+    while some:
+        yield from some
+        last = some[-1]
+        some = heapq.nsmallest(AT_ONCE, (one for one in listing() if one > last)) if len(some) == AT_ONCE else []
+
+
+def has_frames(source: str) -> bool:
     """Whether it is a camera or a video."""
     return bool(re.fullmatch(r"/dev/video\d+", _device(source))) or Path(source).suffix.lower() in VIDEOS
 
@@ -76,14 +119,7 @@ def _device(source: str) -> str:
     return f"/dev/video{camera[1] or 0}" if camera else source
 
 
-def _read(path: Path) -> Found:
-    try:
-        return Found(str(path), read_picture(path))
-    except UsageError as error:
-        return Found(str(path), None, str(error))
-
-
-def _frames(source: str, most: int | None) -> Iterator[Found]:
+def _frames(source: str, most: int | None) -> Iterator[Item]:
     if not _device(source).startswith("/dev/") and not Path(source).is_file():
         raise UsageError(f"there is no file {source}")
     if installed("cv2"):
@@ -94,12 +130,16 @@ def _frames(source: str, most: int | None) -> Iterator[Found]:
         raise MissingError(f"no installed program can read the frames of {source}: {GET_VIDEO}")
     number = 0
     for number, pixels in enumerate(itertools.islice(taken, most), 1):
-        yield Found(f"{source}#{number - 1}", pixels)
+        yield Item(f"{source}#{number - 1}", partial(_same, pixels))
     if not number:
         raise UsageError(f"{source} has no frame that can be read")
 
 
-def _by_opencv(source: str) -> Iterator[NDArray[np.uint8]]:
+def _same(pixels: Pixels) -> Pixels:
+    return pixels
+
+
+def _by_opencv(source: str) -> Iterator[Pixels]:
     # Its own lines would stand before ours. It reads these when it is imported.
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
@@ -119,7 +159,7 @@ def _by_opencv(source: str) -> Iterator[NDArray[np.uint8]]:
         capture.release()
 
 
-def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
+def _by_ffmpeg(source: str) -> Iterator[Pixels]:
     place = _device(source)
     # The name of a file may look like an option or an address; a device is opened by its name as it is.
     given = ["-f", "v4l2", "-i", place] if place.startswith("/dev/") else ["-i", f"file:{place}"]
@@ -141,7 +181,7 @@ def _by_ffmpeg(source: str) -> Iterator[NDArray[np.uint8]]:
             running.kill()
 
 
-def _ppm(stream: IO[bytes]) -> NDArray[np.uint8] | None:
+def _ppm(stream: IO[bytes]) -> Pixels | None:
     """The next frame, uint8 [H, W, 3], of ffmpeg's PPM; None where it ends, also in the middle of one."""
     heading = [stream.readline() for _ in range(3)]  # P6, width and height, 255
     if not heading[2].endswith(b"\n"):

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from qcn import binding
 from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
 from qcn.errors import MissingError, UsageError, unknown_name
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
 from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
@@ -93,20 +94,28 @@ class Model:
         engine: Engine,
         confidence: Confidence | None = None,
         threshold: Known | None = None,
+        weights: str = "",
     ) -> None:
         self.name, self.classes = name, classes
-        self._engine, self._confidence, self._threshold = engine, confidence, threshold
+        self._engine, self._confidence, self._threshold, self._weights = engine, confidence, threshold, weights
 
     @staticmethod
     def of_bundle(bundle: Bundle, engine: Engine) -> "Model":
         """The bundle's network, answered for by `engine`."""
         manifest = bundle.manifest
-        return Model(manifest.name, manifest.classes, engine, manifest.confidence, manifest.known)
+        weights = bundle.find(WEIGHTS).sha256
+        return Model(manifest.name, manifest.classes, engine, manifest.confidence, manifest.known, weights)
 
     @property
     def backend(self) -> str:
         """What runs it, in words."""
         return self._engine.name
+
+    @property
+    def identity(self) -> str:
+        """Its name, and a hash of its weights and of what makes answers of its logits: for records of answers."""
+        same = repr((self._weights, self._confidence, self._threshold)).encode()
+        return f"{self.name}@{sha256(same).hexdigest()[:12]}"
 
     @overload
     def predict(self, picture: Picture) -> Answer: ...  # type: ignore[overload-overlap]  # text is a list of texts

@@ -1,0 +1,262 @@
+"""Files of answers, a row per picture, each written whole as soon as there is an answer; and going on with such a file.
+
+A file that ends in half a row was left by a killed process: that row is cut off, and its picture is answered again.
+Nothing here grows with the number of rows.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, BinaryIO, NamedTuple
+
+from qcn.errors import UsageError
+from qcn.predict.records import Row, columns, entry, header
+from qcn.predict.sources import Item
+
+STDOUT = Path("-")
+
+
+class Stored(NamedTuple):
+    """A row of a file: the picture, whether it was answered, by which model, and where the row ends in the file."""
+
+    file: str
+    answered: bool
+    model: str
+    end: int
+
+
+class Before(NamedTuple):
+    """What was answered before: rows, and how many of them have no answer."""
+
+    rows: int = 0
+    unreadable: int = 0
+
+
+class Form(ABC):
+    """How rows are written: what comes before the first, between two, and after the last."""
+
+    begin = between = end = ""
+
+    def __init__(self, classes: tuple[str, ...], model: str) -> None:
+        self.classes, self.model = classes, model
+
+    @abstractmethod
+    def text(self, row: Row) -> str: ...
+
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+        """The whole rows of a file of this form. UsageError if it is not one, or cannot be gone on with."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class JsonLines(Form):
+    def text(self, row: Row) -> str:
+        return json.dumps(entry(row, self.model), ensure_ascii=False) + "\n"
+
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+        end = 0
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            end += len(line)
+            try:
+                row = json.loads(line)
+                yield Stored(row["file"], "label" in row, row["model"], end)
+            except (ValueError, KeyError, TypeError):
+                raise _foreign(path, number) from None
+
+
+class JsonArray(Form):
+    begin, between, end = "[\n", ",\n", "\n]\n"
+
+    def text(self, row: Row) -> str:
+        return json.dumps(entry(row, self.model), ensure_ascii=False)
+
+
+class Csv(Form):
+    def __init__(self, classes: tuple[str, ...], model: str) -> None:
+        super().__init__(classes, model)
+        self.begin = _csv_line(header(classes))
+
+    def text(self, row: Row) -> str:
+        return _csv_line(columns(row, self.classes, self.model))
+
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+        lines = _Lines(file)
+        headings = _plain(self.begin)
+        for number, row in enumerate(csv.reader(lines)):
+            if number == 0 and _csv_line(row) != headings:
+                if lines.ended() and headings.startswith(lines.last):
+                    return
+                raise UsageError(f"{path} has other columns than this model's: {', '.join(row)}")
+            whole = lines.last.endswith("\r\n") and len(row) == len(header(self.classes))
+            if not whole and lines.ended():
+                return
+            if not whole:
+                raise _foreign(path, number + 1)
+            if number:
+                yield Stored(row[0], row[1] != "", row[-1], lines.read)
+
+
+class _Lines(Iterator[str]):
+    """The lines of a file, how many bytes of it were read, and whether that was all: a CSV row may have several."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._next = file, file.readline()
+        self.read, self.last = 0, ""
+
+    def __next__(self) -> str:
+        if not self._next:
+            raise StopIteration
+        self.last, self.read = self._next.decode("utf-8", "replace"), self.read + len(self._next)
+        self._next = self._file.readline()
+        return self.last
+
+    def ended(self) -> bool:
+        return not self._next
+
+
+class RowFile:
+    """One file of rows, or standard output; `open` it, or `resume` it, and then `write`."""
+
+    def __init__(self, path: Path, form: Form) -> None:
+        self.path, self.form = path, form
+        self._file: BinaryIO | None = None
+        self._rows = self._whole = 0  # rows, and bytes up to the end of the last
+        self._regular = self._started = False
+
+    @property
+    def resumable(self) -> bool:
+        return self.path != STDOUT and not isinstance(self.form, JsonArray)
+
+    def open(self) -> None:
+        """Make sure that it can be written to, and that nobody else does. What is in it stays for now."""
+        if self.path == STDOUT:
+            import typer
+
+            self._file = typer.get_binary_stream("stdout")
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
+        self._regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another process is writing to {self.path}: wait until it ends") from None
+        except OSError:  # some disks have no locks
+            pass
+
+    def start(self, rows: int = 0, end: int = 0) -> None:
+        """Write after the first `rows` rows, which are `end` bytes, and cut off the rest."""
+        assert self._file
+        self._rows, self._whole, self._started = rows, end, True
+        if self._regular:
+            self._file.truncate(end)
+            self._file.seek(end)
+        if not end:
+            self._put(self.form.begin)
+
+    def write(self, row: Row) -> None:
+        self._put(self.form.between * bool(self._rows) + self.form.text(row))
+        self._rows += 1
+
+    def stored(self) -> Iterator[Stored]:
+        """The rows that it has."""
+        with self.path.open("rb") as file:
+            yield from self.form.stored(file, self.path)
+
+    def close(self) -> None:
+        """Cut off half a row, which a full disk or an error may leave, and end the document."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            if self._started and self._regular:
+                file.truncate(self._whole)
+                file.seek(self._whole)
+            if self._started:
+                with suppress(BrokenPipeError):
+                    file.write(self.form.end.encode())
+                    file.flush()
+            if self._regular:
+                os.fsync(file.fileno())
+        finally:
+            if self.path != STDOUT:
+                file.close()
+
+    def _put(self, text: str) -> None:
+        assert self._file
+        # A file's name may be no text; in JSON what is written for its bytes is read as that name again.
+        data = text.encode("utf-8", "backslashreplace")
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) or 0 :]
+        self._file.flush()
+        self._whole += len(data)
+
+
+@contextmanager
+def writing(files: list[RowFile], model: str, waiting: Iterator[Item] | None) -> Iterator[Before]:
+    """The files, ready for rows. With `waiting`, the pictures, go on after those that have a row, and take them out."""
+    with ExitStack() as opened:
+        for file in files:
+            opened.callback(file.close)
+            file.open()
+        if waiting is None:
+            before, ends = Before(), [0] * len(files)
+        else:
+            before, ends = _before(files, model, waiting)
+        for file, end in zip(files, ends, strict=True):
+            file.start(before.rows, end)
+        yield before
+
+
+def _before(files: list[RowFile], model: str, waiting: Iterator[Item]) -> tuple[Before, list[int]]:
+    """What the files have in common, compared with the pictures; and where that ends in each."""
+    before, ends = Before(), [0] * len(files)
+    readers = [file.stored() for file in files]
+    while True:
+        rows = [next(reader, None) for reader in readers]
+        if any(row is None for row in rows):
+            break
+        item = next(waiting, None)
+        for file, row in zip(files, rows, strict=True):
+            assert row
+            _check(file.path, before.rows + 1, row, item, model)
+        ends = [row.end for row in rows if row]
+        before = Before(before.rows + 1, before.unreadable + (not rows[0].answered if rows[0] else 0))
+    for file, reader, row in zip(files, readers, rows, strict=True):
+        if row and next(reader, None):  # rows go to all files in turn: one more is all that a kill can leave
+            raise UsageError(f"{file.path} has more rows than the other file: resume one at a time")
+    return before, ends
+
+
+def _check(path: Path, number: int, row: Stored, item: Item | None, model: str) -> None:
+    anew = "without --resume it is written anew"
+    if row.model != model:
+        raise UsageError(f"row {number} of {path} was answered by {row.model}, not by {model}; {anew}")
+    if item is None or _plain(row.file) != _plain(item.name):
+        there = f"picture {number} is {item.name}" if item else f"there are only {number - 1} pictures"
+        raise UsageError(f"row {number} of {path} is of {row.file}, but {there}; {anew}")
+
+
+def _foreign(path: Path, number: int) -> UsageError:
+    return UsageError(f"line {number} of {path} was not written by `qcn predict`; without --resume it is written anew")
+
+
+def _csv_line(cells: list[str] | list[str | float]) -> str:
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(cells)
+    return line.getvalue()
+
+
+def _plain(text: str) -> str:
+    """As it is read back from a file."""
+    return text.encode("utf-8", "backslashreplace").decode()
