@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from bundles import bundle_of
 from numpy.typing import NDArray
 from pictures import write_pictures
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -32,6 +33,7 @@ from qcn.evaluate import (
     mistakes,
     open_network,
     write_mistakes,
+    write_predictions,
     write_results,
 )
 from qcn.evaluate.rates import Result, measure, measure_answers
@@ -273,12 +275,27 @@ def test_the_worst_mistakes_come_first(tmp_path: Path, channels: int) -> None:
     logit = np.stack([1 - sure, sure], axis=1)
     given = {"familiar": answered(labels, logit, channels), "novel": answered(labels, logit[::-1], channels)}
     worst = mistakes.worst(given, 5)
-    assert [(one.split, one.number) for one in worst[:2]] == [("familiar", 39), ("novel", 0)]
+    assert [one.place for one in worst[:2]] == ["familiar 39", "novel 0"]
     assert [one.probability for one in worst] == sorted((one.probability for one in worst), reverse=True)
     assert {(one.label, one.predicted) for one in worst} == {("class 0", "class 1")}
     write_mistakes(tmp_path / "mistakes.png", given, "a network")
     with Image.open(tmp_path / "mistakes.png") as sheet:
         assert sheet.width > 6 * 160 and sheet.height > 4 * 160
+
+
+def test_pictures_of_a_folder_are_named_by_their_files(tmp_path: Path) -> None:
+    images, answers = answered(np.array([0, 1, 0]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]))
+    named = replace(images, files=("a/1.jpg", "b/deep down in many folders/so that it is cut/2.jpg", "a/3.jpg"))
+    assert named[np.array([2, 0])].files == ("a/3.jpg", "a/1.jpg")
+    given = {"test": (named, answers)}
+    write_predictions(tmp_path / "predictions.csv", given)
+    assert [row["image"] for row in table_of(tmp_path)] == list(named.files or ())
+    assert [one.place for one in mistakes.worst(given)] == [named.name(1), "a/3.jpg"]
+    write_mistakes(tmp_path / "mistakes.png", given, "a network")
+    draw, font = ImageDraw.Draw(Image.new("L", (1, 1))), ImageFont.load_default(12)
+    assert mistakes._end_of(draw, named.name(1), font, 100).endswith("cut/2.jpg")
+    with pytest.raises(UsageError, match="3 images but 1 names of files"):
+        replace(images, files=("a/1.jpg",))
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -345,6 +362,34 @@ def test_the_command_shows_classes_and_files(bundle: Bundle, data_dir: Path, tmp
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False, env={"COLUMNS": "200"})
     for said in ("top-3 error", "calibration error", "most often taken for", "predictions.csv", "mistakes.png"):
         assert said in result.output
+
+
+def test_a_split_of_its_own_leaves_the_test_results(
+    run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = ("--data-dir", data_dir, "--device", "cpu")
+    for arguments in (
+        (run, *common),
+        (run, "--split", "validation", *common),
+        (run, "--checkpoint", "last", *common),
+        (run, "--dataset", "mnist", *common),
+        (bundle.folder, "--data-dir", data_dir),
+        (bundle.folder, "--backend", "native", "--split", "test", "--data-dir", data_dir),
+    ):
+        done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)], catch_exceptions=False)
+        assert done.exit_code == 0
+    whole = json.loads((tmp_path / "runs/evaluate" / run.name / "evaluation.json").read_text())
+    assert [split["split"] for split in whole["splits"]] == ["test"] and whole["checkpoint"] == "best"
+    folders = {str(path.parent.relative_to(tmp_path / "runs/evaluate")) for path in tmp_path.rglob("evaluation.json")}
+    assert folders == {
+        run.name,
+        f"{run.name}/validation",
+        f"{run.name}-last",
+        f"{run.name}-mnist",
+        f"{bundle.folder.name}-bundle",
+        f"{bundle.folder.name}-native/test",
+    }
 
 
 def test_options_of_the_other_kind_are_refused(run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def evaluate(
     kernels: Annotated[str, typer.Option(help=f"For a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write. Default: runs/evaluate/RUN[-DATASET], for a bundle with its backend."),
+        typer.Option(
+            help="Folder to write. Default: runs/evaluate/RUN[-last][-DATASET][/SPLIT], for a bundle with its backend."
+        ),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:
@@ -61,7 +63,7 @@ def evaluate(
         from qcn.shipped import place
 
         found = place(model)
-        folder = out or Path("runs/evaluate") / _folder_name(found, dataset, backend)
+        folder = out or Path("runs/evaluate") / _results_folder(found, dataset, backend, checkpoint, split)
         results = measure(
             found,
             dataset,
@@ -79,7 +81,7 @@ def evaluate(
     for result in results:
         show(by_class(result))
     kept = [found / FILE] if (found / FILE).is_file() and dataset is None and split is None else []
-    for path in [*sorted(folder.glob("*")), *kept]:
+    for path in [*sorted(path for path in folder.glob("*") if path.is_file()), *kept]:
         say(path)
     if not installed("matplotlib"):
         print("confusion.png was not drawn, because matplotlib is not installed: pip install matplotlib")
@@ -115,12 +117,12 @@ def _shown(rate: "ErrorRate") -> tuple[str, str]:
     return f"{100 * rate.error:.2f} %", f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
 
 
-def _folder_name(model: Path, dataset: str | None, backend: str) -> str:
-    """So that a run, its bundle and its bundle's backends do not overwrite each other's results."""
+def _results_folder(model: Path, dataset: str | None, backend: str, checkpoint: str, split: str | None) -> Path:
+    """One per run, checkpoint, bundle, backend and data set, and one inside it per split: none overwrites another."""
     from qcn.data import dataset_name
     from qcn.names import RUN
 
     ran_by = "" if (model / RUN).is_file() else "bundle" if backend == "auto" else backend
-    return "-".join(
-        filter(None, (Path(os.path.realpath(model)).name, ran_by, dataset_name(dataset) if dataset else ""))
-    )
+    measured = "" if checkpoint == "best" else checkpoint
+    names = (Path(os.path.realpath(model)).name, ran_by, measured, dataset_name(dataset) if dataset else "")
+    return Path("-".join(filter(None, names)), split or "")

@@ -109,7 +109,8 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
     labels = np.array(index.labels, np.int64)
     ends = np.cumsum((0, *index.counts))
     train, validation, test = (
-        ImageSet(images[start:end], labels[start:end], found.classes) for start, end in pairwise(ends)
+        ImageSet(images[start:end], labels[start:end], found.classes, files=index.files[start:end])
+        for start, end in pairwise(ends)
     )
     return Splits(train, validation, {"test": test}, remarks(found, index), "test" in index.dealt)
 

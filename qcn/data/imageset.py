@@ -26,18 +26,24 @@ class Views:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images uint8 [N, C, H, W], labels int64 [N] into `classes`, and the viewpoint of each where it is known."""
+    """Images uint8 [N, C, H, W], labels int64 [N] into `classes`, and the viewpoint of each where it is known.
+
+    `files` are the names of the pictures below their folder, where each image is a file of a user's.
+    """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     views: Views | None = None
+    files: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
             raise UsageError(f"images must be uint8 [N, C, H, W], not {self.images.dtype} {list(self.images.shape)}")
         if self.labels.shape != self.images.shape[:1]:
             raise UsageError(f"{len(self.images)} images but labels of shape {list(self.labels.shape)}")
+        if self.files is not None and len(self.files) != len(self.images):
+            raise UsageError(f"{len(self.images)} images but {len(self.files)} names of files")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.classes))][0]
             raise UsageError(f"label {wrong} is out of range: there are {len(self.classes)} classes")
@@ -48,7 +54,12 @@ class ImageSet:
     def __getitem__(self, index: Ints) -> "ImageSet":
         """The images at `index` (an integer array), in that order."""
         views = None if self.views is None else self.views[index]
-        return ImageSet(self.images[index], self.labels[index], self.classes, views)
+        files = None if self.files is None else tuple(self.files[place] for place in index)
+        return ImageSet(self.images[index], self.labels[index], self.classes, views, files)
+
+    def name(self, place: int) -> str:
+        """What a user knows an image by: its file, or its number in the split."""
+        return str(place) if self.files is None else self.files[place]
 
     @property
     def sha256(self) -> str:

@@ -119,7 +119,7 @@ def write_results(out: Path, results: list[Result], facts: dict[str, Any], class
 
 
 def write_predictions(path: Path, answered: Answered) -> None:
-    """One line per image: its number in the split, the true and the predicted class, and the answer in numbers."""
+    """One line per image: its file, or its number in the split; true and predicted class; the answer in numbers."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
     table.writerow(["image", "split", "label", "predicted", "probability", "label_logit"])
@@ -127,7 +127,7 @@ def write_predictions(path: Path, answered: Answered) -> None:
         for number, (label, guess) in enumerate(zip(images.labels, answers.predicted, strict=True)):
             probability, logit = answers.probability[number, guess], answers.logit[number, label]
             names = images.classes[label], images.classes[guess]
-            table.writerow([number, split, *names, f"{probability:.6f}", f"{logit:.6g}"])
+            table.writerow([images.name(number), split, *names, f"{probability:.6f}", f"{logit:.6g}"])
     write_text(path, text.getvalue())
 
 

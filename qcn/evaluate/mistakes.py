@@ -22,11 +22,13 @@ BACKGROUND, WRONG = (240, 241, 243), (190, 50, 50)
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer: the image [C, H, W] at `number` in its split, both classes, and how certain the answer was."""
+    """A wrong answer: the image [C, H, W], both classes, and how certain the answer was.
+
+    `place` says where the image is found: its file, or its split and number.
+    """
 
     image: NDArray[np.uint8]
-    split: str
-    number: int
+    place: str
     label: str
     predicted: str
     probability: float
@@ -41,7 +43,8 @@ def worst(answered: dict[str, tuple[ImageSet, Answers]], count: int = SHOWN) -> 
         wrong = np.flatnonzero(predicted != images.labels)
         for number in wrong[np.argsort(-sure[wrong], kind="stable")[:count]]:
             label, guess = (images.classes[index] for index in (images.labels[number], predicted[number]))
-            found.append(Mistake(images.images[number], split, int(number), label, guess, float(sure[number])))
+            place = images.name(number) if images.files else f"{split} {number}"
+            found.append(Mistake(images.images[number], place, label, guess, float(sure[number])))
     return sorted(found, key=lambda mistake: -mistake.probability)[:count]
 
 
@@ -57,7 +60,7 @@ def sheet(mistakes: list[Mistake], total: int, title: str) -> "Image":
     large, small = ImageFont.load_default(20), ImageFont.load_default(13)
     draw.text((MARGIN, 10), shortened(draw, readable(title), large, width - 2 * MARGIN), INK, large)
     which = "all of them" if len(mistakes) == total else f"the {len(mistakes)} with the highest probability"
-    said = f"{counted(total, 'wrong answer')}, {which}. Of each: true class, answer, its probability, split and number"
+    said = f"{counted(total, 'wrong answer')}, {which}. Of each: true class, answer, probability, and file or number"
     draw.text((MARGIN, 35), shortened(draw, said, small, width - 2 * MARGIN), FAINT, small)
     for place, mistake in enumerate(mistakes):
         row, column = divmod(place, COLUMNS)
@@ -80,10 +83,18 @@ def _card(mistake: Mistake) -> "Image":
     _arrow(draw, 7, CELL + 31)
     draw.text((27, CELL + 21), shortened(draw, readable(mistake.predicted), plain, room), WRONG, plain)
     draw.text((CELL - 7, CELL + 36), sure, INK, small, anchor="rs")
-    place = shortened(draw, f"{mistake.split} {mistake.number}", small, CELL - 14)
-    draw.text((7, CELL + 41), place, FAINT, small)
+    draw.text((7, CELL + 41), _end_of(draw, readable(mistake.place), small, CELL - 14), FAINT, small)
     draw.rectangle((0, CELL + STRIP - 4, round((CELL - 1) * mistake.probability), CELL + STRIP - 1), BAR)
     return card
+
+
+def _end_of(draw: "ImageDraw", place: str, font: object, room: int) -> str:
+    """The place, or as much of its end as there is room for: the end of a path says which file it is."""
+    if draw.textlength(place, font) <= room:  # type: ignore[arg-type]
+        return place
+    while place and draw.textlength(f"…{place}", font) > room:  # type: ignore[arg-type]
+        place = place[1:]
+    return f"…{place}"
 
 
 def _picture(pixels: NDArray[np.uint8]) -> "Image":

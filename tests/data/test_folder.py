@@ -60,6 +60,7 @@ def test_a_folder_per_class(pictures: Path, tmp_path: Path) -> None:
     assert all((np.bincount(part.labels) == len(part) // 3).all() for part in parts)
     index = read_index(tmp_path / "data" / dataset.folder)
     stored = np.concatenate([part.images for part in parts])
+    assert index.files == tuple(file for part in parts for file in part.files or ())
     for file, image in zip(index.files, stored, strict=True):
         assert np.array_equal(image, fit(read_picture(pictures / file), (3, 16, 16), "crop")), file
 
