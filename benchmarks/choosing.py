@@ -30,7 +30,7 @@ from qcn.data.splits import hold_out
 from qcn.intervals import wilson
 from qcn.train.loop import Training
 from qcn.train.record import Epoch
-from qcn.train.settings import for_images, settings_from
+from qcn.train.settings import settings_from
 from qcn.train.validation import count_errors
 
 FILE = RESULTS / "choosing.json"
@@ -79,7 +79,7 @@ def measure(name: str, per_class: int, seed: int, data_dir: Path) -> Row:
     draws, labels = np.random.default_rng(seed), splits.train.labels
     few = [draws.choice(np.flatnonzero(labels == label), per_class, False) for label in range(len(dataset.classes))]
     train, validation = hold_out(splits.train[np.sort(np.concatenate(few))], name)
-    settings = for_images(settings_from("best", dataset=name, model="qcn-tiny", seed=seed), len(train))
+    settings = settings_from("best", dataset=name, model="qcn-tiny", seed=seed)
     with tempfile.TemporaryDirectory() as folder:
         training = Watched(settings, Splits(train, validation, {}), Path(folder), torch.device("cpu"), dataset)
         training.others = splits.validation[np.linspace(0, len(splits.validation) - 1, OTHERS).astype(int)]

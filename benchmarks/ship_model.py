@@ -33,7 +33,7 @@ from qcn.intervals import ErrorRate
 from qcn.shipped import SHIPPED, networks
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
-from qcn.train.settings import Settings, settings_from
+from qcn.train.settings import RunSettings, for_images, settings_from
 from qcn.train.validation import measure_confidence, predict
 from qcn.zoo import parameter_count
 
@@ -56,22 +56,23 @@ LIMITS = {
 def recipe(run: Run) -> str:
     """The commands that train like this, one per line: its teachers first."""
     plan = f" --quantise {run.quantised.plan}" if run.quantised else ""
-    return "\n".join([*teaching(run.settings.teachers), command(run.settings) + plan])
+    images = run.data.train
+    return "\n".join([*teaching(run.settings.teachers, images), command(run.settings, images) + plan])
 
 
-def teaching(names: tuple[str, ...]) -> list[str]:
+def teaching(names: tuple[str, ...], images: int) -> list[str]:
     """The commands that train these teachers, and theirs before them, by their rows of benchmarks/reproduce.py."""
     lines = []
     for name in names:
-        settings = settings_from("best", **RECIPES[row_of(Path(name))])
+        settings = for_images(settings_from("best", **RECIPES[row_of(Path(name))]), images)
         theirs = tuple(folder_of(Path(), row, seed=0).name for row in settings.teachers)
-        lines += [*teaching(theirs), f"{command(replace(settings, teachers=theirs))} --out {name}"]
+        lines += [*teaching(theirs, images), f"{command(replace(settings, teachers=theirs), images)} --out {name}"]
     return list(dict.fromkeys(lines))
 
 
-def command(settings: Settings) -> str:
-    """The command of one run: what differs from the preset, as options."""
-    start = settings_from(settings.preset, dataset=settings.dataset, model="qcn")
+def command(settings: RunSettings, images: int) -> str:
+    """The command of one run with so many images: what differs from the preset, as options."""
+    start = for_images(settings_from(settings.preset, dataset=settings.dataset, model="qcn"), images)
     known = {parameter.name: parameter.opts[0] for parameter in get_command(app).commands["train"].params}
     words = ["qcn train", f"--dataset {settings.dataset}"]
     words += [f"--preset {settings.preset}"] if settings.preset != "best" else []

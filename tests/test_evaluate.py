@@ -45,7 +45,7 @@ from qcn.intervals import wilson
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
-from qcn.train.settings import PAPER, Settings
+from qcn.train.settings import PAPER, RunSettings, Settings
 from qcn.train.validation import logits, predict
 from qcn.zoo import create
 
@@ -443,7 +443,7 @@ def test_help_names_the_default_of_every_option(name: str) -> None:
 def test_help_of_train_gives_the_presets_values() -> None:
     command: Any = get_command(app)
     says = {option.name: option.help for option in command.commands["train"].params}
-    best = Settings("mnist", "qcn")
+    best = RunSettings("mnist", "qcn")
     for name in ("epochs", "batch_size", "lr"):
         assert f"Default: {getattr(best, name):g} (paper: {PAPER[name]:g})" in says[name]
     assert f"Default: {best.loss} (paper: {PAPER['loss']})." in says["loss"]

@@ -22,7 +22,7 @@ from qcn.export.torch.interpreter import Interpreter
 from qcn.shipped import SHIPPED, networks, place
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
-from qcn.train.settings import Settings, settings_from
+from qcn.train.settings import RunSettings, for_images, settings_from
 from qcn.train.validation import measure_confidence, predict
 from qcn.zoo import parameter_count
 
@@ -52,24 +52,24 @@ def test_a_card_describes_its_network(folder: Path) -> None:
     assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
 
 
-def settings_of(command: str) -> Settings:
-    """What a `qcn train` command asks for."""
+def settings_of(command: str, images: int) -> RunSettings:
+    """What a `qcn train` command trains with on so many images."""
     words = shlex.split(command)
     assert words[:2] == ["qcn", "train"]
     given = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
     others = ("preset", "out", "resume", "data_dir", "device", "quantise")
     chosen = {name: value for name, value in given.items() if name not in others}
     chosen |= {"model": given["model"] or "qcn", "teachers": tuple(given["teachers"] or ())}
-    return settings_from(given["preset"] or "best", **chosen)
+    return for_images(settings_from(given["preset"] or "best", **chosen), images)
 
 
 @each_network
 def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
     *teachers, own = load_card(folder).recipe.splitlines()
-    trained = load_run(folder).settings
-    assert settings_of(own) == trained, "write the cards again: python benchmarks/ship_model.py --cards"
+    trained, images = load_run(folder).settings, load_run(folder).data.train
+    assert settings_of(own, images) == trained, "write the cards again: python benchmarks/ship_model.py --cards"
     assert [shlex.split(teacher)[-1] for teacher in teachers] == list(trained.teachers)
-    assert all(settings_of(teacher).dataset == trained.dataset for teacher in teachers)
+    assert all(settings_of(teacher, images).dataset == trained.dataset for teacher in teachers)
 
 
 @each_network

@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 import torch
 from official import accept, idx, write
+from pictures import write_pictures
 from safetensors.torch import load_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from qcn.cli import app
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
@@ -328,11 +331,24 @@ def test_few_images_are_learnt_in_small_batches_and_more_epochs(images: int, bat
     fitted = for_images(Settings("mnist", "qcn-tiny"), images)
     assert (fitted.batch_size, fitted.epochs) == (batch, epochs)
     asked = Settings("mnist", "qcn-tiny", epochs=3, batch_size=50)
-    assert for_images(asked, images, given=("epochs", "batch_size")) == asked
-    assert for_images(asked, 108, given=("epochs",)) == replace(asked, batch_size=8)
-    assert for_images(asked, 1000, processes=4).batch_size == 32
-    paper = settings_from("paper", dataset="mnist", model="qcn-tiny")
-    assert for_images(paper, images) == paper
+    chosen = for_images(asked, images)
+    assert (chosen.batch_size, chosen.epochs) == (50, 3) and for_images(chosen, 10) == chosen
+    assert for_images(replace(asked, batch_size=None), 108) == replace(chosen, batch_size=8)
+    assert for_images(replace(asked, batch_size=None), 1000, processes=4).batch_size == 32
+    paper = for_images(settings_from("paper", dataset="mnist", model="qcn-tiny"), images)
+    assert (paper.batch_size, paper.epochs) == (64, 300)
+
+
+def test_a_script_trains_with_the_settings_that_the_command_chooses(tmp_path: Path) -> None:
+    """A small folder, of which a batch of 128 would be more than all pictures."""
+    pictures, out = write_pictures(tmp_path / "shapes", 8), tmp_path / "by command"
+    arguments = ["train", "--dataset", pictures, "--model", "qcn-tiny", "--epochs", 1, "--size", 20, "--device", "cpu"]
+    arguments += ["--data-dir", tmp_path / "data", "--out", out]
+    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0
+    settings = settings_from("best", dataset=pictures, model="qcn-tiny", epochs=1, size=20)
+    run = train(settings, tmp_path / "data", tmp_path / "by script", "cpu")
+    assert run.settings == load_run(out).settings and run.settings.batch_size == 8
 
 
 @pytest.mark.parametrize(

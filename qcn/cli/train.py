@@ -157,7 +157,7 @@ def train(
             quantised = _quantised(quantise, init) if quantise and init else None
             named = out or Path("runs/train") / f"{dataset_name(settings.dataset)}-{settings.model}"
             with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-                run = training.train(settings, data_dir, folder, device, quantised, given)
+                run = training.train(settings, data_dir, folder, device, quantised)
     if not first_process():
         return
     last = run.history[-1]

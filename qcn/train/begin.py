@@ -1,6 +1,5 @@
 """Begin a run, or go on with one: alone in its folder, and in step with the other processes of a distributed run."""
 
-from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +8,14 @@ from qcn.data import find, read
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset
 from qcn.devices import pick_device
-from qcn.distributed import barrier, first_process, process_group, rank, world_size
+from qcn.distributed import barrier, first_process, process_group, rank
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in, refuse_no_text
 from qcn.names import MANIFEST, RUN
 from qcn.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
-from qcn.train.settings import Settings, for_images
+from qcn.train.settings import Settings
 from qcn.zoo import MODELS
 
 
@@ -26,12 +25,10 @@ def train(
     out: Path,
     device: str = "auto",
     quantised: Quantised | None = None,
-    given: Collection[str] = ("batch_size", "epochs"),
 ) -> Run:
     """Train a network from scratch into the folder `out`; returns the finished run's record.
 
-    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`). Settings that are not
-    `given` are changed where there are few images (`for_images`).
+    The layers that `quantised` names round as in int8 while it trains (`qcn.train.quantise`).
     """
     data_dir, out = Path(data_dir), Path(out)  # a script may give text
     refuse_no_text(out)
@@ -50,9 +47,7 @@ def train(
         if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
             settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
         with process_group(chosen):
-            splits = load_once(dataset, data_dir)
-            settings = for_images(settings, len(splits.train), given, world_size())
-            return Training(settings, splits, out, chosen, dataset, quantised).run()
+            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset, quantised).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:

@@ -39,7 +39,7 @@ from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, check_prediction, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
-from qcn.train.settings import Settings
+from qcn.train.settings import Settings, for_images
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import channels_innermost, start_from, teachers_of
 from qcn.train.validation import as_good_as_the_best, count_errors, measure_confidence
@@ -92,6 +92,7 @@ class Training:
         dataset = dataset or find(settings.dataset, settings.stored)
         if settings.augment is None:
             settings = replace(settings, augment=dataset.augment if settings.preset == "best" else "light")
+        settings = for_images(settings, len(splits.train), world_size())
         self.settings, self.splits, self.out, self.device = settings, splits, out, device
         if settings.batch_size % world_size():
             raise UsageError(

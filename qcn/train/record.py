@@ -18,7 +18,7 @@ from qcn.data.spec import Dataset, Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.files import write_text
 from qcn.names import RUN, Mode
-from qcn.train.settings import Settings
+from qcn.train.settings import RunSettings
 from qcn.zoo import MODELS, create
 
 SCHEMA = 4
@@ -132,7 +132,7 @@ class Run:
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     data: TrainingData
-    settings: Settings
+    settings: RunSettings
     progress: Progress = Progress()
     history: tuple[Epoch, ...] = ()
     last: TensorFile | None = None
@@ -173,7 +173,7 @@ class Run:
         write_text(folder / RUN, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
 
 
-def new_run(settings: Settings, name: str, splits: Splits, preprocessing: Preprocessing) -> Run:
+def new_run(settings: RunSettings, name: str, splits: Splits, preprocessing: Preprocessing) -> Run:
     """The record of a run that has not begun, on the data set of this name."""
     train_set = splits.train
     channels, height, width = train_set.images.shape[1:]

@@ -1,8 +1,7 @@
 """The settings of a training run, and the two presets they start from."""
 
 import os
-from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
@@ -30,8 +29,9 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides the weights a run ends with. The defaults are the preset "best".
+    """What a user chooses of a run. The defaults are the preset "best".
 
+    epochs, batch_size   None: chosen by the number of training images (`for_images`)
     margin        the spread loss's margin: the paper's schedule, or one scaled to the run's length
     mode          a parent's activation, see `qcn.routing`
     schedule      the learning rate: one cycle with 15 % warm-up, or the paper's decay by 0.96 every 20,000 steps
@@ -50,8 +50,8 @@ class Settings:
     dataset: str
     model: str
     preset: str = "best"
-    epochs: int = 16
-    batch_size: int = 128
+    epochs: int | None = None
+    batch_size: int | None = None
     lr: float = 1e-2
     loss: Loss = "ce"
     margin: MarginSchedule = "scaled"
@@ -79,7 +79,7 @@ class Settings:
                 raise unknown_name(name, str(value), choices)
         records.check(self)  # what run.json could not hold, or would be read back as something else
         for name in ("epochs", "batch_size", "lr"):
-            if (value := getattr(self, name)) <= 0:
+            if (value := getattr(self, name)) is not None and value <= 0:
                 raise UsageError(f"{name} must be positive, not {value}")
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
@@ -106,6 +106,14 @@ class Settings:
         return Stored(self.size, self.fit, self.channels)
 
 
+@dataclass(frozen=True)
+class RunSettings(Settings):
+    """Everything that decides the weights a run ends with. The defaults are those for many images."""
+
+    epochs: int = 16
+    batch_size: int = 128
+
+
 # What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.
 PAPER: dict[str, Any] = {
     "epochs": 300,
@@ -125,17 +133,19 @@ PRESETS: dict[str, dict[str, Any]] = {"best": {}, "paper": PAPER}
 FEWEST_STEPS = 1000  # that a network learns in; 16 epochs of a hundred pictures would be a hundred
 
 
-def for_images(settings: Settings, images: int, given: Collection[str] = (), processes: int = 1) -> Settings:
-    """The settings for so many training images. Of few: smaller batches, and more epochs; what was `given` stays."""
-    if settings.preset != "best":
-        return settings
-    if "batch_size" not in given:
-        batch = min(settings.batch_size, max(8, images // 32), images)
-        settings = replace(settings, batch_size=batch + -batch % processes)
-    if "epochs" not in given:
-        steps = max(1, images // settings.batch_size)  # of an epoch
-        settings = replace(settings, epochs=max(settings.epochs, -(-FEWEST_STEPS // steps)))
-    return settings
+def for_images(settings: Settings, images: int, processes: int = 1) -> RunSettings:
+    """The settings of a run with so many training images: with few, smaller batches and more epochs.
+
+    Epochs and batches that the user chose stay as they are.
+    """
+    chosen = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    if settings.batch_size is None:
+        batch = min(RunSettings.batch_size, max(8, images // 32), images)
+        chosen["batch_size"] = batch + -batch % processes
+    if settings.epochs is None:
+        steps = max(1, images // chosen["batch_size"])  # of an epoch
+        chosen["epochs"] = max(RunSettings.epochs, -(-FEWEST_STEPS // steps))
+    return RunSettings(**chosen)
 
 
 def settings_from(preset: str, **chosen: Any) -> Settings:
