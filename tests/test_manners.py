@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import Command, signalled
+from pictures import write_pictures
 from PIL import Image
 from rich.table import Table
 from typer.main import get_command
@@ -21,7 +23,8 @@ from typer.main import get_command
 from qcn import doctor, zoo
 from qcn.cli import app, complete
 from qcn.cli.say import say, show
-from qcn.data import DATASETS
+from qcn.cli.train import exportable
+from qcn.data import DATASETS, load
 from qcn.errors import MissingError
 from qcn.export import formats
 from qcn.export.bundle import Bundle
@@ -29,7 +32,8 @@ from qcn.export.bundle.manifest import BUNDLE
 from qcn.files import write_text
 from qcn.text import command_line
 from qcn.train import train
-from qcn.train.settings import Settings
+from qcn.train.record import new_run
+from qcn.train.settings import RunSettings, Settings
 from qcn.verify.parity import results
 from qcn.verify.runners import BACKENDS
 
@@ -405,9 +409,13 @@ def test_nothing_is_imported_before_ctrl_c_is_caught() -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "qcn qcn.entry\n"
 
 
-def test_commands_end_with_the_next_one(bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path) -> None:
+def test_commands_end_with_the_next_one(
+    run: Path, bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QCN_DATA", raising=False)
     folder, out = bundle.folder, tmp_path / "out"
-    native = ("--backends", "native")
+    native, data = ("--backends", "native"), ("--data-dir", data_dir)
+    pictures = write_pictures(tmp_path / "my pictures", 6)
     for command, last in {
         ("export", folder): f"next: qcn verify-parity {folder}",
         ("doctor", folder): f"next: qcn verify-parity {folder}",
@@ -417,18 +425,29 @@ def test_commands_end_with_the_next_one(bundle: Bundle, qcn: Command, data_dir: 
         ("evaluate", folder, "--data-dir", data_dir, "--out", out): f"next: qcn verify-parity {folder}",
         ("datasets", "list"): "next: qcn datasets fetch NAME",
         ("datasets", "fetch", "viewpoints-demo"): "next: qcn train --dataset viewpoints-demo",
-        (
-            "datasets",
-            "show",
-            "mnist",
-            "--data-dir",
-            data_dir,
-            "--out",
-            tmp_path / "a.png",
-        ): "next: qcn train --dataset mnist",
+        ("datasets", "show", "mnist", *data, "--out", out / "a.png"): (
+            f"next: qcn train --dataset mnist --data-dir {data_dir}"
+        ),
+        ("datasets", "check", pictures, "--size", 20, "--channels", 1, *data): (
+            f"next: qcn train --dataset '{pictures}' --size 20 --channels 1 --data-dir {data_dir}"
+        ),
+        ("evaluate", run, *data, "--device", "cpu", "--out", out): f"next: qcn export {run} --data-dir {data_dir}",
     }.items():
         code, said = qcn(*command)
         assert code == 0 and lasting(said)[-1] == last, said
+    short, new = ("--model", "qcn-tiny", "--epochs", 1, "--batch-size", 90, "--device", "cpu"), tmp_path / "new"
+    said = qcn("train", "--dataset", "mnist", *short, *data, "--out", new)[1]
+    assert f"next: qcn evaluate {new} --data-dir {data_dir}\nnext: qcn export {new} --data-dir {data_dir}\n" in said
+    monkeypatch.setenv("QCN_DATA", str(data_dir))
+    assert qcn("evaluate", run, "--device", "cpu", "--out", out)[1].endswith(f"next: qcn export {run}\n")
+
+
+def test_export_is_suggested_for_networks_that_can_be_exported(data_dir: Path) -> None:
+    splits, settings = load("mnist", data_dir), RunSettings("mnist", "qcn")
+    preprocessing = DATASETS["mnist"].preprocessing.fitted(splits.train)
+    runs = {name: new_run(replace(settings, model=name), "mnist", splits, preprocessing) for name in zoo.MODELS}
+    refused = {name for name, run in runs.items() if not exportable(run)}
+    assert refused == {"em", "em-branched", "em-unbranched", "vb"}
 
 
 def test_export_says_nothing_of_torch_jit(bundle: Bundle) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, Channels, DataDir, Fit, Size
+from qcn.cli.options import DATA, Channels, DataDir, Fit, Size, data_dir_option
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
 from qcn.progress import doing, shown
@@ -62,7 +62,7 @@ def fetch(name: Name, data_dir: DataDir = DATA) -> None:
         for path in bring(dataset, data_dir):
             say(path)
         say(f"{name}: all files are in {data_dir / dataset.folder}")
-    say_next("qcn", "train", "--dataset", name)
+    say_next("qcn", "train", "--dataset", name, *data_dir_option(data_dir))
 
 
 @app.command()
@@ -81,7 +81,7 @@ def show(
         path = out or Path("runs/datasets") / f"{called}.png"
         contact_sheet(load(name, data_dir).train, path, title=f"{called}, training split")
     say(path)
-    say_next("qcn", "train", "--dataset", name)
+    say_next("qcn", "train", "--dataset", name, *data_dir_option(data_dir))
 
 
 @app.command()
@@ -122,4 +122,6 @@ def check(
     for file, why in list(index.skipped.items())[:SHOWN]:
         say(f"left out: {file}: {why}")
     splits.refuse_no_validation(folder)
-    say_next("qcn", "train", "--dataset", folder)
+    chosen = [("--size", size), ("--fit", fit), ("--channels", channels)]
+    options = [word for option, value in chosen if value is not None for word in (option, value)]
+    say_next("qcn", "train", "--dataset", folder, *options, *data_dir_option(data_dir))

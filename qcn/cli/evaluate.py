@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey
+from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey, data_dir_option
 from qcn.cli.say import say, say_next, show
+from qcn.cli.train import exportable
 from qcn.progress import doing, shown
 from qcn.tables import table_of
 from qcn.text import readable
@@ -85,7 +86,13 @@ def evaluate(
         say(path)
     if not installed("matplotlib"):
         print("confusion.png was not drawn, because matplotlib is not installed: pip install matplotlib")
-    say_next("qcn", "export" if (found / RUN).is_file() else "verify-parity", found)
+    if not (found / RUN).is_file():
+        say_next("qcn", "verify-parity", found)
+        return
+    from qcn.train.record import load_run  # which needs torch, as the run did
+
+    if exportable(load_run(found)):
+        say_next("qcn", "export", found, *data_dir_option(data_dir))
 
 
 def overall(results: list["Result"], title: str) -> Table:

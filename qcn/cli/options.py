@@ -1,6 +1,7 @@
 """Options that several commands take."""
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,6 +95,11 @@ MaxRegression = Annotated[
 ]
 DATA = Path("data")
 KERNELS = "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow)."
+
+
+def data_dir_option(data_dir: Path) -> tuple[object, ...]:
+    """The option that a suggested command needs for this folder; none if it is the default or in QCN_DATA."""
+    return () if str(data_dir) == os.environ.get("QCN_DATA", str(DATA)) else ("--data-dir", data_dir)
 
 
 def check_file(option: str, path: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size
+from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size, data_dir_option
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.progress import doing, shown
@@ -15,7 +15,7 @@ from qcn.tables import table_of
 from qcn.text import command_line
 
 if TYPE_CHECKING:
-    from qcn.train.record import Quantised
+    from qcn.train.record import Quantised, Run
 
 
 def train(
@@ -169,8 +169,20 @@ def train(
     show(table)
     for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
         say(folder / name)
-    say_next("qcn", "evaluate", folder)
-    say_next("qcn", "export", folder)
+    say_next("qcn", "evaluate", folder, *data_dir_option(data_dir))
+    if exportable(run):
+        say_next("qcn", "export", folder, *data_dir_option(data_dir))
+
+
+def exportable(run: "Run") -> bool:
+    """Whether `qcn export` takes this network. Matrix capsules and other routing rules are for training only."""
+    from qcn.export.lower import lower
+
+    try:
+        lower(run.model.create(), *run.preprocessing.output_size(*run.data.image[1:]))
+    except UsageError:
+        return False
+    return True
 
 
 def _quantised(plan: Path, init: str) -> "Quantised":
