@@ -26,7 +26,8 @@ from pages import three_digits
 from torch import Tensor
 
 from qcn.model import QCN, choose_kernels, qcn
-from qcn.routing import Kernels, route
+from qcn.names import Kernels
+from qcn.routing import route
 from qcn.train import checkpoint
 
 # Arithmetic instructions per vote, beside the exponential: 9 to rotate, 3 squares, 6 for Σrd and Σrd²; the second sweep

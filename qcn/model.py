@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from qcn.distributed import BatchNorm, mean_over_processes
 from qcn.errors import UsageError
 from qcn.kernels import obstacle, rotation
-from qcn.names import Mode
+from qcn.names import Kernels, Mode
 from qcn.quaternion import rotation_matrix, rotor
-from qcn.routing import Kernels, Rule, fused, route
+from qcn.routing import Rule, fused, route
 
 
 class Prediction(NamedTuple):

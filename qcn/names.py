@@ -5,6 +5,22 @@ from typing import Literal, get_args
 RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
 CALIBRATION = "calibration.json"  # what a calibrated bundle has too, for people
 
+# Networks to train, as `qcn.zoo` has them: known without torch, which takes seconds to import.
+NETWORKS = (
+    "qcn",
+    "qcn-unbranched",
+    "qcn-deep",
+    "qcn-tiny",
+    "em",
+    "em-branched",
+    "em-unbranched",
+    "vb",
+    "cnn",
+    "cnn-small",
+    "cnn-wide",
+)
+Loss = Literal["spread", "ce"]  # what training minimises, see qcn/train/losses.py
+Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its votes, see qcn/routing.py
 Precision = Literal["fp32", "fp16", "bf16"]  # what `qcn export` makes of a whole network
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -42,10 +42,8 @@ import qcn.kernels
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_shapes
 from qcn.limits import MASS_FLOOR, MAX_ITERATIONS, VARIANCE_FLOOR
-from qcn.names import Mode
+from qcn.names import Kernels, Mode
 from qcn.rounding import rounded
-
-Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 
 Rule = Callable[..., tuple[Tensor, Tensor]]  # called as `em_routing`, with iterations and mode by name
 Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and logit of the parents after an M-step

@@ -98,6 +98,30 @@ def test_models_are_listed_without_torch() -> None:
     assert complete.models() == list(zoo.MODELS)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "qcn-tniy"), "no model named 'qcn-tniy'; did you mean 'qcn-tiny'"),
+        (("--epochs", "0"), "epochs must be positive, not 0"),
+        (("--batch-size", "-3"), "batch_size must be positive, not -3"),
+        (("--loss", "mse"), "no loss named 'mse'"),
+        (("--dataset", "mnits"), "did you mean 'mnist'"),
+        (("--dataset", "no/pictures"), "there is no folder, table of pictures or data set named 'no/pictures'"),
+        (("--size", "32"), "--size, --fit and --channels are for folders of pictures"),
+        (("--init", "runs/gone"), "runs/gone is neither a training run"),
+        (("--teacher", "runs/gone"), "runs/gone is neither a training run"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_torch_is_imported(arguments: tuple[str, ...], says: str) -> None:
+    code = (
+        "import sys\nsys.modules['torch'] = None\n"
+        f"sys.argv = {['qcn', 'train', '--dataset', 'mnist', *arguments]!r}\n"
+        "from qcn.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 # Tables
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from qcn import routing
 from qcn.errors import MissingError, UsageError
 from qcn.model import choose_kernels, qcn_tiny
-from qcn.names import Mode
+from qcn.names import Kernels, Mode
 from qcn.quaternion import conjugate, hamilton_product, rotate, rotation_matrix, rotor
 
 MODES: tuple[Mode, Mode] = ("logistic", "unit")
@@ -250,7 +250,7 @@ def test_fused_and_reference_are_one_operator_in_a_network() -> None:
     ],
 )
 @pytest.mark.parametrize("kernels", ["fused", "reference"])
-def test_a_map_that_does_not_fit_is_refused(kernels: routing.Kernels, change: dict, says: str) -> None:
+def test_a_map_that_does_not_fit_is_refused(kernels: Kernels, change: dict, says: str) -> None:
     arguments = {
         "pose": torch.zeros(1, 2, 3, 3, 3),
         "activation": torch.zeros(1, 2, 3, 3),
@@ -264,7 +264,7 @@ def test_a_map_that_does_not_fit_is_refused(kernels: routing.Kernels, change: di
 
 
 @pytest.mark.parametrize("kernels", ["fused", "reference"])
-def test_torch_compile_finds_one_graph(kernels: routing.Kernels) -> None:
+def test_torch_compile_finds_one_graph(kernels: Kernels) -> None:
     network = qcn_tiny(1, 3)
     choose_kernels(network, kernels)
     image = torch.randn(2, 1, 28, 28)

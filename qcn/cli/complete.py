@@ -1,7 +1,6 @@
 """What a shell completes (`qcn --install-completion`): names of the product, and folders. No torch here."""
 
-import ast
-import importlib.util
+import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import get_args
@@ -36,14 +35,6 @@ def or_folder(names: Names) -> Complete:
     return complete
 
 
-def models() -> list[str]:
-    """Networks to train. Read and not imported: that would import torch, which takes seconds."""
-    zoo = importlib.util.find_spec("qcn.zoo")
-    tree = ast.parse(Path(zoo.origin).read_text(encoding="utf-8")) if zoo and zoo.origin else ast.Module([], [])
-    known = (one.value for one in tree.body if isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == "MODELS")
-    return [ast.literal_eval(key) for value in known if isinstance(value, ast.Dict) for key in value.keys if key]
-
-
 def names_in(module: str, *tables: str) -> Names:
     """The names in these tables of a module, which is imported when a shell asks for them."""
     return lambda: [name for table in tables for name in getattr(importlib.import_module(module), table)]
@@ -67,6 +58,7 @@ def fits() -> Iterable[str]:
 
 
 datasets = names_in("qcn.data", "DATASETS")
+models = names_in("qcn.names", "NETWORKS")
 precisions = names_in("qcn.names", "PRECISIONS")
 routings = names_in("qcn.export.request", "ROUTINGS")
 targets = names_in("qcn.export.targets", "TARGETS", "ALIASES")

@@ -1,15 +1,16 @@
 """`qcn train`."""
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qcn.cli import complete
 from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size, data_dir_option
 from qcn.cli.say import say, say_next, show
-from qcn.errors import UsageError
+from qcn.errors import UsageError, unknown_name
 from qcn.progress import doing, shown
 from qcn.tables import table_of
 from qcn.text import command_line
@@ -135,15 +136,21 @@ def train(
     if quantise and not init:
         raise UsageError("--quantise needs the network that was calibrated: name it with --init")
 
+    from qcn.data import dataset_name
+    from qcn.shipped import place
+    from qcn.train.settings import settings_from
+
+    if resume:
+        if epochs is not None and epochs < 1:
+            raise UsageError(f"epochs must be positive, not {epochs}")
+    else:
+        _check(preset, **chosen | {"model": model or "qcn"})
     with shown():
         doing("loading torch")
         from qcn import train as training
-        from qcn.data import dataset_name
         from qcn.distributed import first_process
         from qcn.files import new_folder
-        from qcn.shipped import place
         from qcn.train.record import load_run
-        from qcn.train.settings import settings_from
 
         if resume:
             folder = resume
@@ -172,6 +179,25 @@ def train(
     say_next("qcn", "evaluate", folder, *data_dir_option(data_dir))
     if exportable(run):
         say_next("qcn", "export", folder, *data_dir_option(data_dir))
+
+
+def _check(preset: str | None, **chosen: Any) -> None:
+    """Refuse wrong arguments before torch is imported, which takes seconds."""
+    from qcn.data import find
+    from qcn.data.folder import is_source
+    from qcn.names import NETWORKS
+    from qcn.shipped import place
+    from qcn.train.settings import settings_from
+
+    settings = settings_from(preset or "best", **chosen)
+    zoo = sys.modules.get("qcn.zoo")  # imported where a user's file added a network to it
+    known = zoo.MODELS if zoo else NETWORKS
+    if settings.model not in known:
+        raise unknown_name("model", settings.model, known)
+    if not is_source(settings.dataset):  # a folder is looked through when it is read
+        find(settings.dataset, settings.stored)
+    for name in filter(None, (settings.init, *settings.teachers)):
+        place(name)
 
 
 def exportable(run: "Run") -> bool:

@@ -18,7 +18,7 @@ from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
 from qcn.measured import Measured
-from qcn.names import RUN
+from qcn.names import RUN, Kernels
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
 from qcn.shipped import SHIPPED, place
@@ -122,7 +122,6 @@ class RunNetwork(Network):
 
         from qcn.devices import pick_device
         from qcn.model import choose_kernels
-        from qcn.routing import Kernels
         from qcn.train import checkpoint
 
         if kernels not in get_args(Kernels):

@@ -9,6 +9,18 @@ validation    a network's answers to a set of images    faults       where a NaN
 signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does
 """
 
-from qcn.train.begin import resume, train
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qcn.train.begin import resume, train
 
 __all__ = ["resume", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """`train` and `resume`, when they are first asked for: settings are checked before torch is imported."""
+    if name in __all__:
+        from qcn.train import begin
+
+        return getattr(begin, name)
+    raise AttributeError(f"module 'qcn.train' has no attribute '{name}'")

@@ -1,14 +1,12 @@
 """What training minimises."""
 
-from typing import Literal
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from qcn.errors import UsageError
 from qcn.model import Prediction
+from qcn.names import Loss
 
-Loss = Literal["spread", "ce"]
 TEMPERATURE = 4.0  # of distillation, at which small probabilities of a teacher still say something
 TAUGHT = 0.9  # the share of the teachers in the loss; the labels have the rest
 Mixed = tuple[Tensor, Tensor]  # labels [B] of the images laid over a batch's, and their shares [B]

@@ -1,4 +1,4 @@
-"""The settings of a training run, and the two presets they start from."""
+"""The settings of a training run, and the two presets they start from. No torch here: they are checked before it."""
 
 import os
 from dataclasses import dataclass, fields
@@ -11,9 +11,7 @@ from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
-from qcn.names import Mode, Precision
-from qcn.routing import Kernels
-from qcn.train.losses import Loss
+from qcn.names import Kernels, Loss, Mode, Precision
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
 CHOICES = {
