@@ -27,6 +27,7 @@ from qcn.export.bundle import inside
 from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest, NewerBundle
 from qcn.names import MANIFEST
+from qcn.progress import say
 from qcn.text import command_line
 
 LOCK, KEPT = ".lock", ".kept"
@@ -76,6 +77,7 @@ def take_in(folder: Path, aside: Path, files: Mapping[str, str], manifest: Manif
     for file in files:
         _sync(aside / file)
     inside.write_new(folder, f"{aside.name}/{MANIFEST}", text)
+    signed = SIGNATURE in inside.names_in(folder, ".")
     inside.remove(folder, SIGNATURE)  # first: a bundle that is being changed must not pass for the one that was signed
     try:
         inside.make_folder(folder, KEPT)
@@ -94,6 +96,8 @@ def take_in(folder: Path, aside: Path, files: Mapping[str, str], manifest: Manif
         inside.sync_folder(folder)
     finally:
         settle(folder)
+        if signed:
+            say(f"{folder} changed, so its signature was removed: sign it again with `qcn sign`")
 
 
 def settle(folder: Path) -> None:

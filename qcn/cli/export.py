@@ -119,7 +119,7 @@ def export(
 ) -> None:
     """Export a trained network to a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a web page, libqcn."""
     from qcn.export import pipeline
-    from qcn.export.bundle.manifest import SIGNATURE, Batch
+    from qcn.export.bundle.manifest import Batch
     from qcn.export.request import Request
     from qcn.export.tensorrt.config import Fleet
     from qcn.shipped import place
@@ -151,13 +151,10 @@ def export(
     if listed:
         _fleet(place(source), listed, out, request, data_dir)
         return
-    signed = (place(source) / SIGNATURE).is_file()
     with shown():
         doing(f"loading {source}")
         bundle, made = pipeline.export(place(source), out, request, data_dir)
     _say_made(bundle, made)
-    if signed and not (bundle.folder / SIGNATURE).is_file():
-        say("\nits signature held for what was there before, and is gone: sign it again with `qcn sign`")
     if any(one.artefact for one in made):
         say_next("qcn", "verify-parity", bundle.folder)
 

@@ -14,7 +14,7 @@ from small_graphs import write_graph
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import pipeline, refit, targets
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Batch
+from qcn.export.bundle.manifest import SIGNATURE, Batch
 from qcn.export.onnx.build import build as build_graph
 from qcn.export.program import Convolution, Program, Route
 from qcn.export.request import Request
@@ -139,11 +139,17 @@ def export(bundle: Bundle, **asked: Any) -> str:
 
 
 def test_an_engine_gets_the_weights_of_a_network_trained_again(
-    bundle: Bundle, again: Bundle, tensorrt: TensorRT, monkeypatch: pytest.MonkeyPatch
+    bundle: Bundle,
+    again: Bundle,
+    tensorrt: TensorRT,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = export(bundle, fleet=Fleet(refittable=True))
     before = Bundle.open(bundle.folder).find(file)
+    (again.folder / SIGNATURE).write_bytes(bytes(64))
     found, (done,) = refit.refit_engines(bundle.folder / file, again.folder, None, Path())
+    assert f"{again.folder} changed, so its signature was removed" in capsys.readouterr().err
     given = tensorrt.module.told["refitted"]
     program = again.program()
     convolution = next(op for op in program.operations if isinstance(op, Convolution))
