@@ -225,7 +225,7 @@ Errors by azimuth on `viewpoints-azimuth-pooled` (`python benchmarks/figures.py`
 
 Every recipe that was trained, by `python benchmarks/reproduce.py` with preset `best` and the settings in the table:
 the error on novel viewpoints, or on the test split if there are none, in per cent, mean ± standard deviation (seeds).
-For each run the checkpoint that was [chosen on the validation split](#which-epoch-is-kept) counts, and the test splits
+For each run the checkpoint that was [chosen on the validation split](#which-epoch-is-best) counts, and the test splits
 were looked at once. In the pooled protocol of the paper's code, "familiar" and "novel" show the objects that were
 trained on, and "novel" shows them from new azimuths or elevations. A seed that appears twice was trained at two commits
 with the same network, data and recipe: on a GPU a seed does not fix the result, and the difference shows by how much.
@@ -254,19 +254,19 @@ turned and bent; those of the network that they teach are cut. The one whose ima
 second teacher and twice as many epochs help `qcn-deep` on garments. Without teachers, turning digits does not help any
 of three networks, and bending them (`elastic`) helps neither `qcn-deep` nor `cnn-wide`.
 
-### Which epoch is kept
+### Which epoch is best
 
-Training keeps the weights of the last epoch whose validation error is within the 95 % interval of the least. Here
+Best is the last epoch whose validation error is within the 95 % interval of the least. Here
 `qcn-tiny` learned from few images of a set, as from a user's folder, with a tenth of them for validation. The table
-shows the error in per cent on a thousand other images at the epoch that a rule keeps, and the epoch: means of
+shows the error in per cent on a thousand other images at the epoch that a rule chooses, and the epoch: means of
 {len(choice["results"]) // 4} runs. The gain is in points, over the first rule: mean ± standard error. No test image was
 used. {source(choice)}: `python benchmarks/choosing.py`.
 
 {choosing.compared(choice["results"])}
 
-In {choosing.kept_last(choice["results"])} of these {len(choice["results"])} runs the rule keeps the last epoch.
+In {choosing.chose_last(choice["results"])} of these {len(choice["results"])} runs the rule chooses the last epoch.
 So they show that it is better than the least error, not that it is better than the last. The runs above were trained
-before this, and kept the least error, the last of equal ones; three on `coil20-azimuth` (commit 729873c) kept the last
+before this, with the least error, the last of equal ones; three on `coil20-azimuth` (commit 729873c) with the last
 within one standard error, which was the same epoch.
 
 ### Another shape

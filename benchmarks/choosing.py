@@ -1,4 +1,4 @@
-"""Which epoch's weights to keep: rules that choose one by few validation images, judged by many others.
+"""Which epoch is best: rules that choose one by few validation images, judged by many others.
 
     python benchmarks/choosing.py --seeds 0-7 --data-dir data
 
@@ -41,7 +41,7 @@ Rule = Callable[[Sequence[int], int], int]  # from wrong answers by epoch, of so
 
 
 def within(allowed: Callable[[int, int], float]) -> Rule:
-    """The rule that keeps the last epoch whose errors are at most what `allowed` makes of the least, of so many."""
+    """The rule that chooses the last epoch whose errors are at most what `allowed` makes of the least, of so many."""
 
     def rule(wrong: Sequence[int], images: int) -> int:
         most = allowed(min(wrong), images)
@@ -112,17 +112,17 @@ def compared(runs: Sequence[Row]) -> str:
         gains = [errors_at(run, first) - errors_at(run, rule) for run in runs]
         spread = statistics.stdev(gains) / len(gains) ** 0.5
         lines.append([name, *cells, f"{statistics.mean(gains):.2f} ± {spread:.2f}" if rule is not first else ""])
-    return table(["kept", *groups, "gain"], lines)
+    return table(["rule", *groups, "gain"], lines)
 
 
-def kept_last(runs: Sequence[Row]) -> int:
-    """In how many runs the rule that training follows keeps the last epoch."""
+def chose_last(runs: Sequence[Row]) -> int:
+    """In how many runs the rule that training follows chooses the last epoch."""
     rule = RULES["the last within the 95 % interval of the least"]
     return sum(rule(run["wrong"], run["validation"]) == len(run["wrong"]) - 1 for run in runs)
 
 
 def errors_at(run: Row, rule: Rule) -> float:
-    """The error in per cent on the other images at the epoch that a rule keeps."""
+    """The error in per cent on the other images at the epoch that a rule chooses."""
     return 100 * run["wrong_of_others"][rule(run["wrong"], run["validation"])] / run["others"]
 
 

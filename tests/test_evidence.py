@@ -176,7 +176,7 @@ def test_the_gain_of_a_rule_is_counted_on_the_other_images(made: SimpleNamespace
         for name, found in (("cifar10", [60, 50, 40]), ("fashion-mnist", [40, 30, 32]))
     ]
     head, _, least, *_, interval, last = made.choosing.compared(runs).splitlines()
-    assert head.startswith("| kept | `fashion-mnist`, 20 per class | `cifar10`, 20 per class | gain |")
+    assert head.startswith("| rule | `fashion-mnist`, 20 per class | `cifar10`, 20 per class | gain |")
     assert "| 30.00 (2) | 50.00 (2) |  |" in least
     assert "| 32.00 (3) | 40.00 (3) | 4.00 ± 6.00 |" in interval and "| 4.00 ± 6.00 |" in last
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from command import Command, signalled
 from pictures import write_pictures
@@ -23,7 +24,7 @@ from typer.main import get_command
 from qcn import doctor, zoo
 from qcn.cli import app, complete
 from qcn.cli.say import say, show
-from qcn.cli.train import exportable
+from qcn.cli.train import exportable, why_best
 from qcn.data import DATASETS, load
 from qcn.errors import MissingError
 from qcn.export import formats
@@ -32,7 +33,7 @@ from qcn.export.bundle.manifest import BUNDLE
 from qcn.files import write_text
 from qcn.text import command_line
 from qcn.train import train
-from qcn.train.record import new_run
+from qcn.train.record import Epoch, new_run
 from qcn.train.settings import RunSettings, Settings
 from qcn.verify.parity import results
 from qcn.verify.runners import BACKENDS
@@ -461,9 +462,29 @@ def test_commands_end_with_the_next_one(
         assert code == 0 and lasting(said)[-1] == last, said
     short, new = ("--model", "qcn-tiny", "--epochs", 1, "--batch-size", 90, "--device", "cpu"), tmp_path / "new"
     said = qcn("train", "--dataset", "mnist", *short, *data, "--out", new)[1]
+    assert re.search("best +│ +1 │", said) and "kept" not in said
     assert f"next: qcn evaluate {new} --data-dir {data_dir}\nnext: qcn export {new} --data-dir {data_dir}\n" in said
     monkeypatch.setenv("QCN_DATA", str(data_dir))
     assert qcn("evaluate", run, "--device", "cpu", "--out", out)[1].endswith(f"next: qcn export {run}\n")
+
+
+def test_the_best_epoch_is_explained_if_another_has_a_smaller_error() -> None:
+    errors = (0.5, 0.2, 0.3, 0.25)
+    rows = [Epoch(epoch, epoch, 1.0, 0.1, error, 0.01, None, 1.0, 1.0) for epoch, error in enumerate(errors, 1)]
+    assert why_best(rows, rows[3]) == (
+        "best is the last epoch whose validation error is within the 95 % interval of the least, 20.00 % at epoch 2"
+    )
+    assert why_best(rows, rows[1]) == ""
+
+
+def test_a_check_of_pictures_of_one_size_names_it_once(qcn: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        path = tmp_path / "pictures" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(path)
+    said = qcn("datasets", "check", tmp_path / "pictures", "--data-dir", tmp_path / "data")[1]
+    assert "pictures are 40 pixels wide and 30 high\nno near duplicates\n" in said
 
 
 def test_export_is_suggested_for_networks_that_can_be_exported(data_dir: Path) -> None:

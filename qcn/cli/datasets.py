@@ -1,5 +1,6 @@
 """`qcn datasets list`, `fetch`, `show` and `check`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -114,9 +115,12 @@ def check(
     for line in splits.remarks:
         say(line)
     widths, heights = zip(*index.sizes, strict=True)
-    say(f"pictures are {min(widths)} to {max(widths)} pixels wide and {min(heights)} to {max(heights)} high")
-    across = counted(len(crossing(index)), "pair")
-    say(f"{counted(len(index.duplicates), 'group')} of near duplicates, {across} of them across splits")
+    say(f"pictures are {_span(widths)} pixels wide and {_span(heights)} high")
+    if index.duplicates:
+        across = counted(len(crossing(index)), "pair")
+        say(f"{counted(len(index.duplicates), 'group')} of near duplicates, {across} of them across splits")
+    else:
+        say("no near duplicates")
     for group in index.duplicates[:SHOWN]:
         say(f"  {', '.join(index.files[place] for place in group)}")
     for file, why in list(index.skipped.items())[:SHOWN]:
@@ -125,3 +129,9 @@ def check(
     chosen = [("--size", size), ("--fit", fit), ("--channels", channels)]
     options = [word for option, value in chosen if value is not None for word in (option, value)]
     say_next("qcn", "train", "--dataset", folder, *options, *data_dir_option(data_dir))
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """Such as `40 to 160`, or `256` where all are the same."""
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"

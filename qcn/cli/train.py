@@ -1,6 +1,7 @@
 """`qcn train`."""
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from qcn.tables import table_of
 from qcn.text import command_line
 
 if TYPE_CHECKING:
-    from qcn.train.record import Quantised, Run
+    from qcn.train.record import Epoch, Quantised, Run
 
 
 def train(
@@ -168,17 +169,30 @@ def train(
     if not first_process():
         return
     last = run.history[-1]
-    kept = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
+    best = next((row for row in run.history if run.best and row.epoch == run.best.epoch), last)
     numbers = ("epoch", "training error", "validation error")
     table = table_of("", *numbers, right=numbers, framed=True, title=f"{run.model.name} on {run.data.name}")
-    for name, row in (("kept", kept), ("last", last)):
+    for name, row in (("best", best), ("last", last)):
         table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
     show(table)
+    if line := why_best(run.history, best):
+        say(line)
     for name in ("run.json", "metrics.csv", "curves.png", "tensorboard"):
         say(folder / name)
     say_next("qcn", "evaluate", folder, *data_dir_option(data_dir))
     if exportable(run):
         say_next("qcn", "export", folder, *data_dir_option(data_dir))
+
+
+def why_best(history: Sequence["Epoch"], best: "Epoch") -> str:
+    """Why another epoch, with a smaller validation error, is not the best; nothing if there is none."""
+    least = min(history, key=lambda row: row.validation_error)
+    if best.validation_error <= least.validation_error:
+        return ""
+    return (
+        "best is the last epoch whose validation error is within the 95 % interval of the least, "
+        f"{100 * least.validation_error:.2f} % at epoch {least.epoch}"
+    )
 
 
 def _check(preset: str | None, **chosen: Any) -> None:

@@ -187,7 +187,8 @@ def _make(folder: Path, found: Listing, stored: Stored) -> None:
                 f"{folder.parent} has {free / 1e6:,.2f} MB left; the pictures of {found.source} need "
                 f"{needed / 1e6:,.2f}: free some, or name another disk with --data-dir"
             )
-        index = _read_all(aside, found, stored)
+        with shown():
+            index = _read_all(aside, found, stored)
         (aside / INDEX).write_text(json.dumps(asdict(index)), encoding="utf-8")
         try:
             aside.rename(folder)
@@ -216,7 +217,7 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
         except UsageError as error:
             skipped[_below(picture.path, found.source)] = str(error).removeprefix(f"{readable(str(picture.path))} ")
 
-    with shown(), ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(take, range(len(found.pictures)))):
             doing(f"reading {found.name}, {len(found.pictures):,} pictures", done, of=len(found.pictures))
     if len(skipped) > max(3, UNREADABLE * len(found.pictures)):
@@ -227,12 +228,14 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
     kept = sorted(sizes)
     chosen = replace(found, pictures=tuple(found.pictures[place] for place in kept))
     refuse_few(chosen, " that can be read")
+    doing(f"looking for near duplicates among {len(kept):,} pictures")
     groups = near_duplicates(thumbnails[kept])
     splits, dealt = _split(chosen, groups)
     trained = {picture.label for picture, split in zip(chosen.pictures, splits, strict=True) if split == "train"}
     if untrained := [name for label, name in enumerate(found.classes) if label not in trained]:
         raise UsageError(f"{found.source} has no training pictures of {', '.join(untrained)}")
     order = sorted(range(len(kept)), key=lambda one: SPLITS.index(splits[one]))
+    doing(f"writing {len(kept):,} pictures to {aside.parent}")
     images = np.lib.format.open_memmap(aside / IMAGES, mode="w+", dtype=np.uint8, shape=(len(kept), *stored.shape))
     for place, one in enumerate(order):
         images[place] = as_listed[kept[one]]

@@ -214,7 +214,7 @@ class Training:
         self.epoch += 1
 
     def measure_confidence(self) -> None:
-        """Find the temperature that makes probabilities of the kept weights' activations (process 0 does)."""
+        """Find the temperature that makes probabilities of the best weights' activations (process 0 does)."""
         if rank() or self.record.confidence:
             return
         doing("fitting the temperature of probabilities")

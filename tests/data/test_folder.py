@@ -12,11 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from pictures import CLASSES, write_pictures
 from PIL import Image
 
 from qcn.data import find, load
 from qcn.data.cache import IMAGES, INDEX, crossing, read_index
+from qcn.data.duplicates import near_duplicates
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
 from qcn.errors import MissingError, UsageError
@@ -63,6 +65,24 @@ def test_a_folder_per_class(pictures: Path, tmp_path: Path) -> None:
     assert index.files == tuple(file for part in parts for file in part.files or ())
     for file, image in zip(index.files, stored, strict=True):
         assert np.array_equal(image, fit(read_picture(pictures / file), (3, 16, 16), "crop")), file
+
+
+def test_progress_says_what_is_being_done(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def search(thumbnails: NDArray[np.float32]) -> list[list[int]]:
+        said.append("the search")
+        return near_duplicates(thumbnails)
+
+    monkeypatch.setattr("qcn.data.cache.doing", lambda what, *_, **__: said.append(what))
+    monkeypatch.setattr("qcn.data.cache.near_duplicates", search)
+    load(str(pictures), tmp_path / "data", SMALL)
+    assert list(dict.fromkeys(said)) == [
+        "reading my pets, 30 pictures",
+        "looking for near duplicates among 30 pictures",
+        "the search",
+        f"writing 30 pictures to {tmp_path / 'data' / 'folders'}",
+    ]
 
 
 def test_the_images_stay_on_disk_and_are_read_once(
