@@ -88,7 +88,7 @@ $(TOOLS)/.installed: constraints.txt
 
 # constraints.txt names the versions that the tests were seen passing with.
 $(BIN)/.installed: pyproject.toml constraints.txt constraints-cpu.txt deploy/include/qcn/qcn.h
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"qcn needs Python 3.11 or newer, but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"make needs Python 3.11 or newer (qcn itself 3.10), but $(PYTHON) is {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	$(INSTALL) --editable '.[train,onnx]' || { \
 		echo 'If pip found only a torch with CUDA: PIP_EXTRA_INDEX_URL=$(CPU_INDEX) make …; with it all the same: make GPU=yes …' >&2; exit 1; }

@@ -121,3 +121,14 @@ def test_every_option_in_the_documentation_exists() -> None:
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", page.read_text(encoding="utf-8")):
             assert option in known, f"{option} in {page.name}"
+
+
+def test_pages_name_the_same_versions_of_python() -> None:
+    """The toolkit runs with the one that pyproject.toml requires, `make` with the one that the Makefile checks."""
+    project, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "Makefile"))
+    (runs,) = re.findall(r'^requires-python = ">=(3\.\d+)"', project, re.MULTILINE)
+    (major, minor), *others = re.findall(r"sys.version_info >= \((\d), (\d+)\)", makefile)
+    assert not others and f'python_version = "{runs}"' in project  # of mypy
+    for name in ("README.md", "CONTRIBUTING.md", "docs/install.md"):
+        text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        assert set(re.findall(r"Python (3\.\d+) or newer", text)) == {runs, f"{major}.{minor}"}, name
