@@ -64,7 +64,8 @@ def test_devices_by_backends(run: Any, tmp_path: Path) -> None:
     assert second[0].latency_ms == 0.4, "the faster of its ways"
     assert (first[1].status, first[1].latency_ms) == ("missing", None)
     text = (tmp_path / "fleet.html").read_text()
-    for words in ("0.4 ms", "30 mJ", "15 of 16", "tensorrt on orin", "no CUDA device here", "Jetson Orin Nano"):
+    assert "right answers" not in text  # golden images are no test of accuracy
+    for words in ("0.4 ms", "30 mJ", "tensorrt on orin", "no CUDA device here", "Jetson Orin Nano"):
         assert words in text, words
     assert json.loads((tmp_path / "fleet.json").read_text())["baseline"] is None
 

@@ -15,7 +15,7 @@ from qcn.export.bundle.manifest import Source
 from qcn.tables import table_of
 from qcn.verify.machine import Environment, environment
 from qcn.verify.parity.compare import Share, accuracy
-from qcn.verify.parity.samples import Samples
+from qcn.verify.parity.samples import GOLDEN, Samples
 from qcn.verify.parity.verdict import NOT_RUN, Status, Verdict, overall
 from qcn.verify.speed.results import Benchmark
 from qcn.verify.words import by_reason, share
@@ -33,6 +33,11 @@ class Images:
     name: str
     count: int
     edge_cases: int
+
+    @property
+    def show_accuracy(self) -> bool:
+        """Not of golden images: they are too few, and chosen to compare backends, not to test the network."""
+        return self.name != GOLDEN
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,18 @@ class Report:
 
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
-    """One line for each that ran, those that failed first; the reference's own accuracy last."""
-    shown = table_of("backend", "file", "precision", "status", "allowed deviation used", "same class", "accuracy")
+    """One line for each that ran, those that failed first; with `--data` also accuracies, the reference's own last."""
+    tested = samples.name != GOLDEN
+    columns = ("backend", "file", "precision", "status", "allowed deviation used", "same class")
+    shown = table_of(*columns, *["accuracy"] * tested)
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)
-        shares = (one.words() if one else "" for one in (verdict.agreement, verdict.accuracy))
+        shares = [verdict.agreement, *[verdict.accuracy] * tested]
         status = Text(verdict.status, COLOURS[verdict.status])
-        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *shares)
+        words = (one.words() if one else "" for one in shares)
+        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *words)
+    if not tested:
+        return shown
     right = accuracy(samples.golden.reference.logit, samples.golden)
     shown.add_row("reference", samples.name, "fp64", "", "", "", right.words() if right else "")
     return shown

@@ -180,7 +180,8 @@ def page(merged: Merged, record: str) -> str:
             (device, [one for one in device.backends if one.status in ("passed", "failed")]) for device in fleet.devices
         ],
         metered=any(one.energy_mj is not None for device in fleet.devices for one in device.backends),
-        reference=summary.rate(first.reference),
+        show_accuracy=first.images.show_accuracy,
+        reference=summary.rate(first.reference if first.images.show_accuracy else None),
         strips=[(name, speed, place) for (name, speed), place in zip(timed, strips, strict=True)],
         ticks=ticks,
         missing=words.by_reason(lacking),

@@ -81,10 +81,9 @@ def tiles(report: Report) -> list[tuple[str, str, str]]:
     absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"
     found = []
     rights = [one.accuracy for one in ran if one.accuracy]
-    if rights and len(rights) == len(ran):
+    if report.images.show_accuracy and rights and len(rights) == len(ran):
         least = min(rights, key=lambda one: one.right)
-        few = "too few to tell the accuracy" if report.images.name == "golden" else "by the worst backend"
-        found.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; {few}"))
+        found.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; by the worst backend"))
     found.append(("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent))
     shares = {one.key: one.share for one in ran if one.share is not None}
     if shares and len(shares) == len(ran):
