@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from machine import facts
+from numpy.typing import NDArray
 from pages import columns, hundredths, source, table
 
 from qcn.calibrate import pipeline
@@ -32,7 +33,7 @@ from qcn.calibrate.images import OBSERVED, spread
 from qcn.calibrate.observers import batches
 from qcn.calibrate.record import Key, calibrate
 from qcn.calibrate.request import METHODS, Method, Request
-from qcn.calibrate.simulation import answers
+from qcn.calibrate.simulation import Outputs, answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
@@ -174,12 +175,17 @@ def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision])
     return {"body": body.name, "timed": {what: asdict(one) for what, one in found.items()}}
 
 
+def active(outputs: Outputs) -> NDArray[np.float64]:
+    """The activations [N, classes] of a capsule network."""
+    return 1 / (1 + np.exp(-outputs.logit.astype(np.float64)))
+
+
 def methods(model: str, data_dir: Path) -> dict[str, float]:
     """The mean change of an activation with all convolutions in int8, by what could be done to them."""
     network, run = load_network(place(model))
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     images = spread(load(run.data.name, data_dir).validation, COMPARED)
-    exact = answers(program, images.images, run.preprocessing).activation
+    exact = active(answers(program, images.images, run.preprocessing))
     names = [name for name, precision in lowest(program).items() if precision == "int8"]
 
     def change(given: Program, method: Method, correct: bool = True) -> float:
@@ -194,7 +200,7 @@ def methods(model: str, data_dir: Path) -> dict[str, float]:
             lowered = given
             for name in names:
                 lowered = quantised(lowered, name, [ranges.scales[value] for value in find(given, name).reads])
-        return float(np.abs(answers(lowered, images.images, run.preprocessing).activation - exact).mean())
+        return float(np.abs(active(answers(lowered, images.images, run.preprocessing)) - exact).mean())
 
     return {
         **{method: change(program, method) for method in METHODS},

@@ -125,6 +125,6 @@ def fooled(
                 truth = torch.from_numpy(labels[first : first + BATCH]).to(device)
                 changed = attacked(network, batch, truth, preprocessing, epsilon / 255, steps)
                 with torch.no_grad():
-                    answers = [network(preprocess(one, preprocessing)).activation.argmax(1) for one in (batch, changed)]
+                    answers = [network(preprocess(one, preprocessing)).logit.argmax(1) for one in (batch, changed)]
                 wrong.append(((answers[0] != truth) | (answers[1] != truth)).cpu().numpy())
             yield name, epsilon, np.concatenate(wrong)

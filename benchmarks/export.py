@@ -69,7 +69,7 @@ def write_naive(bundle: Bundle, path: Path) -> None:
 
     module = Interpreter(bundle.program(), kernels="reference").eval()
     image = torch.zeros(2, *bundle.manifest.input.shape)
-    names = ["activation", "pose"]
+    names = ["logit", "pose"]
     with mock.patch("qcn.routing.route", naive_route), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -116,7 +116,8 @@ def naive_route(pose: Any, activation: Any, rotation: Any, beta_u: Any, beta_a: 
             distance = (apart**2 / (2 * variance[:, None])).sum(-1)
             r = a * torch.softmax((F.logsigmoid(z) - log_spread)[:, None] - distance, dim=2)
     out = mean.reshape(-1, rows, columns, parents, 3).permute(0, 3, 4, 1, 2)
-    return out, torch.sigmoid(z).reshape(-1, rows, columns, parents).permute(0, 3, 1, 2)
+    z = z.reshape(-1, rows, columns, parents).permute(0, 3, 1, 2)
+    return out, z if options["logit"] else torch.sigmoid(z)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -131,7 +132,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json.exists():
         record = json.loads(arguments.json.read_text())
     record["graphs"] = {name: graph_facts(path) for name, path in paths.items()}
-    record["noise_floor"] = errors(golden, {"activation": golden.float32.activation, "pose": golden.float32.pose})
+    record["noise_floor"] = errors(golden, {"logit": golden.float32.logit, "pose": golden.float32.pose})
     kept = record.get("results", [])
     rows: list[dict[str, Any]] = []
     for batch in arguments.batches:
@@ -155,8 +156,8 @@ def graph_facts(path: Path) -> dict[str, Any]:
 
 
 def errors(golden: Golden, outputs: dict[str, Any]) -> dict[str, float]:
-    reference = {"activation": golden.reference.activation, "pose": golden.reference.pose}
-    rows = min(len(golden.rows), len(outputs["activation"]))
+    reference = {"logit": golden.reference.logit, "pose": golden.reference.pose}
+    rows = min(len(golden.rows), len(outputs["logit"]))
     return {name: float(np.abs(outputs[name][:rows] - exact[:rows]).max()) for name, exact in reference.items()}
 
 
@@ -191,7 +192,7 @@ def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: ar
             golden,
             {
                 k: np.concatenate([runner.infer(golden.input[i : i + 1])[k] for i in range(len(golden.rows))])
-                for k in ("activation", "pose")
+                for k in ("logit", "pose")
             },
         )
         yield {"variant": runner.name, "ms": milliseconds(lambda: runner.infer(given)), "errors": worst}

@@ -27,8 +27,8 @@ RUNS = 400
 
 def write_graph(path: Path) -> Path:
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *IMAGE])
-    mean = helper.make_tensor_value_info("activation", TensorProto.FLOAT, None)
-    node = helper.make_node("ReduceMean", ["image"], ["activation"], axes=[2, 3])
+    mean = helper.make_tensor_value_info("logit", TensorProto.FLOAT, None)
+    node = helper.make_node("ReduceMean", ["image"], ["logit"], axes=[2, 3])
     model = helper.make_model(
         helper.make_graph([node], "mean", [image], [mean]), opset_imports=[helper.make_opsetid("", 17)]
     )

@@ -129,9 +129,9 @@ def cpu_milliseconds(runs: list[dict[str, Callable[[], object]]]) -> list[dict[s
 @torch.inference_mode()
 def fused_answers(network: QCN, given: Inputs, classes: tuple[str, ...]) -> Golden:
     """In place of golden answers, which nothing reads here: in float64, at 96×96, they would take minutes."""
-    pose, activation, _ = network(torch.from_numpy(given.input).float())
-    single = Answers(activation.numpy(), pose.numpy())
-    exact = Answers(activation.double().numpy(), pose.double().numpy())
+    pose, logit = network(torch.from_numpy(given.input).float())
+    single = Answers(logit.numpy(), pose.numpy())
+    exact = Answers(logit.double().numpy(), pose.double().numpy())
     return assembled(given, classes, Evaluation(exact, {}, {}), Evaluation(single, {}, {}), {})
 
 

@@ -270,7 +270,9 @@ def half(device_name: str, batch: int) -> list[Row]:
                 return chosen[-1] if split is None else split
 
             with unittest.mock.patch.object(cuda, "_half_split", decide):
-                return cuda.forward(*inputs, **options, iterations=2, unit=False, save=False, half=True)[:2]
+                return cuda.forward(*inputs, **options, iterations=2, unit=False, logit=False, save=False, half=True)[
+                    :2
+                ]
 
         forward(None)
         row: Row = {"layer": name, "batch": batch, "chosen": chosen[0]}

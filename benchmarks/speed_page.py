@@ -39,7 +39,7 @@ Written by `python benchmarks/tables.py` from the files in `benchmarks/results`;
 ## Deployed
 
 A full-size QCN after four epochs of `viewpoints-demo`, exported by `qcn export`, measured by `qcn benchmark` and
-`qcn verify-parity`. "Error" is the largest error of activation / pose against the float64 reference, in per cent of
+`qcn verify-parity`. "Error" is the largest error of answer / pose against the float64 reference, in per cent of
 the tolerance of `qcn verify-parity` in that precision at that commit ([verify.md](verify.md)); the tolerance in fp16
 is smaller now. Latency includes transfers to and from a GPU.
 
