@@ -23,6 +23,7 @@ STRICT = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", "-pedantic"
 
 # `example BUNDLE WIDTH HEIGHT CHANNELS < pixels` around the header's `classify`; ends with 1 if that fails.
 MAIN = """
+#include <stdlib.h>
 int main(int argc, char** argv) {
   static unsigned char pixels[1 << 20];
   if (argc != 5 || fread(pixels, 1, sizeof pixels, stdin) < 1) return 2;
@@ -115,8 +116,9 @@ def test_the_example_answers_for_any_number_of_classes_and_channels(
     expected = subprocess.run([BUILD / "programs/qcn-run", bundle, picture], capture_output=True, text=True, check=True)
     code, printed = run(example, bundle, pixels)
     assert code == 0, printed
-    assert re.fullmatch(r"class\d+\n", printed)
-    assert printed.strip() == expected.stdout.split(": ")[1].split()[0]
+    label, probability = expected.stdout.split(": ")[1].removesuffix(" %\n").split()
+    said = re.fullmatch(r"(class\d+),? (\d+(?:\.\d+)?) %\n", printed)
+    assert said and said[1] == label and float(said[2]) == pytest.approx(float(probability), abs=0.051)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -140,8 +142,28 @@ def test_layers_and_messages_of_the_library_reach_functions_of_the_program(bundl
     assert code == 0, printed
     assert re.findall(r"^(\w+): \d+ capsules at ", printed, re.MULTILINE) == ["capsules1", "capsules2", "classes"]
     assert "classes: 5 capsules at 1×1 places" in printed
-    assert re.search(r"^class\d: pose -?\d\.\d{4}, -?\d\.\d{4}, -?\d\.\d{4}$", printed, re.MULTILINE)
+    assert "activation" in printed.splitlines()[0] and re.search(r"^classes: .*, logit -?\d", printed, re.MULTILINE)
+    assert re.search(r"^class\d \d+\.\d %, pose -?\d\.\d{4}, -?\d\.\d{4}, -?\d\.\d{4}$", printed, re.MULTILINE)
     assert "self-test: " in printed  # logged
+
+
+@pytest.mark.parametrize("header", ["include/qcn/qcn.h", "kernels/em_routing.h"])
+@pytest.mark.parametrize(
+    ("macros", "exported"),
+    [
+        ((), '__attribute__((visibility("default")))'),
+        (("_WIN32",), "__declspec(dllimport)"),
+        (("_WIN32", "QCN_BUILD"), "__declspec(dllexport)"),
+        (("_WIN32", "QCN_STATIC"), ""),
+        (("QCN_STATIC",), ""),
+    ],
+)
+def test_what_is_exported_is_said_as_the_system_wants_it(header: str, macros: tuple[str, ...], exported: str) -> None:
+    """Windows is not built here: its declarations are looked at."""
+    command = ["cc", "-E", "-P", f"-I{INCLUDE}", *(f"-D{macro}" for macro in macros), str(ROOT / "deploy" / header)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    declared = re.findall(r"^(\S*) ?(?:const char\*|int|qcn_status|size_t|void) qcn_\w+\(", text, re.MULTILINE)
+    assert len(declared) > 5 and set(declared) == {exported}
 
 
 def test_code_in_the_readme_compiles(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
     rows = tuple(map(str, range(len(images))))
     exact, single = (replace(answers(network, x), layers={}, steps={}) for x in (images.double(), images))
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
-    classes = tuple(map(str, range(exact.answers.activation.shape[1])))
+    classes = tuple(map(str, range(exact.answers.logit.shape[1])))
     spec = Preprocessing(standardise="image")
     return Golden(rows, classes, spec, raw, labels, images.numpy(), exact, single)
 
@@ -173,7 +173,7 @@ def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
     """A program without golden answers of its own, which the runner does not look at."""
     shape = (len(images), program.classes)
     exact = Answers(np.zeros(shape), np.zeros((*shape, 3 if program.poses else 0)))
-    single = Answers(exact.activation.astype(np.float32), exact.pose.astype(np.float32))
+    single = Answers(exact.logit.astype(np.float32), exact.pose.astype(np.float32))
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
     rows, classes = tuple(map(str, range(len(images)))), tuple(map(str, range(program.classes)))
     spec, trained = Preprocessing(standardise="image"), exact if program.calibrated else None
@@ -223,7 +223,7 @@ def test_integers_are_those_of_numpy_to_the_last_bit(outputs: int, tmp_path: Pat
             kept = (*operations[:2], answer)
         used = {name: arrays[name] for op in kept for name in op.arrays}
         value = Value("image", images.shape[1:])
-        output = Output("activation", answer.name, (int(np.prod(answer.shape)),))
+        output = Output("logit", answer.name, (int(np.prod(answer.shape)),))
         program = Program(value, kept, (output,), used)
         for op in kept:
             program = quantised(program, op.name, scales[op.name])
@@ -232,7 +232,7 @@ def test_integers_are_those_of_numpy_to_the_last_bit(outputs: int, tmp_path: Pat
             assert isinstance(op, Convolution | Linear)
             expected[op.name] = integers.before_ending(program, op, [expected[name] for name in op.reads])
         with loaded(program, images, tmp_path / answer.name) as runner:
-            found = runner.infer(images)["activation"]
+            found = runner.infer(images)["logit"]
         np.testing.assert_array_equal(found, expected[answer.name].reshape(5, -1))
 
 

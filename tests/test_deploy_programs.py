@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -9,18 +10,30 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from bundles import bundle_of
+from bundles import bundle_of, put_manifest
 from numpy.typing import NDArray
 from pictures import drawn
 from PIL import Image
 
+import qcn
 from qcn import create
+from qcn.confidence import (
+    SCORES,
+    Confidence,
+    Known,
+    ScoreName,
+    is_known,
+    order,
+    probabilities,
+    temperature_of,
+)
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
@@ -62,6 +75,12 @@ def run(program: Path | str, *arguments: object) -> "subprocess.CompletedProcess
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
+def lines_of(done: "subprocess.CompletedProcess[str]") -> list[dict[str, Any]]:
+    """The objects that qcn-run --json prints, one per line."""
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def test_a_file_that_may_not_be_read_is_not_called_broken(built: Path, bundle: Bundle, tmp_path: Path) -> None:
     """By libqcn and by Python: why, and what allows it."""
     # Root may read all files, but not without these capabilities.
@@ -70,17 +89,17 @@ def test_a_file_that_may_not_be_read_is_not_called_broken(built: Path, bundle: B
     weights.chmod(0)
     if shutil.which(user[0]) is None or run(*user, "cat", weights).returncode == 0 or run(*user, "true").returncode:
         pytest.skip("root cannot be kept from reading a file here: run the tests as another user")
-    fix = f"allow it with: chmod a+rX {weights}"
+    fix = f"Permission denied; allow it with: chmod -R a+rX {bundle.folder}"
     done = run(*user, built / "programs/qcn-run", bundle.folder, tmp_path / "any.png")
-    assert done.returncode and "cannot be opened: Permission denied" in done.stderr and fix in done.stderr
+    assert done.returncode and f"{weights} cannot be opened: {fix}" in done.stderr
     assert "rebuild" not in done.stderr
     done = run(*user, sys.executable, "-m", "qcn", "export", bundle.folder, "--format", "onnx")
-    assert done.returncode == 2 and f"{weights} cannot be read: Permission denied; {fix}" in done.stderr
+    fix_of_one = f"Permission denied; allow it with: chmod a+rX {weights}"
+    assert done.returncode == 2 and f"{weights} cannot be read: {fix_of_one}" in done.stderr
     done = run(*user, sys.executable, "-m", "qcn", "doctor", bundle.folder)
     assert done.returncode == 1 and f"denied    {WEIGHTS}: cannot be read: Permission denied" in done.stdout
     assert f"{bundle.folder} may not be read: {WEIGHTS}" in done.stderr
     (bundle.folder / MANIFEST).chmod(0)
-    fix = f"Permission denied; allow it with: chmod -R a+rX {bundle.folder}"
     done = run(*user, built / "programs/qcn-run", bundle.folder, tmp_path / "any.png")
     assert done.returncode and f"{bundle.folder / MANIFEST} cannot be opened: {fix}" in done.stderr
     done = run(*user, sys.executable, "-m", "qcn", "doctor", bundle.folder)
@@ -88,31 +107,60 @@ def test_a_file_that_may_not_be_read_is_not_called_broken(built: Path, bundle: B
 
 
 def write_pictures(bundle: Bundle, folder: Path) -> NDArray[np.float64]:
-    """The golden images of the bundle as PGM, PNG, JPEG, … files; returns their golden activations."""
+    """The golden images of the bundle as PGM, PNG, JPEG, … files; returns their golden logits."""
     from safetensors.numpy import load_file
 
     golden = load_file(bundle.folder / "golden.safetensors")
     folder.mkdir()
     for i, pixels in enumerate(golden["image"][:4, 0]):
         Image.fromarray(pixels).save(folder / f"{i}{('.pgm', '.png', '.ppm', '.pgm')[i]}")
-    return np.asarray(golden["activation"][:4])
+    return np.asarray(golden["logit"][:4])
 
 
 def test_pictures_get_their_golden_answers(built: Path, bundle: Bundle, tmp_path: Path) -> None:
     golden = write_pictures(bundle, tmp_path / "pictures")
-    done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "pictures", "--json", "--top", "10", "--pose")
-    assert (done.returncode, done.stderr) == (0, "")
-    answer = json.loads(done.stdout)
-    assert answer["name"] == "tiny"
-    assert answer["backend"].startswith("native")
-    for picture, activation in zip(answer["pictures"], golden, strict=True):
-        found = {each["class"]: each["activation"] for each in picture["answers"]}
-        assert [found[str(k)] for k in range(10)] == pytest.approx(activation, abs=1e-5)
-        assert picture["class"] == str(activation.argmax()) == picture["answers"][0]["class"]
-        assert len(picture["answers"][0]["pose"]) == 3
+    answers = lines_of(run(built / "programs/qcn-run", bundle.folder, tmp_path / "pictures", "--json"))
+    expected = probabilities(golden, temperature_of(bundle.manifest.confidence))
+    for answer, logit, probability in zip(answers, golden, expected, strict=True):
+        assert list(answer) == ["file", "label", "probability", "known", "logit", "pose"]
+        assert list(answer["logit"]) == list(answer["pose"]) == [str(k) for k in range(10)]
+        assert list(answer["logit"].values()) == pytest.approx(logit, abs=1e-5)
+        assert answer["label"] == str(logit.argmax()) and answer["known"] is True
+        assert answer["probability"] == pytest.approx(probability.max(), abs=1e-6)
+        assert all(len(pose) == 3 for pose in answer["pose"].values())
     done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "pictures/0.pgm", "--top=2")
-    assert done.stdout.startswith(f"{tmp_path}/pictures/0.pgm: {golden[0].argmax()} 0.")
-    assert done.stdout.count(",") == 1
+    first, second = order(golden)[0][:2]
+    said = f"{first} {100 * expected[0][first]:.1f} %, {second} {100 * expected[0][second]:.1f} %"
+    assert done.stdout == f"{tmp_path}/pictures/0.pgm: {said}\n"
+    done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "pictures/0.pgm", "--pose")
+    assert re.fullmatch(r".*: \d \d+\.\d % \((-?\d\.\d{4}(, )?){3}\)\n", done.stdout)
+
+
+@pytest.mark.parametrize("score", ["probability", "logit", "energy"])
+def test_what_is_like_nothing_in_training_is_unknown(
+    built: Path, bundle: Bundle, score: ScoreName, tmp_path: Path
+) -> None:
+    """Between the scores of four pictures: those below it are unknown, in all programs and in Python."""
+    golden = write_pictures(bundle, tmp_path / "pictures")
+    scores = np.sort(SCORES[score](golden, 2.5))
+    known = Known(score, float(scores[1:3].mean()), keep=0.95, auroc=0.9, false_positives=0.1)
+    manifest = replace(bundle.manifest, confidence=Confidence(2.5, 0.01), known=known)
+    put_manifest(bundle.folder, manifest.to_json())
+    files = sorted((tmp_path / "pictures").iterdir())
+    answers = lines_of(run(built / "programs/qcn-run", bundle.folder, *files, "--json"))
+    expected = is_known(golden, 2.5, known).tolist()
+    assert [answer["known"] for answer in answers] == expected and sorted(expected) == [False, False, True, True]
+    printed = run(built / "programs/qcn-run", bundle.folder, *files).stdout.splitlines()
+    seen = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[1:]
+    for answer, line, frame in zip(answers, printed, seen, strict=True):
+        label, percent = answer["label"], f"{100 * answer['probability']:.1f} %"
+        said = f"{label} {percent}" if answer["known"] else f"unknown (most like {label}, {percent})"
+        assert line == f"{answer['file']}: {said}" and f": {said}, " in frame
+    shown = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures", "--least", 1)
+    assert shown.returncode == 0 and "frame" not in shown.stdout
+    python = qcn.load(bundle.folder, "native").predict([read_picture(file) for file in files])
+    assert [answer.known for answer in python] == expected
+    assert [answer.probability for answer in python] == pytest.approx([one["probability"] for one in answers], abs=1e-9)
 
 
 def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle, tmp_path: Path) -> None:
@@ -138,11 +186,11 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
     }
     done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in bad), good, "--json")
     assert done.returncode == 1
-    *failed, last = json.loads(done.stdout)["pictures"]
+    *failed, last = map(json.loads, done.stdout.splitlines())
     for picture, (name, message) in zip(failed, bad.items(), strict=True):
-        assert picture["files"] == [str(tmp_path / name)]
+        assert list(picture) == ["file", "error"] and picture["file"] == str(tmp_path / name)
         assert message in picture["error"]
-    assert "class" in last
+    assert "label" in last
     done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "gone.pgm", good)
     assert done.returncode == 1
     assert "gone.pgm: No such file" in done.stderr
@@ -158,9 +206,8 @@ def test_two_views_are_two_files_or_one(built: Path, make: Make, tmp_path: Path)
     program = built / "programs/qcn-run"
 
     def answers(*arguments: object) -> list[Any]:
-        done = run(program, bundle.folder, *arguments, "--json", "--top", 10, "--no-self-test")
-        assert done.returncode == 0, done.stdout + done.stderr
-        return [picture["answers"] for picture in json.loads(done.stdout)["pictures"]]
+        found = lines_of(run(program, bundle.folder, *arguments, "--json", "--no-self-test"))
+        return [[picture["logit"], picture["pose"]] for picture in found]
 
     left, right = tmp_path / "left.pgm", tmp_path / "right.png"
     two = answers(left, right, right, left)
@@ -180,12 +227,9 @@ def test_two_views_are_two_files_or_one(built: Path, make: Make, tmp_path: Path)
 
 
 def answers_of(built: Path, bundle: Bundle, files: list[Path]) -> list[list[float]]:
-    """The activations that qcn-run finds in each file."""
-    done = run(built / "programs/qcn-run", bundle.folder, *files, "--json", "--top", "10", "--no-self-test")
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [picture["answers"] for picture in json.loads(done.stdout)["pictures"]]
-    order = {name: index for index, name in enumerate(bundle.manifest.classes)}
-    return [[each["activation"] for each in sorted(one, key=lambda each: order[each["class"]])] for one in found]
+    """The logits that qcn-run finds in each file."""
+    found = lines_of(run(built / "programs/qcn-run", bundle.folder, *files, "--json", "--no-self-test"))
+    return [[picture["logit"][name] for name in bundle.manifest.classes] for picture in found]
 
 
 def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
@@ -193,7 +237,7 @@ def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
     spec, image = bundle.manifest.preprocessing, bundle.manifest.image
     seen = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
     with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
-        expected = [runner.infer(one[None])["activation"][0] for one in seen]
+        expected = [runner.infer(one[None])["logit"][0] for one in seen]
     assert len({one.tobytes() for one in expected}) > 1
     for file, found, due in zip(files, answers_of(built, bundle, files), expected, strict=True):
         assert np.array_equal(np.array(found, np.float32), due), file.name
@@ -283,7 +327,7 @@ def test_hostile_exif_is_a_picture_the_right_way_up_or_refused(built: Path, make
     bundle = make(3, 32, COLOURS)
     done = run(built / "programs/qcn-run", bundle.folder, *files, "--json", "--no-self-test")
     assert done.returncode in (0, 1) and done.stderr == ""
-    assert len(json.loads(done.stdout)["pictures"]) == 200
+    assert len([json.loads(line) for line in done.stdout.splitlines()]) == 200
 
 
 def test_a_picture_of_any_size_is_classified(built: Path, bundle: Bundle, tmp_path: Path) -> None:
@@ -352,7 +396,8 @@ def test_the_smallest_program(built: Path, bundle: Bundle, tmp_path: Path) -> No
     command = [built / "examples/minimal", bundle.folder, "28", "28", "1"]
     done = subprocess.run(command, input=pixels, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.decode().split() == [str(golden[1].argmax()), f"{golden[1].max():.4f}"]
+    probability = probabilities(golden, temperature_of(bundle.manifest.confidence))[1].max()
+    assert done.stdout.decode() == f"{golden[1].argmax()} {100 * probability:.1f} %\n"
     assert subprocess.run(command, input=pixels[:-1], capture_output=True, check=False).returncode == 1
 
 
@@ -363,7 +408,7 @@ def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: M
     done = run(program, bundle.folder, "--folder", tmp_path / "pictures")
     assert done.returncode == 0, done.stderr
     found = [line.split(": ")[1].split()[0] for line in done.stdout.splitlines()[1:]]
-    assert found == [str(activation.argmax()) for activation in golden]
+    assert found == [str(logit.argmax()) for logit in golden]
     assert run(program, bundle.folder, "--folder", tmp_path / "pictures", "--frames", 2).stdout.count("frame ") == 2
     done = run(program, bundle.folder, "--camera", "/dev/no-such-camera")
     assert done.returncode == 1
@@ -398,7 +443,8 @@ def test_the_camera_takes_frames_of_a_webcam(built: Path, make: Make, channels: 
     found = [line.split(": ")[1].split(",")[0] for line in done.stdout.splitlines()[1:]]
     files = sorted(tmp_path.glob("*.png"))
     expected = answers_of(built, bundle, files)
-    assert found == [f"class{np.argmax(each)} {max(each):.4f}" for each in expected]
+    likely = probabilities(np.array(expected), 1.0)
+    assert found == [f"class{np.argmax(each)} {100 * each.max():.1f} %" for each in likely]
     check_alike(built, bundle, files)
 
 
@@ -420,7 +466,7 @@ def test_ctrl_c_ends_the_camera_in_order(built: Path, bundle: Bundle, tmp_path: 
 def test_a_network_without_poses(built: Path, tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path / "cnn", create("cnn", in_channels=1, classes=7, size=28).eval(), 28, 28)
     Image.fromarray(drawn(1, 28, 28)[0]).save(tmp_path / "p.pgm")
-    assert run(built / "programs/qcn-run", bundle.folder, tmp_path / "p.pgm", "--json").returncode == 0
+    assert lines_of(run(built / "programs/qcn-run", bundle.folder, tmp_path / "p.pgm", "--json"))[0]["pose"] is None
     assert run(built / "programs/qcn-bench", bundle.folder, "--duration", "0").returncode == 0
     done = run(built / "programs/qcn-run", bundle.folder, tmp_path / "p.pgm", "--pose")
     assert (done.returncode, "without poses" in done.stderr) == (2, True)

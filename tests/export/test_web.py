@@ -39,6 +39,7 @@ BROWSERS = {
     "webkit": (webkit, "apt install webkit2gtk-driver xvfb"),
 }
 LARGEST = 3_000_000  # bytes of a page
+ANSWERS = Path(__file__).parents[1] / "answers.json"
 
 
 @pytest.fixture
@@ -55,11 +56,11 @@ def with_page(wasm: None, bundle: Bundle) -> Bundle:
 def test_threads_share_a_page_in_node(with_page: Bundle) -> None:
     model, rng = qcn.load(with_page.folder, "web"), np.random.default_rng(0)
     pictures = [rng.integers(0, 256, (28, 28), dtype=np.uint8) for _ in range(8)]
-    expected, wrong = [model.predict(picture).activation for picture in pictures], list[int]()
+    expected, wrong = [model.predict(picture).logit for picture in pictures], list[int]()
 
     def ask(number: int) -> None:
         for _ in range(10):
-            if not np.array_equal(model.predict(pictures[number]).activation, expected[number]):
+            if not np.array_equal(model.predict(pictures[number]).logit, expected[number]):
                 wrong.append(number)
 
     threads = [Thread(target=ask, args=(number,), daemon=True) for number in range(len(pictures))]
@@ -148,6 +149,34 @@ def test_a_network_of_other_classes_cannot_stand_beside(bundle: Bundle, tmp_path
 
 
 @needs_node
+def test_the_page_answers_as_the_shared_cases_say() -> None:
+    """Those that Python and libqcn are held to; and what is no answer is refused."""
+    cases = json.loads(ANSWERS.read_text(encoding="utf-8"))["cases"]
+    assert len(cases) >= 14
+    script = (
+        (Path(web.__file__).parent / "answers.js").read_text(encoding="utf-8")
+        + """
+        const { cases } = JSON.parse(require("fs").readFileSync(0));
+        const answers = cases.map(({ logit, temperature, known }) =>
+          answerOf(Float32Array.from(logit), { name: "it", confidence: { temperature }, known }));
+        const words = answers.map((answer, i) => wordsOf(answer, cases[i].logit.map((_, k) => `class${k}`)));
+        let error;
+        for (const odd of [NaN, Infinity, -Infinity])
+          try { answerOf([0, odd], { name: "it", confidence: null, known: null }); error = "none"; }
+          catch (thrown) { error = error || thrown.message; }
+        console.log(JSON.stringify({ answers, words, error }));"""
+    )
+    done = subprocess.run([str(NODE), "-e", script], input=ANSWERS.read_bytes(), capture_output=True, check=True)
+    said = json.loads(done.stdout)
+    assert said["error"] == "it returned NaN or an infinite number, not an answer"
+    for case, answer, words in zip(cases, said["answers"], said["words"], strict=True):
+        assert answer["order"] == case["order"] and answer["best"] == case["order"][0], case["name"]
+        assert answer["known"] is case["is_known"], case["name"]
+        np.testing.assert_allclose(answer["probability"], case["probability"], rtol=0, atol=1e-12, err_msg=case["name"])
+        assert words.startswith(f"class{case['order'][0]}, " if case["is_known"] else "unknown (most like class")
+
+
+@needs_node
 def test_the_page_renders_toys_as_python_does(tmp_path: Path) -> None:
     """Up to rounding: by 1 of 255, and on at most one pixel in a thousand, at edges, by more."""
     size, azimuths, elevations, lights = 96, (77,), (40,), (0, 3)
@@ -185,7 +214,7 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
     path, golden = with_page.folder / "page.html", with_page.golden()
     rows = [int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])]
     shown = [golden.image[row].transpose(1, 2, 0) for row in rows[: page.EXAMPLES]]
-    expected = [answer.activation for answer in qcn.load(with_page.folder, "native").predict(shown)]
+    expected = [answer.logit for answer in qcn.load(with_page.folder, "native").predict(shown)]
     for width, dark in ((1280, False), (390, True)):
         browser.show(path, width, dark)
         browser.wait_for("window.qcn && window.qcn.answers > 0")
@@ -198,13 +227,13 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
         """
         before = browser.ask("window.qcn.answers")
         act()
-        near = f"{list(map(float, expected))}.every((x, i) => Math.abs(window.qcn.activation[i] - x) <= 1e-5)"
+        near = f"{list(map(float, expected))}.every((x, i) => Math.abs(window.qcn.logit[i] - x) <= 1e-5)"
         browser.wait_for(f"window.qcn.answers > {before} && {near}")
-        activation: list[float] = browser.ask("window.qcn.activation")
-        return activation
+        logit: list[float] = browser.ask("window.qcn.logit")
+        return logit
 
-    for i, activation in enumerate(expected):
-        answer(partial(browser.ask, f"document.querySelectorAll('#examples button')[{i}].click()"), activation)
+    for i, logit in enumerate(expected):
+        answer(partial(browser.ask, f"document.querySelectorAll('#examples button')[{i}].click()"), logit)
     assert browser.ask("document.querySelectorAll('#networks section').length") == 2
 
     # By keyboard: to the drawing, and a line in it, whose pen is seen. By mouse.
@@ -284,7 +313,7 @@ def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, browser: Wind
         assert threads == 1 or f"simd128, {threads} threads" in browser.ask(said)
         golden = bundle.golden()
         row = int(np.argmax(golden.label == golden.label[golden.label >= 0].min()))
-        np.testing.assert_allclose(browser.ask("window.qcn.activation"), golden.reference.activation[row], atol=1e-5)
+        np.testing.assert_allclose(browser.ask("window.qcn.logit"), golden.reference.logit[row], atol=1e-5)
         library, text = '<script type="text/plain" id="library">', (bundle.folder / "page.html").read_text()
         assert library in text  # WebKit may call a page isolated, and have nothing to share memory by
         (bundle.folder / "alone.html").write_text(
