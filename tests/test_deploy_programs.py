@@ -36,7 +36,10 @@ from qcn.confidence import (
 )
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
+from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
+from qcn.export.pipeline import export
+from qcn.export.request import Request
 from qcn.model import qcn_tiny
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.runners import Options
@@ -174,15 +177,13 @@ def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle,
     (tmp_path / "text.pgm").write_text("P5 hello")
     (tmp_path / "cut.pgm").write_bytes(good.read_bytes()[:-1])
     (tmp_path / "empty.png").touch()
-    Image.new("CMYK", (64, 64)).save(tmp_path / "printed.jpg")
     bad = {
         "gone.pgm": "No such file",
         "text.pgm": "its width is not a number",
         "cut.pgm": "ends too early",
         "cut.jpg": "JPEG",
         "cut.png": "PNG",
-        "empty.png": "not a PGM",
-        "printed.jpg": "convert it",  # CMYK; or any JPEG, by a program that was built without them
+        "empty.png": "not a PBM",
     }
     done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in bad), good, "--json")
     assert done.returncode == 1
@@ -245,9 +246,13 @@ def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
 
 def deep_png(pixels: NDArray[np.uint16], colour: int, *chunks: tuple[bytes, bytes]) -> bytes:
     """A PNG of 16 bits, which Pillow writes in grey only: [H, W, C] of this colour type."""
-    height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0)
+    return png(pixels.shape[1], pixels.shape[0], 16, colour, rows, *chunks)
+
+
+def png(width: int, height: int, bits: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG of any depth and colour type; each of its rows begins with its filter, 0."""
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     parts = ((b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     framed = (
         struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in parts
@@ -279,6 +284,8 @@ def write_kinds(folder: Path) -> list[Path]:
         "deep.pgm": (Image.fromarray(deep[..., 0]), {}),
         "grey.jpg": (grey, {"quality": 90}),
         "colours.jpg": (colours, {"quality": 90, "subsampling": 0}),
+        "cmyk.jpg": (colours.convert("CMYK"), {"quality": 90}),
+        "two.pbm": (grey.convert("1"), {}),
     }
     for name, (image, options) in kinds.items():
         image.save(folder / name, **options)
@@ -287,6 +294,21 @@ def write_kinds(folder: Path) -> list[Path]:
     (folder / "deep-alpha.png").write_bytes(deep_png(deep, 6))
     (folder / "deep-grey-alpha.png").write_bytes(deep_png(deep[..., :2], 4))
     (folder / "gamma.png").write_bytes(deep_png(deep[..., :1], 0, gamma))
+    clear = (b"tRNS", struct.pack(">3H", *deep[3, 4, :3].tolist()))
+    (folder / "deep-colours-transparent.png").write_bytes(deep_png(deep[..., :3], 2, clear))
+    rng = np.random.default_rng(1)
+    for bits in (1, 2, 4):
+        rows = b"".join(b"\0" + rng.bytes(40 * bits // 8) for _ in range(30))
+        some = (b"PLTE", rng.bytes(3 * 2**bits))
+        (folder / f"{bits}-bit.png").write_bytes(png(40, 30, bits, 0, rows))
+        (folder / f"{bits}-bit-transparent.png").write_bytes(png(40, 30, bits, 0, rows, (b"tRNS", b"\0\1")))
+        (folder / f"{bits}-bit-palette.png").write_bytes(png(40, 30, bits, 3, rows, some, (b"tRNS", b"\x07\xc8")))
+    (folder / "text.pbm").write_bytes(b"P1\n# by hand\n5 2\n01011 1 1 0\n0 1\n")
+    # Pillow writes the colours of ink; others write their transform as well (2), or leave out Adobe's marker.
+    ink = (folder / "cmyk.jpg").read_bytes()
+    place = ink.index(b"Adobe")
+    (folder / "ycck.jpg").write_bytes(ink[: place + 11] + b"\2" + ink[place + 12 :])
+    (folder / "cmyk-unmarked.jpg").write_bytes(ink[: place - 4] + ink[place + 12 :])
     return sorted(folder.iterdir())
 
 
@@ -294,8 +316,42 @@ def write_kinds(folder: Path) -> list[Path]:
 def test_files_are_decoded_as_python_does(built: Path, make: Make, channels: int, tmp_path: Path) -> None:
     (tmp_path / "kinds").mkdir()
     files = write_kinds(tmp_path / "kinds")
-    assert len(files) == 20
+    assert len(files) == 35
     check_alike(built, make(channels, 32, NORB), files)
+
+
+def test_what_is_refused_is_refused_by_all(built: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
+    """By libqcn, ONNX Runtime and training, which Python reads pictures for, and by qcn-run."""
+    export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
+    whole = png(40, 30, 8, 0, (b"\0" + bytes(range(40))) * 30)
+    Image.fromarray(drawn(1, 64, 64)[0]).save(tmp_path / "whole.jpg")
+    black = (b"\0" + bytes(2048)) * 16384
+    cases = {
+        "long.pgm": b"P5 16385 1 255\n" + bytes(16385),
+        "high.png": png(1, 16385, 8, 0, b"\0\0" * 16385),
+        "huge.png": png(16384, 16384, 1, 0, black),  # 268 million pixels
+        "huge.pbm": b"P4 16384 16384\n" + bytes(2048 * 16384),
+        "none.png": png(0, 1, 8, 0, b""),
+        "cut.png": whole[: len(whole) // 2],
+        "cut.jpg": (tmp_path / "whole.jpg").read_bytes()[:400],
+        "cut.pbm": b"P4 9 9\n" + bytes(17),
+        "text.pbm": b"P1 2 1\n0 2\n",
+        "text.jpg": b"no picture",
+    }
+    for name, content in cases.items():
+        (tmp_path / name).write_bytes(content)
+    done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in cases), "--json")
+    assert [Path(one["files"][0]).name for one in json.loads(done.stdout)["pictures"] if "error" in one] == [*cases]
+    models = [qcn.load(bundle.folder, backend) for backend in ("native", "onnxruntime")]
+    for name in cases:
+        for model in models:
+            with pytest.raises(UsageError) as raised:
+                model.predict(tmp_path / name)
+            assert name in str(raised.value)
+    long = np.zeros((1, 16385), np.uint8)
+    for model in models:
+        with pytest.raises(UsageError, match="at most 16384×16384 pixels, not 16385×1"):
+            model.predict(long)
 
 
 def test_exif_says_which_way_is_up(built: Path, make: Make, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_large_pictures_are_read_without_a_warning_or_refused_in_a_sentence(
     code, said = command("predict", tmp_path / "12.png", "--model", bundle.folder)
     assert code == 0 and "Warning" not in said
     code, said = command("predict", tmp_path / "20.png", "--model", bundle.folder)
-    assert code == 1 and "20.png has more than 200 pixels, the most that Pillow reads: make it smaller" in said
+    assert code == 1 and "20.png has more than 200 pixels, the most that can be read: make it smaller" in said
 
 
 def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:

@@ -144,7 +144,7 @@ def test_no_other_precision_takes_the_place_of_the_one_asked_for(folder: Path, d
 
 def test_no_number_is_cut_to_what_c_can_hold(folder: Path, model: Model) -> None:
     for backend in ("auto", "onnxruntime"):
-        for threads in (-1, 2**31, 2**32 + 1):
+        for threads in (-1, 2**31, 2**32 + 1, "a", None, 1.5):
             with pytest.raises(UsageError, match=f"threads must be from 0 to 1024, not {threads}"):
                 qcn.load(folder, backend, threads=threads)  # type: ignore[arg-type]
     for shape in ((2**32 + 28, 28), (28, 2**31), (28, 2**32 + 28, 3)):

@@ -15,7 +15,7 @@ Picture parse_picture(const unsigned char* bytes, std::size_t size) {
   if (size >= 8 && std::memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0) return parse_png(bytes, size);
   if (size >= 3 && std::memcmp(bytes, "\xff\xd8\xff", 3) == 0) return parse_jpeg(bytes, size);
   if (size >= 2 && bytes[0] == 'P') return parse_netpbm(bytes, size);
-  throw std::runtime_error("it is not a PGM, PPM, PAM, PNG or JPEG file");
+  throw std::runtime_error("it is not a PBM, PGM, PPM, PAM, PNG or JPEG file");
 }
 
 Picture read_picture(const std::string& path) {
@@ -25,24 +25,32 @@ Picture read_picture(const std::string& path) {
   std::array<unsigned char, 1 << 16> part;
   while (const std::size_t read = std::fread(part.data(), 1, part.size(), file.get())) {
     bytes.insert(bytes.end(), part.data(), part.data() + read);
-    if (bytes.size() > kMaxBytes) throw std::runtime_error("it is larger than 256 MiB");
+    if (bytes.size() > kMaxBytes) throw std::runtime_error("it is larger than 1 GiB");
   }
   if (std::ferror(file.get())) throw std::runtime_error(std::strerror(errno));
   return parse_picture(bytes.data(), bytes.size());
 }
 
-Picture blank(const char* format, std::size_t width, std::size_t height, int channels, std::size_t row) {
-  if (width > kMaxSide || height > kMaxSide || row * height > kMaxBytes) {
-    throw std::runtime_error(std::string("the ") + format + " has " + std::to_string(width) + "×" +
-                             std::to_string(height) + " pixels, which is too large");
+void check_size(std::size_t width, std::size_t height) {
+  const auto by = [](std::size_t x, std::size_t y) { return std::to_string(x) + "×" + std::to_string(y); };
+  if (width > kMaxSide || height > kMaxSide) {
+    throw std::runtime_error("a picture has at most " + by(kMaxSide, kMaxSide) + " pixels, not " + by(width, height));
   }
+  if (width * height > kMaxPixels) {
+    throw std::runtime_error("it has " + by(width, height) + " pixels, and at most " + std::to_string(kMaxPixels) +
+                             " can be read: make it smaller");
+  }
+}
+
+Picture blank(std::size_t width, std::size_t height, int channels, std::size_t row) {
+  check_size(width, height);
   return {static_cast<int>(width), static_cast<int>(height), channels, std::vector<unsigned char>(row * height)};
 }
 
 bool is_picture_name(const std::string& path) {
   std::string ending = path.substr(std::min(path.rfind('.'), path.size()));
   for (char& c : ending) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  const auto known = {".pgm", ".ppm", ".pnm", ".pam", ".png", ".jpg", ".jpeg"};
+  const auto known = {".pbm", ".pgm", ".ppm", ".pnm", ".pam", ".png", ".jpg", ".jpeg"};
   return std::find(known.begin(), known.end(), ending) != known.end();
 }
 

@@ -1,4 +1,4 @@
-// Reads pictures from files: PGM, PPM and PAM always, PNG and JPEG where CMake found libpng and libjpeg. Pixels are
+// Reads pictures from files: PBM, PGM, PPM and PAM always, PNG and JPEG where CMake found libpng and libjpeg. Pixels are
 // those that qcn/data/fit.py decodes, turned as EXIF says; libqcn makes of them what a network takes.
 #ifndef QCN_PROGRAMS_IMAGE_H
 #define QCN_PROGRAMS_IMAGE_H
@@ -16,8 +16,10 @@ struct Picture {
   std::vector<unsigned char> pixels;
 };
 
-constexpr int kMaxSide = 1 << 15;
-constexpr std::size_t kMaxBytes = std::size_t{1} << 28;  // of a file, and of its pixels
+// As qcn/data/fit.py has them: Python and the programs read and refuse the same pictures.
+constexpr std::size_t kMaxSide = 1 << 14;
+constexpr std::size_t kMaxPixels = 178956970;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 30;  // of a file
 
 // These throw std::runtime_error, which says what is wrong with the file.
 Picture read_picture(const std::string& path);
@@ -27,8 +29,9 @@ Picture parse_netpbm(const unsigned char* bytes, std::size_t size);
 Picture parse_png(const unsigned char* bytes, std::size_t size);
 Picture parse_jpeg(const unsigned char* bytes, std::size_t size);
 
-// Memory for the pixels of a file of this format, `row` bytes per row. Refuses pictures that are too large.
-Picture blank(const char* format, std::size_t width, std::size_t height, int channels, std::size_t row);
+void check_size(std::size_t width, std::size_t height);  // refuses pictures that are too large
+// Memory for the pixels of a file, `row` bytes per row. Refuses pictures that are too large.
+Picture blank(std::size_t width, std::size_t height, int channels, std::size_t row);
 
 bool is_picture_name(const std::string& path);                    // by its extension
 std::vector<std::string> pictures_in(const std::string& folder);  // their paths, sorted; no hidden ones

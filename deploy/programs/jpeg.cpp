@@ -47,7 +47,8 @@ bool begin(jpeg_decompress_struct& jpeg, Failure& failure, const unsigned char* 
   jpeg_mem_src(&jpeg, bytes, static_cast<unsigned long>(size));
   jpeg_save_markers(&jpeg, kExif, 0xFFFF);
   jpeg_read_header(&jpeg, TRUE);
-  jpeg.out_color_space = jpeg.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
+  const bool ink = jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK;
+  jpeg.out_color_space = ink ? JCS_CMYK : jpeg.num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
   jpeg_calc_output_dimensions(&jpeg);
   return true;
 }
@@ -72,6 +73,20 @@ int orientation(const jpeg_decompress_struct& jpeg) {
   return 1;
 }
 
+// The colours of a printer (CMYK) as those of a screen, by Pillow's arithmetic. JPEGs store ink inverted: 255 is none.
+Picture from_ink(const Picture& picture) {
+  Picture out{picture.width, picture.height, 3, {}};
+  out.pixels.reserve(picture.pixels.size() / 4 * 3);
+  for (std::size_t i = 0; i + 4 <= picture.pixels.size(); i += 4) {
+    const int light = picture.pixels[i + 3];  // that black ink leaves
+    for (std::size_t c = 0; c < 3; ++c) {
+      const int product = (255 - picture.pixels[i + c]) * light + 128;
+      out.pixels.push_back(static_cast<unsigned char>(light - ((product + (product >> 8)) >> 8)));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
@@ -82,14 +97,11 @@ Picture parse_jpeg(const unsigned char* bytes, std::size_t size) {
     if (!good) throw std::runtime_error(std::string("the JPEG cannot be read: ") + failure.message);
   };
   require(begin(jpeg, failure, bytes, size));
-  if (jpeg.jpeg_color_space == JCS_CMYK || jpeg.jpeg_color_space == JCS_YCCK) {
-    throw std::runtime_error("the JPEG has the colours of a printer (CMYK): convert it to RGB");
-  }
   const std::size_t row = std::size_t{jpeg.output_width} * static_cast<std::size_t>(jpeg.output_components);
-  Picture picture = blank("JPEG", jpeg.output_width, jpeg.output_height, jpeg.output_components, row);
+  Picture picture = blank(jpeg.output_width, jpeg.output_height, jpeg.output_components, row);
   const int up = orientation(jpeg);  // before `finish`, which frees the markers
   require(finish(jpeg, failure, picture.pixels.data(), row));
-  return turned(std::move(picture), up);
+  return turned(picture.channels == 4 ? from_ink(picture) : std::move(picture), up);
 }
 
 #else

@@ -90,7 +90,7 @@ Picture parse_png(const unsigned char* bytes, std::size_t size) {
   };
   require(info && begin(png, info, source));
   const std::size_t height = png_get_image_height(png, info), row = png_get_rowbytes(png, info);
-  Picture picture = blank("PNG", png_get_image_width(png, info), height, png_get_channels(png, info), row);
+  Picture picture = blank(png_get_image_width(png, info), height, png_get_channels(png, info), row);
   std::vector<unsigned char*> rows;
   for (std::size_t y = 0; y < height; ++y) rows.push_back(picture.pixels.data() + y * row);
   int orientation = 1;

@@ -80,12 +80,18 @@ int main() {
   gives("P5 1 1 100 \xff", 1, 1, 1, {255});  // more than the largest value
   gives("P2 3 1 10 0 5 10", 3, 1, 1, {0, 128, 255});
   gives("P3 1 1 255 1 2\n3", 1, 1, 3, {1, 2, 3});
+  gives("P1 3 2 010\n#\n1 0 1", 3, 2, 1, {255, 0, 255, 0, 255, 0});
+  gives("P4 9 2 \x40\x80\x01" + zero, 9, 2, 1,
+        {255, 0, 255, 255, 255, 255, 255, 255, 0, 255, 255, 255, 255, 255, 255, 255, 0, 255});
   gives("P7\nWIDTH 1\nHEIGHT 1\nDEPTH 2\nMAXVAL 255\nTUPLTYPE GRAYSCALE_ALPHA\nENDHDR\nab", 1, 1, 2, {'a', 'b'});
 
-  refused("", "not a PGM");
-  refused("P", "not a PGM");
-  refused("GIF89a", "not a PGM");
-  refused("P4 8 1 \xff", "type P4");
+  refused("", "not a PBM");
+  refused("P", "not a PBM");
+  refused("GIF89a", "not a PBM");
+  refused("P8 8 1 \xff", "type P8");
+  refused("P4 9 1 \xff", "ends too early");
+  refused("P1 2 1 0 2", "not 0 or 1");
+  refused("P1 2 1 0", "ends too early");
   refused("P5", "width is not a number");
   refused("P5 -1 1 255 a", "width is not a number");
   refused("P5 0 1 255 a", "0 or missing");
@@ -93,8 +99,9 @@ int main() {
   refused("P5 2 2 255 abc", "ends too early");
   refused("P5 2 1 256 abc", "ends too early");
   refused("P5 1 1 255", "ends too early");
-  refused("P5 32768 32768 255 a", "ends too early");
-  refused("P5 32769 1 255 a", "more than 32768");
+  refused("P5 16384 10000 255 a", "ends too early");
+  refused("P5 16384 16384 255 a", "at most 178956970 can be read");
+  refused("P5 16385 1 255 a", "at most 16384×16384 pixels, not 16385×1");
   refused("P5 99999999999999999999 1 255 a", "more than");
   refused("P5 1 1 65536 a", "more than 65535");
   refused("P2 9 1 255 1", "ends too early");

@@ -35,7 +35,7 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARE = 0.1  # of every class, for a split that is not given
 LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
-FORM = 2  # of a cache: another one is made again
+FORM = 3  # of a cache: another one is made again
 INDEX, IMAGES = "index.json", "images.npy"
 
 

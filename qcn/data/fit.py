@@ -4,7 +4,7 @@ A photo has any size, any shape and any number of channels. What a network was t
 becomes the other is part of the network. It is whole-number arithmetic, defined to the last bit (docs/bundle.md):
 
 1. Decode. The first frame, turned as its EXIF entry says. Grey of 16 bits, v, becomes (v + 128) // 257; of colours of
-   16 bits the high byte is taken.
+   16 bits the high byte is taken. Ink (CMYK) becomes light as Pillow has it.
 2. Channels. Transparent pixels are laid on white: (a·v + 255·(255 - a) + 127) // 255. Colour becomes grey as
    (19595 R + 38470 G + 7471 B + 32768) >> 16; grey becomes colour by repeating it. Two channels are the two eyes of a
    stereo pair: they come from two channels, and are never guessed.
@@ -27,10 +27,12 @@ from qcn.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
 Fit = Literal["crop", "letterbox", "stretch"]
 Pixels = NDArray[np.uint8]
-PICTURES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PICTURES = (".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+MAX_SIDE, MAX_PIXELS = 16384, 178_956_970  # of a picture; as in deploy/programs/image.h. The second is Pillow's own
 
 
 def need_pillow() -> None:
@@ -52,8 +54,9 @@ def decode_picture(source: "Path | IO[bytes] | Image", name: str) -> Pixels:
 
     try:
         if isinstance(source, Image.Image):
-            return _decoded(_upright(source))
+            return _decoded(_upright(_within_limits(source, name)))
         with Image.open(source) as opened:
+            _within_limits(opened, name)
             return _decoded(_upright(opened))
     except FileNotFoundError:
         raise UsageError(f"there is no file {name}") from None
@@ -61,17 +64,27 @@ def decode_picture(source: "Path | IO[bytes] | Image", name: str) -> Pixels:
         raise UsageError(f"{name} is not a picture that Pillow can read") from None
     except Image.DecompressionBombError:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise UsageError(f"{name} has more than {most:,} pixels, the most that Pillow reads: make it smaller") from None
+        raise UsageError(f"{name} has more than {most:,} pixels, the most that can be read: make it smaller") from None
     # Pillow's decoders raise whatever a damaged file leads them to.
     except (OSError, ValueError, SyntaxError, EOFError, IndexError, TypeError) as error:
         why = getattr(error, "strerror", None) or error  # Pillow's errors have none
         raise UsageError(f"{name} cannot be read as a picture: {why}") from error
 
 
+def _within_limits(picture: "Image", name: str) -> "Image":
+    """The picture itself, unless libqcn would refuse its size."""
+    if max(picture.size) > MAX_SIDE:
+        width, height = picture.size
+        raise UsageError(f"{name} has {width}×{height} pixels; a picture has at most {MAX_SIDE}×{MAX_SIDE}")
+    return picture
+
+
 def _upright(opened: "Image") -> "Image":
     """Turned as its EXIF orientation says. `exif_transpose` turns by XMP as well, which libqcn does not look at."""
     from PIL import ExifTags, Image, ImageOps
 
+    if opened.format == "PNG":
+        _scale_transparency(opened)  # type: ignore[arg-type]  # it was opened from a file
     opened.load()  # PNG files may have their EXIF entry at the end
     if opened.format == "TIFF":  # whose own tags are those of EXIF; libqcn reads none
         return ImageOps.exif_transpose(opened)
@@ -82,10 +95,19 @@ def _upright(opened: "Image") -> "Image":
     return opened.transpose(Image.Transpose[turn]) if turn else opened
 
 
+def _scale_transparency(opened: "ImageFile") -> None:
+    """Grey of 2 and 4 bits becomes 8 when it is loaded, but Pillow leaves the shade that is transparent as it was."""
+    scale = {"L;2": 85, "L;4": 17}.get(str(opened.tile[0].args) if opened.tile else "")
+    if scale and isinstance(shade := opened.info.get("transparency"), int):
+        opened.info["transparency"] = scale * shade
+
+
 def fit(pixels: Pixels, shape: tuple[int, int, int], how: Fit) -> Pixels:
     """Pixels [H, W] or [H, W, C], of any size, as an image of this `shape` [C, H, W]."""
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or 0 in pixels.shape:
         raise UsageError(f"a picture is uint8 [H, W] or [H, W, C], not {pixels.dtype} {list(pixels.shape)}")
+    if max(pixels.shape[:2]) > MAX_SIDE:  # which libqcn refuses: whatever answers, the same pictures get an answer
+        raise UsageError(f"a picture has at most {MAX_SIDE}×{MAX_SIDE} pixels, not {pixels.shape[1]}×{pixels.shape[0]}")
     channels, height, width = shape
     given = _channels(pixels if pixels.ndim == 3 else pixels[..., None], channels)
     if how == "crop":

@@ -174,7 +174,7 @@ def load(
         raise unknown_name("backend", str(backend), BACKENDS)
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
-    if not 0 <= threads <= MAX_THREADS:
+    if not isinstance(threads, int | np.integer) or not 0 <= threads <= MAX_THREADS:
         raise UsageError(f"threads must be from 0 to {MAX_THREADS}, not {threads}")
     key = Path(public_key) if public_key is not None else None
     opened = Bundle.open(Path(bundle), key)
