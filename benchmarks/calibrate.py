@@ -46,7 +46,7 @@ from qcn.export.torch.interpreter import Interpreter
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
 from qcn.progress import shown
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train.checkpoint import load_network
 
 MODELS = (
@@ -101,7 +101,7 @@ def main() -> None:
 def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     """Everything of one network."""
     request = Request(data_dir=data_dir, command=f"qcn calibrate {model}")
-    found = pipeline.calibrate(place(model), folder / "report", request, lambda audit, digits: None)
+    found = pipeline.calibrate(run_of(model), folder / "report", request, lambda audit, digits: None)
     chosen = found.search.chosen
     assert chosen is not None
     out, _ = pipeline.write(found, folder / "calibrated", request)
@@ -162,7 +162,7 @@ def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision])
     """The times of what was chosen, and of its parts, on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         request = Request(data_dir=data_dir)
-        base = pipeline.open_base(place(model), Path(folder) / "report", request)
+        base = pipeline.open_base(run_of(model), Path(folder) / "report", request)
         program, spec = base.program(), base.manifest.preprocessing
         images = spread(load(base.manifest.source.data, data_dir).validation, OBSERVED)
         path = Path(folder) / "ranges.json"
@@ -182,7 +182,7 @@ def active(outputs: Outputs) -> NDArray[np.float64]:
 
 def methods(model: str, data_dir: Path) -> dict[str, float]:
     """The mean change of an activation with all convolutions in int8, by what could be done to them."""
-    network, run = load_network(place(model))
+    network, run = load_network(run_of(model))
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     images = spread(load(run.data.name, data_dir).validation, COMPARED)
     exact = active(answers(program, images.images, run.preprocessing))

@@ -234,7 +234,7 @@ def one_iteration(rows: Sequence[Row]) -> str:
     """Runs with one iteration, as far as they went, beside the networks that ship, which have two."""
     lines = []
     for row in rows:
-        run = json.loads((ROOT / "models" / f"{row['dataset']}-qcn" / RUN).read_text(encoding="utf-8"))
+        run = json.loads((ROOT / "models" / "runs" / f"{row['dataset']}-qcn" / RUN).read_text(encoding="utf-8"))
         epoch = len(row["validation_errors"])
         errors = row["validation_errors"][-1], run["history"][epoch - 1]["validation_error"]
         lines.append(

@@ -26,7 +26,7 @@ from qcn.devices import pick_device
 from qcn.errors import UsageError
 from qcn.files import write_text
 from qcn.model import QCN
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train.checkpoint import load_network
 
 BATCH = 32
@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--json", type=Path, required=True)
     arguments = parser.parse_args()
-    folder, device = place(arguments.model), pick_device(arguments.device)
+    folder, device = run_of(arguments.model), pick_device(arguments.device)
     network, run = load_network(folder)
     if not isinstance(network, QCN):
         raise UsageError(f"{folder} is a {run.model.name}, which has no poses of three components")

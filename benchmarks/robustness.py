@@ -32,7 +32,7 @@ from qcn.evaluate import Answers, Network, open_network
 from qcn.files import write_text
 from qcn.intervals import ErrorRate
 from qcn.names import MANIFEST, RUN
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train.checkpoint import load_network
 from qcn.zoo import parameter_count
 
@@ -124,7 +124,7 @@ def outside(network: Network, images: ImageSet, answers: Answers, data_dir: Path
 
 def identity(model: str) -> dict[str, Any]:
     """What tells this network from others: its name, its model, its size and the sha256 of its weights."""
-    folder = place(model)
+    folder = run_of(model)
     if not (folder / RUN).is_file():
         source = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["source"]
         return {"name": folder.name, "model": "bundle", "seed": None, "parameters": None, "sha256": source["sha256"]}
@@ -141,7 +141,7 @@ def identity(model: str) -> dict[str, Any]:
 
 def measure(model: str, arguments: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """All of it, of one network."""
-    folder = place(model)
+    folder = run_of(model)
     is_run = (folder / RUN).is_file()
     network = open_network(folder, device=str(device)) if is_run else open_network(folder)
     dataset = network.dataset(arguments.dataset)

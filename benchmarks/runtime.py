@@ -1,6 +1,6 @@
 """What Python adds to libqcn: `qcn.load(BUNDLE).predict(array)` beside the C++ program qcn-bench, picture by picture.
 
-    qcn export models/cifar10-qcn --format native --out runs/export/cifar10-qcn --data-dir DATA
+    qcn export cifar10 --format native --out runs/export/cifar10-qcn --data-dir DATA
     python benchmarks/runtime.py runs/export/cifar10-qcn --json benchmarks/results/runtime-cpu.json
 
 Both go from pixels to an answer by the native backend, with the same threads and pictures of the same size, in many

@@ -1,17 +1,22 @@
-"""Put a trained network into models/, with its card, so that it ships with the product.
+"""Put a trained network into models/, as a bundle with its card, so that it ships with the product.
 
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
+    python benchmarks/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
-The weights are those that were chosen on the validation split. Their temperature is fitted on that split, and each test
-split is measured once, both in float32. docs/models.md is written again from all cards. The machine that trained is
-read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
+The run goes to models/runs/NAME, and models/NAME is the bundle of it. So that a wheel stays small, the bundle's golden
+answers are to few images, and without those of inner layers. The weights are those that were chosen on the validation
+split. Their temperature is fitted on that split, and each test split is measured once, both in float32. docs/models.md
+is written again from all cards. The machine that trained is read from RUN/machine.json, or from
+benchmarks/results/accuracy-*.json by the sha256 of the weights.
 """
 
 import argparse
 import json
 import shutil
 import statistics
+import tempfile
+import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +28,20 @@ from reproduce import RECIPES, folder_of, row_of, told
 from typer.main import get_command
 
 from qcn import data
-from qcn.cards import CARD, Card, CardData, Seeds, load_card, text
+from qcn.cards import Card, CardData, Seeds, load_card, text
 from qcn.cli import app
 from qcn.devices import pick_device
 from qcn.errors import UsageError
 from qcn.evaluate import measure
+from qcn.export.bundle import Bundle
+from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools
+from qcn.export.lower import lower
+from qcn.export.pipeline import FROM_RUN
+from qcn.export.reference import answers_alone, make_golden
 from qcn.files import file_sha256, write_text
 from qcn.intervals import ErrorRate
-from qcn.shipped import SHIPPED, networks
+from qcn.names import CARD, CARD_TEXT, MANIFEST
+from qcn.shipped import RUNS, SHIPPED, networks
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
 from qcn.train.settings import RunSettings, for_images, settings_from
@@ -39,6 +50,8 @@ from qcn.zoo import parameter_count
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 1_000_000  # bytes of a weights' file
+PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
+GOLDEN = 4  # golden images of the data set, beside the edge cases
 KNOWS = "It answers with one of its classes for any picture, even one of something else: check the probability."
 LIMITS = {
     "mnist": ("One digit per picture, white on black and centred, as in MNIST. Invert dark digits on paper first.",),
@@ -122,7 +135,7 @@ def trained(folder: Path, sha256: str) -> str:
 
 
 def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
-    """models/NAME of the run in `folder`: weights, run.json and card."""
+    """models/runs/NAME of the run in `folder`: weights and run.json; and models/NAME: bundle and card."""
     torch.backends.cudnn.allow_tf32 = False  # so that every machine counts the same errors
     network, run = load_network(folder)
     # Where the teachers lay on the machine that trained is nobody's business; their names say which rows they are.
@@ -168,28 +181,50 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         bytes=size,
         sha256=best.sha256,
     )
-    target = SHIPPED / name
-    target.mkdir(exist_ok=True)
+    target = RUNS / name
+    target.mkdir(exist_ok=True, parents=True)
     if folder.resolve() != target.resolve():
         shutil.copyfile(folder / best.file, target / best.file)
     replace(run, last=None, state=None, confidence=confidence).write(target)
     for path in target.glob("weights-*.safetensors"):
         if path.name != best.file:
             path.unlink()
-    write_card(target, card)
+    write_bundle(SHIPPED / name, data_dir)
+    write_card(SHIPPED / name, card)
     return card
+
+
+def write_bundle(folder: Path, data_dir: Path) -> None:
+    """models/NAME anew, of the run in models/runs/NAME; the card in it stays."""
+    source = RUNS / folder.name
+    network, run = load_network(source)
+    program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
+    made_by = tools("torch", "numpy", "safetensors")
+    manifest = manifest_of(run, source, "best", program, f"{run.data.name}-{run.model.name}", made_by)
+    golden = answers_alone(make_golden(network, run, data_dir, count=GOLDEN))
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=SHIPPED) as aside:
+        made = Bundle.create(
+            Path(aside) / folder.name, manifest, program, lambda: golden, FROM_RUN.replace("RUN", folder.name)
+        )
+        for name in (MANIFEST, MANIFEST_SHA256, *(artefact.file for artefact in made.manifest.files)):
+            (made.folder / name).replace(folder / name)
+    packed = sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir())
+    print(f"{folder.name}: {packed:,} bytes, compressed", flush=True)
+    if packed > PACKED:
+        raise UsageError(f"{folder} has {packed:,} bytes, compressed; what ships has at most {PACKED:,}")
 
 
 def write_card(folder: Path, card: Card) -> None:
     write_text(folder / CARD, json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n")
-    write_text(folder / "card.md", text(card))
+    write_text(folder / CARD_TEXT, text(card))
 
 
 def refresh(folder: Path) -> None:
     """The card again, from what was measured before."""
-    card, run = load_card(folder), load_run(folder)
-    if file_sha256(folder / card.weights) != card.sha256:
-        raise UsageError(f"{folder / card.weights} is not what its card describes: ship it again")
+    card, run, weights = load_card(folder), load_run(RUNS / folder.name), RUNS / folder.name / load_card(folder).weights
+    if file_sha256(weights) != card.sha256:
+        raise UsageError(f"{weights} is not what its card describes: ship it again")
     dataset = data.find(run.settings.dataset)
     about = replace(card.data, summary=dataset.summary, terms=dataset.terms)
     limits = (*LIMITS.get(dataset.name, ()), KNOWS)
@@ -205,17 +240,19 @@ def page() -> str:
             f"{100 * rate.error:.2f} ({100 * rate.low:.2f} to {100 * rate.high:.2f})" for rate in card.errors.values()
         )
         which = " / ".join(card.errors)
+        size = sum(artefact.bytes for artefact in Bundle.open(folder).manifest.files)
         rows.append(
             f"| [`{card.name}`](../models/{card.name}/card.md) | `{card.data.name}` | {which} | {error} "
-            f"| {card.parameters:,} | {card.bytes / 1e6:.2f} MB | {card.data.terms} |"
+            f"| {card.parameters:,} | {size / 1e6:.2f} MB | {card.data.terms} |"
         )
     table = "\n".join(rows)
     return f"""# Trained networks
 
 Written by `python benchmarks/ship_model.py` from the cards in `models/`; do not edit it by hand.
 
-These networks come with the product. `qcn models` lists them, and `qcn models NAME` prints the card of one: its data
-and their terms, the command that trained it, its errors with intervals, its limits, and the sha256 of its files.
+These networks come with the product, in a wheel as well, and answer without torch. `qcn models` lists them, and
+`qcn models NAME` prints the card of one: its data and their terms, the command that trained it, its errors with
+intervals, and its limits.
 
 | name | data set | split | error, % (95 % interval) | parameters | size | terms of the data |
 |---|---|---|--:|--:|--:|---|
@@ -224,19 +261,33 @@ and their terms, the command that trained it, its errors with intervals, its lim
 ## Names
 
 A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be left out: `fashion-mnist` is
-`fashion-mnist-qcn`. Every command that takes a training run takes such a name:
+`fashion-mnist-qcn`. Every command that takes a bundle or a training run takes such a name:
 
-    qcn predict photo.png --model fashion-mnist
+    qcn predict photo.png                              # without --model: cifar10-qcn-deep
+    qcn predict photo.png --model fashion-mnist        # in Python: qcn.load("fashion-mnist").predict("photo.png")
     qcn evaluate mnist
-    qcn export cifar10 --format onnx
     qcn explain fashion-mnist photo.png
+    qcn verify-parity cifar10
+    qcn benchmark cifar10
+
+    qcn export cifar10 --format onnx                   # these need torch and the training run: see below
     qcn train --dataset my-pictures --init cifar10
-    qcn verify-parity runs/export/cifar10-qcn --run cifar10
+    qcn calibrate cifar10 --out runs/int8
+    qcn verify-parity cifar10 --run cifar10
+    qcn evaluate mnist --device cuda
+
+`models/NAME` is a [bundle](bundle.md) with the card beside its files. Its golden answers are to four images of the data
+set and six edge cases, and only to what the whole network answers, so that a wheel has about 1 MB per network:
+`verify-parity` checks every backend against them, but cannot say in which layer a fault is. A bundle that `qcn export`
+makes can.
+
+`models/runs/NAME` is the training run that the bundle was made of, for everything that needs torch. A clone and the
+source distribution have it; a wheel does not, and commands that need it say so.
 
 A run or bundle in the working folder takes precedence over a shipped network of the same name. `evaluate` needs the
 data set: get it with `qcn datasets fetch`. `export` takes its golden images from the data set, or renders toys if it is
 not there. Probabilities are calibrated on the validation split
-([training.md](training.md)). The networks cannot be resumed, because the state of the optimiser is left out; `--init`
+([training.md](training.md)). The runs cannot be resumed, because the state of the optimiser is left out; `--init`
 starts from their weights.
 
 ## Adding one
@@ -244,8 +295,9 @@ starts from their weights.
     qcn train --dataset fashion-mnist --epochs 60 --out RUN
     python benchmarks/ship_model.py RUN fashion-mnist-qcn
 
-The script copies the weights that were chosen on the validation split (at most 1 MB), fits the temperature on that
-split, measures each test split once, and writes `card.json`, `card.md` and this page. Of several runs, ship the one
+The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
+temperature on that split, measures each test split once, makes the bundle, and writes `card.json`, `card.md` and this
+page. `--bundles` makes all bundles again from their runs, after a change to their form. Of several runs, ship the one
 with the least validation error; the card says how many have a smaller one. The script needs to know where the run was
 trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
 against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
@@ -259,14 +311,17 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
+    parser.add_argument("--bundles", action="store_true", help="make every bundle again from its run")
     arguments = parser.parse_args()
-    if arguments.cards:
+    if arguments.cards or arguments.bundles:
         for folder in networks().values():
+            if arguments.bundles:
+                write_bundle(folder, arguments.data_dir)
             refresh(folder)
     elif arguments.run and arguments.name:
         print(text(ship(arguments.run, arguments.name, arguments.data_dir, arguments.device)))
     else:
-        parser.error("name a run and what to call it, or give --cards")
+        parser.error("name a run and what to call it, or give --cards or --bundles")
     write_text(ROOT / "docs" / "models.md", page())
 
 

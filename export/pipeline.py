@@ -17,7 +17,7 @@ from qcn.export.request import Request
 from qcn.names import RUN
 from qcn.packages import installed
 from qcn.progress import doing, part, say
-from qcn.shipped import networks
+from qcn.shipped import is_shipped_run
 
 # The command that makes the weights and the golden answers, which come with every export of a run.
 FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
@@ -90,7 +90,7 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
     name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
     manifest = manifest_of(run, source, request.checkpoint, program, name, versions)
     # A network that ships is exported where its data set is not, too: its golden answers are then to other pictures.
-    of_toys = source.resolve() in networks().values() and not (data_dir / run.dataset().folder).is_dir()
+    of_toys = is_shipped_run(source) and not (data_dir / run.dataset().folder).is_dir()
     if of_toys:
         say(f"{run.data.name} is not in {data_dir}: the golden images are rendered toys instead")
     return Bundle.create(out, manifest, program, lambda: make_golden(trained, run, data_dir, of_toys=of_toys), FROM_RUN)

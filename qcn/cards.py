@@ -1,6 +1,6 @@
 """Model cards: what is known of a network that ships, read from models/NAME/card.json. No torch here.
 
-`benchmarks/ship_model.py` writes card.json beside the weights, and card.md, which is `text` of it.
+`benchmarks/ship_model.py` writes card.json into the bundle's folder, and card.md, which is `text` of it.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,7 @@ from pathlib import Path
 from qcn import records
 from qcn.errors import UsageError
 from qcn.intervals import ErrorRate
-
-CARD = "card.json"
+from qcn.names import CARD
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Card:
     """One network. Errors are shares of the images of a split, of the weights that were chosen on validation.
 
     parameters         of the network
-    bytes              of the weights' file
+    weights            the file that training left, in models/runs/NAME, with its size and hash
     recipe             the commands that trained it, one per line
     trained, measured  when, where and by which versions
     errors             by split
@@ -138,8 +137,9 @@ On a GPU, two runs with the same seed differ slightly.
 
 | | |
 |---|---|
-| weights | `{card.weights}`, {card.bytes:,} bytes |
-| sha256 of the weights | `{card.sha256}` |
+| bundle | `manifest.json` has the sha256 of its files |
+| weights as trained | `models/runs/{card.name}/{card.weights}` in the repository, {card.bytes:,} bytes |
+| sha256 of the weights as trained | `{card.sha256}` |
 | sha256 of the training images and labels | `{card.data.sha256}` |
 """
 

@@ -4,6 +4,7 @@ from typing import Literal, get_args
 
 RUN, MANIFEST = "run.json", "manifest.json"  # what a training run and a bundle have
 CALIBRATION = "calibration.json"  # what a calibrated bundle has too, for people
+CARD, CARD_TEXT = "card.json", "card.md"  # what a bundle that ships with the product has too (`qcn.cards`)
 
 # Networks to train, as `qcn.zoo` has them: known without torch, which takes seconds to import.
 NETWORKS = (

@@ -16,7 +16,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.pipeline import open_source
 from qcn.export.request import Request
 from qcn.measured import Measured, SplitError
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train import checkpoint
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
@@ -63,7 +63,7 @@ def test_what_the_last_weights_do_is_not_said_of_those_that_ship(own: Path, data
 
 def test_nothing_is_written_beside_a_network_that_ships() -> None:
     open_network("mnist", device="cpu").remember(Measured("mnist", "2026-11-16", (SplitError("test", 60, 3, 0.1),)))
-    assert not (place("mnist") / measured.FILE).exists()
+    assert not (run_of("mnist") / measured.FILE).exists()
 
 
 def test_other_weights_were_not_measured(own: Path) -> None:

@@ -3,11 +3,15 @@
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -16,10 +20,10 @@ from qcn.cards import load_card, text
 from qcn.cli import app
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure
-from qcn.export.bundle import GOLDEN, golden
+from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.lower import lower
 from qcn.export.torch.interpreter import Interpreter
-from qcn.shipped import SHIPPED, networks, place
+from qcn.shipped import RUNS, SHIPPED, bundle_of, networks, place, run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
 from qcn.train.settings import RunSettings, for_images, settings_from
@@ -38,11 +42,11 @@ def test_there_are_some() -> None:
 @each_network
 def test_a_card_describes_its_network(folder: Path) -> None:
     card = load_card(folder)
-    network, run = load_network(folder)  # which checks the hash
+    network, run = load_network(RUNS / folder.name)  # which checks the hash
     assert run.best is not None
     assert (card.name, card.model) == (folder.name, run.model.name)
     assert (card.weights, card.sha256, card.epoch) == (run.best.file, run.best.sha256, run.best.epoch)
-    assert card.bytes == (folder / card.weights).stat().st_size < 1_000_000
+    assert card.bytes == (RUNS / folder.name / card.weights).stat().st_size < 1_000_000
     assert card.parameters == parameter_count(network)
     assert (card.classes, card.image) == (run.classes, run.data.image)
     assert (card.data.name, card.data.sha256) == (run.data.name, run.data.sha256)
@@ -66,15 +70,43 @@ def settings_of(command: str, images: int) -> RunSettings:
 @each_network
 def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
     *teachers, own = load_card(folder).recipe.splitlines()
-    trained, images = load_run(folder).settings, load_run(folder).data.train
+    run = load_run(RUNS / folder.name)
+    trained, images = run.settings, run.data.train
     assert settings_of(own, images) == trained, "write the cards again: python benchmarks/ship_model.py --cards"
     assert [shlex.split(teacher)[-1] for teacher in teachers] == list(trained.teachers)
     assert all(settings_of(teacher, images).dataset == trained.dataset for teacher in teachers)
 
 
 @each_network
+def test_a_bundle_is_of_its_run_whole_and_small(folder: Path) -> None:
+    bundle, run, card = Bundle.open(folder), load_run(RUNS / folder.name), load_card(folder)
+    assert [finding.state for finding in bundle.check()] == ["intact", "intact"]
+    assert {path.name for path in folder.iterdir()} == {
+        *("card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors")
+    }, "python benchmarks/ship_model.py --bundles"
+    manifest = bundle.manifest
+    assert (manifest.name, manifest.classes, manifest.image) == (card.name, card.classes, card.image)
+    assert (manifest.source.sha256, manifest.source.checkpoint) == (card.sha256, "best")
+    assert (manifest.confidence, manifest.known) == (run.confidence, run.known)
+    assert manifest.preprocessing == run.preprocessing
+    assert sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir()) < 1_300_000
+    labels = bundle.golden().label
+    assert (labels >= 0).sum() == 4 and len(labels) == 10
+
+
+@each_network
+def test_a_bundle_is_what_its_run_lowers_to(folder: Path) -> None:
+    network, run = load_network(RUNS / folder.name)
+    program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
+    shipped = Bundle.open(folder).program()
+    assert shipped.operations == program.operations and shipped.arrays.keys() == program.arrays.keys()
+    for name, array in program.arrays.items():
+        assert np.allclose(shipped.arrays[name], array, rtol=1e-5, atol=1e-6), name
+
+
+@each_network
 def test_a_network_can_be_exported(folder: Path) -> None:
-    network, run = load_network(folder)
+    network, run = load_network(RUNS / folder.name)
     sides = run.preprocessing.output_size(*run.data.image[1:])
     image = torch.randn(2, run.data.image[0], *sides, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
@@ -95,7 +127,7 @@ def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monke
     pictures = [image for row, image in zip(made.rows, made.image, strict=True) if row.startswith("toy")]
     assert len(pictures) == len({image.tobytes() for image in pictures}) == 16
     assert (made.label == -1).all()
-    shutil.copytree(SHIPPED / "cifar10-cnn-small", "mine")  # a run of one's own has its data somewhere
+    shutil.copytree(RUNS / "cifar10-cnn-small", "mine")  # a run of one's own has its data somewhere
     done = CliRunner().invoke(app, ["export", "mine", "--format", "native"])
     assert isinstance(done.exception, MissingError) and "qcn datasets fetch cifar10" in str(done.exception)
 
@@ -110,7 +142,7 @@ def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
             f"{dataset.name} is not in {DATA}: qcn datasets fetch {dataset.name}, or name its folder in QCN_DATA"
         )
     splits = data.read(dataset, DATA)
-    network, run = load_network(folder)
+    network, run = load_network(RUNS / folder.name)
     for split, images in splits.tests.items():
         predicted = predict(network, images, run.preprocessing, torch.device("cpu"))
         assert measure(split, images, predicted).overall == card.errors[split]
@@ -135,6 +167,60 @@ def test_names_may_leave_out_qcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert place("mnist") == Path("mnist")  # a run that is there goes first
     with pytest.raises(UsageError, match="did you mean 'cifar10'"):
         place("cifar")
+    with pytest.raises(UsageError, match="did you mean 'cifar10'"):
+        bundle_of("cifar")
+
+
+def test_a_bundle_to_run_and_a_run_to_train_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bundle = SHIPPED / "fashion-mnist-qcn"
+    assert bundle_of("fashion-mnist") == place("fashion-mnist") == bundle
+    assert run_of("fashion-mnist") == run_of(str(bundle)) == RUNS / "fashion-mnist-qcn"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.json").write_text("{}")
+    assert run_of("mine") == place("mine") == bundle_of("mine") == Path("mine")
+    monkeypatch.setattr("qcn.shipped.RUNS", tmp_path / "none")  # as in a wheel
+    for words in (("export", "mnist"), ("train", "--dataset", "mnist", "--init", "mnist"), ("calibrate", "mnist")):
+        failed = CliRunner().invoke(app, [*words])
+        assert isinstance(failed.exception, MissingError), failed.output
+        assert (
+            "mnist is installed as a bundle, without its training run: a clone of the repository has it, in "
+            "models/runs/mnist-qcn" in str(failed.exception)
+        )
+
+
+def test_they_answer_without_torch_and_by_default(tmp_path: Path) -> None:
+    """In Python and in the shell; nothing is written beside them, as where the package is not the user's."""
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)).save(tmp_path / "a.png")
+    before = sorted(SHIPPED.rglob("*"))
+    code = """
+import sys, qcn
+sys.modules["torch"] = None  # as if it were not installed
+answer = qcn.load("cifar10").predict("a.png")
+assert answer.label in qcn.load("cifar10").classes and 0 < answer.probability <= 1
+from qcn.cli import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "predict", "a.png"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 picture in" in done.stdout and "by cifar10-qcn-deep on " in done.stdout
+    assert sorted(SHIPPED.rglob("*")) == before
+
+
+def test_they_are_checked_and_timed_by_name(tmp_path: Path) -> None:
+    for words, said in (
+        (("verify-parity", "mnist", "--backends", "native"), "native"),
+        (("doctor", "mnist"), "is intact"),
+        (("benchmark", "mnist", "--backends", "native", "--duration", "0.1"), "native"),
+    ):
+        done = CliRunner().invoke(app, [*words])
+        assert done.exit_code == 0 and said in done.output, done.output
+    copy = shutil.copytree(SHIPPED / "mnist-qcn", tmp_path / "mnist")
+    (copy / "weights.safetensors").write_bytes(b"")
+    done = CliRunner().invoke(app, ["doctor", str(copy)])
+    assert done.exit_code == 1 and "qcn export mnist-qcn --format native" in done.output
 
 
 def test_explain_takes_names(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train import resume
 from qcn.train.checkpoint import load_network, optimizer_tensors, restore_optimizer
 from qcn.train.graph import WARM_UP
@@ -64,7 +64,7 @@ def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run
     ],
 )
 def test_a_network_for_larger_images_takes_each_block_to_its_place(name: str, size: int, moved: dict[str, str]) -> None:
-    trained, run = load_network(place(name))
+    trained, run = load_network(run_of(name))
     network = create(run.model.name, in_channels=3, classes=10, size=size)
     (said,) = start_from(network, name)
     assert "start anew, since it has none of their shape: extractor." in said

@@ -60,7 +60,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network that ships, as a bundle, and a picture beside it."""
     folder = tmp_path_factory.mktemp("shipped")
-    network, record = load_network(ROOT / "models" / "mnist-qcn")
+    network, record = load_network(ROOT / "models" / "runs" / "mnist-qcn")
     bundle_of(folder / "mnist", network.eval(), *record.data.image[1:], spec=record.preprocessing)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60), np.uint8)
     Image.fromarray(pixels).save(folder / "picture.png")
@@ -90,14 +90,15 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
     for folder, place in folders.items():
         sources = {path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py")}
         assert {f"{place}/{path}" for path in sources} <= names
-    assert {f"qcn/models/{path.parent.name}/run.json" for path in ROOT.glob("models/*/run.json")} <= names
+    parts = ("card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors")
+    networks = {f"qcn/models/{path.parent.name}/{part}" for path in ROOT.glob("models/*/card.json") for part in parts}
+    assert {name for name in names if name.startswith("qcn/models/")} == networks | {"qcn/models/README.md"}
     info = f"qcn_toolkit-{qcn.__version__}.dist-info"
     assert {f"{info}/licenses/{name}" for name in ("LICENSE", "NOTICE", "deploy/programs/THIRD-PARTY.txt")} <= names
     assert {name.split("/")[0] for name in names} == {"qcn", info}  # nothing at the top level but the package
     # At most a megabyte for each network, as in benchmarks/ship_model.py, and two and a half for everything else.
-    networks = {name for name in names if name.startswith("qcn/models/")}
     assert sum(sizes[name] for name in names - networks) < 2_500_000
-    assert sum(sizes[name] for name in networks) < 1_000_000 * len({*ROOT.glob("models/*/run.json")})
+    assert sum(sizes[name] for name in networks) < 1_000_000 * len({*ROOT.glob("models/*/card.json")})
 
 
 def test_the_source_distribution_has_the_sources_and_nothing_that_was_built(here: Path) -> None:
@@ -129,11 +130,23 @@ def test_an_installed_wheel_runs_at_once_without_torch(installed: Path, shipped:
         assert "page.html" in command(installed / "qcn", *words, cwd=tmp_path)
 
 
-def test_hints_name_what_installs(installed: Path, shipped: Path, tmp_path: Path) -> None:
-    """A network that ships is there, and needs torch; pip takes the extra from what is installed, not from an index."""
-    hint = "pip install 'qcn-toolkit[train]'"
+def test_networks_that_ship_answer_without_torch(installed: Path, shipped: Path, tmp_path: Path) -> None:
     picture = shipped / "picture.png"
-    assert hint in command(installed / "qcn", "predict", picture, "--model", "mnist", cwd=tmp_path, code=3)
+    assert "by cifar10-qcn-deep on libqcn" in command(installed / "qcn", "predict", picture, cwd=tmp_path)
+    said = command(installed / "qcn", "predict", picture, "--model", "mnist", "--jsonl", "-", cwd=tmp_path)
+    code = "import qcn, sys; print(qcn.load('mnist').predict(sys.argv[1]).label)"
+    label = command(installed / "python", "-c", code, picture, cwd=tmp_path).strip()
+    assert json.loads(said.splitlines()[0])["label"] == label
+    assert "is intact" in command(installed / "qcn", "doctor", "mnist", cwd=tmp_path)
+    assert "native" in command(installed / "qcn", "verify-parity", "mnist", cwd=tmp_path)
+    for words in (("export", "mnist"), ("calibrate", "mnist")):
+        assert "without its training run: a clone" in command(installed / "qcn", *words, cwd=tmp_path, code=3)
+
+
+def test_hints_name_what_installs(installed: Path, tmp_path: Path) -> None:
+    """pip takes the extra from what is installed, not from an index."""
+    hint = "pip install 'qcn-toolkit[train]'"
+    assert hint in command(installed / "qcn", "train", "--dataset", "mnist", cwd=tmp_path, code=3)
     offline = ("install", "--no-index", "--dry-run", "qcn-toolkit[train]")
     empty = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
     said = command(installed / "pip", *offline, cwd=tmp_path, code=1, **empty)

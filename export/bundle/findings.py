@@ -12,7 +12,7 @@ from qcn.export.bundle import inside
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Artefact, Manifest
 from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, held, is_part
 from qcn.files import stream_sha256
-from qcn.names import CALIBRATION, MANIFEST
+from qcn.names import CALIBRATION, CARD, CARD_TEXT, MANIFEST
 from qcn.text import command_line, readable
 
 
@@ -62,7 +62,7 @@ def look(folder: Path, artefact: Artefact) -> Finding:
 def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
     """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
     named = {artefact.file for artefact in manifest.files}
-    known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, *named}
+    known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, CARD, CARD_TEXT, *named}
     known |= {artefact.facts_file for artefact in manifest.files if artefact.format == "trt"}
     at_work = held(folder, LOCK)
     for file in _lying(folder):

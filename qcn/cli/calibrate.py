@@ -62,7 +62,7 @@ def calibrate(
 ) -> None:
     """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
     from qcn.calibrate.request import Request
-    from qcn.shipped import place
+    from qcn.shipped import run_of
 
     request = Request(
         data=data,
@@ -75,7 +75,7 @@ def calibrate(
         public_key=public_key,
         command=command(),
     )
-    source = place(model)
+    source = run_of(model)
     folder = report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
     bundle = out or folder / "bundle"
     check_folder("--report", folder)

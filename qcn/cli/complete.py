@@ -41,10 +41,9 @@ def names_in(module: str, *tables: str) -> Names:
 
 
 def shipped() -> list[str]:
-    from qcn.names import RUN
-    from qcn.shipped import SHIPPED
+    from qcn.shipped import networks
 
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{RUN}"))
+    return list(networks())
 
 
 def formats() -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, DataDir, PublicKey, by_commas
+from qcn.cli.options import BUNDLE, DATA, DataDir, PublicKey, by_commas
 from qcn.cli.say import say, say_next, show
 from qcn.errors import CheckFailed, UsageError
 from qcn.names import MANIFEST
@@ -122,7 +122,7 @@ def export(
     from qcn.export.bundle.manifest import Batch
     from qcn.export.request import Request
     from qcn.export.tensorrt.config import Fleet
-    from qcn.shipped import place
+    from qcn.shipped import run_of
     from qcn.verify.speed.results import for_serving
 
     listed = Path(target) if target.endswith(".toml") else None
@@ -146,14 +146,14 @@ def export(
         benchmark=for_serving(benchmark) if benchmark else None,
         public_key=public_key,
     )
-    if checkpoint != "best" and (place(source) / MANIFEST).is_file():
+    if checkpoint != "best" and (run_of(source) / MANIFEST).is_file():
         raise UsageError(f"{source} is a bundle, which holds one checkpoint: leave out --checkpoint")
     if listed:
-        _fleet(place(source), listed, out, request, data_dir)
+        _fleet(run_of(source), listed, out, request, data_dir)
         return
     with shown():
         doing(f"loading {source}")
-        bundle, made = pipeline.export(place(source), out, request, data_dir)
+        bundle, made = pipeline.export(run_of(source), out, request, data_dir)
     _say_made(bundle, made)
     if any(one.artefact for one in made):
         say_next("qcn", "verify-parity", bundle.folder)
@@ -213,11 +213,11 @@ def refit(
 ) -> None:
     """Put the weights of a retrained network into existing TensorRT engines, and the engines into its bundle."""
     from qcn.export.refit import refit_engines
-    from qcn.shipped import place
+    from qcn.shipped import run_of
 
     with shown():
         doing(f"loading {source}")
-        bundle, done = refit_engines(source, place(weights), out, data_dir)
+        bundle, done = refit_engines(source, run_of(weights), out, data_dir)
     for one in done:
         took = f"refitted in {one.seconds:g} s; building it took {one.build_seconds:g} s"
         say(f"{bundle.folder / one.artefact.file}: {took}")
@@ -226,7 +226,11 @@ def refit(
 
 def doctor(
     bundle: Annotated[
-        Path | None, typer.Argument(help="A bundle made by `qcn export`. Default: check this machine.")
+        Path | None,
+        typer.Argument(
+            **BUNDLE,
+            help="A bundle made by `qcn export`, or the name of a shipped network. Default: check this machine.",
+        ),
     ] = None,
     public_key: PublicKey = None,
 ) -> None:

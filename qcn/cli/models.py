@@ -13,7 +13,7 @@ def models(
 ) -> None:
     """List the trained networks that come with qcn, or print the model card of one of them."""
     from qcn.cards import load_card, text
-    from qcn.shipped import find_network, networks
+    from qcn.shipped import SHIPPED, find_network, networks
 
     if name is not None:
         print(text(load_card(find_network(name))), end="")
@@ -22,9 +22,9 @@ def models(
     table = table_of("name", *numbers, right=numbers, whole=("name",))
     for folder in networks().values():
         card = load_card(folder)
-        table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{card.bytes / 1e6:.2f} MB")
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        table.add_row(card.name, card.headline, f"{card.parameters:,}", f"{size / 1e6:.2f} MB")
     show(table)
-    say(
-        "Every command that takes a run also takes these names, with or without -qcn: qcn predict PICTURE --model mnist"
-    )
+    say(f"They are bundles, in {SHIPPED}, and answer without torch: qcn predict PICTURE --model mnist")
+    say("Every command that takes a bundle or a run also takes these names, with or without -qcn.")
     say("To see a network's card, with its data, recipe, intervals and limits: qcn models NAME")

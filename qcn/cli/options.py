@@ -27,12 +27,21 @@ def _max_regression(share: float) -> float:
     return share
 
 
+def _bundle(folder: Path | None) -> Path | None:
+    from qcn.shipped import bundle_of
+
+    return bundle_of(str(folder)) if folder else None
+
+
 # Of an argument or option that names a model.
 MODEL: dict[str, Any] = {
     "autocompletion": complete.or_folder(complete.shipped),
     "help": "A bundle, a training run, or the name of a shipped network.",
 }
-BundleFolder = Annotated[Path, typer.Argument(help="A bundle made by `qcn export`.")]
+BUNDLE: dict[str, Any] = {"autocompletion": complete.or_folder(complete.shipped), "callback": _bundle}
+BundleFolder = Annotated[
+    Path, typer.Argument(**BUNDLE, help="A bundle made by `qcn export`, or the name of a shipped network.")
+]
 JsonFile = Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")]
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qcn.predict.rows import RowFile
 
 TABLE = 20  # pictures in the terminal's table, and unreadable ones that are named
+DEFAULT = "cifar10-qcn-deep"  # animals and vehicles: what a first photograph may show
 ROWS = "- is standard output. Default: none."
 
 
@@ -27,7 +28,7 @@ def predict(
     sources: Annotated[
         list[str], typer.Argument(help="Pictures, folders, patterns, videos, or camera (camera1 for the second).")
     ],
-    model: Annotated[str, typer.Option(**MODEL)],
+    model: Annotated[str, typer.Option(**MODEL)] = DEFAULT,
     backend: Backend = "auto",
     top: Annotated[int, typer.Option(min=1, help="Number of classes to show per picture.")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=65_536, help="Batch size.")] = 16,

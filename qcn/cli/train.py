@@ -138,7 +138,7 @@ def train(
         raise UsageError("--quantise needs the network that was calibrated: name it with --init")
 
     from qcn.data import dataset_name
-    from qcn.shipped import place
+    from qcn.shipped import run_of
     from qcn.train.settings import settings_from
 
     if resume:
@@ -157,7 +157,7 @@ def train(
             folder = resume
             run = training.resume(folder, data_dir, device, epochs)
         else:
-            begun = load_run(place(init)).model if init else None
+            begun = load_run(run_of(init)).model if init else None
             chosen["model"] = model or (begun.name if begun else "qcn")
             if begun and begun.name == chosen["model"]:  # the same kind of network, to its routing
                 chosen |= {"mode": begun.mode, "iterations": begun.iterations if iterations is None else iterations}
@@ -200,7 +200,7 @@ def _check(preset: str | None, **chosen: Any) -> None:
     from qcn.data import find
     from qcn.data.folder import is_source
     from qcn.names import NETWORKS
-    from qcn.shipped import place
+    from qcn.shipped import run_of
     from qcn.train.settings import settings_from
 
     settings = settings_from(preset or "best", **chosen)
@@ -211,7 +211,7 @@ def _check(preset: str | None, **chosen: Any) -> None:
     if not is_source(settings.dataset):  # a folder is looked through when it is read
         find(settings.dataset, settings.stored)
     for name in filter(None, (settings.init, *settings.teachers)):
-        place(name)
+        run_of(name)
 
 
 def exportable(run: "Run") -> bool:
@@ -229,7 +229,7 @@ def _quantised(plan: Path, init: str) -> "Quantised":
     """The scales of the calibrated bundle `plan`, by layer of the network that training starts from."""
     from qcn.export.bundle import Bundle
     from qcn.export.lower import layer_scales
-    from qcn.shipped import place
+    from qcn.shipped import run_of
     from qcn.train.checkpoint import load_network
     from qcn.train.record import Quantised
 
@@ -237,4 +237,4 @@ def _quantised(plan: Path, init: str) -> "Quantised":
     if program.precision != "int8":
         make = command_line("qcn", "calibrate", init, "--out", plan)
         raise UsageError(f"{plan} has no int8 layers: `{make}` makes a bundle that has")
-    return Quantised(str(plan), layer_scales(load_network(place(init))[0], program))
+    return Quantised(str(plan), layer_scales(load_network(run_of(init))[0], program))

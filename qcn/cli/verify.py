@@ -74,7 +74,7 @@ def verify_parity(
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
-    from qcn.shipped import place
+    from qcn.shipped import run_of
     from qcn.verify.parity import results
     from qcn.verify.parity import verify as parity
     from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
@@ -99,7 +99,7 @@ def verify_parity(
         of_run = []
         if run:
             doing(f"answering as {run}")
-            of_run = [check_run(opened, place(run))]
+            of_run = [check_run(opened, run_of(run))]
         looking = bisect or report is not None
         found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
         doing("checking pre-processing")

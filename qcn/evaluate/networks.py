@@ -21,7 +21,7 @@ from qcn.measured import Measured
 from qcn.names import RUN, Kernels
 from qcn.runtime import load
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import SHIPPED, place
+from qcn.shipped import SHIPPED, is_shipped_run, place, run_of
 from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
 from qcn.verify.runners import TIME_LIMIT, Candidate, Runner
@@ -99,7 +99,9 @@ def open_network(
     public_key: Path | None = None,
 ) -> Network:
     """The run or bundle in this folder, or the network that ships under this name."""
-    folder = place(str(model))
+    folder, by_torch = place(str(model)), (which, device, kernels) != ("best", "auto", "auto")
+    if by_torch and folder.resolve().parent == SHIPPED:
+        folder = run_of(str(model))
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:
             raise UsageError(
@@ -107,7 +109,7 @@ def open_network(
                 f"export it with `{command_line('qcn', 'export', folder)}`"
             )
         return RunNetwork(folder, which, device, kernels)
-    if (which, device, kernels) != ("best", "auto", "auto"):
+    if by_torch:
         raise UsageError(
             f"--checkpoint, --device and --kernels are for training runs; {folder} is a bundle: use --backend"
         )
@@ -148,7 +150,7 @@ class RunNetwork(Network):
     def remember(self, found: Measured) -> None:
         """In the run's folder, of the weights that `qcn export` takes; a network that ships has its card."""
         weights = self._run.weights("best")
-        own = self._folder.resolve().parent != SHIPPED.resolve() and os.access(self._folder, os.W_OK)
+        own = not is_shipped_run(self._folder) and os.access(self._folder, os.W_OK)
         if weights and weights == self._run.weights(self._which) and own:
             measured.write(self._folder, weights.sha256, found)
 

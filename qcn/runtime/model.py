@@ -20,6 +20,7 @@ from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
 from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
 from qcn.runtime.pictures import Picture, pixels_of, several_of
+from qcn.shipped import bundle_of
 
 Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch"]
 BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch")
@@ -160,7 +161,7 @@ def load(
     device: int = 0,
     public_key: str | os.PathLike[str] | None = None,
 ) -> Model:
-    """The bundle in this folder, ready to answer; its self-test has passed.
+    """The bundle in this folder, or the network that ships under this name, ready to answer; its self-test has passed.
 
     backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
                 Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
@@ -177,7 +178,7 @@ def load(
     if not isinstance(threads, int | np.integer) or not 0 <= threads <= MAX_THREADS:
         raise UsageError(f"threads must be from 0 to {MAX_THREADS}, not {threads}")
     key = Path(public_key) if public_key is not None else None
-    opened = Bundle.open(Path(bundle), key)
+    opened = Bundle.open(bundle_of(os.fsdecode(bundle)), key)
     if backend in FORMATS:
         return Model.of_bundle(opened, RunnerEngine(opened, backend, precision, threads))
     options: dict[str, Any] = {"backend": backend, "precision": precision, "threads": threads, "device": device}

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from qcn.errors import UsageError
-from qcn.shipped import place
+from qcn.shipped import run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run
 from qcn.train.settings import Settings
@@ -18,7 +18,7 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     """
     if init is None:
         return ()
-    trained, run = load_network(place(init))
+    trained, run = load_network(run_of(init))
     given, own = _named_as_in(network, trained), network.state_dict()
     fitting = {name: tensor for name, tensor in given.items() if name in own and own[name].shape == tensor.shape}
     learnt = {name for name, _ in network.named_parameters()}
@@ -55,7 +55,7 @@ def teachers_of(settings: Settings, record: Run, device: torch.device) -> list[n
     teachers = []
     for name in settings.teachers:
         try:
-            folder = place(name)
+            folder = run_of(name)
         except UsageError as error:
             raise UsageError(
                 f"its teacher '{name}' was not found: {error}. Run the command in the folder in which `qcn train` ran"

@@ -15,7 +15,7 @@ from torch import Tensor
 from qcn.errors import UsageError
 from qcn.kernels import cuda, triton_half
 from qcn.model import QCN
-from qcn.shipped import find_network
+from qcn.shipped import run_of
 from qcn.train import checkpoint
 
 
@@ -133,7 +133,7 @@ def test_half_precision_rounds_where_it_says(split: int, options: dict, monkeypa
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them; no window needs repair."""
-    network, _ = checkpoint.load_network(find_network("fashion-mnist-qcn"))
+    network, _ = checkpoint.load_network(run_of("fashion-mnist-qcn"))
     assert isinstance(network, QCN)
     given: list[Problem] = []
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from qcn.model import QCN
-from qcn.shipped import find_network
+from qcn.shipped import run_of
 from qcn.train import checkpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -42,7 +42,7 @@ def test_routing_is_as_precise_as_the_plan_allows(program: Path) -> None:
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(program: Path, tmp_path: Path) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them."""
-    network, _ = checkpoint.load_network(find_network("fashion-mnist-qcn"))
+    network, _ = checkpoint.load_network(run_of("fashion-mnist-qcn"))
     assert isinstance(network, QCN)
     files = []
 

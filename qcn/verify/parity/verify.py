@@ -167,7 +167,8 @@ class _Check:
         """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""
         golden, candidate = self.golden, self.candidate
         if not golden.exact.steps and not golden.exact.layers:
-            return (), "the network has no capsule layers to look into"
+            has = "golden answers are of the whole network alone" if golden.outputs[1:] else "network has no capsules"
+            return (), f"the {has}: there are no layers to look into"
         try:
             with candidate.runner(self.bundle, every_layer=True, time_limit=self.time_limit) as runner:
                 found = {**found, **_all(runner, golden.input, size)}
