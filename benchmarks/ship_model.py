@@ -2,13 +2,14 @@
 
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python benchmarks/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
+    python benchmarks/ship_model.py --refit --data-dir DATA      # fit temperature and threshold again; or --refit NAME
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
 The run goes to models/runs/NAME, and models/NAME is the bundle of it. So that a wheel stays small, the bundle's golden
 answers are to few images, and without those of inner layers. The weights are those that were chosen on the validation
-split. Their temperature is fitted on that split, and each test split is measured once, both in float32. docs/models.md
-is written again from all cards. The machine that trained is read from RUN/machine.json, or from
-benchmarks/results/accuracy-*.json by the sha256 of the weights.
+split. Their temperature, and the threshold of unknown pictures, are fitted on that split, and each test split is
+measured once, all in float32. docs/models.md is written again from all cards. The machine that trained is read from
+RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
 """
 
 import argparse
@@ -52,7 +53,7 @@ ROOT = Path(__file__).parent.parent
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
 GOLDEN = 4  # golden images of the data set, beside the edge cases
-KNOWS = "It answers with one of its classes for any picture, even one of something else: check the probability."
+KNOWS = "A picture of something else may be called known, and then gets one of these classes: see the share below."
 LIMITS = {
     "mnist": ("One digit per picture, white on black and centred, as in MNIST. Invert dark digits on paper first.",),
     "fashion-mnist": (
@@ -149,7 +150,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     dataset, chosen = data.find(run.settings.dataset), pick_device(device)
     splits = data.read(dataset, data_dir)
     network.to(chosen)
-    confidence = measure_confidence(network, splits.validation, run.preprocessing, chosen)
+    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, chosen, run.settings.keep)
     errors: dict[str, ErrorRate] = {}
     for split, images in splits.tests.items():
         errors[split] = measure(split, images, predict(network, images, run.preprocessing, chosen)).overall
@@ -175,6 +176,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         errors=errors,
         temperature=confidence.temperature,
         calibration_error=confidence.error,
+        known=known,
         seeds=seeds(run),
         limits=(*LIMITS.get(dataset.name, ()), KNOWS),
         weights=best.file,
@@ -185,7 +187,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     target.mkdir(exist_ok=True, parents=True)
     if folder.resolve() != target.resolve():
         shutil.copyfile(folder / best.file, target / best.file)
-    replace(run, last=None, state=None, confidence=confidence).write(target)
+    replace(run, last=None, state=None, confidence=confidence, known=known).write(target)
     for path in target.glob("weights-*.safetensors"):
         if path.name != best.file:
             path.unlink()
@@ -218,6 +220,17 @@ def write_bundle(folder: Path, data_dir: Path) -> None:
 def write_card(folder: Path, card: Card) -> None:
     write_text(folder / CARD, json.dumps(asdict(card), indent=1, ensure_ascii=False) + "\n")
     write_text(folder / CARD_TEXT, text(card))
+
+
+def refit(folder: Path, data_dir: Path, device: str) -> None:
+    """Fit the temperature and the threshold again. The errors of the card stay: no weight changes."""
+    network, run = load_network(RUNS / folder.name)
+    validation, chosen = data.read(run.dataset(), data_dir).validation, pick_device(device)
+    confidence, known = measure_confidence(network.to(chosen), validation, run.preprocessing, chosen, run.settings.keep)
+    print(f"{folder.name}: {confidence}, {known}", flush=True)
+    replace(run, confidence=confidence, known=known).write(RUNS / folder.name)
+    fitted = {"temperature": confidence.temperature, "calibration_error": confidence.error, "known": known}
+    write_card(folder, replace(load_card(folder), **fitted))
 
 
 def refresh(folder: Path) -> None:
@@ -296,8 +309,9 @@ starts from their weights.
     python benchmarks/ship_model.py RUN fashion-mnist-qcn
 
 The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
-temperature on that split, measures each test split once, makes the bundle, and writes `card.json`, `card.md` and this
-page. `--bundles` makes all bundles again from their runs, after a change to their form. Of several runs, ship the one
+temperature and the threshold of unknown pictures on that split, measures each test split once, makes the bundle, and
+writes `card.json`, `card.md` and this page. `--refit` fits both again, after a change to how they are fitted;
+`--bundles` makes all bundles again from their runs, after a change to their form. Of several runs, ship the one
 with the least validation error; the card says how many have a smaller one. The script needs to know where the run was
 trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
 against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
@@ -312,8 +326,15 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
     parser.add_argument("--bundles", action="store_true", help="make every bundle again from its run")
+    parser.add_argument("--refit", nargs="*", metavar="NAME", help="fit again, of these networks or of all")
     arguments = parser.parse_args()
-    if arguments.cards or arguments.bundles:
+    if arguments.refit is not None:
+        torch.backends.cudnn.allow_tf32 = False
+        for name in arguments.refit or networks():
+            refit(networks()[name], arguments.data_dir, arguments.device)
+            write_bundle(networks()[name], arguments.data_dir)
+            refresh(networks()[name])
+    elif arguments.cards or arguments.bundles:
         for folder in networks().values():
             if arguments.bundles:
                 write_bundle(folder, arguments.data_dir)
@@ -321,7 +342,7 @@ def main() -> None:
     elif arguments.run and arguments.name:
         print(text(ship(arguments.run, arguments.name, arguments.data_dir, arguments.device)))
     else:
-        parser.error("name a run and what to call it, or give --cards or --bundles")
+        parser.error("name a run and what to call it, or give --refit, --cards or --bundles")
     write_text(ROOT / "docs" / "models.md", page())
 
 

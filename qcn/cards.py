@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qcn import records
+from qcn.confidence import Known
 from qcn.errors import UsageError
 from qcn.intervals import ErrorRate
 from qcn.names import CARD
@@ -48,6 +49,7 @@ class Card:
     trained, measured  when, where and by which versions
     errors             by split
     calibration_error  the expected one, of the validation images at this temperature
+    known              when an answer counts as known; None: always
     seeds              None where only one seed is on record
     """
 
@@ -66,6 +68,7 @@ class Card:
     errors: dict[str, ErrorRate]
     temperature: float
     calibration_error: float
+    known: Known | None
     seeds: Seeds | None
     limits: tuple[str, ...]
     weights: str
@@ -125,6 +128,7 @@ Tells apart: {", ".join(card.classes)}.
 | trained | {card.trained}; seed {card.seed}; epoch {card.epoch}, chosen on validation |
 | validation error | {100 * card.validation_error:.2f} % |
 {_seeds(card)}| probabilities | calibrated on the validation images: temperature {card.temperature:.3f}, {calibration} |
+| unknown pictures | {_known(card)} |
 | measured | {card.measured} |
 
 ## Recipe
@@ -142,6 +146,18 @@ On a GPU, two runs with the same seed differ slightly.
 | sha256 of the weights as trained | `{card.sha256}` |
 | sha256 of the training images and labels | `{card.data.sha256}` |
 """
+
+
+def _known(card: Card) -> str:
+    """Which answers count as known, and what else does."""
+    if card.known is None:
+        return "none: every answer counts as known"
+    known = card.known
+    return (
+        f"an answer is known if its {known.score} is at least {known.threshold:.4g}, as {100 * known.keep:g} % of the "
+        f"right answers on validation images are; so are {100 * known.false_positives:.0f} % of made-up pictures of "
+        f"other things (AUROC {known.auroc:.3f})"
+    )
 
 
 def _seeds(card: Card) -> str:

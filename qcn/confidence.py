@@ -11,7 +11,7 @@ libqcn (deploy/src/answer.cpp) and the page (export/web/answers.js) do the same;
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -22,6 +22,8 @@ from qcn.errors import CheckFailed, UsageError
 
 BINS = 15  # of confidence, for the calibration error
 COLDEST, HOTTEST = 0.05, 20.0
+KEEP = 0.95  # of right answers, unless asked otherwise
+FEWEST = 20  # right answers on validation images, to take a threshold from
 
 Logits = NDArray[np.floating]  # [B, classes]
 ScoreName = Literal["probability", "logit", "energy"]
@@ -140,6 +142,52 @@ def fit_confidence(logit: Logits, labels: NDArray[np.integer]) -> Confidence:
         low, high = (low, right) if surprise(left) <= surprise(right) else (left, high)
     temperature = float(np.exp((low + high) / 2))
     return Confidence(temperature, calibration_error(probabilities(logit, temperature), labels))
+
+
+def fit_known(
+    logit: Logits, labels: NDArray[np.integer], unlike: Mapping[str, Logits], temperature: float, keep: float = KEEP
+) -> Known | None:
+    """The score that best tells validation images from `unlike` pictures, and the threshold that keeps right answers.
+
+    `unlike` has the logits of pictures of other things, by kind; every kind counts the same. None where there are fewer
+    than FEWEST right answers.
+    """
+    right = logit.argmax(1) == labels
+    if right.sum() < FEWEST:
+        return None
+    separation = {
+        name: float(np.mean([auroc(score(logit, temperature), score(one, temperature)) for one in unlike.values()]))
+        for name, score in SCORES.items()
+    }
+    best = max(separation, key=lambda name: separation[name])  # of equal ones the first
+    score = SCORES[best]
+    threshold = keeping(score(logit[right], temperature), keep)
+    false_positives = float(np.mean([(score(one, temperature) >= threshold).mean() for one in unlike.values()]))
+    return Known(best, threshold, keep, separation[best], false_positives)
+
+
+def keeping(scores: NDArray[np.float64], keep: float) -> float:
+    """The largest threshold that a share `keep` of these scores reaches.
+
+    It lies midway between the smallest score that is kept and the next one below, as far as can be from both: another
+    backend, which rounds differently, comes to the same answer.
+    """
+    values, counts = np.unique(scores, return_counts=True)
+    at_least = counts[::-1].cumsum()[::-1]  # scores that are not below each value
+    place = int(np.flatnonzero(at_least >= keep * len(scores) - 1e-9)[-1])
+    kept = float(values[place])
+    if place:
+        return (float(values[place - 1]) + kept) / 2
+    gap = float(values[1]) - kept if len(values) > 1 else 0.0  # all are kept: as far below as the next is above
+    return kept - max(gap, 1e-6 * max(1.0, abs(kept))) / 2
+
+
+def auroc(inside: NDArray[np.floating], outside: NDArray[np.floating]) -> float:
+    """The share of pairs of one of each in which the one from `inside` is larger; equal ones count half."""
+    _, index, counts = np.unique(np.concatenate([inside, outside]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
+    above = ranks[: len(inside)].sum() - len(inside) * (len(inside) + 1) / 2
+    return float(above / (len(inside) * len(outside)))
 
 
 def calibration_error(probability: NDArray[np.floating], labels: NDArray[np.integer]) -> float:

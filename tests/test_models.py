@@ -52,6 +52,7 @@ def test_a_card_describes_its_network(folder: Path) -> None:
     assert (card.data.name, card.data.sha256) == (run.data.name, run.data.sha256)
     assert run.confidence is not None
     assert (card.temperature, card.calibration_error) == (run.confidence.temperature, run.confidence.error)
+    assert card.known == run.known
     assert card.limits
     assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
 
@@ -146,8 +147,10 @@ def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
     for split, images in splits.tests.items():
         predicted = predict(network, images, run.preprocessing, torch.device("cpu"))
         assert measure(split, images, predicted).overall == card.errors[split]
-    found = measure_confidence(network, splits.validation, run.preprocessing, torch.device("cpu"))
-    assert found.temperature == pytest.approx(card.temperature, rel=1e-2)
+    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, torch.device("cpu"))
+    assert confidence.temperature == pytest.approx(card.temperature, rel=1e-2)
+    assert known and card.known and known.score == card.known.score
+    assert known.threshold == pytest.approx(card.known.threshold, rel=1e-2)
 
 
 def test_the_page_of_networks_is_made_of_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,12 @@ def train(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run. Default: 0.")] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of right answers that must stay known: it decides which answers are unknown. Default: 0.95."
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(
@@ -124,6 +130,7 @@ def train(
         "teachers": tuple(teachers) if teachers else None,
         "init": init,
         "seed": seed,
+        "keep": keep,
         "size": size,
         "fit": fit,
         "channels": channels,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from qcn.confidence import FEWEST
 from qcn.data import find
 from qcn.data.augment import augmented, mixed
 from qcn.data.cache import expect_random_reads
@@ -30,7 +31,7 @@ from qcn.data.spec import Dataset
 from qcn.distributed import rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.model import Prediction, choose_kernels
-from qcn.progress import doing
+from qcn.progress import doing, say
 from qcn.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
@@ -214,14 +215,20 @@ class Training:
         self.epoch += 1
 
     def measure_confidence(self) -> None:
-        """Find the temperature that makes probabilities of the best weights' activations (process 0 does)."""
+        """Find what makes probabilities of the best weights' logits, and when an answer is known (process 0 does)."""
         if rank() or self.record.confidence:
             return
-        doing("fitting the temperature of probabilities")
         best = copy.deepcopy(self.average)
         checkpoint.restore(best, checkpoint.load_tensors(self.out, self.record.weights("best")), self.out)
-        found = measure_confidence(best, self.splits.validation, self.preprocessing, self.device)
-        self.record = replace(self.record, confidence=found)
+        confidence, known = measure_confidence(
+            best, self.splits.validation, self.preprocessing, self.device, self.settings.keep, doing
+        )
+        if known is None:
+            say(
+                f"fewer than {FEWEST} validation images were answered right, too few to tell unknown pictures: "
+                f"the network calls every picture known"
+            )
+        self.record = replace(self.record, confidence=confidence, known=known)
         self.record.write(self.out)
 
     def learning_rate(self, step: int) -> float:

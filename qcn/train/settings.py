@@ -7,6 +7,7 @@ from typing import Any, get_args
 import numpy as np
 
 from qcn import records
+from qcn.confidence import KEEP
 from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
@@ -42,6 +43,7 @@ class Settings:
     init          the run whose weights this one starts from
     teachers      runs whose answers this one learns beside the labels (`distillation` in `qcn.train.losses`);
                   on a GPU they answer in bfloat16, whatever the precision of this one
+    keep          share of right answers that stay known, of validation images (`qcn.confidence.fit_known`)
     size, fit, channels   of a folder of pictures: see `qcn.data.spec.Stored`; None for other data sets
     """
 
@@ -67,6 +69,7 @@ class Settings:
     init: str | None = None
     teachers: tuple[str, ...] = ()
     seed: int = 0
+    keep: float = KEEP
     size: int | None = None
     fit: Fit | None = None
     channels: int | None = None
@@ -94,6 +97,8 @@ class Settings:
             raise UsageError(f"clip must be positive, not {self.clip}")
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
+        if not 0 < self.keep < 1:
+            raise UsageError(f"--keep is a share of right answers, between 0 and 1, not {self.keep}")
         if self.seed >= 1 << 63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}")
         Stored(self.size, self.fit, self.channels)  # refuses what is wrong

@@ -7,10 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qcn.confidence import Confidence, fit_confidence
+from qcn.confidence import FEWEST, KEEP, Confidence, Known, check_finite, fit_confidence, fit_known
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.data.unlike import unlike_pictures
 from qcn.intervals import wilson
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
@@ -66,8 +67,27 @@ def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
 
 
 def measure_confidence(
-    network: nn.Module, validation: ImageSet, preprocessing: Preprocessing, device: torch.device
-) -> Confidence:
-    """The temperature that makes probabilities of this network's logits, from its validation images."""
+    network: nn.Module,
+    validation: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    keep: float = KEEP,
+    report: Callable[[str], None] = lambda what: None,
+) -> tuple[Confidence, Known | None]:
+    """The temperature that makes probabilities of this network's logits, and when its answers count as known.
+
+    Both come from its validation images, the latter from made-up pictures too. `report` is told what is done.
+    """
+    report("fitting the temperature of probabilities")
     answers = logits(network, validation, preprocessing, device)
-    return fit_confidence(answers, validation.labels)
+    confidence = fit_confidence(answers, validation.labels)
+    if (answers.argmax(1) == validation.labels).sum() < FEWEST:
+        return confidence, None
+    report("making up pictures that it should not know")
+    unlike = {}
+    for kind, images in unlike_pictures(validation.images, validation.classes).items():
+        report(f"fitting when an answer counts as known: {kind}")
+        pictures = ImageSet(images, np.zeros(len(images), np.int64), validation.classes)
+        unlike[kind] = logits(network, pictures, preprocessing, device)
+        check_finite(unlike[kind], f"the network, shown {kind},")
+    return confidence, fit_known(answers, validation.labels, unlike, confidence.temperature, keep)
