@@ -34,6 +34,11 @@ class ErrorRate:
     def of(wrong: int, total: int) -> "ErrorRate":
         return ErrorRate(wrong, total, wrong / total, *wilson(wrong, total))
 
+    @property
+    def complement(self) -> "ErrorRate":
+        """The share of the others."""
+        return ErrorRate.of(self.total - self.wrong, self.total)
+
 
 def lost_and_won(right: NDArray[np.bool_], still: NDArray[np.bool_]) -> tuple[int, int]:
     """Of answers that were `right` before a change and those that are so after it: how many are lost, and won."""

@@ -41,6 +41,13 @@ def evaluate(
     top: Annotated[
         int, typer.Option(min=1, help="The k of the top-k error, shown if there are more than k classes.")
     ] = 5,
+    unknown: Annotated[
+        list[str] | None,
+        typer.Option(
+            autocompletion=complete.or_folder(complete.datasets),
+            help="Folder or data set of other things: how many does it call known? May be repeated. Default: none.",
+        ),
+    ] = None,
     backend: Backend = "auto",
     checkpoint: Annotated[str, typer.Option(help="For a run: best (chosen on validation) or last.")] = "best",
     data_dir: DataDir = DATA,
@@ -77,10 +84,13 @@ def evaluate(
             backend=backend,
             public_key=public_key,
             top=top,
+            unknown=unknown or (),
         )
     show(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
     for result in results:
         show(by_class(result))
+        if unknown:
+            show(by_known(result))
     kept = [found / FILE] if (found / FILE).is_file() and dataset is None and split is None else []
     for path in [*sorted(path for path in folder.glob("*") if path.is_file()), *kept]:
         say(path)
@@ -118,6 +128,23 @@ def by_class(result: "Result") -> Table:
         shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")
         table.add_row(readable(one.name), *shown, taken)
     return table
+
+
+def by_known(result: "Result") -> Table:
+    """What is called known: right answers on the split, and pictures of other things."""
+    numbers = ("pictures", "called known", "95 % interval", "told from test images")
+    title = f"{result.split}: what it calls known"
+    table = table_of("", *numbers, right=numbers, whole=numbers, framed=True, title=title)
+    if result.called_unknown:
+        table.add_row("right answers (should be known)", *_known(result.called_unknown.complement), "")
+    for one in result.unknown:
+        told = f"{100 * one.auroc:.1f} % of pairs"
+        table.add_row(f"{readable(one.name)} (should be unknown)", *_known(one.called_known), told)
+    return table
+
+
+def _known(rate: "ErrorRate") -> tuple[str, str, str]:
+    return f"{rate.total:,}", *_shown(rate)
 
 
 def _shown(rate: "ErrorRate") -> tuple[str, str]:

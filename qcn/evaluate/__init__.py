@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from qcn.errors import UsageError, unknown_name
 from qcn.evaluate import mistakes
 from qcn.evaluate.networks import Network, open_network
 from qcn.evaluate.rates import Answers, Result, measure, measure_answers
+from qcn.evaluate.unknown import NO_THRESHOLD, measure_unknown
 from qcn.files import alone_in, write_text
 from qcn.intervals import ErrorRate
 from qcn.measured import Measured, SplitError
@@ -44,26 +45,33 @@ def evaluate(
     backend: str = "auto",
     public_key: Path | None = None,
     top: int = TOP,
+    unknown: Sequence[str] = (),
 ) -> list[Result]:
     """Measure a run or a bundle on the test splits of a data set (its own, if none is named); write files to `out`.
 
     A run that is measured on all of its own test splits keeps the result (`qcn.measured`), for its bundles.
 
     `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
-    the k of the top-k error.
+    the k of the top-k error. `unknown` names folders or data sets of other things, which the network should not know.
     """
     doing(f"loading {Path(model).name}")
     network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
     found = network.dataset(dataset)
+    if unknown and network.known is None:
+        raise UsageError(NO_THRESHOLD)
     with alone_in(out), shown():
         answered = answer_splits(network, found, data_dir, split)
+        others = measure_unknown(network, unknown, data_dir, {name: given[1] for name, given in answered.items()})
         doing("writing results")
-        results = [measure_answers(name, *given, top) for name, given in answered.items()]
+        results = [
+            replace(measure_answers(name, *given, top), unknown=others[name]) for name, given in answered.items()
+        ]
         facts = {
             **network.facts(),
             "dataset": found.name,
             "backend": network.backend,
             "temperature": network.temperature,
+            "known": None if network.known is None else asdict(network.known),
         }
         write_results(out, results, facts, network.classes)
         write_predictions(out / "predictions.csv", answered)
@@ -122,12 +130,13 @@ def write_predictions(path: Path, answered: Answered) -> None:
     """One line per image: its file, or its number in the split; true and predicted class; the answer in numbers."""
     text = io.StringIO(newline="")
     table = csv.writer(text)
-    table.writerow(["image", "split", "label", "predicted", "probability", "label_logit"])
+    table.writerow(["image", "split", "label", "predicted", "probability", "known", "label_logit"])
     for split, (images, answers) in answered.items():
         for number, (label, guess) in enumerate(zip(images.labels, answers.predicted, strict=True)):
             probability, logit = answers.probability[number, guess], answers.logit[number, label]
             names = images.classes[label], images.classes[guess]
-            table.writerow([images.name(number), split, *names, f"{probability:.6f}", f"{logit:.6g}"])
+            known = "true" if answers.known is None or answers.known[number] else "false"
+            table.writerow([images.name(number), split, *names, f"{probability:.6f}", known, f"{logit:.6g}"])
     write_text(path, text.getvalue())
 
 

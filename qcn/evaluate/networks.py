@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn import measured
-from qcn.confidence import probabilities, temperature_of
+from qcn.confidence import Known, is_known, probabilities, temperature_of
 from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Dataset, Preprocessing, Stored
@@ -37,6 +37,7 @@ class Network(ABC):
     image        [C, H, W] of a stored image
     backend      what runs it, in words
     temperature  of its probabilities
+    known        when an answer counts as known; None: always
     trained_on   the name of its data set, and the sha256 of the training images
     data_option  the command's option that names the data set, for what its errors advise
     """
@@ -46,11 +47,17 @@ class Network(ABC):
     preprocessing: Preprocessing
     backend: str
     temperature: float
+    known: Known | None
     trained_on: tuple[str, str]
     data_option = "--dataset"
 
     @abstractmethod
     def answers(self, images: ImageSet, report: Report) -> Answers: ...
+
+    def answers_of(self, logit: NDArray[np.float32]) -> Answers:
+        """What these logits [N, classes] say."""
+        known = None if self.known is None else is_known(logit, self.temperature, self.known)
+        return Answers(logit, probabilities(logit, self.temperature), known)
 
     @abstractmethod
     def own_dataset(self) -> Dataset:
@@ -135,14 +142,16 @@ class RunNetwork(Network):
         self.classes, self.image = self._run.classes, self._run.data.image
         self.preprocessing = self._run.preprocessing
         self.backend = f"torch {torch.__version__} on {self._device.type}"
-        self.temperature = temperature_of(self._run.confidence)
+        best = self._run.weights(which) == self._run.weights("best")  # which both were fitted for
+        self.temperature = temperature_of(self._run.confidence if best else None)
+        self.known = self._run.known if best else None
         self.trained_on = self._run.data.name, self._run.data.sha256
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         from qcn.train.validation import logits
 
         found = logits(self._network, images, self.preprocessing, self._device, report=report)
-        return Answers(found, probabilities(found, self.temperature))
+        return self.answers_of(found)
 
     def own_dataset(self) -> Dataset:
         return self._run.dataset()
@@ -165,7 +174,7 @@ class _OfBundle(Network):
         manifest = bundle.manifest
         self._folder, self._source = bundle.folder, manifest.source
         self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
-        self.temperature = temperature_of(manifest.confidence)
+        self.temperature, self.known = temperature_of(manifest.confidence), manifest.known
         self.trained_on = manifest.source.data, manifest.source.data_sha256
 
     def own_dataset(self) -> Dataset:
@@ -189,13 +198,12 @@ class BundleNetwork(_OfBundle):
         self.backend = self._model.backend
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
-        shape = (len(images), len(self.classes))
-        logit, probability = np.empty(shape, np.float32), np.empty(shape, np.float64)
+        logit = np.empty((len(images), len(self.classes)), np.float32)
         pictures = (image.transpose(1, 2, 0) for image in images.images)
         for row, answer in enumerate(self._model.stream(pictures)):
-            logit[row], probability[row] = answer.logit, answer.probabilities
+            logit[row] = answer.logit
             report(row + 1)
-        return Answers(logit, probability)
+        return self.answers_of(logit)
 
 
 def logits_by(
@@ -225,4 +233,4 @@ class CandidateNetwork(_OfBundle):
         size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
         with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
             logit = logits_by(runner, images.images, self.preprocessing, size, report)
-        return Answers(logit, probabilities(logit, self.temperature))
+        return self.answers_of(logit)

@@ -12,10 +12,14 @@ from qcn.intervals import ErrorRate
 
 @dataclass(frozen=True)
 class Answers:
-    """What a network says of a split's images: logits and probabilities, both [images, classes]."""
+    """What a network says of a split's images: logits and probabilities, both [images, classes].
+
+    known   which images [images] it calls known; None where it has no threshold, and calls all of them so
+    """
 
     logit: NDArray[np.float32]
     probability: NDArray[np.float64]
+    known: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         check_finite(self.logit, "the network")
@@ -48,11 +52,26 @@ class TopError:
 
 
 @dataclass(frozen=True)
+class Unknown:
+    """Pictures of other things, of a folder or data set of this name.
+
+    called_known   how many of them the network calls known: false positives
+    auroc          the share of pairs, of an image of the split and one of them, in which the first has the larger score
+    """
+
+    name: str
+    called_known: ErrorRate
+    auroc: float
+
+
+@dataclass(frozen=True)
 class Result:
     """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t predicted as class p.
 
     top                None where there are no more than k classes
     calibration_error  the expected one, of `qcn.confidence`; None where only the predicted classes are known
+    called_unknown     right answers that the network calls unknown; None without a threshold, or where none is right
+    unknown            what it says of pictures of other things
     """
 
     split: str
@@ -63,14 +82,19 @@ class Result:
     by_class: list[ClassError]
     top: TopError | None = None
     calibration_error: float | None = None
+    called_unknown: ErrorRate | None = None
+    unknown: tuple[Unknown, ...] = ()
 
 
 def measure_answers(split: str, images: ImageSet, answers: Answers, top: int) -> Result:
-    """Everything that can be counted. `top` is the k of the top-k error."""
+    """Everything that can be counted on the split alone. `top` is the k of the top-k error."""
+    right = answers.predicted == images.labels
+    known = None if answers.known is None else answers.known[right]
     return replace(
         measure(split, images, answers.predicted),
         top=_top_error(answers.logit, images.labels, top),
         calibration_error=calibration_error(answers.probability, images.labels),
+        called_unknown=None if known is None or not len(known) else ErrorRate.of(int((~known).sum()), len(known)),
     )
 
 
