@@ -5,6 +5,7 @@ import statistics
 import choosing
 import counting
 import evidence
+import unknown
 from evidence import asked, by_recipe, recipe
 from pages import RESULTS, ROOT, Row, columns, hundredths, percent, read, source, table
 
@@ -119,10 +120,9 @@ Gaussian noise of 0.04 to 0.25 (white is 1), blur of 0.5 to 2 pixels, contrast r
 each pixel by at most the given number of 255 steps, along the gradient of the network's own scores: FGSM in one step,
 PGD in twenty. A stronger attack may exist, so their errors are a lower bound. ECE is the expected calibration error,
 in per cent. If the least certain answers are rejected, the error is that of the remaining answers; AURC is its mean
-over all rejection rates. AUROC is how well the largest probability / the largest activation separates test images
-from pictures of something else: 0.5 is chance, 1 is perfect. Errors are in per cent, means over runs. That of one run
-without corruption has its 95 % interval; of larger errors the interval is wider, and more so under attack, where there
-are fewer images: 100 images tell 50 % from 40 to 60 %. `python benchmarks/robustness.py`.
+over all rejection rates. Errors are in per cent, means over runs. That of one run without corruption has its 95 %
+interval; of larger errors the interval is wider, and more so under attack, where there are fewer images: 100 images
+tell 50 % from 40 to 60 %. `python benchmarks/robustness.py`.
 """
     ]
     for dataset, record in records.items():
@@ -303,7 +303,8 @@ compared with those in float64. {source(components)}: `python benchmarks/compone
 
 {evidence.components(components["results"])}
 
-{two_ways()}{deployers()}{turning_poses()}## Other capsule networks
+{two_ways()}{deployers()}{unknown.section()}
+{turning_poses()}## Other capsule networks
 
 Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain
 protocol: five training instances of each category at six azimuths; "familiar" and "novel" both show the other five

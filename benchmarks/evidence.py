@@ -326,7 +326,7 @@ def mean_errors(rows: Sequence[Row], part: str, kind: str) -> list[float]:
 
 
 def robustness(record: dict[str, Any]) -> str:
-    """One data set: errors under corruptions and attacks, calibration, rejection, pictures of something else."""
+    """One data set: errors under corruptions and attacks, calibration, rejection."""
     groups = by_model(record)
     lines = []
     for model, rows in groups.items():
@@ -349,22 +349,10 @@ def robustness(record: dict[str, Any]) -> str:
         cells = [100 * statistics.mean(row["calibration"]["error"] for row in rows)]
         cells += [100 * statistics.mean(row["rejection"]["error"][kept[at]] for row in rows) for at in (0.95, 0.9, 0.8)]
         cells += [100 * statistics.mean(row["rejection"]["aurc"] for row in rows)]
-        lines.append(
-            [f"`{model}`", *(f"{cell:.2f}" for cell in cells), *(_auroc(rows, name) for name in _others(record))]
-        )
+        lines.append([f"`{model}`", *(f"{cell:.2f}" for cell in cells)])
     refused = ["error, 5 % refused", "10 % refused", "20 % refused", "AURC"]
-    third = table(["network", "ECE", *refused, *(f"AUROC, {name}" for name in _others(record))], lines)
+    third = table(["network", "ECE", *refused], lines)
     return f"{first}\n\n{second}\n\n{third}"
-
-
-def _others(record: dict[str, Any]) -> list[str]:
-    """The sets of something else that were there."""
-    return [name for name, found in record["results"][0]["outside"].items() if "missing" not in found]
-
-
-def _auroc(rows: Sequence[Row], name: str) -> str:
-    both = ("auroc_probability", "auroc_activation")
-    return " / ".join(f"{statistics.mean(row['outside'][name][which] for row in rows):.3f}" for which in both)
 
 
 def robustness_files() -> dict[str, dict[str, Any]]:

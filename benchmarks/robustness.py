@@ -1,4 +1,4 @@
-"""What a deployer asks of networks: corruptions, attacks, calibration, rejection, pictures of something else.
+"""What a deployer asks of networks: corruptions, attacks, calibration, rejection.
 
     python benchmarks/robustness.py --dataset fashion-mnist --device cuda fashion-mnist RUN… BUNDLE…
     python benchmarks/robustness.py --dataset mnist --limit 500 --attacked 64 mnist      # on a CPU, in minutes
@@ -24,10 +24,8 @@ from pages import RESULTS
 
 from qcn import data
 from qcn.confidence import BINS, calibration_error
-from qcn.data.fit import fit
 from qcn.data.imageset import ImageSet
 from qcn.devices import pick_device
-from qcn.errors import QcnError
 from qcn.evaluate import Answers, Network, open_network
 from qcn.files import write_text
 from qcn.intervals import ErrorRate
@@ -37,9 +35,6 @@ from qcn.train.checkpoint import load_network
 from qcn.zoo import parameter_count
 
 COVERAGES = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
-# Sets of pictures of something else; a coloured one takes grey ones too.
-OUTSIDE = {"mnist": ("fashion-mnist",), "fashion-mnist": ("mnist",), "cifar10": ("svhn", "fashion-mnist", "mnist")}
-Numbers = NDArray[np.floating]
 
 
 def rate(wrong: NDArray[np.bool_]) -> dict[str, float]:
@@ -90,38 +85,6 @@ def rejection(answers: Answers, labels: NDArray[np.int64]) -> dict[str, Any]:
     return {"coverage": list(COVERAGES), "error": [float(part.mean()) for part in kept], "aurc": float(running.mean())}
 
 
-def auroc(inside: Numbers, outside: Numbers) -> float:
-    """The chance that a picture of the network's own set scores higher than one of something else; ties count half."""
-    both = np.concatenate([inside, outside])
-    _, index, counts = np.unique(both, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[index]
-    above = ranks[: len(inside)].sum() - len(inside) * (len(inside) + 1) / 2
-    return float(above / (len(inside) * len(outside)))
-
-
-def outside(network: Network, images: ImageSet, answers: Answers, data_dir: Path) -> dict[str, Any]:
-    """By set of something else: the AUROC of the largest probability and of the largest activation."""
-    found: dict[str, Any] = {}
-    drawn = np.random.Generator(np.random.PCG64(0)).integers(0, 256, images.images.shape, np.uint8)
-    others = {"noise": drawn}
-    for name in OUTSIDE.get(network.own_dataset().name, ()):
-        try:
-            pictures = data.load(name, data_dir).tests["test"].images[: len(images)]
-        except QcnError as error:
-            found[name] = {"missing": str(error)}
-            continue
-        others[name] = np.stack([fit(one.transpose(1, 2, 0), network.image, "stretch") for one in pictures])
-    for name, pixels in others.items():
-        labels = np.zeros(len(pixels), np.int64)
-        theirs = answers_to(network, ImageSet(pixels, labels, images.classes))
-        found[name] = {
-            "images": len(pixels),
-            "auroc_probability": auroc(answers.probability.max(1), theirs.probability.max(1)),
-            "auroc_activation": auroc(answers.activation.max(1), theirs.activation.max(1)),
-        }
-    return found
-
-
 def identity(model: str) -> dict[str, Any]:
     """What tells this network from others: its name, its model, its size and the sha256 of its weights."""
     folder = run_of(model)
@@ -160,7 +123,6 @@ def measure(model: str, arguments: argparse.Namespace, device: torch.device) -> 
         "clean": rate(answers.predicted != images.labels),
         "calibration": calibration(answers, images.labels),
         "rejection": rejection(answers, images.labels),
-        "outside": outside(network, images, answers, arguments.data_dir),
         "corruptions": corruptions(network, images, device),
         "attacked_images": len(few) if is_run else 0,
         "attacks": attacks(folder, few, device) if is_run else {},

@@ -69,8 +69,7 @@ def _pictures(source: str, data_dir: Path) -> tuple[int, Iterator[Pixels]]:
         return sum(map(len, tests)), (image.transpose(1, 2, 0) for test in tests for image in test.images)
     if not Path(source).is_dir():
         raise UsageError(f"--unknown names a folder of pictures or a data set, and '{source}' is neither")
-    paths = files(source)
-    return len(paths), map(read_picture, paths)
+    return sum(1 for _ in files(source)), map(read_picture, map(Path, files(source)))
 
 
 def fitted(picture: Pixels, image: tuple[int, int, int], how: Fit) -> Pixels:
