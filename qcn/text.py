@@ -1,4 +1,4 @@
-"""Text of others, which may hold what a terminal takes for orders; and words that several messages share."""
+"""Escape untrusted text before printing; and words that several messages share."""
 
 import shlex
 import unicodedata

@@ -50,7 +50,7 @@ def test_another_number_of_classes_starts_with_a_new_class_layer_and_says_so(run
     network = create("qcn-tiny", in_channels=1, classes=4)
     before = network.class_capsules.rotors.theta.clone()
     (said,) = start_from(network, str(run))
-    assert "class_capsules.rotors" in said and "start anew" in said
+    assert "class_capsules.rotors" in said and "keep random weights" in said
     assert torch.equal(network.class_capsules.rotors.theta, before)
     assert torch.equal(network.layers[0].rotors.theta, trained.layers[0].rotors.theta)
 
@@ -67,7 +67,7 @@ def test_a_network_for_larger_images_takes_each_block_to_its_place(name: str, si
     trained, run = load_network(run_of(name))
     network = create(run.model.name, in_channels=3, classes=10, size=size)
     (said,) = start_from(network, name)
-    assert "start anew, since it has none of their shape: extractor." in said
+    assert "keep random weights, because their shapes differ: extractor." in said
     for before, after in moved.items():
         given, taken = (
             {key: value for key, value in one.state_dict().items() if key.startswith(f"extractor.{block}.")}
@@ -110,13 +110,17 @@ def test_a_run_that_starts_from_another_has_its_network(
     assert code == 2 and "a qcn-tiny, fits this network" in said
 
 
-def test_a_run_is_lengthened(run: Path, data_dir: Path, tmp_path: Path) -> None:
+def test_a_run_is_lengthened(run: Path, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = tmp_path / "given"
     shutil.copytree(run, given)
     settings = Settings("mnist", "qcn-tiny", epochs=1, batch_size=60, init=str(given))
     Training(settings, load("mnist", data_dir), tmp_path / "run", CPU).run()
     shutil.rmtree(given)  # which is not needed to go on
+    says = f"{tmp_path / 'run'} has run all of its 1 epoch: --epochs extends it"
+    resume(tmp_path / "run", data_dir, "cpu")
+    assert says in capsys.readouterr().err
     longer = resume(tmp_path / "run", data_dir, "cpu", epochs=2)
+    assert says not in capsys.readouterr().err
     assert [row.epoch for row in longer.history] == [1, 2] and longer.settings.epochs == 2
     assert load_run(tmp_path / "run").confidence is not None and longer.settings.init == str(given)
     with pytest.raises(UsageError, match="has already run 2 epochs: --epochs must be more, not 2"):

@@ -41,7 +41,7 @@ INDEX, IMAGES = "index.json", "images.npy"
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with its class, and the split it was put in by whoever made the folder; None: by nobody."""
+    """A file with its class, and the split that the folder or table gives it, or None."""
 
     path: Path
     label: int

@@ -66,6 +66,10 @@ def listing(source: Path) -> Listing:
     """Every picture that a folder or table names."""
     refuse_no_text(source)
     found = _table(source) if source.is_file() else _folders(source)
+    if not found.classes and source.is_dir() and any(path.suffix.lower() in PICTURES for path in source.iterdir()):
+        raise UsageError(
+            f"{source} has pictures, but no subfolders: name the folder above it, which has one subfolder per class"
+        )
     if len(found.classes) < 2:
         raise UsageError(
             f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, but at least 2 are "

@@ -87,6 +87,6 @@ class Splits:
         """Training chooses its weights on validation images."""
         if not len(self.validation):
             raise UsageError(
-                f"{name} has no validation images. Pictures that are nearly the same, as the frames of a video, stay "
-                f"together, and each class has no others: put some into a folder 'val' (docs/data.md)"
+                f"{name} has no validation images: every class has only near duplicates, such as the frames of one "
+                f"video, which must share a split. Put some pictures into a folder 'val' (docs/data.md)"
             )

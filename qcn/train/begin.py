@@ -12,6 +12,7 @@ from qcn.distributed import barrier, first_process, process_group, rank
 from qcn.errors import UsageError, unknown_name
 from qcn.files import alone_in, refuse_no_text
 from qcn.names import MANIFEST, RUN
+from qcn.progress import doing, say
 from qcn.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
@@ -47,7 +48,9 @@ def train(
         if kept := dataset.stored:  # what was chosen from the pictures belongs to the run
             settings = replace(settings, size=kept.size, fit=kept.fit, channels=kept.channels)
         with process_group(chosen):
-            return Training(settings, load_once(dataset, data_dir), out, chosen, dataset, quantised).run()
+            splits = load_once(dataset, data_dir)
+            doing("preparing the network")
+            return Training(settings, splits, out, chosen, dataset, quantised).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
@@ -61,6 +64,8 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
         run = load_run(out)
         if epochs is not None:
             run = _lengthened(run, out, epochs)
+        elif run.progress.epoch >= run.settings.epochs and first_process():
+            say(f"{out} has run all of its {counted(run.settings.epochs, 'epoch')}: --epochs extends it")
         chosen = pick_device(device)
         with process_group(chosen):
             dataset = run.dataset()

@@ -11,7 +11,7 @@ from qcn.train.settings import Settings
 
 
 def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
-    """Copy the chosen weights of the run `init` into a new network, where they fit; says in words what starts anew.
+    """Copy the chosen weights of the run `init` into a new network, where they fit; says what keeps random ones.
 
     Layers whose shape depends on the number of classes or channels stay as they were initialised. So do the blocks that
     a network for larger images has more.
@@ -28,7 +28,7 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     anew = sorted({name.rpartition(".")[0] for name in learnt - fitting.keys()})
     if not anew:
         return (f"starting from {init}, all of it",)
-    return (f"starting from {init}; these layers start anew, since it has none of their shape: {', '.join(anew)}",)
+    return (f"starting from {init}; these layers keep random weights, because their shapes differ: {', '.join(anew)}",)
 
 
 def _named_as_in(network: nn.Module, trained: nn.Module) -> dict[str, torch.Tensor]:

@@ -174,6 +174,11 @@ def test_sizes_and_channels_are_chosen_from_the_pictures(tmp_path: Path) -> None
         assert find(folder(str(number), *picture)).stored == Stored(size, "crop", channels)
 
 
+def test_the_folder_of_one_class_is_refused_with_the_one_above_it(pictures: Path) -> None:
+    with pytest.raises(UsageError, match="disc has pictures, but no subfolders: name the folder above it"):
+        find(str(pictures / "disc"))
+
+
 def test_too_few_pictures_are_refused_with_the_numbers(pictures: Path) -> None:
     for path in sorted((pictures / "disc").iterdir())[3:]:
         path.unlink()
@@ -292,7 +297,7 @@ def test_a_folder_of_bursts_has_whole_ones_in_each_split(tmp_path: Path) -> None
     for path in (tmp_path / "set").glob("*/[12]-*.png"):
         path.unlink()  # one burst of each class is left
     splits = load(str(tmp_path / "set"), tmp_path / "data", SMALL)
-    with pytest.raises(UsageError, match=r"has no validation images\. .* put some into a folder 'val'"):
+    with pytest.raises(UsageError, match=r"has no validation images: .*\. Put some pictures into a folder 'val'"):
         splits.refuse_no_validation("the set")
 
 

@@ -193,7 +193,7 @@ class Candidate:
         """Why it must not run; empty if it may."""
         if self.trusted or not self.artefact.carries_code:
             return ""
-        return "it can carry code: add --trust to run it, if you trust whoever made it"
+        return "it can carry code: add --trust if you trust its author"
 
     @property
     def least(self) -> int:
