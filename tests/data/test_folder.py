@@ -219,7 +219,9 @@ def test_a_full_disk_is_said_before_pictures_are_read(
     assert not list((tmp_path / "data" / "folders").iterdir())
 
 
-@pytest.mark.parametrize("listed", [lambda folder: find(folder, SMALL), files], ids=["train", "predict"])
+@pytest.mark.parametrize(
+    "listed", [lambda folder: find(folder, SMALL), lambda folder: [*files(folder)]], ids=["train", "predict"]
+)
 def test_a_folder_that_may_not_be_read_is_not_passed_over(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, listed: Callable[[str], object]
 ) -> None:
