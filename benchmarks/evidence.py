@@ -243,6 +243,19 @@ def one_iteration(rows: Sequence[Row]) -> str:
     return table(["set", "epoch", "1 iteration", "2 iterations"], lines)
 
 
+def clipped(rows: Sequence[Row]) -> str:
+    """Cross-entropy on clipped logits beside that on the logits themselves, by row; and where both have the seed."""
+    lines = []
+    for name in dict.fromkeys(row["row"] for row in rows):
+        before, after = (
+            by_seed([row for row in rows if (row["row"], row["clipped"]) == (name, was)]) for was in (1, 0)
+        )
+        pairs = [after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())]
+        apart = ", ".join(f"{pair:+.2f}".replace("-", "−") for pair in pairs)
+        lines.append([f"`{name}`", spread(before), spread(after), apart])
+    return table(["row of benchmarks/reproduce.py", "clipped", "unclipped", "difference by seed"], lines)
+
+
 def shapes(record: dict[str, Any]) -> str:
     """QCNs of one size and of several shapes, the best first."""
     forms = {
