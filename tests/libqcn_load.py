@@ -22,8 +22,16 @@ class Params(ctypes.Structure):
     )
 
 
-def load(folder: Path, self_test: int = 1, threads: int = 0, public_key: str | None = None) -> tuple[int, str]:
-    """The status of qcn_model_load, and what it says."""
+class File(ctypes.Structure):
+    """qcn_file."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("data", ctypes.c_char_p), ("bytes", ctypes.c_size_t))
+
+
+def load(
+    folder: Path, self_test: int = 1, threads: int = 0, public_key: str | None = None, memory: bool = False
+) -> tuple[int, str]:
+    """The status of qcn_model_load, or of qcn_model_load_memory with the folder's files, and what it says."""
     path = ROOT / "build" / "libqcn.so"
     if not path.exists():
         pytest.skip("there is no build/libqcn.so: make build/libqcn.so")
@@ -33,6 +41,13 @@ def load(folder: Path, self_test: int = 1, threads: int = 0, public_key: str | N
     model = ctypes.c_void_p()
     key = None if public_key is None else public_key.encode()
     params = Params(ctypes.sizeof(Params), NATIVE, None, self_test, threads, 0, None, None, key)
-    status = library.qcn_model_load(os.fsencode(folder), ctypes.byref(params), ctypes.byref(model))
+    if memory:
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        content = [(os.fsencode(path.relative_to(folder)), path.read_bytes()) for path in paths]
+        files = (File * len(content))(*(File(name, data, len(data)) for name, data in content))
+        count = ctypes.c_size_t(len(content))
+        status = library.qcn_model_load_memory(files, count, ctypes.byref(params), ctypes.byref(model))
+    else:
+        status = library.qcn_model_load(os.fsencode(folder), ctypes.byref(params), ctypes.byref(model))
     library.qcn_model_free(model)
     return status, library.qcn_last_error().decode() if status else ""

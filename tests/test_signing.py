@@ -53,8 +53,9 @@ def qcn(*arguments: object, without: str = "") -> subprocess.CompletedProcess[st
 
 
 def refused(folder: Path, public: Path) -> bool:
-    """By Python and libqcn alike."""
+    """By Python and libqcn alike, from the folder and from memory."""
     status, said = load(folder, public_key=public.read_text())
+    assert load(folder, public_key=public.read_text(), memory=True)[0] == status
     try:
         Bundle.open(folder, public)
     except UsageError:
