@@ -14,7 +14,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from qcn.cli import predict as shell
 from qcn.confidence import order
 from qcn.export import web
 from qcn.export.bundle import Bundle
-from qcn.libqcn import CLONE
+from qcn.libqcn import find_program
 
 PAGE = """
 const fs = require("fs"), path = require("path"), vm = require("vm");
@@ -126,7 +125,7 @@ def of_table(text: str, classes: tuple[str, ...]) -> Iterator[Said]:
 
 
 def by_cpp(bundle: Path, files: list[Path], classes: tuple[str, ...]) -> list[Said]:
-    program = shutil.which("qcn-run") or str(CLONE / "build" / "qcn-run")
+    program = str(find_program("qcn-run"))
     lines: list[str] = []
     for some in in_groups(files, 500):
         command = [program, "--json", str(bundle), *map(str, some)]

@@ -38,7 +38,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.reference import answers_alone, make_golden
+from qcn.export.reference import SHIPPED_REAL, answers_alone, make_golden
 from qcn.files import file_sha256, write_text
 from qcn.intervals import ErrorRate
 from qcn.names import CARD, CARD_TEXT, MANIFEST
@@ -52,7 +52,6 @@ from qcn.zoo import parameter_count
 ROOT = Path(__file__).parent.parent
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
-GOLDEN = 4  # golden images of the data set, beside the edge cases
 KNOWS = "A picture of something else may be called known, and then gets one of these classes: see the share below."
 LIMITS = {
     "mnist": ("One digit per picture, white on black and centred, as in MNIST. Invert dark digits on paper first.",),
@@ -203,7 +202,7 @@ def write_bundle(folder: Path, data_dir: Path) -> None:
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     made_by = tools("torch", "numpy", "safetensors")
     manifest = manifest_of(run, source, "best", program, f"{run.data.name}-{run.model.name}", made_by)
-    golden = answers_alone(make_golden(network, run, data_dir, count=GOLDEN))
+    golden = answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=SHIPPED) as aside:
         made = Bundle.create(

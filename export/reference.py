@@ -37,6 +37,7 @@ from qcn.rounding import rounded
 from qcn.train.record import Run
 
 REAL = 16  # images of the data set among the golden ones, beside the edge cases
+SHIPPED_REAL = 4  # the same in a bundle that comes with the product, which is to be small
 BATCH = 4  # the votes of a full-size QCN take 0.2 GB per image in float64
 STEPPED = 2  # rows whose routing is kept step by step: they show where a fault is, all rows show that there is one
 DENORMAL = "denormal"

@@ -215,6 +215,7 @@ main()
 def test_they_are_checked_and_timed_by_name(tmp_path: Path) -> None:
     for words, said in (
         (("verify-parity", "mnist", "--backends", "native"), "native"),
+        (("verify-parity", "mnist", "--run", "mnist", "--backends", "native"), "passed    run: golden.safetensors"),
         (("doctor", "mnist"), "is intact"),
         (("benchmark", "mnist", "--backends", "native", "--duration", "0.1"), "native"),
     ):

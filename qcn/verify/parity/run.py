@@ -27,6 +27,7 @@ from qcn.export.bundle import GOLDEN, Bundle
 from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
+from qcn.shipped import is_shipped_run
 from qcn.verify.parity.compare import Allowed, Errors, errors
 from qcn.verify.parity.plan import not_of
 from qcn.verify.parity.verdict import RUN, Verdict
@@ -54,7 +55,7 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
     if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, folder)]:
         return Verdict(*about, "failed", tuple(different), by)
     golden = bundle.golden()
-    reasons = list(_inputs(golden, run))
+    reasons = list(_inputs(golden, run, is_shipped_run(folder)))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
     trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
     compared, wrong = _compared(trained.named(), exact, single, "the run's")
@@ -142,12 +143,12 @@ def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
         )
 
 
-def _inputs(golden: Golden, run: "Run") -> Iterator[str]:
+def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
     """Whether all golden images are there, and their inputs what the run's pre-processing makes of them, to the bit."""
     import torch
 
     from qcn.data.preprocess import preprocess
-    from qcn.export.reference import DENORMAL, REAL, denormal_input, edge_images
+    from qcn.export.reference import DENORMAL, REAL, SHIPPED_REAL, denormal_input, edge_images
 
     images, seen_as = (dict(zip(golden.rows, of, strict=True)) for of in (golden.image, golden.input))
     edges = edge_images(run.data.image)
@@ -156,8 +157,9 @@ def _inputs(golden: Golden, run: "Run") -> Iterator[str]:
             yield f"the golden edge case '{name}' is missing or another"
     if not np.array_equal(seen_as.get(DENORMAL, ()), denormal_input(golden.input.shape[1:])):
         yield f"the golden edge case '{DENORMAL}' is missing or another"
-    if (real := len(golden.rows) - len(edges) - 1) < REAL:
-        yield f"there are {real} golden images of the data set, where `qcn export` takes {REAL}"
+    real, least = len(golden.rows) - len(edges) - 1, SHIPPED_REAL if shipped else REAL
+    if real < least:
+        yield f"there are {real} golden images of the data set, where `qcn export` takes {least}"
     kept = golden.with_image
     seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
     if not np.array_equal(seen, golden.input[kept]):
