@@ -2,6 +2,7 @@
 
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python benchmarks/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
+    python benchmarks/ship_model.py --bundles --keep-golden      # after a change to a run.json, in seconds
     python benchmarks/ship_model.py --refit --data-dir DATA      # fit temperature and threshold again; or --refit NAME
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
@@ -325,6 +326,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
     parser.add_argument("--bundles", action="store_true", help="make every bundle again from its run")
+    parser.add_argument("--keep-golden", action="store_true", help="with --bundles: all but their golden answers")
     parser.add_argument("--refit", nargs="*", metavar="NAME", help="fit again, of these networks or of all")
     arguments = parser.parse_args()
     if arguments.refit is not None:
@@ -336,7 +338,7 @@ def main() -> None:
     elif arguments.cards or arguments.bundles:
         for folder in networks().values():
             if arguments.bundles:
-                write_bundle(folder, arguments.data_dir)
+                write_bundle(folder, arguments.data_dir, arguments.keep_golden)
             refresh(folder)
     elif arguments.run and arguments.name:
         print(text(ship(arguments.run, arguments.name, arguments.data_dir, arguments.device)))

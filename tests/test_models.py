@@ -88,7 +88,7 @@ def test_a_bundle_is_of_its_run_whole_and_small(folder: Path) -> None:
     manifest = bundle.manifest
     assert (manifest.name, manifest.classes, manifest.image) == (card.name, card.classes, card.image)
     assert (manifest.source.sha256, manifest.source.checkpoint) == (card.sha256, "best")
-    assert (manifest.confidence, manifest.known) == (run.confidence, run.known)
+    assert (manifest.confidence, manifest.known) == (run.confidence, run.known), "ship_model.py --bundles --keep-golden"
     assert manifest.preprocessing == run.preprocessing
     assert sum(len(zlib.compress(path.read_bytes(), 9)) for path in folder.iterdir()) < 1_300_000
     labels = bundle.golden().label
