@@ -196,14 +196,17 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     return card
 
 
-def write_bundle(folder: Path, data_dir: Path) -> None:
+def write_bundle(folder: Path, data_dir: Path, keep_golden: bool = False) -> None:
     """models/NAME anew, of the run in models/runs/NAME; the card in it stays."""
     source = RUNS / folder.name
     network, run = load_network(source)
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     made_by = tools("torch", "numpy", "safetensors")
     manifest = manifest_of(run, source, "best", program, f"{run.data.name}-{run.model.name}", made_by)
-    golden = answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
+    if keep_golden:
+        golden = Bundle.open(folder).golden()
+    else:
+        golden = answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=SHIPPED) as aside:
         made = Bundle.create(
