@@ -165,7 +165,7 @@ def test_floats_give_back_every_pixel() -> None:
         (torch.zeros(28), r"not \[28\]"),
         (Image.new("F", (4, 4)), "the F image of 4×4 cannot be read as a picture: floating-point"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_what_is_no_picture_is_refused_with_what_it_is(model: Model, wrong: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
