@@ -2,9 +2,9 @@
 
     python benchmarks/unknown.py --data-dir DATA              # all networks, or the names of some
 
-The pictures: test images of the other data sets that are in DATA, brought to the size and channels of the network;
-rendered toys, others than those that a score is chosen by; and noise, each pixel of any value. At most 2,000 of each,
-beside as many of the network's own test images. Each network runs in torch, by its run. The JSON,
+The pictures: test images of other data sets, brought to the size and channels of the network; rendered toys, not those
+that a score is chosen by; and noise, each pixel of any value. At most 2,000 of each (--limit), beside as many of the
+network's own test images. Each network runs in torch, by its run. The JSON,
 benchmarks/results/unknown.json, is written again after every network.
 """
 
@@ -25,8 +25,8 @@ from qcn.data.viewpoints.dataset import Variant, render
 from qcn.errors import UsageError
 from qcn.evaluate import Answers, Network, open_network
 from qcn.evaluate.unknown import fitted
-from qcn.intervals import ErrorRate
-from qcn.shipped import networks
+from qcn.intervals import ErrorRate, wilson
+from qcn.shipped import networks, run_of
 
 FILE = "unknown.json"
 REAL = ("mnist", "fashion-mnist", "cifar10")
@@ -60,7 +60,7 @@ def answers_to(network: Network, images: NDArray[np.uint8]) -> Answers:
 
 def measure(name: str, data_dir: Path, device: str, most: int) -> dict[str, Any]:
     """One network: how many right answers stay known, and what is said of each set of other pictures."""
-    network = open_network(name, device=device)
+    network = open_network(run_of(name), device=device)
     known, temperature = network.known, network.temperature
     if known is None:
         raise UsageError(f"{name} has no threshold: python benchmarks/ship_model.py --refit {name}")
@@ -144,12 +144,14 @@ def section() -> str:
     rows = record["results"]
     alike = sum(row["score"] == best_score(row) for row in rows)
     lost = max(_mean(row, "auroc", best_score(row)) - _mean(row, "auroc", row["score"]) for row in rows)
+    most = max(found["called_known"]["total"] for row in rows for found in row["others"].values())
+    points = 100 * (wilson(most // 2, most)[1] - 0.5)
     return f"""## Unknown pictures
 
 The share, in per cent, that each shipped network calls known ([training.md](training.md#unknown-pictures)): right
 answers on its own test images, of which the threshold should keep 95, and pictures of other things, of which it should
-keep none. In brackets the AUROC: 0.5 is chance, 1 is perfect. At most {MOST:,} pictures of each set, so that a share of
-50 % is known to ±2 points. {source(record)}: `python benchmarks/unknown.py`.
+keep none. In brackets the AUROC: 0.5 is chance, 1 is perfect. With {most:,} pictures of a set (fewer toys), the 95 %
+interval of a share of 50 % is ±{points:.0f} points. {source(record)}: `python benchmarks/unknown.py`.
 
 {called_known()}
 
