@@ -301,14 +301,15 @@ was stopped early:
 Until 2026-11-18 the loss took the logit of a class back from its activation, clipped to 10⁻⁶ from 0 and 1. Beyond that
 clip, a logit of ±13.8, no gradient flowed: an image that was wrong with confidence taught nothing. Now the routing
 operator gives out the logit itself. Error on test images (of toys: novel azimuths) in per cent, mean ± standard
-deviation (seeds); where a seed was trained several times, its mean. Runs of both kinds by one teacher, side by side on
-one H200, commits e6e57c5 and 1239118, and the clipped ones that were there before. The spread loss uses activations,
-clipped or not, so that its rows show what chance does.
+deviation (seeds); where a seed was trained several times, its mean. Runs of both kinds were trained side by side on one
+H200, by one teacher, commits e6e57c5 and 1239118; beside them are clipped ones of before, and two more of digits. The
+spread loss uses activations, clipped or not, so that its rows show what chance does.
 
 {evidence.clipped(read("clip-h200.json")["results"])}
 
-So photographs with a teacher gain, in each seed; digits and toys do not change by more than seeds do. Rows of QCNs in
-the tables above that were trained with cross-entropy before commit 1239118 had the clip.
+So photographs with a teacher gain, in each seed. Digits without a teacher lose a little, and toys change either way, not
+by more than seeds do. Rows of QCNs in the tables above that were trained with cross-entropy before commit 1239118 had
+the clip.
 
 ### Components of a pose
 
