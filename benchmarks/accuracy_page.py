@@ -307,9 +307,9 @@ spread loss uses activations, clipped or not, so that its rows show what chance 
 
 {evidence.clipped(read("clip-h200.json")["results"])}
 
-So photographs with a teacher gain, in each seed. Digits without a teacher lose a little, and toys change either way, not
-by more than seeds do. Rows of QCNs in the tables above that were trained with cross-entropy before commit 1239118 had
-the clip.
+So photographs with a teacher gain, in each seed. Digits without a teacher lose a little, and toys change either way,
+not by more than seeds do. Rows of QCNs in the tables above that were trained with cross-entropy before commit 1239118
+had the clip.
 
 ### Components of a pose
 

@@ -96,6 +96,10 @@ def measure(name: str, data_dir: Path, device: str, most: int) -> dict[str, Any]
     return row
 
 
+def _rows() -> list[Row]:
+    return sorted(read(FILE)["results"], key=lambda row: str(row["network"]))
+
+
 def _mean(row: Row, figure: str, score: str) -> float:
     """Over the real sets."""
     return statistics.mean(found[figure][score] for name, found in row["others"].items() if name in REAL)
@@ -108,9 +112,8 @@ def best_score(row: Row) -> str:
 
 def called_known() -> str:
     """A table: by network and set, the share that is called known, with the AUROC."""
-    rows = read(FILE)["results"]
     lines = []
-    for row in rows:
+    for row in _rows():
         cells = []
         for name in (*REAL, *MADE):
             found = row["others"].get(name)
@@ -124,7 +127,7 @@ def called_known() -> str:
 def by_score() -> str:
     """A table: by network, how well each score tells the real sets, and whether the best was chosen."""
     lines = []
-    for row in read(FILE)["results"]:
+    for row in _rows():
         cells = [f"{_mean(row, 'auroc', one):.3f}, {100 * _mean(row, 'false_positives', one):.1f}" for one in SCORES]
         lines.append([f"`{row['network']}`", *cells, row["score"], best_score(row)])
     return table(["network", *SCORES, "chosen", "best"], lines)
@@ -140,8 +143,7 @@ def worst(rows: list[Row]) -> str:
 
 def section() -> str:
     """Of docs/results.md."""
-    record = read(FILE)
-    rows = record["results"]
+    record, rows = read(FILE), _rows()
     alike = sum(row["score"] == best_score(row) for row in rows)
     lost = max(_mean(row, "auroc", best_score(row)) - _mean(row, "auroc", row["score"]) for row in rows)
     most = max(found["called_known"]["total"] for row in rows for found in row["others"].values())
@@ -151,16 +153,19 @@ def section() -> str:
 The share, in per cent, that each shipped network calls known ([training.md](training.md#unknown-pictures)): right
 answers on its own test images, of which the threshold should keep 95, and pictures of other things, of which it should
 keep none. In brackets the AUROC: 0.5 is chance, 1 is perfect. With {most:,} pictures of a set (fewer toys), the 95 %
-interval of a share of 50 % is ±{points:.0f} points. {source(record)}: `python benchmarks/unknown.py`.
+interval of a share of 50 % is ±{points:.0f} points.
+{source(record)}:
+`python benchmarks/unknown.py`.
 
 {called_known()}
 
-All three scores are made of the logits, and tell no more than these do. The worst case on real pictures: {worst(rows)}.
+All three scores are made of the logits, and tell no more than these do. The worst case on real pictures:
+{worst(rows)}.
 
 Each score on the real data sets alone, which were not used to choose it: the mean AUROC, and the mean share of other
-pictures, in per cent, that is called known if 95 % of the right answers on test images are kept. For {alike} of
-{len(rows)} networks, the score that was chosen on validation images and made-up pictures is the best one. For the
-others its AUROC is lower by {lost:.3f} at most.
+pictures, in per cent, that is called known if 95 % of the right answers on test images are kept. The score that was
+chosen on validation images and made-up pictures is the best one for {alike} of {len(rows)} networks. For the others its
+AUROC is lower by {lost:.3f} at most.
 
 {by_score()}
 """

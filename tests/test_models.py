@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -18,8 +19,9 @@ from typer.testing import CliRunner
 from qcn import data
 from qcn.cards import load_card, text
 from qcn.cli import app
+from qcn.data.imageset import ImageSet
 from qcn.errors import MissingError, UsageError
-from qcn.evaluate import measure
+from qcn.evaluate import measure, open_network
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.lower import lower
 from qcn.export.torch.interpreter import Interpreter
@@ -52,7 +54,7 @@ def test_a_card_describes_its_network(folder: Path) -> None:
     assert (card.data.name, card.data.sha256) == (run.data.name, run.data.sha256)
     assert run.confidence is not None
     assert (card.temperature, card.calibration_error) == (run.confidence.temperature, run.confidence.error)
-    assert card.known == run.known
+    assert card.known == run.known is not None
     assert card.limits
     assert (folder / "card.md").read_text(encoding="utf-8") == text(card)
 
@@ -116,6 +118,20 @@ def test_a_network_can_be_exported(folder: Path) -> None:
     assert (answers[0] - expected.activation).abs().max() < 1e-4
     if len(answers) > 1:
         assert (answers[1] - expected.pose).abs().max() < 1e-3 * expected.pose.abs().max()
+
+
+def test_noise_is_unknown_and_digits_are_known() -> None:
+    network, made = open_network(RUNS / "mnist-qcn", device="cpu"), golden.read(SHIPPED / "mnist-qcn" / GOLDEN)
+    digits = made.image[made.label >= 0]
+    noise = np.random.default_rng(0).integers(0, 256, (32, *digits.shape[1:]), np.uint8)
+
+    def share_known(images: NDArray[np.uint8]) -> float:
+        labels = np.zeros(len(images), np.int64)
+        known = network.answers(ImageSet(images, labels, network.classes), lambda done: None).known
+        assert known is not None
+        return float(known.mean())
+
+    assert share_known(digits) >= 0.75 and share_known(noise) < 0.1
 
 
 def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
