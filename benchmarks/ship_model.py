@@ -313,11 +313,11 @@ starts from their weights.
 
 The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
 temperature and the threshold of unknown pictures on that split, measures each test split once, makes the bundle, and
-writes `card.json`, `card.md` and this page. `--refit` fits both again, after a change to how they are fitted;
-`--bundles` makes all bundles again from their runs, after a change to their form. Of several runs, ship the one
-with the least validation error; the card says how many have a smaller one. The script needs to know where the run was
-trained: `RUN/machine.json`, or a row in `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
-against its network; with the data sets in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
+writes `card.json`, `card.md` and this page. It can also fit both again, or make all bundles again from their runs (see
+its first lines). Of several runs, ship the one with the least validation error; the card says how many have a smaller
+one. The script needs to know where the run was trained: `RUN/machine.json`, or a row in
+`benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card against its network; with the data sets
+in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
 """
 
 
