@@ -11,7 +11,8 @@ Limit: the CPU time per picture of each part by itself, in one process: decoding
 threads, writing rows. Their sum divided by the cores is the least time per picture; its inverse is the most that can be
 reached, and the largest part is what limits the rate.
 
-Memory: the most that the process had (ru_maxrss), for a folder of few and of many pictures, which are hard links.
+Memory: the most that the process had (VmHWM; ru_maxrss would have that of this script in it), for a folder of few and
+of many pictures, which are hard links.
 """
 
 import argparse
@@ -104,15 +105,17 @@ def ask(command: str, folder: Path, out: Path) -> tuple[float, float]:
     """Pictures per second that the command says, and the most memory that it had, in MB."""
     words = shlex.split(command.replace("{folder}", str(folder)).replace("{out}", str(out)))
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(words, stdout=said, stderr=subprocess.DEVNULL)
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        process, most = subprocess.Popen(words, stdout=said, stderr=subprocess.DEVNULL), 0
+        while process.poll() is None:
+            if found := re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text()):
+                most = int(found[1])
+            time.sleep(0.05)
         said.seek(0)
         text = said.read()
     found = re.search(r"([\d,]+) pictures? in [\d.]+ s \(([\d,]+)/s\)", text)
     if process.returncode or not found:
         raise RuntimeError(f"{shlex.join(words)} ended with {process.returncode}: {text[-500:]}")
-    return float(found[2].replace(",", "")), used.ru_maxrss / 1024
+    return float(found[2].replace(",", "")), most / 1024
 
 
 def limits(model: str, files: Sequence[Path], out: Path) -> dict[str, Any]:
