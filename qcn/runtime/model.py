@@ -73,7 +73,8 @@ class Answer:
     @property
     def activation(self) -> NDArray[np.float64]:
         """sigmoid(logit), [classes], from 0 to 1. Large logits differ where their activations all are 1."""
-        return 1 / (1 + np.exp(-self.logit.astype(np.float64)))
+        found: NDArray[np.float64] = np.exp(-np.logaddexp(0, -self.logit.astype(np.float64)))
+        return found
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most likely classes with their probabilities, best first."""
