@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="cifar10-qcn-deep")
     parser.add_argument("--before", help="the command of an earlier version, with {folder} and {out} in it")
+    parser.add_argument("--before-commit", help="its commit, for the record")
     parser.add_argument("--pictures", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, nargs="*", default=[200, 200_000], help="numbers of pictures")
@@ -79,7 +80,8 @@ def main() -> None:
                 rows.append({"what": "memory", "version": version, "pictures": number, "megabytes": megabytes})
                 rows[-1]["per_second"] = rate
                 print(rows[-1], flush=True)
-    put_results(arguments.json, rows, "what", "version", "pictures", model=arguments.model, before=arguments.before)
+    about = {"model": arguments.model, "before": arguments.before_commit}
+    put_results(arguments.json, rows, "what", "version", "pictures", **about)
 
 
 def write_pictures(folder: Path, kind: str, side: int, count: int) -> None:
