@@ -92,7 +92,8 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
         assert {f"{place}/{path}" for path in sources} <= names
     parts = ("card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors")
     networks = {f"qcn/models/{path.parent.name}/{part}" for path in ROOT.glob("models/*/card.json") for part in parts}
-    assert {name for name in names if name.startswith("qcn/models/")} == networks | {"qcn/models/README.md"}
+    files = {name for name in names if name.startswith("qcn/models/") and not name.endswith("/")}
+    assert files == networks | {"qcn/models/README.md"}
     info = f"qcn_toolkit-{qcn.__version__}.dist-info"
     assert {f"{info}/licenses/{name}" for name in ("LICENSE", "NOTICE", "deploy/programs/THIRD-PARTY.txt")} <= names
     assert {name.split("/")[0] for name in names} == {"qcn", info}  # nothing at the top level but the package
