@@ -341,7 +341,8 @@ def test_what_is_refused_is_refused_by_all(built: Path, bundle: Bundle, data_dir
     for name, content in cases.items():
         (tmp_path / name).write_bytes(content)
     done = run(built / "programs/qcn-run", bundle.folder, *(tmp_path / name for name in cases), "--json")
-    assert [Path(one["files"][0]).name for one in json.loads(done.stdout)["pictures"] if "error" in one] == [*cases]
+    answers = map(json.loads, done.stdout.splitlines())
+    assert [Path(one["file"]).name for one in answers if "error" in one] == [*cases]
     models = [qcn.load(bundle.folder, backend) for backend in ("native", "onnxruntime")]
     for name in cases:
         for model in models:

@@ -338,6 +338,7 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
         "label",
         "predicted",
         "probability",
+        "known",
         "label_logit",
     }
     for one, other in zip(ours, theirs, strict=True):

@@ -108,7 +108,7 @@ def test_no_less_than_none_of_the_likely_classes(model: Model) -> None:
 def test_nan_is_no_answer(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = np.full((1, len(model.classes)), np.nan, np.float32), None
     monkeypatch.setattr(model._engine, "classify", lambda pixels: broken)
-    with pytest.raises(CheckFailed, match="returned NaN, not an answer"):
+    with pytest.raises(CheckFailed, match="returned NaN or an infinite number, not an answer"):
         model.predict(np.zeros((28, 28), np.uint8))
 
 
@@ -207,8 +207,8 @@ def test_what_the_documentation_names_is_there(model: Model) -> None:
     page = PAGE.read_text(encoding="utf-8")
     names = {"model": model, "answer": model.predict(np.zeros((28, 28), np.uint8))}
     found = {said: eval(said, names) for said in re.findall(r"`((?:answer|model)\.[^`]+)`", page)}
-    assert found["answer.activation"].dtype == found["answer.pose"].dtype == np.float32
-    assert (found["answer.activation"].shape, found["answer.pose"].shape) == ((10,), (10, 3))
+    assert found["answer.logit"].dtype == found["answer.pose"].dtype == np.float32
+    assert (found["answer.logit"].shape, found["answer.pose"].shape) == ((10,), (10, 3))
     assert found["answer.top(3)"][0] == (found["answer.label"], found["answer.probability"])
     assert found["answer.label"] in found["model.classes"] and {"model.name", "model.backend"} <= set(found)
     (sentence,) = re.findall(r"The other arguments are (`precision`.*?)\.", page, re.DOTALL)

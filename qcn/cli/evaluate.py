@@ -56,7 +56,7 @@ def evaluate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write. Default: runs/evaluate/RUN[-last][-DATASET][/SPLIT], for a bundle with its backend."
+            help="Folder to write. Default: runs/evaluate/RUN[-last][-DATASET], and SPLIT below it with --split."
         ),
     ] = None,
     public_key: PublicKey = None,

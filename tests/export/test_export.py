@@ -126,8 +126,8 @@ def test_a_run_becomes_a_bundle_that_doctor_finds_whole(
 
     golden = Bundle.open(out).golden()
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
-    activation, pose = session.run(None, {"image": golden.input})
-    assert abs(activation - golden.reference.logit).max() < 1e-5
+    logit, pose = session.run(None, {"image": golden.input})
+    assert graph.tolerance is not None and abs(logit - golden.reference.logit).max() <= graph.tolerance["logit"]
     assert abs(pose - golden.reference.pose).max() < 1e-4
 
     result = qcn("doctor", out)
@@ -351,10 +351,9 @@ def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) ->
     assert [port.name for port in made.manifest.outputs] == ["logit"]
     golden = made.golden()
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
-    (activation,) = session.run(None, {"image": golden.input})
+    (logit,) = session.run(None, {"image": golden.input})
     allowed = made.find("model.onnx").tolerance
-    assert allowed is not None and abs(activation - golden.reference.logit).max() <= allowed["logit"]
-    np.testing.assert_allclose(activation.sum(1), 1, rtol=1e-5)  # a softmax
+    assert allowed is not None and abs(logit - golden.reference.logit).max() <= allowed["logit"]
     result = qcn("doctor", out)
     assert ended(result, 0)
     assert "model.ts" in result.stdout

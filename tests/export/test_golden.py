@@ -217,7 +217,7 @@ def test_a_file_that_is_no_golden_file_is_refused(bundle: Bundle, tmp_path: Path
 
     refused("it has schema None", {})
     refused("it has schema '1'", {}, **{**metadata, "schema": "1"})
-    refused("it has no 'preprocessing'", {}, schema="2")
+    refused("it has no 'preprocessing'", {}, schema="3")
     refused("it has no 'rows'", {}, **{name: text for name, text in metadata.items() if name != "rows"})
     for name in ("rows", "inputs_only", "classes"):
         refused(f"it has no '{name}'", {}, **{key: text for key, text in metadata.items() if key != name})

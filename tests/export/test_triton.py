@@ -347,7 +347,9 @@ def check_client(address: str, bundle: Bundle, pictures: list[Path]) -> None:
     asked = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
     said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
     answers = qcn.load(bundle.folder).predict([str(picture) for picture in pictures])
-    expected = [f"{path}: {one.label} ({one.logit.max():.3f})" for path, one in zip(pictures, answers, strict=True)]
+    expected = [
+        f"{path}: {one.label} (logit {one.logit.max():.3f})" for path, one in zip(pictures, answers, strict=True)
+    ]
     assert said.splitlines() == expected
 
 

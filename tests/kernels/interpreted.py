@@ -221,5 +221,5 @@ def test_where_half_precision_runs(
     monkeypatch.setattr(cuda, "_multiprocessors", lambda _: 132)
     pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)
     grid = (size - window + 1, size - window + 1)
-    geometry = cuda._geometry(pose, rotation, (window, window), 1, grid, 2, False)
+    geometry = cuda._geometry(pose, rotation, (window, window), 1, grid, 2, False, False)
     assert cuda._half_split(geometry, batch * grid[0] * grid[1], pose.device) == split

@@ -336,7 +336,7 @@ FAULTS = {
     "weights rounded to float16, in an fp32 graph": Fault(
         altered_program(rounded_to_half), "capsules1/iteration1/mean"
     ),
-    "one class off by a hundred-thousandth": Fault(one_class_off(1e-5), "logit"),
+    "one class off by a thousandth": Fault(one_class_off(1e-3), "logit"),
     "poses a thousandth too long": Fault(scaled("pose", 1.001), "pose"),
     "wrong for one image alone": Fault(at_size(1), "logit", says="for images that are given alone"),
     "wrong for several images at once": Fault(above_size(1), "logit", says="or more; first at call"),

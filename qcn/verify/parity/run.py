@@ -124,9 +124,12 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    best = which == "best"
-    pairs["the temperature of probabilities"] = (manifest.confidence, run.confidence if best else None)
-    pairs["the threshold of known images"] = (manifest.known, run.known if best else None)
+    fitted = (run.confidence, run.known) if which == "best" else (None, None)
+    for told, found, entries in (
+        (manifest.confidence, fitted[0], {"temperature": "the temperature of probabilities", "error": "its error"}),
+        (manifest.known, fitted[1], {"score": "the score of known images", "threshold": "their threshold"}),
+    ):
+        pairs |= {what: (told and getattr(told, of), found and getattr(found, of)) for of, what in entries.items()}
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
     for what, (said, is_so) in pairs.items():
