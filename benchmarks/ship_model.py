@@ -3,7 +3,7 @@
     python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python benchmarks/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
     python benchmarks/ship_model.py --bundles --keep-golden      # after a change to a run.json, in seconds
-    python benchmarks/ship_model.py --refit --data-dir DATA      # fit temperature and threshold again; or --refit NAME
+    python benchmarks/ship_model.py --refit --data-dir DATA      # fit and measure again, or --refit NAME …
     python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
 The run goes to models/runs/NAME, and models/NAME is the bundle of it. So that a wheel stays small, the bundle's golden
@@ -27,11 +27,13 @@ import evidence
 import torch
 from machine import facts
 from reproduce import RECIPES, folder_of, row_of, told
+from torch import nn
 from typer.main import get_command
 
 from qcn import data
 from qcn.cards import Card, CardData, Seeds, load_card, text
 from qcn.cli import app
+from qcn.data.imageset import ImageSet
 from qcn.devices import pick_device
 from qcn.errors import UsageError
 from qcn.evaluate import measure
@@ -135,6 +137,24 @@ def trained(folder: Path, sha256: str) -> str:
     return f"{machine.get('date', 'date unknown')}, {gpu}, torch {machine['torch']}, commit {machine['commit'][:7]}"
 
 
+def circumstances() -> str:
+    """When, where and by which versions errors are counted."""
+    now = facts()
+    versions = ", ".join(f"{package} {version}" for package, version in now["versions"].items())
+    return f"{now['date']}, {now['machine']}, {versions}, float32"
+
+
+def errors_on(
+    name: str, network: nn.Module, run: Run, tests: dict[str, ImageSet], device: torch.device
+) -> dict[str, ErrorRate]:
+    """The error on each test split."""
+    errors = {}
+    for split, images in tests.items():
+        errors[split] = measure(split, images, predict(network, images, run.preprocessing, device)).overall
+        print(f"{name}: {split} {100 * errors[split].error:.2f} %", flush=True)
+    return errors
+
+
 def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     """models/runs/NAME of the run in `folder`: weights and run.json; and models/NAME: bundle and card."""
     torch.backends.cudnn.allow_tf32 = False  # so that every machine counts the same errors
@@ -151,12 +171,6 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     splits = data.read(dataset, data_dir)
     network.to(chosen)
     confidence, known = measure_confidence(network, splits.validation, run.preprocessing, chosen, run.settings.keep)
-    errors: dict[str, ErrorRate] = {}
-    for split, images in splits.tests.items():
-        errors[split] = measure(split, images, predict(network, images, run.preprocessing, chosen)).overall
-        print(f"{name}: {split} {100 * errors[split].error:.2f} %")
-    circumstances = facts()
-    versions = ", ".join(f"{package} {version}" for package, version in circumstances["versions"].items())
     epoch = next(row for row in run.history if row.epoch == best.epoch)
     card = Card(
         name=name,
@@ -171,9 +185,9 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         seed=run.settings.seed,
         epoch=best.epoch,
         trained=trained(folder, best.sha256),
-        measured=f"{circumstances['date']}, {circumstances['machine']}, {versions}, float32",
+        measured=circumstances(),
         validation_error=epoch.validation_error,
-        errors=errors,
+        errors=errors_on(name, network, run, splits.tests, chosen),
         temperature=confidence.temperature,
         calibration_error=confidence.error,
         known=known,
@@ -226,14 +240,16 @@ def write_card(folder: Path, card: Card) -> None:
 
 
 def refit(folder: Path, data_dir: Path, device: str) -> None:
-    """Fit the temperature and the threshold again. The errors of the card stay: no weight changes."""
+    """Fit the temperature and the threshold again, and count the errors again, after a change to how either is done."""
     network, run = load_network(RUNS / folder.name)
-    validation, chosen = data.read(run.dataset(), data_dir).validation, pick_device(device)
-    confidence, known = measure_confidence(network.to(chosen), validation, run.preprocessing, chosen, run.settings.keep)
+    splits, chosen = data.read(run.dataset(), data_dir), pick_device(device)
+    network.to(chosen)
+    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, chosen, run.settings.keep)
     print(f"{folder.name}: {confidence}, {known}", flush=True)
     replace(run, confidence=confidence, known=known).write(RUNS / folder.name)
     fitted = {"temperature": confidence.temperature, "calibration_error": confidence.error, "known": known}
-    write_card(folder, replace(load_card(folder), **fitted))
+    errors = errors_on(folder.name, network, run, splits.tests, chosen)
+    write_card(folder, replace(load_card(folder), **fitted, errors=errors, measured=circumstances()))
 
 
 def refresh(folder: Path) -> None:
@@ -313,9 +329,9 @@ starts from their weights.
 
 The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
 temperature and the threshold of unknown pictures on that split, measures each test split once, makes the bundle, and
-writes `card.json`, `card.md` and this page. It can also fit both again, or make all bundles again from their runs (see
-its first lines). Of several runs, ship the one with the least validation error; the card says how many have a smaller
-one. The script needs to know where the run was trained: `RUN/machine.json`, or a row in
+writes `card.json`, `card.md` and this page. It can also fit and measure again, or make all bundles again from their
+runs (see its first lines). Of several runs, ship the one with the least validation error; the card says how many have
+a smaller one. The script needs to know where the run was trained: `RUN/machine.json`, or a row in
 `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card against its network; with the data sets
 in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
 """
@@ -330,7 +346,7 @@ def main() -> None:
     parser.add_argument("--cards", action="store_true", help="write every card again from what was measured")
     parser.add_argument("--bundles", action="store_true", help="make every bundle again from its run")
     parser.add_argument("--keep-golden", action="store_true", help="with --bundles: all but their golden answers")
-    parser.add_argument("--refit", nargs="*", metavar="NAME", help="fit again, of these networks or of all")
+    parser.add_argument("--refit", nargs="*", metavar="NAME", help="fit and measure again, of these networks or of all")
     arguments = parser.parse_args()
     if arguments.refit is not None:
         torch.backends.cudnn.allow_tf32 = False
