@@ -5,6 +5,7 @@ import statistics
 import choosing
 import counting
 import evidence
+import one_answer
 import unknown
 from evidence import asked, by_recipe, recipe
 from pages import RESULTS, ROOT, Row, columns, hundredths, percent, read, source, table
@@ -320,7 +321,7 @@ compared with those in float64. {source(components)}: `python benchmarks/compone
 
 {evidence.components(components["results"])}
 
-{two_ways()}{deployers()}{unknown.section()}
+{two_ways()}{deployers()}{one_answer.section()}{unknown.section()}
 {turning_poses()}## Other capsule networks
 
 Error in per cent with its 95 % interval after {novel["epochs"]} epochs of `{novel["dataset"]}`, in the plain
