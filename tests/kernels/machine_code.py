@@ -23,7 +23,7 @@ from qcn.kernels.triton_half import half_kernel
 from qcn.kernels.triton_routing import WARPS, Geometry, forward_kernel
 
 # The first capsule layer of the full-size QCN.
-LAYER = Geometry(32, 16, 16, 5, 5, 1, 12, 12, 800, 16, 16, 2, False, False)
+LAYER = Geometry(32, 16, 16, 5, 5, 1, 12, 12, 800, 16, 16, 2, False, False, False)
 TYPES = {"windows": "i32", "cancelled": "*i32"}
 # By name: the kernel, what it is compiled for, the type of its rotations, and the children of a turn of its loops.
 KERNELS: dict[str, tuple[Any, dict[str, Any], str, int]] = {
