@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,22 +187,22 @@ class Session:
 
     def classify(self, images: Sequence[Image]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Logits [B, classes] and poses [B, classes, 3], if the network has them, of pictures of any size."""
-        array = (Image * len(images))(*images)
-        return self._run(self._library.qcn_classify, len(images), array, None)
+        array, count = (Image * len(images))(*images), len(images)
+        # No answers are asked of libqcn: qcn.confidence makes them of logits, whichever backend these come from.
+        return self._run(count, lambda *outputs: self._library.qcn_classify(self._handle, array, count, None, *outputs))
 
     def infer(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The same of what the network sees, [B, C, H, W], contiguous."""
-        return self._run(self._library.qcn_infer, len(inputs), inputs.ctypes.data)
+        given, count = inputs.ctypes.data, len(inputs)
+        return self._run(count, lambda *outputs: self._library.qcn_infer(self._handle, given, count, *outputs))
 
-    def _run(
-        self, call: Any, count: int, images: Any, *answers: None
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """`answers` are not asked of libqcn: qcn.confidence makes them of logits, whichever backend they come from."""
+    def _run(self, count: int, call: Callable[..., int]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """`call` is given where the logits of `count` images go, and their poses."""
         info = self._model.info
         logit = np.empty((count, info.classes), np.float32)
         pose = np.empty((count, info.classes, 3), np.float32) if info.poses else None
         pose_at = None if pose is None else pose.ctypes.data
-        self._model.check(call(self._handle, images, count, *answers, logit.ctypes.data, pose_at))
+        self._model.check(call(logit.ctypes.data, pose_at))
         return logit, pose
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ the parts out.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ class Capsules:
     pose: Array
     fields: Fields
 
-    @property
+    @cached_property
     def activation(self) -> Array:
         """[J, h, w], from 0 to 1."""
         return np.exp(-np.logaddexp(0, -self.logit))

@@ -160,6 +160,9 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
         "the sha256 of the best weights": {"source": {**source, "sha256": "0" * 64}},
         "the sha256 of the training data": {"source": {**source, "data_sha256": "0" * 64}},
         "the temperature of probabilities: the bundle says 0.01": {"confidence": {"temperature": 0.01, "error": 0.1}},
+        "when an answer counts as known: the bundle says {'score': 'logit'": {
+            "known": {"score": "logit", "threshold": -1e9, "keep": 0.95, "auroc": 1.0, "false_positives": 0.0}
+        },
         "the errors on test images": {"measured": {"data": "mnist", "date": "2026-11-16", "splits": [perfect]}},
     }.items():
         verdict = check_run(edit(bundle, **changes), own_run)

@@ -13,7 +13,7 @@ any fp32 backend must.
 
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,12 +124,11 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    fitted = (run.confidence, run.known) if which == "best" else (None, None)
-    for told, found, entries in (
-        (manifest.confidence, fitted[0], {"temperature": "the temperature of probabilities", "error": "its error"}),
-        (manifest.known, fitted[1], {"score": "the score of known images", "threshold": "their threshold"}),
-    ):
-        pairs |= {what: (told and getattr(told, of), found and getattr(found, of)) for of, what in entries.items()}
+    told, found = manifest.confidence, run.confidence if which == "best" else None
+    pairs["the temperature of probabilities"] = (told and told.temperature, found and found.temperature)
+    pairs["the calibration error"] = (told and told.error, found and found.error)
+    limit, fitted = manifest.known, run.known if which == "best" else None
+    pairs["when an answer counts as known"] = (limit and asdict(limit), fitted and asdict(fitted))
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
     for what, (said, is_so) in pairs.items():
