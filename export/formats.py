@@ -1,11 +1,15 @@
-"""What `qcn export` can make: a function per format, which adds its file to the bundle of a `Job`."""
+"""What `qcn export` can make: by format a function that adds a file to the bundle of a `Job`.
+
+`FILES` has, by format, the function that writes the file itself, from the bundle's program; `qcn.export.rebuild` uses
+it to see whether a file is what its program builds.
+"""
 
 import json
 import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -85,19 +89,12 @@ class Job:
         """The command that makes this format again."""
         return self.request.command(format, calibrated=self.program.calibrated)
 
-    def add(
-        self,
-        format: Format,
-        command: str,
-        write: Callable[[Path], dict[str, Any]],
-        batch: Batch | None = None,
-        beside: Format | None = None,
-    ) -> Artefact:
-        """The file that `write` writes, in the bundle; it returns facts. The precision is read from the file itself."""
+    def add(self, format: Format, command: str, batch: Batch | None = None, beside: Format | None = None) -> Artefact:
+        """The file of this format, in the bundle. The precision is read from the file itself."""
         bundle, kind = self.bundle, self.precision
         file = file_of(format, kind)
         with bundle.adding(file, format, kind, command, batch=batch, beside=beside) as draft:
-            draft.facts = write(draft.path)
+            draft.facts = FILES[format](self, draft.path)
             draft.found = precision.read(draft.path, format, bundle.program()).precision
         return bundle.find(file)
 
@@ -111,40 +108,43 @@ def _native(job: Job) -> Made:
 
 def _torch_file(job: Job, format: Literal["torchscript", "pt2"]) -> Made:
     need_torch("TorchScript" if format == "torchscript" else "pt2")
+    _refuse_calibrated(job, format)
+    return Made(format, job.add(format, job.command(format)))
+
+
+def _write_torch_file(job: Job, path: Path, format: Literal["torchscript", "pt2"]) -> dict[str, Any]:
     from qcn.export.torch.pt2 import write_pt2
     from qcn.export.torch.torchscript import write_torchscript
 
-    write = write_torchscript if format == "torchscript" else write_pt2
-    _refuse_calibrated(job, format)
-    program, request = job.bundle.program(), job.request
-    options: dict[str, Any] = {"precision": request.precision, "every_layer": request.every_layer}
-    options["metadata"] = job.metadata
-    return Made(format, job.add(format, job.command(format), lambda path: write(program, path, **options)))
+    write, request = write_torchscript if format == "torchscript" else write_pt2, job.request
+    program, metadata = job.bundle.program(), job.metadata
+    return write(program, path, precision=request.precision, every_layer=request.every_layer, metadata=metadata)
 
 
 def _executorch(job: Job) -> Made:
     """A .pte file, for the fewest images that were asked for."""
-    from qcn.export.executorch import INSTALL, summary
+    from qcn.export.executorch import summary
 
     need_torch("ExecuTorch")
-    if not installed("executorch"):
-        raise MissingError(f"ExecuTorch is not installed: {INSTALL}")
-    from qcn.export.torch.executorch import write_executorch
-
+    _need_executorch()
     _refuse_calibrated(job, "executorch")
     _refuse_fused(job, "ExecuTorch")
     if job.precision != "fp32":
         raise UsageError(f"executorch is only made in fp32, not in {job.precision}: leave out --precision")
     least = job.request.batch.min
     job = replace(job, request=replace(job.request, batch=Batch(least, least, least), opset=None))
-    options: dict[str, Any] = {"batch": least, "every_layer": job.request.every_layer, "metadata": job.metadata}
-    made = job.add(
-        "executorch",
-        job.command("executorch"),
-        lambda path: write_executorch(job.bundle.program(), path, **options),
-        job.request.batch,
-    )
+    made = job.add("executorch", job.command("executorch"), job.request.batch)
     return Made("executorch", made, notes=(f"{made.file}, for batches of {made.batch}: {summary(made.facts)}",))
+
+
+def _write_executorch(job: Job, path: Path) -> dict[str, Any]:
+    _need_executorch()
+    from qcn.export.torch.executorch import write_executorch
+
+    request, program = job.request, job.bundle.program()
+    return write_executorch(
+        program, path, batch=request.batch.min, every_layer=request.every_layer, metadata=job.metadata
+    )
 
 
 def _onnx(job: Job) -> Made:
@@ -154,16 +154,18 @@ def _onnx(job: Job) -> Made:
 def onnx_graph(job: Job, routing: "Routing") -> Artefact:
     """Write the ONNX graph with its routing arranged this way."""
     _need_onnx()
+    command = job.command("trt" if routing == "tensorrt" else "onnx")  # an engine's graph is made with the engine
+    return job.add(GRAPHS[routing], command, job.request.batch)
+
+
+def _write_graph(job: Job, path: Path, routing: "Routing") -> dict[str, Any]:
+    _need_onnx()
     import onnx
 
-    def write(path: Path) -> dict[str, Any]:
-        model = onnx_model(job, routing)
-        onnx.save(model, path)
-        outputs = [output.name for output in model.graph.output]
-        return {"opset": model.opset_import[0].version, "nodes": len(model.graph.node), "outputs": outputs}
-
-    command = job.command("trt" if routing == "tensorrt" else "onnx")  # an engine's graph is made with the engine
-    return job.add(GRAPHS[routing], command, write, job.request.batch)
+    model = onnx_model(job, routing)
+    onnx.save(model, path)
+    outputs = [output.name for output in model.graph.output]
+    return {"opset": model.opset_import[0].version, "nodes": len(model.graph.node), "outputs": outputs}
 
 
 def onnx_model(job: Job, routing: "Routing") -> "ModelProto":
@@ -196,17 +198,17 @@ def graph_for(job: Job, routing: "Routing") -> Artefact:
 
 def _openvino(job: Job) -> Made:
     """OpenVINO's IR, by way of the ONNX graph."""
+    _refuse_fused(job, "OpenVINO")
+    batch = job.request.batch
+    return Made("openvino", job.add("openvino", job.command("openvino"), batch, beside="openvino-weights"))
+
+
+def _write_openvino(job: Job, path: Path) -> dict[str, Any]:
     from qcn.export.openvino import import_openvino, write_ir
 
     import_openvino()
     _need_onnx()
-    _refuse_fused(job, "OpenVINO")
-
-    def write(path: Path) -> dict[str, Any]:
-        return write_ir(onnx_model(job, "openvino").SerializeToString(), path)
-
-    command, batch = job.command("openvino"), job.request.batch
-    return Made("openvino", job.add("openvino", command, write, batch, beside="openvino-weights"))
+    return write_ir(onnx_model(job, "openvino").SerializeToString(), path)
 
 
 def _trt(job: Job) -> Made:
@@ -244,36 +246,58 @@ def _trt(job: Job) -> Made:
 
 def _web(job: Job) -> Made:
     """One page with libqcn and the weights in it; it computes as they do, whatever else is asked for."""
+    job = replace(job, request=replace(job.request, precision="fp32", every_layer=False))
+    made = job.add("web", job.command("web"))
+    return Made("web", made, notes=(f"open {job.bundle.folder / made.file} in a browser: the network runs in it",))
+
+
+def _write_web(job: Job, path: Path) -> dict[str, Any]:
     from qcn.export.web.page import write_page
 
-    job = replace(job, request=replace(job.request, precision="fp32", every_layer=False))
     beside = Bundle.open(job.request.beside) if job.request.beside else None
-    made = job.add("web", job.command("web"), lambda path: write_page(job.bundle, beside, path))
-    return Made("web", made, notes=(f"open {job.bundle.folder / made.file} in a browser: the network runs in it",))
+    return write_page(job.bundle, beside, path)
 
 
 def _triton(job: Job) -> Made:
     """A server's model repository: pre-processing, and behind it the ONNX graph, or the engine where there is one."""
     from qcn.export.triton.networks import networks, unbatched
-    from qcn.export.triton.repository import model_name, write_repository
+    from qcn.export.triton.repository import model_name
 
     request, bundle = job.request, job.bundle
     _refuse_fused(job, "Triton's ONNX Runtime")
     if why := unbatched(request.batch):
         raise UsageError(f"it cannot be served: {why}")
-    served, notes = networks(bundle, graph_for(job, "unrolled"), request.batch, request.benchmark)
-    name, command = model_name(bundle.manifest.name, job.precision), job.command("triton")
-    made = job.add("triton", command, lambda path: write_repository(path, name, bundle, served, command), request.batch)
+    _, notes = networks(bundle, graph_for(job, "unrolled"), request.batch, request.benchmark)
+    made = job.add("triton", job.command("triton"), request.batch)
     notes += [
         f"mkdir -p models && tar -xf {shlex.quote(str(bundle.folder / made.file))} -C models",
-        f"tritonserver --model-repository=models   # serves {name}: docs/serve.md",
+        f"tritonserver --model-repository=models   # serves {model_name(bundle.manifest.name, job.precision)}: "
+        "docs/serve.md",
     ]
     return Made("triton", made, notes=tuple(notes))
+
+
+def _write_triton(job: Job, path: Path) -> dict[str, Any]:
+    """The repository of the bundle's graph, which must be there, and of its engine, if there is one."""
+    from qcn.export.triton.networks import networks
+    from qcn.export.triton.repository import model_name, write_repository
+
+    request, bundle = job.request, job.bundle
+    served, _ = networks(bundle, bundle.find(file_of("onnx", job.precision)), request.batch, request.benchmark)
+    name = model_name(bundle.manifest.name, job.precision)
+    return write_repository(path, name, bundle, served, job.command("triton"))
 
 
 def need_torch(what: str) -> None:
     if not installed("torch"):
         raise MissingError(f"{what} needs torch: pip install 'qcn-toolkit[train]'")
+
+
+def _need_executorch() -> None:
+    from qcn.export.executorch import INSTALL
+
+    if not installed("executorch"):
+        raise MissingError(f"ExecuTorch is not installed: {INSTALL}")
 
 
 def _need_onnx() -> None:
@@ -305,4 +329,14 @@ WRITERS: dict[str, Callable[[Job], Made]] = {
     "triton": _triton,
     "openvino": _openvino,
     "executorch": _executorch,
+}
+# What writes a file of each format to a path; it returns facts for the manifest.
+FILES: dict[Format, Callable[[Job, Path], dict[str, Any]]] = {
+    "torchscript": partial(_write_torch_file, format="torchscript"),
+    "pt2": partial(_write_torch_file, format="pt2"),
+    "executorch": _write_executorch,
+    **{format: partial(_write_graph, routing=routing) for routing, format in GRAPHS.items()},
+    "openvino": _write_openvino,
+    "web": _write_web,
+    "triton": _write_triton,
 }

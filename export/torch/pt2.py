@@ -31,6 +31,8 @@ def write_pt2(
     with torch.no_grad():
         exported = torch.export.export(interpreter, (interpreter.example(),), dynamic_shapes={"image": {0: batch}})
     exported.example_inputs = None  # it is traced; in the file they would be pickled, and unpickling runs code
+    for node in exported.graph.nodes:  # the paths of this machine; without them the bytes are the same everywhere
+        node.meta.pop("stack_trace", None)
     file = io.BytesIO()  # given a path, torch would insist on its ending
     torch.export.save(exported, file, extra_files={METADATA: json.dumps(metadata | facts)})
     path.write_bytes(file.getvalue())

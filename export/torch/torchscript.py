@@ -6,6 +6,7 @@ torch calls TorchScript deprecated and names torch.export its successor (pt2.py)
 
 import io
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from qcn.export.torch.interpreter import Interpreter, facts_of
 from qcn.names import Precision
 
 METADATA = "metadata.json"  # the extra file of a model: what it is, its facts included
+WRITTEN_BY_TORCH = ("version", ".data/version", "byteorder", ".data/serialization_id")  # at the end of any archive
 
 
 def write_torchscript(
@@ -39,8 +41,26 @@ def write_torchscript(
         model = torch.jit.freeze(traced)
         file = io.BytesIO()  # given a path, torch would write the file's name into it
         torch.jit.save(model, file, _extra_files={METADATA: json.dumps(metadata | facts)})
-    path.write_bytes(file.getvalue())
+    path.write_bytes(_reproducible(file.getvalue()))
     return facts
+
+
+def _reproducible(archive: bytes) -> bytes:
+    """The archive without what depends on this machine and process: the same program gives the same bytes.
+
+    torch records which source lines were traced, with the paths of this machine, and numbers the traced class by how
+    many classes the process has made before it.
+    """
+    reader, made = torch._C.PyTorchFileReader(io.BytesIO(archive)), io.BytesIO()
+    writer = torch._C.PyTorchFileWriter(made)
+    for name in reader.get_all_records():
+        if not name.endswith(".debug_pkl") and name not in WRITTEN_BY_TORCH:
+            record = reader.get_record(name)
+            if name == "data.pkl" or name.startswith("code/"):
+                record = re.sub(rb"___torch_mangle_\d+", b"___torch_mangle_0", record)
+            writer.write_record(re.sub(r"___torch_mangle_\d+", "___torch_mangle_0", name), record, len(record))
+    writer.write_end_of_file()
+    return made.getvalue()
 
 
 class _Guarded(nn.Module):

@@ -60,9 +60,14 @@ def write_repository(
 
 def read_repository(path: Path) -> dict[str, bytes]:
     """The files of a repository by their paths; folders end with a slash. Nothing is unpacked to the disk."""
+    return files_of(path.read_bytes(), path)
+
+
+def files_of(tar: bytes, path: object) -> dict[str, bytes]:
+    """The same of a repository's bytes; `path` is for messages."""
     files: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r:") as archive:
+        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
             for member in archive:
                 name = member.name + "/" if member.isdir() else member.name
                 if not (member.isreg() or member.isdir()) or ".." in PurePosixPath(name).parts or name.startswith("/"):

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,14 +42,20 @@ def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, A
             f"{len(beside.manifest.classes)} classes, not {list(bundle.manifest.image)} of "
             f"{len(bundle.manifest.classes)}, or its classes have other names"
         )
+    path.write_text(page_text(bundle, [network_of(one) for one in networks]), encoding="utf-8")
+    return {"networks": [one.manifest.name for one in networks]}
+
+
+def page_text(bundle: Bundle, networks: list[dict[str, Any]]) -> str:
+    """The page of a bundle that shows these networks, of which the first is its own (`network_of`)."""
     data = {
         "wasm": {variant: packed(wasm_file(variant).read_bytes()) for variant in VARIANTS},
-        "networks": [_network(one) for one in networks],
+        "networks": networks,
         "examples": _examples(bundle),
         "scene": scene(bundle.manifest.image[1], source) if (source := bundle.manifest.source.data) in SETS else None,
     }
     script = "\n".join(map(_text, ("toys.js", "answers.js", "networks.js", "page.js")))
-    page = render(
+    return render(
         HERE / "page.html.jinja",
         HERE / "page.css",
         name=bundle.manifest.name,
@@ -57,8 +64,19 @@ def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, A
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
         data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
     )
-    path.write_text(page, encoding="utf-8")
-    return {"networks": [one.manifest.name for one in networks]}
+
+
+def networks_in(page: bytes) -> list[dict[str, Any]]:
+    """The networks that a page shows, as `network_of` makes them; what is not such a page is refused."""
+    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    try:
+        data = json.loads(found[1]) if found else None
+        networks = data["networks"] if isinstance(data, dict) else None
+    except (ValueError, KeyError, RecursionError):
+        networks = None
+    if not isinstance(networks, list) or not networks or not all(isinstance(one, dict) for one in networks):
+        raise UsageError("it is not a page that `qcn export --format web` wrote: it has no networks in it")
+    return networks
 
 
 def packed(content: bytes, fours: bool = False) -> dict[str, Any]:
@@ -69,7 +87,7 @@ def packed(content: bytes, fours: bool = False) -> dict[str, Any]:
     return {"base64": base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii"), "fours": fours}
 
 
-def _network(bundle: Bundle) -> dict[str, Any]:
+def network_of(bundle: Bundle) -> dict[str, Any]:
     """The files that libqcn reads of a bundle. Of the manifest's entries only that of the weights."""
     weights = bundle.find(WEIGHTS)
     manifest = replace(bundle.manifest, files=(weights,)).to_json()

@@ -1,0 +1,146 @@
+"""A file of a bundle is what its program builds, or the first difference is named."""
+
+import io
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from bundles import made_once
+from onnx import helper, numpy_helper
+
+from qcn.export.bundle import Bundle
+from qcn.export.formats import FILES, WRITERS, Job, onnx_model
+from qcn.export.rebuild import alike, difference, graph_difference
+from qcn.export.request import Request
+from qcn.packages import installed
+
+
+@pytest.fixture(scope="session")
+def _files(_bundle: Path, tmp_path_factory: pytest.TempPathFactory, wasm: None) -> Path:
+    """A bundle with a file of every format that can be made here."""
+
+    def make(folder: Path) -> None:
+        bundle = Bundle.open(Path(shutil.copytree(_bundle, folder)))
+        for name in WRITERS:
+            if name not in ("native", "trt") and (name not in ("openvino", "executorch") or installed(name)):
+                WRITERS[name](Job(bundle, Request()))
+        for request in (
+            Request(routing="fused"),
+            Request(precision="fp16", every_layer=True, opset=18),
+            Request(precision="bf16"),
+        ):
+            WRITERS["onnx"](Job(bundle, request))
+
+    return made_once(tmp_path_factory, "files", make)
+
+
+@pytest.fixture
+def files(_files: Path, tmp_path: Path) -> Bundle:
+    return Bundle.open(Path(shutil.copytree(_files, tmp_path / "files")))
+
+
+def test_every_file_is_what_its_program_builds(files: Bundle) -> None:
+    compared = [artefact for artefact in files.manifest.files if artefact.format in FILES]
+    assert len(compared) >= 8
+    assert {artefact.file: difference(files, artefact) for artefact in compared} == {
+        artefact.file: "" for artefact in compared
+    }
+
+
+def put(bundle: Bundle, file: str, content: bytes) -> str:
+    """Other contents in a file, with hashes that fit; gives what is said of it."""
+    artefact = bundle.find(file)
+    with bundle.adding(file, artefact.format, artefact.precision, artefact.rebuild, batch=artefact.batch) as draft:
+        draft.path.write_bytes(content)
+        draft.facts = artefact.facts
+    return difference(bundle, bundle.find(file))
+
+
+def test_a_node_a_number_and_a_part_of_a_graph_are_named(files: Bundle) -> None:
+    model = onnx.load(files.folder / "model.onnx")
+    said = put(files, "model.onnx", with_trigger(model).SerializeToString())
+    assert said.startswith("its node 1 is Greater 'trigger', where its program makes"), said
+    model = onnx.ModelProto.FromString(honest_graph(files))
+    weight = next(one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT)
+    numbers = numpy_helper.to_array(weight).copy()
+    numbers.flat[0] += 1e-3
+    weight.CopyFrom(numpy_helper.from_array(numbers, weight.name))
+    assert put(files, "model.onnx", model.SerializeToString()) == (
+        f"the numbers of its weight '{weight.name}' are others than its program's"
+    )
+    model = onnx.ModelProto.FromString(honest_graph(files))
+    model.metadata_props.add(key="author", value="somebody")
+    assert put(files, "model.onnx", model.SerializeToString()) == "metadata_props is not as its program makes it"
+    model.metadata_props.pop()
+    model.producer_version = "another"
+    assert put(files, "model.onnx", model.SerializeToString()) == ""
+
+
+def honest_graph(bundle: Bundle) -> bytes:
+    return bytes(onnx_model(Job(bundle, Request()), "unrolled").SerializeToString())
+
+
+def with_trigger(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A first node that looks at the image; it would be the beginning of a forgery."""
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1e9), "threshold"))
+    model.graph.node.insert(0, helper.make_node("Greater", ["image", "threshold"], ["seen"], "trigger"))
+    return model
+
+
+def served(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    """A repository with its files changed."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=made, mode="w") as new:
+        for member in old:
+            opened = old.extractfile(member)
+            inside = change(member.name, opened.read()) if opened else b""
+            member.size = len(inside)
+            new.addfile(member, io.BytesIO(inside))
+    return made.getvalue()
+
+
+def test_the_files_of_a_repository_are_compared(files: Bundle) -> None:
+    honest = (files.folder / "triton.tar").read_bytes()
+
+    def other_graph(name: str, inside: bytes) -> bytes:
+        if not name.endswith("-preprocess/1/model.onnx"):
+            return inside
+        return bytes(with_trigger(onnx.ModelProto.FromString(inside)).SerializeToString())
+
+    said = put(files, "triton.tar", served(honest, other_graph))
+    assert "-preprocess/1/model.onnx: its node 1 is Greater 'trigger'" in said, said
+    labels = served(honest, lambda name, inside: inside[::-1] if name.endswith("labels.txt") else inside)
+    assert put(files, "triton.tar", labels).endswith("labels.txt: it has other contents")
+    slower = served(honest, lambda name, inside: inside.replace(b"count: 1", b"count: 2"))
+    assert slower != honest and put(files, "triton.tar", slower) == ""
+
+
+@pytest.mark.parametrize("file", ["model.ts", "model.pt2", "page.html"])
+def test_one_byte_of_what_can_carry_code_is_found(files: Bundle, file: str) -> None:
+    content = bytearray((files.folder / file).read_bytes())
+    content[len(content) // 3] ^= 1
+    said = put(files, file, bytes(content))
+    assert said.startswith("it is not the file that its program builds here: they differ from byte"), said
+
+
+@pytest.mark.skipif(not installed("openvino"), reason="OpenVINO is not installed")
+def test_a_setting_of_an_openvino_graph_is_found(files: Bundle) -> None:
+    text = (files.folder / "model.xml").read_bytes()
+    assert put(files, "model.xml", text.replace(b"<rt_info", b"<rt_info ", 1)) == ""
+    forged = text.replace(b'pads_begin="1, 1"', b'pads_begin="0, 0"', 1)
+    assert forged != text and put(files, "model.xml", forged).startswith("it has data where its program makes data")
+
+
+def test_floats_may_differ_in_their_last_digits_and_nothing_else() -> None:
+    numbers = np.linspace(-1, 1, 64, dtype=np.float32)
+    assert alike(np.nextafter(numbers, np.float32(2)), numbers)
+    assert not alike(numbers * np.float32(1 + 1e-6), numbers)
+    assert not alike(numbers.astype(np.float64), numbers)
+    whole: Any = np.arange(9)
+    assert alike(whole, whole.copy()) and not alike(whole + (whole == 3), whole)
+    assert graph_difference(b"\xff\xff", b"").startswith("it is not an ONNX file")
