@@ -92,6 +92,10 @@ Trust = Annotated[
         help="Also run files that can carry code (TorchScript, pt2). Use it only if you trust their author.",
     ),
 ]
+Run = Annotated[
+    str | None,
+    typer.Option(help="Require that the bundle is built from this training run's network; needs torch. Default: none."),
+]
 TimeLimit = Annotated[
     float,
     typer.Option(

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from qcn.cli.options import DATA, BundleFolder, DataDir, JsonFile, PublicKey, TimeLimit, Trust, check_file, check_folder
+from qcn.cli.options import (
+    DATA,
+    BundleFolder,
+    DataDir,
+    JsonFile,
+    PublicKey,
+    Run,
+    TimeLimit,
+    Trust,
+    check_file,
+    check_folder,
+)
 from qcn.cli.say import command, say, show
 from qcn.progress import shown
 
@@ -56,6 +67,7 @@ def ship_check(
         str | None,
         typer.Option(help="File of the bundle that will ship, if the backend can run several. Default: its first."),
     ] = None,
+    run: Run = None,
     target: Annotated[
         str, typer.Option(help="Machine it will run on: this, jetson-orin, jetson-thor, or a GPU such as sm89.")
     ] = "this",
@@ -84,7 +96,7 @@ def ship_check(
     check_file("--junit", junit)
     check_folder("--report", report)
     plan = replace(PLAN, duration_s=duration)
-    asked = Asked(limits, target, data, split, data_dir, plan, report is not None, time_limit)
+    asked = Asked(limits, target, data, split, data_dir, plan, report is not None, time_limit, run)
     opened = Bundle.open(bundle, public_key)
     candidate = choose(opened, backend, file, trust)
     with shown():

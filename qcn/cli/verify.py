@@ -14,6 +14,7 @@ from qcn.cli.options import (
     JsonFile,
     MaxRegression,
     PublicKey,
+    Run,
     TimeLimit,
     Trust,
     check_file,
@@ -46,12 +47,7 @@ def verify_parity(
         list[str] | None,
         typer.Option(help="Tolerance relative to the output's largest value, added to --atol. Default: 0."),
     ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare the bundle and its golden answers with this training run; needs torch. Default: none."
-        ),
-    ] = None,
+    run: Run = None,
     bisect: Annotated[
         bool,
         typer.Option(
@@ -74,15 +70,10 @@ def verify_parity(
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
-    from qcn.shipped import run_of
     from qcn.verify.parity import results
-    from qcn.verify.parity import verify as parity
-    from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
-    from qcn.verify.parity.run import check_run
-    from qcn.verify.parity.samples import samples as choose
+    from qcn.verify.parity.check import Request, check
     from qcn.verify.parity.verdict import conclude
     from qcn.verify.report.files import write
-    from qcn.verify.runners import candidates
     from qcn.verify.speed.results import read_benchmark
 
     if benchmark and not report:
@@ -91,21 +82,20 @@ def verify_parity(
     check_folder("--report", report)
     before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle, public_key)
-    outputs = [port.name for port in opened.manifest.outputs]
-    tolerances = parity.tolerances(atol or (), rtol or (), outputs)
-    with shown():
-        doing(f"reading {data} images")
-        chosen = choose(opened, data, samples, data_dir)
-        of_run = []
-        if run:
-            doing(f"answering as {run}")
-            of_run = [check_run(opened, run_of(run))]
-        looking = bisect or report is not None
-        found = parity.verify(opened, backends, tolerances, looking, chosen.golden, trust, time_limit)
-        doing("checking pre-processing")
-        served = check_repositories(opened, candidates(opened, backends, trust), time_limit)
-        found += [check_preprocessing(opened), *served, *of_run]
-    asked = bool(backends)
+    request = Request(
+        backends=backends,
+        data=data,
+        samples=samples,
+        data_dir=data_dir,
+        atol=atol or (),
+        rtol=rtol or (),
+        run=run,
+        bisect=bisect or report is not None,
+        trust=trust,
+        time_limit=time_limit,
+    )
+    checked = check(opened, request)
+    found, chosen, asked = checked.verdicts, checked.samples, bool(backends)
     for why in chosen.unreadable:
         say(f"left out: {why}")
     for status, name, lines in results.status_lines(found, asked):
@@ -124,7 +114,7 @@ def verify_parity(
     conclude(found, asked, chosen.golden.plan)
     if baseline and before:
         results.check_baseline(baseline, before, record, asked)
-    say(results.verdict(found, chosen.golden.plan))
+    say(results.verdict(found, chosen, run))
     say_next("qcn", "benchmark", bundle)
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from safetensors.torch import save as serialised
 from torch import Tensor, nn
 
 from qcn.errors import UsageError, unknown_name
-from qcn.files import atomic_write, file_sha256
+from qcn.files import atomic_write
 from qcn.names import RUN
 from qcn.train.record import Run, TensorFile, load_run
 from qcn.zoo import MODELS
@@ -54,11 +54,12 @@ def load_tensors(folder: Path, file: TensorFile | None) -> dict[str, Tensor]:
     path = folder / file.file
     if not path.is_file():
         raise UsageError(f"{path} is missing, though run.json names it")
-    found = file_sha256(path)
+    content = path.read_bytes()
+    found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise UsageError(f"{path} was altered: its sha256 is {found[:12]}…, run.json says {file.sha256[:12]}…")
     try:
-        return load_file(path)
+        return load(content)
     except SafetensorError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 

@@ -15,25 +15,34 @@ import torch
 from bundles import answering, put_manifest
 from command import Command
 from graphs import put_golden
-from plants import calibrated_program, one_iteration, with_arrays
+from plants import one_iteration, with_arrays
 
+from qcn import records
+from qcn.calibrate import record as calibration
+from qcn.calibrate.assignments import apply, lowest
+from qcn.data.imageset import ImageSet
 from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.calibrated import write_calibrated
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
+from qcn.export.program import Affine, Program
 from qcn.export.reference import Inputs, golden_of
-from qcn.names import MANIFEST
+from qcn.names import CALIBRATION, MANIFEST
 from qcn.train.checkpoint import load_network
-from qcn.verify.parity.plan import not_of
-from qcn.verify.parity.run import check_run
+from qcn.verify.parity.program import differences
+from qcn.verify.parity.run import Origin, check_run
+from qcn.verify.parity.verdict import Verdict
 
 
 @pytest.fixture
 def own_run(run: Path, tmp_path: Path) -> Path:
     """The training run that `bundle` is of, for the test to alter."""
     return shutil.copytree(run, tmp_path / "run")
+
+
+def checked(bundle: Bundle, run: Path) -> Verdict:
+    return check_run(bundle, Origin.open(str(run), bundle))
 
 
 def altered_network(run: Path) -> torch.nn.Module:
@@ -53,7 +62,7 @@ def edit(bundle: Bundle, **changes: Any) -> Bundle:
 
 
 def test_a_bundle_of_the_run_passes(bundle: Bundle, own_run: Path, qcn: Command) -> None:
-    verdict = check_run(bundle, own_run)
+    verdict = checked(bundle, own_run)
     assert verdict.status == "passed" and verdict.outputs["logit"].share < 0.01, verdict.reasons
     code, said = qcn("verify-parity", bundle.folder, "--backends", "torch", "--run", own_run)
     assert code == 0 and "passed    run: golden.safetensors (fp64)" in said, said
@@ -142,7 +151,7 @@ GOLDENS = {
 @pytest.mark.parametrize("says", GOLDENS)
 def test_altered_golden_answers_are_found(bundle: Bundle, own_run: Path, says: str) -> None:
     put_golden(bundle, GOLDENS[says](bundle.golden()))
-    verdict = check_run(Bundle.open(bundle.folder), own_run)
+    verdict = checked(Bundle.open(bundle.folder), own_run)
     assert verdict.status == "failed" and any(reason.startswith(says) for reason in verdict.reasons), verdict.reasons
 
 
@@ -165,51 +174,114 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
         },
         "the errors on test images": {"measured": {"data": "mnist", "date": "2026-11-16", "splits": [perfect]}},
     }.items():
-        verdict = check_run(edit(bundle, **changes), own_run)
+        verdict = checked(edit(bundle, **changes), own_run)
         assert verdict.status == "failed" and verdict.reasons[0].startswith(says), verdict.reasons
         put_manifest(bundle.folder, json.dumps(manifest))
 
 
-def forged_classes(plan: Program) -> Program:
-    """Every class answers as the next one."""
-    names = ("classes.rotation", "classes.beta_u", "classes.beta_a")
-    axes = (3, 0, 0)
-    return with_arrays(
-        plan, {name: np.roll(plan.arrays[name], 1, axis) for name, axis in zip(names, axes, strict=True)}
+def with_operation(bundle: Bundle) -> Program:
+    """The run's program behind a further operation, which changes nothing."""
+    program, (channels, *_) = bundle.program(), bundle.program().input.shape
+    more = Affine(
+        name="known",
+        input=program.input.name,
+        scale="known.scale",
+        shift="known.shift",
+        ending="none",
+        shape=program.input.shape,
     )
+    first = next(place for place, op in enumerate(program.operations) if program.input.name in op.reads)
+    reading = replace(program.operations[first], input="known")
+    operations = (more, *program.operations[:first], reading, *program.operations[first + 1 :])
+    arrays = {"known.scale": np.ones(channels, np.float32), "known.shift": np.zeros(channels, np.float32)}
+    return replace(program, operations=operations, arrays={**program.arrays, **arrays})
 
 
-def test_the_plan_of_a_calibrated_bundle_must_be_of_the_run(bundle: Bundle, own_run: Path, tmp_path: Path) -> None:
-    """Its golden answers are those of the bundle's own program, which whoever can write the bundle can replace."""
-    plan, kept = calibrated_program(bundle.program(), bundle.golden().input), {"sha256": "0" * 64}
-    honest = write_calibrated(bundle, plan, tmp_path / "honest", kept, "qcn calibrate RUN --out {bundle}")
-    verdict = check_run(honest, own_run)
-    assert verdict.status == "passed" and "the plan is what calibration makes of them" in verdict.notes[0], verdict
-    forged = write_calibrated(
-        bundle, forged_classes(plan), tmp_path / "forged", kept, "qcn calibrate RUN --out {bundle}"
+def test_further_operations_are_found_though_no_answer_changes(bundle: Bundle, own_run: Path, qcn: Command) -> None:
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, with_operation(bundle))
+    code, said = qcn("verify-parity", bundle.folder, "--backends", "torch")
+    assert code == 0 and "not proven: that they are of a training run (--run RUN)" in said, said
+    code, said = qcn("verify-parity", bundle.folder, "--backends", "torch", "--run", own_run)
+    assert code == 1 and "operation 1 of the program is affine 'known', where the network has" in said, said
+
+
+def test_one_weight_is_found_though_the_golden_answers_are_within_float32(bundle: Bundle, own_run: Path) -> None:
+    program = bundle.program()
+    name = next(name for name in program.arrays if name.endswith(".weight"))
+    array = program.arrays[name].copy()
+    array.flat[0] *= np.float32(1 + 1e-5)
+    with bundle.adding(WEIGHTS, "native", "fp32", FROM_RUN) as draft:
+        weights.write(draft.path, with_arrays(program, {name: array}))
+    verdict = checked(Bundle.open(bundle.folder), own_run)
+    assert verdict.reasons == (f"weights.safetensors: the numbers of '{name}' are not the network's",)
+
+
+def plan_bundle(
+    bundle: Bundle, folder: Path, times: float = 1.0, change: Callable[[Program], Program] = lambda plan: plan
+) -> Bundle:
+    """A calibrated bundle of all that can be lowered, whose scales are so many `times` what was found."""
+    program, images = bundle.program(), bundle.golden().image[:16]
+    data = ImageSet(images, np.zeros(len(images), np.int64), bundle.manifest.classes)
+    spec, path = bundle.manifest.preprocessing, folder.with_suffix(".json")
+    found = calibration.calibrate(
+        path, program, spec, data, "mnist", "mse", calibration.Key.of(program, spec, data), "again"
     )
-    verdict = check_run(forged, own_run)
-    assert verdict.status == "failed" and "the plan is not of this run: 'classes.rotation'" in verdict.reasons[0]
+    values = {name: replace(one, scale=float(np.float32(times * one.scale))) for name, one in found.values.items()}
+    found = replace(found, values=values)
+    text = records.text(found.shown())
+    plan = change(apply(program, lowest(program), found))
+    facts = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "bound": 1.0}
+    made = write_calibrated(bundle, plan, folder, facts, "qcn calibrate RUN --out {bundle}")
+    (folder / CALIBRATION).write_text(text, encoding="utf-8")
+    return made
+
+
+def test_a_plan_of_the_run_passes(bundle: Bundle, own_run: Path, tmp_path: Path) -> None:
+    made = plan_bundle(bundle, tmp_path / "plan")
+    verdict = checked(made, own_run)
+    assert verdict.status == "passed" and "what calibration makes of the run's network" in verdict.notes[0], verdict
+    (made.folder / CALIBRATION).unlink()
+    verdict = checked(made, own_run)
+    assert verdict.status == "failed" and "has no calibration.json" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize("times", [0.02, 0.3, 50])
+def test_absurd_scales_are_found(bundle: Bundle, own_run: Path, tmp_path: Path, times: float) -> None:
+    """They are in calibration.json too, whose hash fits: only what is measured again shows them."""
+    verdict = checked(plan_bundle(bundle, tmp_path / "plan", times), own_run)
+    assert verdict.status == "failed" and "times what calibration finds" in verdict.reasons[0], verdict.reasons
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("weight", lambda array: array + 2 * (array < 100)),
-        ("weight.scale", lambda array: array * np.float32(1.05)),
-        ("bias", lambda array: array + 100_000),
+        ("weight", lambda array: array + (array < 100)),
+        ("weight.scale", lambda array: array * np.float32(1.001)),
+        ("bias", lambda array: array + 2),
         ("rotation", lambda array: np.roll(array, 1, 2)),
-        ("beta_u", lambda array: array * np.float32(1.01)),
+        ("beta_u", lambda array: array * np.float32(1.0001)),
     ],
 )
-def test_what_calibration_would_not_make_is_named(bundle: Bundle, name: str, change: Callable[[Any], Any]) -> None:
-    trained = bundle.program()
-    plan = calibrated_program(trained, bundle.golden().input)
-    assert list(not_of(plan, trained)) == []
-    array = next(one for one in plan.arrays if one.endswith(f".{name}"))
-    wrong = with_arrays(plan, {array: change(plan.arrays[array]).astype(plan.arrays[array].dtype)})
-    assert any(said.startswith(f"'{array}' of ") for said in not_of(wrong, trained))
-    assert list(not_of(one_iteration(plan), trained)) == ["its operations are others"]
+def test_what_calibration_would_not_make_is_named(
+    bundle: Bundle, own_run: Path, tmp_path: Path, name: str, change: Callable[[Any], Any]
+) -> None:
+    array = ""
+
+    def forge(plan: Program) -> Program:
+        nonlocal array
+        array = next(one for one in plan.arrays if one.endswith(f".{name}"))
+        return with_arrays(plan, {array: change(plan.arrays[array]).astype(plan.arrays[array].dtype)})
+
+    verdict = checked(plan_bundle(bundle, tmp_path / "plan", change=forge), own_run)
+    assert verdict.status == "failed", verdict
+    assert verdict.reasons[0] == f"weights.safetensors: the numbers of '{array}' are not the network's"
+
+
+def test_operations_are_compared_setting_by_setting(program: Program) -> None:
+    (said, *_) = differences(one_iteration(program), program)
+    assert said.startswith("'iterations' of the operation 'capsules1' is 1, where the network's is")
+    assert list(differences(program, program)) == []
 
 
 def test_a_run_that_is_none_or_altered_is_refused(bundle: Bundle, own_run: Path, tmp_path: Path, qcn: Command) -> None:

@@ -1,5 +1,6 @@
 """What `qcn verify-parity` found: as a table, in lines, as a record (`Report`), and against an earlier one."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,13 +97,29 @@ def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status,
     return [line for status in order for line in by_status[status]]
 
 
-def verdict(verdicts: Sequence[Verdict], plan: bool = False) -> str:
-    """The whole in one line, where nothing failed; `plan` says that a calibrated network's plan was the judge."""
-    counts = {status: sum(one.status == status for one in verdicts) for status in COLOURS}
+def verdict(verdicts: Sequence[Verdict], samples: Samples, run: str | None) -> str:
+    """The whole in one line, where nothing failed: what was seen, on what, and without a `run` what was not proven."""
+    counts = Counter(one.status for one in verdicts if one.is_of_file)
     others: dict[Status, str] = {"missing": "cannot run here", "untrusted": "can carry code and were not run"}
     rest = "".join(f"; {counts[status]} {words}" for status, words in others.items() if counts[status])
+    plan, ran = samples.golden.plan, counts["passed"]
+    if run:
+        same = f"the plan of a calibration of {run}" if plan else f"the same network as {run}"
+        return f"passed: {same}, and all {ran} that ran answer as it does {on_images(samples)}{rest}"
     whose = "the calibrated network's plan" if plan else "the trained network"
-    return f"passed: all {counts['passed']} that ran answer as {whose} does{rest}"
+    other = " or that they answer other images so (--data DATA)" if samples.name == GOLDEN else ""
+    return (
+        f"passed: all {ran} that ran answer as {whose} does {on_images(samples)}{rest}; not proven: that they are of a "
+        f"training run (--run RUN){other}"
+    )
+
+
+def on_images(samples: Samples) -> str:
+    """on 22 golden images; on 64 images of DATA, without the edge cases that are added."""
+    count = len(samples.golden.rows)
+    if samples.name == GOLDEN:
+        return f"on {count} golden images"
+    return f"on {count - samples.edge_cases:,} images of {samples.name}"
 
 
 def make_report(

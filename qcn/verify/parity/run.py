@@ -1,9 +1,14 @@
-"""`--run`: is the bundle of this training run? Its record and its golden answers against the run itself. Needs torch.
+"""`--run`: is the bundle of this training run? Its record, program and golden answers against the run. Needs torch.
 
 A bundle carries its own truth: whoever can write all of it can put other answers into it, with hashes that fit. The run
-is the truth from outside. What the manifest says of it must be so; the weights file must have the hash that the bundle
-was made from; and the golden answers are computed again, by the run's own network in float64. A calibrated bundle
-answers otherwise: its plan must be what calibration makes of that network (`qcn.verify.parity.plan`).
+is the truth from outside:
+
+    manifest    what it says of the run must be so, and the weights file must have the hash that it names
+    program     must be what the run's network lowers to, operation by operation and number by number; a calibrated one
+                what calibration makes of that (`qcn.calibrate.check`)
+    golden      answers are computed again, by the run's own network in float64
+    files       must be what the program builds (`qcn.export.rebuild`); where a format cannot be compared so, the file
+                answers fresh images too (`qcn.verify.parity.fresh`)
 
 Float64 answers of two machines differ by float64's rounding, which is 2⁻²⁹ of float32's. They may differ by 2⁻¹⁰ noise
 floors (`qcn.export.bundle.tolerance`): half a million times that, and 2¹⁴ times less than fp32 is allowed, so that what
@@ -12,8 +17,10 @@ any fp32 backend must.
 """
 
 import math
+import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +29,20 @@ from numpy.typing import NDArray
 
 from qcn import measured
 from qcn.data.spec import Preprocessing
-from qcn.errors import MissingError, UsageError
-from qcn.export.bundle import GOLDEN, Bundle
+from qcn.errors import MissingError, QcnError, UsageError
+from qcn.export.bundle import GOLDEN, WEIGHTS, Artefact, Bundle
 from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
-from qcn.shipped import is_shipped_run
+from qcn.export.program import Program
+from qcn.export.rebuild import difference
+from qcn.shipped import is_shipped_run, run_of
 from qcn.verify.parity.compare import Allowed, Errors, errors
-from qcn.verify.parity.plan import not_of
+from qcn.verify.parity.program import differences
 from qcn.verify.parity.verdict import RUN, Verdict
 
 if TYPE_CHECKING:
+    from qcn.export.reference import Inputs
     from qcn.train.record import Run
 
 FLOORS = 2.0**-10  # noise floors between two float64 answers
@@ -40,41 +50,93 @@ FLOORS_APART = 4.0  # times that another machine's noise floor of a half precisi
 Named = dict[str, NDArray[Any]]
 
 
-def check_run(bundle: Bundle, folder: Path) -> Verdict:
-    """A verdict on the bundle's manifest and golden answers, by the training run in `folder`."""
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingError("--run needs torch, which is not installed: pip install 'qcn-toolkit[train]'") from error
-    from qcn.train.checkpoint import load_network
+@dataclass(frozen=True)
+class Origin:
+    """The training run that a bundle should come from, by the name that was typed, and its trained network.
 
-    about = (RUN, GOLDEN, "fp64")
-    which = _checkpoint(bundle.manifest)
-    network, run = load_network(folder, which)  # refuses a weights file whose hash is not the record's
-    by = f"{folder}, by torch {torch.__version__}"
-    if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, folder)]:
+    `seed` draws the fresh images.
+    """
+
+    name: str
+    folder: Path
+    network: Any
+    run: "Run"
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    _same: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def open(name: str, bundle: Bundle) -> "Origin":
+        """The run of this name, with the checkpoint that the bundle says it was made from."""
+        try:
+            import torch  # noqa: F401
+        except ImportError as error:
+            raise MissingError("--run needs torch, which is not installed: pip install 'qcn-toolkit[train]'") from error
+        from qcn.train.checkpoint import load_network
+
+        folder = run_of(name)
+        # It refuses a weights file whose hash is not the record's.
+        return Origin(name, folder, *load_network(folder, _checkpoint(bundle.manifest)))
+
+    def difference(self, bundle: Bundle, artefact: Artefact) -> str:
+        """How a file differs from what the bundle's program builds (`qcn.export.rebuild`); each is compared once."""
+        if artefact.file not in self._same:
+            self._same[artefact.file] = difference(bundle, artefact)
+        return self._same[artefact.file]
+
+    @cached_property
+    def program(self) -> Program:
+        """What the run's network lowers to."""
+        from qcn.export.lower import lower
+
+        height, width = self.run.preprocessing.output_size(*self.run.data.image[1:])
+        return lower(self.network, height, width)
+
+    def answers(self, bundle: Bundle, given: "Inputs") -> Golden:
+        """What the run's network answers to images; for a calibrated bundle its plan, which must be proven before."""
+        from qcn.export.reference import answers, assembled, evaluated, golden_of
+
+        if not (program := bundle.program()).calibrated:
+            return golden_of(self.network, given, bundle.manifest.classes)
+        import torch
+
+        found = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), {})
+        trained = answers(self.network, torch.from_numpy(given.input).double()).answers
+        return replace(found, plan=True, trained=trained)
+
+    def fresh(self, bundle: Bundle) -> Golden:
+        """Images that are in no file, with the answers to them."""
+        from qcn.verify.parity.fresh import fresh_inputs
+
+        return self.answers(bundle, fresh_inputs(bundle.golden(), self.run, self.seed))
+
+
+def check_run(bundle: Bundle, origin: Origin) -> Verdict:
+    """A verdict on the bundle's manifest, program and golden answers, by the training run."""
+    import torch
+
+    about, by = (RUN, GOLDEN, "fp64"), f"{origin.folder}, by torch {torch.__version__}"
+    which, run, network = _checkpoint(bundle.manifest), origin.run, origin.network
+    if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, origin.folder)]:
         return Verdict(*about, "failed", tuple(different), by)
-    golden = bundle.golden()
-    reasons = list(_inputs(golden, run, is_shipped_run(folder)))
+    golden, program = bundle.golden(), bundle.program()
+    reasons = [f"{WEIGHTS}: {what}" for what in _program_differences(bundle, program, origin)]
+    reasons += _inputs(golden, run, is_shipped_run(origin.folder))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
     trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
     compared, wrong = _compared(trained.named(), exact, single, "the run's")
     reasons += wrong
-    again = "golden answers computed again from the run's own weights"
-    if golden.plan:  # then the rest is not the run's, but the plan's
-        from qcn.export.lower import lower
+    if program.calibrated != golden.plan:
+        reasons.append(f"{GOLDEN} is {'' if golden.plan else 'not '}of a calibrated network, unlike {WEIGHTS}")
+    elif golden.plan:  # then the rest is not the run's, but the plan's
         from qcn.export.reference import evaluated
 
-        program = bundle.program()
-        strange = list(not_of(program, lower(network, *golden.input.shape[2:])))
-        reasons += [f"the plan is not of this run: {what}" for what in strange]
-        again += "" if strange else "; the plan is what calibration makes of them"
         exact, single = (of.named() for of in evaluated(program, golden.input))
         plan = golden.exact.named()
         kept = {name: len(array) for name, array in plan.items()}  # of layers not all rows
         exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
         reasons += _compared(plan, exact, single, "the plan's")[1]
-    reasons += [*_noise(golden, exact, single), *_half_floors(golden, network)]
+    reasons += [*_noise(golden, exact, single), *_half_floors(golden, origin.program)]
+    proven = "the program is what calibration makes of the run's network" if golden.plan else "the program is the run's"
     return Verdict(
         *about,
         "failed" if reasons else "passed",
@@ -82,8 +144,34 @@ def check_run(bundle: Bundle, folder: Path) -> Verdict:
         by,
         outputs={name: compared[name] for name in golden.outputs if name in compared},
         images=len(golden.rows),
-        notes=(again,),
+        notes=() if reasons else (f"{proven}, operation by operation; golden answers computed again from its weights",),
     )
+
+
+def _program_differences(bundle: Bundle, program: Program, origin: Origin) -> Iterator[str]:
+    """What the bundle's program has otherwise than the run's network, or than a calibration of it."""
+    if not program.calibrated:
+        yield from differences(program, origin.program)
+        return
+    from qcn.calibrate.check import larger_drop, odd_scales, plan_of, read_calibration
+    from qcn.export.reference import edge_images
+
+    golden, record = bundle.golden(), bundle.find(WEIGHTS).facts.get("calibration")
+    bound = record.get("bound") if isinstance(record, dict) else None
+    if not isinstance(bound, int | float) or golden.trained is None:
+        yield "it is calibrated, and its record does not say by how much it may be worse"
+        return
+    try:
+        calibration = read_calibration(bundle)
+        expected = plan_of(program, origin.program, calibration)
+    except QcnError as error:
+        yield str(error)
+        return
+    yield from differences(program, expected)
+    real = [place for place in golden.with_image if golden.rows[place] not in edge_images(golden.image.shape[1:])]
+    yield from odd_scales(program, origin.program, calibration, golden.image[real], golden.preprocessing)
+    if why := larger_drop(golden.reference.logit, golden.trained.logit, golden.label, bound):
+        yield why
 
 
 def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
@@ -186,12 +274,11 @@ def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
                 yield f"the golden {name} in float32 is off by {off:.2g}, where float32 is by {limit:.2g} at most"
 
 
-def _half_floors(golden: Golden, network: Any) -> Iterator[str]:
+def _half_floors(golden: Golden, program: Program) -> Iterator[str]:
     """Noise floors of half precisions that are larger than rounding makes them: they would widen tolerances too."""
-    from qcn.export.lower import lower
     from qcn.export.reference import half_floors
 
-    rounding = {} if golden.plan else half_floors(lower(network, *golden.input.shape[2:]), golden.input)
+    rounding = {} if golden.plan else half_floors(program, golden.input)
     for precision, floors in rounding.items():
         for name, floor in floors.items():
             if (found := golden.floors.get(precision, {}).get(name, math.inf)) > FLOORS_APART * floor:

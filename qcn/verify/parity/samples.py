@@ -1,9 +1,9 @@
 """The images that backends are compared on: the golden ones, or others, with the reference's answers to them.
 
-Others come from a data set, a folder or table of pictures, and need torch: the truth is then the deployment form
-(weights.safetensors) in float64, and the noise floor the same in float32. Before it judges anything it must itself
-answer the golden images as the trained network did, so that faulty weights cannot be their own judge. Whatever the
-images are, they come as a `Golden`, edge cases at the end.
+Others come from a data set, a folder or table of pictures, and need torch. With `--run` the truth is the run's own
+network. Without it the truth is the deployment form (weights.safetensors) in float64, and the noise floor the same in
+float32: before it judges anything it must itself answer the golden images as they say. Whatever the images are, they
+come as a `Golden`, edge cases at the end.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Answers, Golden
 from qcn.text import readable
 from qcn.verify.parity.compare import compare
+from qcn.verify.parity.run import Origin
 
 if TYPE_CHECKING:
     from qcn.export.reference import Inputs
@@ -44,8 +45,11 @@ class Samples:
     unreadable: tuple[str, ...] = ()
 
 
-def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Samples:
-    """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own."""
+def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path, origin: Origin | None = None) -> Samples:
+    """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own.
+
+    An `origin`, to which the bundle's program was found to belong, answers them.
+    """
     if data == GOLDEN:
         if count is not None:
             raise UsageError("--samples is for a data set or a folder; golden images are all used")
@@ -67,7 +71,8 @@ def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path) -> Sam
         found = _of_pictures(bundle, Path(data), count or COUNT, unreadable)
     else:
         raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
-    answered = _answered(bundle, found)
+    given = _inputs(bundle, found)
+    answered = origin.answers(bundle, given) if origin else _answered(bundle, given)
     return Samples(readable(data), answered, len(answered.rows) - len(found), tuple(unreadable))
 
 
@@ -153,10 +158,10 @@ def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
     return with_edge_cases(rows, np.stack(images), labels, bundle.manifest.preprocessing)
 
 
-def _answered(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> Golden:
+def _answered(bundle: Bundle, given: "Inputs") -> Golden:
     from qcn.export.reference import assembled, evaluated, half_floors
 
-    program, given = bundle.program(), _inputs(bundle, found)
+    program = bundle.program()
     for evaluation in evaluated(program, bundle.golden().input):
         _hold_against(bundle, evaluation.answers)
     floors = {} if program.calibrated else half_floors(program, given.input)

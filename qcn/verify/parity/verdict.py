@@ -53,6 +53,11 @@ class Verdict:
         return key(self.backend, self.file, self.precision)
 
     @property
+    def is_of_file(self) -> bool:
+        """Whether it is of a file in a backend, and not of what a bundle says of itself."""
+        return self.backend not in NO_BACKENDS
+
+    @property
     def ran(self) -> bool:
         return self.status not in NOT_RUN
 

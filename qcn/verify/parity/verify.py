@@ -19,8 +19,10 @@ from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, pla
 from qcn.verify.parity.compare import Allowed, Flip, Share, accuracy, compare, costs, flips, pose_degrees
 from qcn.verify.parity.inside import Stage, first_wrong, stages
 from qcn.verify.parity.precision import Held, held_to
+from qcn.verify.parity.run import Origin
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.runners import ONNX, TIME_LIMIT, Candidate, Runner, candidates
+from qcn.verify.words import share_of_allowed
 
 Answers = dict[str, Any]  # arrays by the name of an output, a layer or an iteration
 AT_ONCE = 16  # images in a look inside: the votes of a full-size QCN take 0.1 GB each in torch
@@ -35,22 +37,24 @@ def verify(
     trust: bool = False,
     time_limit: float = TIME_LIMIT,
     file: str | None = None,
+    origin: Origin | None = None,
 ) -> list[Verdict]:
     """A verdict for each artefact, or one `file`, in each backend; what this machine lacks is `missing`.
 
     `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own. What can
-    carry code is `untrusted` and not run without `trust`. `time_limit` is in seconds, for one answer.
+    carry code is `untrusted` and not run without `trust`. `time_limit` is in seconds, for one answer. With an `origin`,
+    to which the bundle's program was found to belong, a file must be what that program builds, and is trusted then.
     """
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    found = candidates(bundle, backends, trust, file)
+    found = candidates(bundle, backends, trust or origin is not None, file)
     with shown():
         for place, candidate in enumerate(found):
             began = time.perf_counter()
             with part(place, len(found)):
                 doing(f"opening {candidate.key}")
-                verdict = _Check(bundle, candidate, given, allowed, bisect, time_limit).verdict()
+                verdict = _Check(bundle, candidate, given, allowed, bisect, time_limit, origin).verdict()
             verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
     return verdicts
 
@@ -84,12 +88,49 @@ class _Check:
     allowed: Mapping[str, Allowed]
     bisect: bool
     time_limit: float
+    origin: Origin | None
 
     def verdict(self) -> Verdict:
+        """What is said of it: by its origin, where there is one, and then by its answers."""
+        about = (self.candidate.backend.name, self.candidate.artefact.file, self.candidate.precision)
+        if self.candidate.untrusted:
+            return Verdict(*about, "untrusted", (self.candidate.untrusted,))
+        format = self.candidate.artefact.format
+        if self.origin is None or format == "native":  # of the program `check_run` has spoken
+            return self.answered(about)
+        if format == "trt":
+            return self.answered_fresh(self.origin, self.answered(about))
+        if refused := self.not_built(self.origin, about):
+            return refused
+        found = self.answered(about)
+        return replace(found, notes=(*found.notes, "it is what its program builds"))
+
+    def not_built(self, origin: Origin, about: tuple[str, str, str]) -> Verdict | None:
+        """What is said of a file that is not what its program builds, or cannot be compared with that here."""
+        artefact = self.candidate.artefact
+        try:
+            why = origin.difference(self.bundle, artefact)
+        except MissingError as error:
+            return Verdict(*about, "missing", (f"it cannot be compared with its program here: {error}",))
+        except QcnError as error:
+            why = str(error)
+        rebuild = f"rebuild it with: {artefact.rebuild_command(self.bundle.folder)}"
+        return Verdict(*about, "failed", (f"it is not what its program builds: {why}", rebuild)) if why else None
+
+    def answered_fresh(self, origin: Origin, verdict: Verdict) -> Verdict:
+        """The verdict on an engine that passed, or that on its answers to fresh images, which it cannot know."""
+        if verdict.status != "passed":
+            return verdict
+        about, on = (verdict.backend, verdict.file, verdict.precision), f"fresh images (seed {origin.seed})"
+        fresh = replace(self, golden=origin.fresh(self.bundle)).answered(about)
+        if fresh.status != "passed":
+            return replace(fresh, reasons=tuple(f"on {on}: {reason}" for reason in fresh.reasons))
+        said = f"an engine cannot be compared with its program; on {fresh.images} {on} it uses "
+        return replace(verdict, notes=(*verdict.notes, said + share_of_allowed(fresh.share or 0.0)))
+
+    def answered(self, about: tuple[str, str, str]) -> Verdict:
+        """What is said of its answers."""
         bundle, candidate = self.bundle, self.candidate
-        about = (candidate.backend.name, candidate.artefact.file, candidate.precision)
-        if candidate.untrusted:
-            return Verdict(*about, "untrusted", (candidate.untrusted,))
         opened = candidate.runner(bundle, time_limit=self.time_limit)  # refuses an altered file
         try:
             held = _borne_out(held_to(bundle, candidate))

@@ -13,12 +13,11 @@ from qcn.export import targets
 from qcn.export.bundle import Bundle
 from qcn.progress import say
 from qcn.verify.machine import Environment
-from qcn.verify.parity import verify as parity
+from qcn.verify.parity import check as parity
+from qcn.verify.parity.check import Checked, Request
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Report, make_report
-from qcn.verify.parity.samples import samples
-from qcn.verify.parity.verdict import Verdict
+from qcn.verify.parity.verdict import PREPROCESSING, RUN, Verdict
 from qcn.verify.runners import BACKENDS, TIME_LIMIT, Candidate, candidates
 from qcn.verify.ship import judge
 from qcn.verify.ship.judge import Row
@@ -40,6 +39,7 @@ class Asked:
 
     target   the machine that it is to run on, as `qcn export --target` knows it; "this" is this one
     data     a data set or folder; None: the one that the bundle was trained on
+    run      the training run that the bundle must come from; None: that is not checked
     """
 
     limits: Limits
@@ -50,6 +50,7 @@ class Asked:
     plan: Plan = PLAN
     bisect: bool = False
     time_limit: float = TIME_LIMIT
+    run: str | None = None
 
     @property
     def of_images(self) -> bool:
@@ -116,15 +117,19 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     network = CandidateNetwork(bundle, candidate, asked.time_limit)
     dataset = _dataset(network, asked)
     say(f"parity: {candidate.key}")
-    verdict, preprocessing = _parity(bundle, candidate, asked), check_preprocessing(bundle)
+    checked = _parity(bundle, candidate, asked)
+    of_candidate = [one for one in checked.verdicts if not one.is_of_file or one.precision == candidate.precision]
+    by_backend = {one.backend: one for one in of_candidate}
+    verdict, preprocessing = by_backend[candidate.backend.name], by_backend[PREPROCESSING]
+    of_run = by_backend.get(RUN)
     say(f"accuracy: {dataset.name if isinstance(dataset, Dataset) else 'not tested'}")
     accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
     say(f"latency, memory and energy: {candidate.key}")
     speed, timed = _speed(bundle, candidate, verdict, asked)
     report = make_report(
         bundle,
-        samples(bundle, "golden", None, asked.data_dir),
-        [verdict, preprocessing],
+        checked.samples,
+        [verdict, preprocessing, *([of_run] if of_run else [])],
         command,
         True,
         results.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
@@ -133,7 +138,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     elsewhere = "" if here else f"this machine is not {asked.target}: run `qcn ship-check` there"
     rows = (
         *accuracy,
-        judge.parity(verdict, preprocessing),
+        judge.parity(verdict, preprocessing, of_run, asked.run),
         judge.latency(speed, asked.limits.latency, elsewhere),
         judge.memory(speed, asked.limits.memory, elsewhere),
         judge.energy(speed, asked.limits.energy, elsewhere),
@@ -160,18 +165,17 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
     return ship, report
 
 
-def _parity(bundle: Bundle, candidate: Candidate, asked: Asked) -> Verdict:
-    """On the candidate alone: its backend may run the same file in other precisions too."""
-    found = parity.verify(
-        bundle,
-        [candidate.backend.name],
-        {},
+def _parity(bundle: Bundle, candidate: Candidate, asked: Asked) -> Checked:
+    """On the candidate's file and backend, which may run it in other precisions too."""
+    request = Request(
+        backends=[candidate.backend.name],
+        file=candidate.artefact.file,
+        run=asked.run,
         bisect=asked.bisect,
         trust=candidate.trusted,
         time_limit=asked.time_limit,
-        file=candidate.artefact.file,
     )
-    return next(one for one in found if one.precision == candidate.precision)
+    return parity.check(bundle, request)
 
 
 def _ran(verdict: Verdict) -> bool:
@@ -242,6 +246,8 @@ def _left(bundle: Bundle, candidate: Candidate, asked: Asked, here: bool) -> lis
     ]
     if others:
         said.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")
+    if not asked.run:
+        said.append("that the bundle is built from a training run's network: --run RUN")
     if asked.split:
         said.append(f"other splits than {asked.split}")
     return said

@@ -95,15 +95,19 @@ def calibration(split: str, error: float, calibrated: bool, limit: float | None)
     return _below(f"calibration error on {split}", error, limit, found, at_most(percent, limit), note)
 
 
-def parity(verdict: Verdict, preprocessing: Verdict) -> Row:
-    """Whether the file answers as the trained network, on the golden images, behind the pre-processing of training."""
+def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> Row:
+    """Whether the file answers as the trained network, on the golden images, behind the pre-processing of training.
+
+    `of_run` is what the training run `run` says of the bundle, where one was named.
+    """
     name, asked = "answers as the trained network", f"deviation within what is allowed in {verdict.precision}"
-    for one in (verdict, preprocessing):
+    for one in filter(None, (of_run, verdict, preprocessing)):
         if one.status == "failed":
             return Row(name, asked, f"{one.backend} does not", "failed", one.reasons[0])
     if not verdict.ran:
         return not_tested(name, asked, None, verdict.reasons[0])
-    found = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} images"
+    found = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} golden images"
+    found += f"; the same network as {run}" if run else ""
     note = "" if preprocessing.ran else f"pre-processing was not tested: {preprocessing.reasons[0]}"
     return Row(name, asked, found, "passed" if preprocessing.ran else "not tested", note)
 

@@ -1,0 +1,89 @@
+"""The whole verdict on a bundle in one call, for the shell, for `qcn ship-check` and for Python."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.progress import doing, shown
+from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
+from qcn.verify.parity.run import Origin, check_run
+from qcn.verify.parity.samples import GOLDEN, Samples, samples
+from qcn.verify.parity.verdict import Verdict
+from qcn.verify.parity.verify import tolerances, verify
+from qcn.verify.runners import TIME_LIMIT, candidates
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to check, and how; the fields are the options of `qcn verify-parity`.
+
+    backends   by name; None: every one that has a file
+    file       one file of the bundle; None: every one
+    run        the training run that the bundle must come from; None: that is not checked
+    """
+
+    backends: Sequence[str] | None = None
+    file: str | None = None
+    data: str = GOLDEN
+    samples: int | None = None
+    data_dir: Path = Path("data")
+    atol: Sequence[str] = ()
+    rtol: Sequence[str] = ()
+    run: str | None = None
+    bisect: bool = False
+    trust: bool = False
+    time_limit: float = TIME_LIMIT
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found, on which images; `run` is the training run that the bundle was compared with."""
+
+    verdicts: list[Verdict]
+    samples: Samples
+    run: str | None
+
+
+def check(bundle: Bundle, request: Request) -> Checked:
+    """Every verdict: on the files in their backends, on pre-processing, and with `run` on where the bundle is from."""
+    allowed = tolerances(request.atol, request.rtol, [port.name for port in bundle.manifest.outputs])
+    origin, of_run = None, list[Verdict]()
+    with shown():
+        if request.run:
+            doing(f"comparing with {request.run}")
+            opened = Origin.open(request.run, bundle)
+            of_run = [check_run(bundle, opened)]
+            # What is not of the run is not built again, nor trusted: its files are checked as those of any bundle.
+            origin = opened if of_run[0].status == "passed" else None
+        doing(f"reading {request.data} images")
+        chosen = samples(bundle, request.data, request.samples, request.data_dir, origin)
+        if origin:
+            of_run = [_with_drop(of_run[0], bundle, chosen)]
+        found = verify(
+            bundle,
+            request.backends,
+            allowed,
+            request.bisect,
+            chosen.golden,
+            request.trust,
+            request.time_limit,
+            request.file,
+            origin,
+        )
+        doing("checking pre-processing")
+        served = candidates(bundle, request.backends, request.trust, request.file)
+        found += [check_preprocessing(bundle), *check_repositories(bundle, served, request.time_limit), *of_run]
+    return Checked(found, chosen, request.run)
+
+
+def _with_drop(verdict: Verdict, bundle: Bundle, chosen: Samples) -> Verdict:
+    """The verdict on the run, with what a plan was seen to lose on the images of `--data`."""
+    golden = chosen.golden
+    if golden.trained is None or chosen.name == GOLDEN:
+        return verdict
+    from qcn.calibrate.check import larger_drop
+
+    bound = bundle.find(WEIGHTS).facts["calibration"]["bound"]  # `check_run` has seen that it is there
+    why = larger_drop(golden.reference.logit, golden.trained.logit, golden.label, bound)
+    return replace(verdict, status="failed", reasons=(f"on {chosen.name}: {why}",)) if why else verdict

@@ -1,0 +1,61 @@
+"""Two programs, operation by operation: is a bundle's what its training run's network lowers to? No torch here."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from qcn.export.operations import Array, Operation
+from qcn.export.program import Program
+from qcn.export.rebuild import ULPS, alike
+from qcn.text import readable
+
+ODD = 1e-3  # share of the integers and halves of a plan that another machine may have rounded the other way
+
+
+def differences(found: Program, expected: Program) -> Iterator[str]:
+    """What a program has otherwise than the expected one, in words."""
+    for what in ("input", "outputs"):
+        if getattr(found, what) != getattr(expected, what):
+            yield f"the program's {what} {'is' if what == 'input' else 'are'} not the network's"
+    for place, (a, b) in enumerate(zip_longest(found.operations, expected.operations)):
+        if a is None or b is None or type(a) is not type(b) or a.name != b.name:
+            yield f"operation {place + 1} of the program is {_said(a)}, where the network has {_said(b)}"
+            return
+        for name in _other_settings(a, b):
+            given, own = getattr(a, name), getattr(b, name)
+            yield f"'{name}' of the operation '{readable(a.name)}' is {given!r}, where the network's is {own!r}"
+    for name in expected.arrays:
+        if name not in found.arrays or not _same(found.arrays[name], expected.arrays[name]):
+            yield f"the numbers of '{name}' are not the network's"
+
+
+def _said(operation: Operation | None) -> str:
+    return "none" if operation is None else f"{operation.op} '{readable(operation.name)}'"
+
+
+def _other_settings(a: Operation, b: Operation) -> list[str]:
+    return [one.name for one in fields(b) if not _equal(getattr(a, one.name), getattr(b, one.name))]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Equal, and floats but for the last digits: a scale may have been computed on another machine."""
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=ULPS)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _same(found: Array, expected: Array) -> bool:
+    """Floats but for the last digits; integers and halves but for few that lie between two."""
+    if alike(found, expected):
+        return True
+    if found.dtype != expected.dtype or found.shape != expected.shape or found.dtype == np.float32:
+        return False
+    step = np.spacing(np.abs(expected)) if found.dtype == np.float16 else np.ones((), np.float64)
+    apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    return bool((apart <= step).all()) and int((apart > 0).sum()) <= max(1.0, ODD * found.size)
