@@ -17,7 +17,8 @@ import numpy as np
 
 from qcn.export.tensorrt.receipt import from_inspector
 from qcn.verify.runners import Options
-from qcn.verify.runners.tensorrt import TensorRTRunner, read_facts
+from qcn.verify.runners.model_file import ModelFile
+from qcn.verify.runners.tensorrt import TensorRTRunner
 
 RUNS, WARM_UP = 200, 20
 Row = dict[str, Any]
@@ -40,10 +41,11 @@ def main() -> None:
 
 def layers(path: Path) -> list[Row]:
     """The layers of an engine in their order."""
-    facts = read_facts(path)
+    model = ModelFile.at(path)
+    facts = model.facts
     shape = facts["inputs"][0]["shape"]
     images = np.random.default_rng(0).standard_normal((facts["batch"][1], *shape[1:]), np.float32)
-    with TensorRTRunner(path, Options("cuda")) as runner:
+    with TensorRTRunner(model, Options("cuda")) as runner:
         runner.graph = False
         times = profiled(runner, images)
         return [

@@ -179,13 +179,14 @@ def milliseconds(once: Any, finish: Any = lambda: None) -> float:
 
 def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: argparse.Namespace) -> Any:
     from qcn.verify.runners import Options
+    from qcn.verify.runners.model_file import ModelFile
     from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
 
     device = arguments.backend.split("-")[1]
     if name.endswith("fp16") and device == "cpu":
         return  # half precision is for GPUs
     given = first_images(golden, batch)
-    opened = OnnxRuntimeRunner(path, Options(device))
+    opened = OnnxRuntimeRunner(ModelFile.at(path), Options(device))
     opened.graph = None  # as it is timed in docs/results.md
     with opened as runner:
         worst = errors(
@@ -202,12 +203,13 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     from qcn.export.bundle.manifest import Batch
     from qcn.export.tensorrt.build import BuildRequest, build, find
     from qcn.verify.runners import Options
+    from qcn.verify.runners.model_file import ModelFile
     from qcn.verify.runners.tensorrt import TensorRTRunner
 
     precision = "fp16" if name.endswith("fp16") else "fp32"
     cache = arguments.folder / "timings.cache"
     request = BuildRequest(precision, Batch(batch, batch, batch), optimization=arguments.level, timing_cache=cache)
-    engine = build(path, request, find())
+    engine = build(path.read_bytes(), request, find())
     plan = arguments.folder / f"{name.replace(', ', '-')}-{engine.file_name}"
     plan.write_bytes(engine.plan)
     plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))
@@ -215,7 +217,7 @@ def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argpa
     about |= {"plan_bytes": len(engine.plan), "receipt": engine.receipt.as_json()}
     given = first_images(golden, batch)
     for graph in (False, True):
-        with TensorRTRunner(plan, Options("cuda")) as runner:
+        with TensorRTRunner(ModelFile.at(plan), Options("cuda")) as runner:
             runner.graph = graph
             worst = errors(golden, runner.infer(given))
             runner.upload(given)

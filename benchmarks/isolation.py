@@ -19,6 +19,7 @@ from onnx import TensorProto, helper
 
 from qcn.verify.runners import Options, Runner
 from qcn.verify.runners.isolated import IsolatedRunner
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
 
 IMAGE = (2, 48, 48)
@@ -47,8 +48,10 @@ def main() -> None:
     print(f"{platform.machine()}, {time.strftime('%Y-%m-%d')}")
     with tempfile.TemporaryDirectory() as folder:
         path = write_graph(Path(folder) / "model.onnx")
-        here = OnnxRuntimeRunner(path, Options(threads=1))
-        there = IsolatedRunner(OnnxRuntimeRunner(path, Options(threads=1)), "onnxruntime", carries_code=False)
+        here = OnnxRuntimeRunner(ModelFile.at(path), Options(threads=1))
+        there = IsolatedRunner(
+            OnnxRuntimeRunner(ModelFile.at(path), Options(threads=1)), "onnxruntime", carries_code=False
+        )
         began = time.perf_counter()
         there.start()
         started = time.perf_counter()

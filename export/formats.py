@@ -95,14 +95,14 @@ class Job:
         file = file_of(format, kind)
         with bundle.adding(file, format, kind, command, batch=batch, beside=beside) as draft:
             draft.facts = FILES[format](self, draft.path)
-            draft.found = precision.read(draft.path, format, bundle.program()).precision
+            draft.found = precision.read(draft.path.read_bytes(), format, bundle.program()).precision
         return bundle.find(file)
 
 
 def _native(job: Job) -> Made:
     """Every bundle has it already."""
     artefact = job.bundle.find(WEIGHTS)
-    job.bundle.path(artefact)
+    job.bundle.read(artefact)
     return Made("native", artefact)
 
 
@@ -228,14 +228,15 @@ def _trt(job: Job) -> Made:
         obstacle = str(error) if target.name == "this" else targets.without_tensorrt(target)
     if obstacle and target.name == "this":
         raise MissingError(obstacle)
-    graph = bundle.path(graph_for(job, ENGINE_ROUTINGS[request.routing]))
+    graph = graph_for(job, ENGINE_ROUTINGS[request.routing])
+    content = bundle.read(graph)
     if obstacle:
         commands = targets.device_commands(bundle.folder, command, request.host)
         return Made("trt", reason=obstacle, commands=tuple(commands))
     sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qcn"
     timings = caches / f"timings-{found.flavour}-{found.version_text}.cache"
-    engine = build(graph, request.engine(timings, sm, kind), found, loaded)
+    engine = build(content, request.engine(timings, sm, kind), found, loaded, bundle.folder / graph.file)
     file = f"engines/{engine.file_name}"
     fused = bool(engine.facts["plugin"])
     with bundle.adding(file, "trt", kind, command, batch=request.batch, plugin=fused) as draft:

@@ -4,15 +4,15 @@
     model.bin   the weights
 
 OpenVINO would round weights to float16 unless it is told not to, and read whatever model.bin lies beside a graph: so
-`read_ir` checks that the two belong together, and gives bytes, which are then loaded as they were checked.
+`check_pair` checks that the two belong together.
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qcn.errors import MissingError, UsageError
-from qcn.export.bundle import folder_of
 from qcn.export.precision.openvino_file import parse
 
 INSTALL = "pip install openvino"
@@ -40,24 +40,20 @@ def write_ir(graph: bytes, path: Path) -> dict[str, Any]:
     return {"openvino": openvino.__version__.partition("-")[0], "outputs": outputs}
 
 
-def read_ir(path: Path) -> tuple[bytes, bytes]:
-    """The graph in `path` and its weights; in a bundle that is being written to, they may lie in its .kept."""
-    text = path.read_bytes()
-    named = parse(text).find("/".join(("rt_info", *WEIGHTS_SHA256)))
+def check_pair(path: Path, graph: bytes, beside: Mapping[str, bytes]) -> bytes:
+    """The weights of the graph that was read in `path`, of the files that were read beside it."""
+    named = parse(graph).find("/".join(("rt_info", *WEIGHTS_SHA256)))
     if named is None:
         raise UsageError(
             f"{path} does not name the hash of its weights: rebuild it with `qcn export BUNDLE --format openvino`"
         )
-    expected, folder = named.get("value", ""), folder_of(path)
-    places = [path.with_suffix(".bin"), *sorted(folder.glob("model*.bin")), *folder.glob(f".kept/{expected}")]
-    for place in filter(Path.is_file, places):
-        weights = place.read_bytes()
-        if hashlib.sha256(weights).hexdigest() == expected:
-            return text, weights
-    raise UsageError(
-        f"{path.with_suffix('.bin')} is missing, or is not the weights of {path.name} ({expected[:12]}…): copy "
-        f"both files, or rebuild both with `qcn export BUNDLE --format openvino`"
-    )
+    expected, weights = named.get("value", ""), beside.get(path.with_suffix(".bin").name)
+    if weights is None or hashlib.sha256(weights).hexdigest() != expected:
+        raise UsageError(
+            f"{path.with_suffix('.bin')} is missing, or is not the weights of {path.name} ({expected[:12]}…): copy "
+            f"both files, or rebuild both with `qcn export BUNDLE --format openvino`"
+        )
+    return weights
 
 
 def written_by(graph: bytes) -> str:

@@ -44,7 +44,7 @@ def difference(bundle: Bundle, artefact: Artefact) -> str:
 
     MissingError where a package is not installed that builds it.
     """
-    found = bundle.path(artefact).read_bytes()
+    found = bundle.read(artefact)
     if artefact.format == "web":
         return _page_difference(bundle, found)
     with tempfile.TemporaryDirectory() as folder:
@@ -142,7 +142,7 @@ def _said(part: Any) -> str:
 
 def _openvino_difference(bundle: Bundle, artefact: Artefact, found: bytes, built: Path) -> str:
     """Of the graph, but for which version wrote it; and of the weights, which the graph has the hash of."""
-    weights = bundle.path(bundle.find(file_of("openvino-weights", artefact.precision))).read_bytes()
+    weights = bundle.read(bundle.find(file_of("openvino-weights", artefact.precision)))
     if weights != built.with_suffix(".bin").read_bytes():
         return f"{Path(artefact.file).with_suffix('.bin')} are other weights than its program's"
     return _xml_difference(found, built.read_bytes())
@@ -175,9 +175,9 @@ def _said_of_part(part: "Element | None") -> str:
 
 def _repository_difference(bundle: Bundle, artefact: Artefact, found: bytes, built: bytes) -> str:
     """File by file. How a server puts requests into batches changes no answer, and may have been measured."""
-    from qcn.export.triton.repository import CONFIG, files_of
+    from qcn.export.triton.repository import CONFIG, read_repository
 
-    given, ours = (files_of(one, artefact.file) for one in (found, built))
+    given, ours = (read_repository(one, artefact.file) for one in (found, built))
     for name in dict.fromkeys((*ours, *given)):
         a, b = given.get(name), ours.get(name)
         if a is None or b is None:

@@ -111,12 +111,12 @@ def _refit(old: Bundle, artefact: Artefact, new: Bundle) -> Refitted:
         tf32=facts["tf32"],
         fleet=Fleet(facts["version_compatible"], facts["hardware_compatible"], refittable=True),
     )
-    graph = new.path(graph_for(Job(new, request), ENGINE_ROUTINGS[request.routing]))
+    graph = new.read(graph_for(Job(new, request), ENGINE_ROUTINGS[request.routing]))
     began = time.monotonic()
-    plan = refit(old.path(artefact).read_bytes(), graph, tensorrt)
+    plan = refit(old.read(artefact), graph, tensorrt)
     seconds = round(time.monotonic() - began, 2)
     facts |= asdict(request.fleet) | {
-        "onnx_sha256": hashlib.sha256(graph.read_bytes()).hexdigest(),
+        "onnx_sha256": hashlib.sha256(graph).hexdigest(),
         "plan_sha256": hashlib.sha256(plan).hexdigest(),
         "refitted_from": artefact.sha256,
         "refit_seconds": seconds,

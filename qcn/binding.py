@@ -1,8 +1,8 @@
 """libqcn by its C interface (deploy/include/qcn/qcn.h): structures as they are there, models and sessions. No torch."""
 
 import ctypes
-import os
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,10 @@ class ModelParams(ctypes.Structure):
         "size_t size; int backend; char* precision; int self_test; int threads; int device; void* log; "
         "void* log_user; char* public_key;"
     )
+
+
+class File(ctypes.Structure):
+    _fields_ = _members("char* name; char* data; size_t bytes;")
 
 
 class ModelInfo(ctypes.Structure):
@@ -97,10 +101,15 @@ def image_of(pixels: NDArray[np.uint8]) -> Image:
 
 
 class Model:
-    """A bundle that libqcn has loaded. Any number of threads may use it; each needs a session of its own."""
+    """A bundle that libqcn has loaded. Any number of threads may use it; each needs a session of its own.
+
+    `files` are its files by name, as they were read in `folder`, which is for messages alone: libqcn checks them as it
+    does a folder's, and opens nothing.
+    """
 
     def __init__(
         self,
+        files: Mapping[str, bytes],
         folder: Path,
         *,
         backend: str = "auto",
@@ -108,10 +117,10 @@ class Model:
         threads: int = 0,
         device: int = 0,
         self_test: int = 1,
-        public_key: bytes | None = None,
     ) -> None:
+        self._folder, self._word = folder, shlex.quote(str(folder))
         self._library: Any = load_library(
-            "qcn_model_load", "qcn_session_create", "qcn_infer", "qcn_preprocess", "qcn_model_operation"
+            "qcn_model_load_memory", "qcn_session_create", "qcn_infer", "qcn_preprocess", "qcn_model_operation"
         )
         self._library.qcn_last_error.restype = ctypes.c_char_p
         self._library.qcn_model_class.restype = ctypes.c_char_p
@@ -128,9 +137,10 @@ class Model:
             self_test=self_test,
             threads=threads,
             device=device,
-            public_key=public_key,
         )
-        self.check(self._library.qcn_model_load(os.fsencode(folder), ctypes.byref(params), ctypes.byref(self._handle)))
+        given = (File * len(files))(*(File(name.encode(), data, len(data)) for name, data in files.items()))
+        count, handle = ctypes.c_size_t(len(files)), ctypes.byref(self._handle)
+        self.check(self._library.qcn_model_load_memory(given, count, ctypes.byref(params), handle))
         self.info = ModelInfo(ctypes.sizeof(ModelInfo))
         self.check(self._library.qcn_model_describe(self._handle, ctypes.byref(self.info)))
 
@@ -164,7 +174,10 @@ class Model:
         """Raise what a call ended with, unless that is well."""
         if status:
             kind = MissingError if status == NO_BACKEND else UsageError
-            raise kind(f"libqcn: {self._library.qcn_last_error().decode(errors='replace')}")
+            said = self._library.qcn_last_error().decode(errors="replace")
+            # It was given a list of files, and does not know where they lie.
+            said = said.replace("the list of files", str(self._folder)).replace("BUNDLE", self._word)
+            raise kind(f"libqcn: {said}")
 
     def close(self) -> None:
         """Free it; its sessions go on."""

@@ -15,7 +15,7 @@ from qcn.export.bundle.manifest import Artefact, Format, file_of
 from qcn.export.executorch import INSTALL as INSTALL_EXECUTORCH
 from qcn.export.executorch import summary
 from qcn.export.openvino import INSTALL as INSTALL_OPENVINO
-from qcn.export.openvino import read_ir
+from qcn.export.openvino import check_pair
 from qcn.export.program import Program
 from qcn.export.targets import AMPERE, foreign, install_hint, product, this_gpu
 from qcn.export.tensorrt import plugin
@@ -24,6 +24,7 @@ from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
 from qcn.verify.receipts import Receipt, receipts
 from qcn.verify.runners import Device, onnxruntime
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.tensorrt import refit_command
 from qcn.verify.runners.triton import INSTALL as INSTALL_TRITON
 from qcn.verify.runners.web import find_node
@@ -92,7 +93,7 @@ def _check_precision(artefact: Artefact, bundle: Bundle, program: Program | None
     """Refuse a file that computes in another precision than the manifest says, where that can be read."""
     if program is None:
         return
-    seen = precision.read(bundle.folder / artefact.file, artefact.format, program)
+    seen = precision.read(bundle.read(artefact), artefact.format, program)
     if why := seen.contradicts(artefact.precision):
         raise UsageError(f"{artefact.file} is {why}")
 
@@ -119,7 +120,7 @@ def _fused_onnx(artefact: Artefact, bundle: Bundle) -> Support:
 
 def _native(artefact: Artefact, bundle: Bundle) -> Support:
     try:
-        load_library("qcn_model_load")
+        load_library("qcn_model_load_memory")
     except MissingError as error:
         return Support("cannot", str(error), BUILD)
     lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in _lower(bundle, "native")})
@@ -133,7 +134,8 @@ def _lower(bundle: Bundle, backend: str) -> list[Receipt]:
 
 
 def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
-    read_ir(bundle.path(artefact))
+    model = ModelFile.of_bundle(bundle, artefact)
+    check_pair(model.path, model.content, model.beside)
     if not installed("openvino"):
         return Support("cannot", "OpenVINO is not installed", INSTALL_OPENVINO)
     found = _lower(bundle, "openvino") if _program(bundle) else []

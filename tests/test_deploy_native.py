@@ -27,6 +27,7 @@ from qcn.export.quantise import halved, quantised
 from qcn.export.reference import answers
 from qcn.kernels.native import instruction_set, set_threads
 from qcn.verify.runners import Options
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.native import NativeRunner
 
 FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
@@ -100,7 +101,7 @@ def test_answers_are_those_of_the_trained_network(
 ) -> None:
     network = trained(name, sides, **settings)
     truth = golden_of(network, torch.randn(3, CHANNELS, *sides))
-    with NativeRunner(bundle_of(lower(network, *sides), truth, tmp_path / "bundle"), Options()) as runner:
+    with NativeRunner(ModelFile.at(bundle_of(lower(network, *sides), truth, tmp_path / "bundle")), Options()) as runner:
         assert noise_floors(runner.infer(truth.input), truth) < FLOORS
 
 
@@ -111,7 +112,7 @@ def network() -> nn.Module:
 
 def test_any_batch_and_any_number_of_threads(network: nn.Module, tmp_path: Path) -> None:
     truth = golden_of(network, torch.randn(41, CHANNELS, 28, 28))
-    with NativeRunner(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle"), Options()) as runner:
+    with NativeRunner(ModelFile.at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
         whole = runner.infer(truth.input)
         assert noise_floors(whole, truth) < FLOORS
         for batch in range(1, 18):
@@ -137,7 +138,7 @@ def test_a_wrong_weight_is_noticed(network: nn.Module, tmp_path: Path) -> None:
         right = program.arrays[name].copy()
         flat = program.arrays[name].reshape(-1)
         flat[[0, flat.size // 2, -1]] += 0.5 * np.abs(flat).max()
-        with NativeRunner(bundle_of(program, truth, tmp_path / str(i)), Options()) as runner:
+        with NativeRunner(ModelFile.at(bundle_of(program, truth, tmp_path / str(i))), Options()) as runner:
             assert noise_floors(runner.infer(truth.input), truth) > 100, name
         program.arrays[name][...] = right
 
@@ -145,7 +146,7 @@ def test_a_wrong_weight_is_noticed(network: nn.Module, tmp_path: Path) -> None:
 def test_a_nan_comes_out_as_nan_and_leaves_no_trace(network: nn.Module, tmp_path: Path) -> None:
     images = np.random.default_rng(0).normal(size=(3, CHANNELS, 28, 28)).astype(np.float32)
     truth = golden_of(network, torch.from_numpy(images))
-    with NativeRunner(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle"), Options()) as runner:
+    with NativeRunner(ModelFile.at(bundle_of(lower(network, 28, 28), truth, tmp_path / "bundle")), Options()) as runner:
         before = runner.infer(images)
         spoilt = images.copy()
         spoilt[1, 0, 13, 13] = np.nan
@@ -164,7 +165,7 @@ def test_an_operation_in_another_precision_is_refused(network: nn.Module, tmp_pa
     path = bundle_of(narrow, truth, tmp_path / "bundle")
     with (
         pytest.raises(UsageError, match="in fp32, a convolution or linear also in int8"),
-        NativeRunner(path, Options()),
+        NativeRunner(ModelFile.at(path), Options()),
     ):
         pass
 
@@ -182,7 +183,7 @@ def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
         plan=program.calibrated,
         trained=trained,
     )
-    return NativeRunner(bundle_of(program, truth, folder), Options())
+    return NativeRunner(ModelFile.at(bundle_of(program, truth, folder)), Options())
 
 
 @pytest.mark.parametrize("outputs", [20, 37, 3])
@@ -249,7 +250,8 @@ def test_a_calibrated_network_answers_as_its_float32_one_and_says_what_runs(netw
         found = runner.infer(images)
     for name, numbers in expected.items():
         assert 0 < np.abs(found[name] - numbers).max() < 0.1 * np.abs(numbers).max()
-    model = Model(tmp_path / "calibrated", backend="native", self_test=0)
+    files = ModelFile.at(tmp_path / "calibrated" / WEIGHTS).files
+    model = Model(files, tmp_path / "calibrated", backend="native", self_test=0)
     assert model.info.precision == b"int8"
     runs = model.operations
     assert [(run.name, run.op, run.asked) for run in runs] == [(o.name, o.op, o.precision) for o in program.operations]

@@ -43,6 +43,7 @@ from qcn.export.request import Request
 from qcn.model import qcn_tiny
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.runners import Options
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.native import NativeRunner
 
 ROOT = Path(__file__).parents[1]
@@ -237,7 +238,7 @@ def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
     """qcn-run decodes these files as Python does: libqcn's answers to both are the same numbers."""
     spec, image = bundle.manifest.preprocessing, bundle.manifest.image
     seen = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
-    with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
+    with NativeRunner(ModelFile.at(bundle.folder / WEIGHTS), Options()) as runner:
         expected = [runner.infer(one[None])["logit"][0] for one in seen]
     assert len({one.tobytes() for one in expected}) > 1
     for file, found, due in zip(files, answers_of(built, bundle, files), expected, strict=True):

@@ -121,7 +121,10 @@ def test_a_network_can_be_exported(folder: Path) -> None:
 
 
 def test_noise_is_unknown_and_digits_are_known() -> None:
-    network, made = open_network(RUNS / "mnist-qcn", device="cpu"), golden.read(SHIPPED / "mnist-qcn" / GOLDEN)
+    network, made = (
+        open_network(RUNS / "mnist-qcn", device="cpu"),
+        golden.read((SHIPPED / "mnist-qcn" / GOLDEN).read_bytes()),
+    )
     digits = made.image[made.label >= 0]
     noise = np.random.default_rng(0).integers(0, 256, (32, *digits.shape[1:]), np.uint8)
 
@@ -140,7 +143,7 @@ def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monke
     done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
     assert done.exit_code == 0, done.output
     assert "cifar10 is not in data: the golden images are rendered toys instead" in done.output
-    made = golden.read(tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN)
+    made = golden.read((tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN).read_bytes())
     pictures = [image for row, image in zip(made.rows, made.image, strict=True) if row.startswith("toy")]
     assert len(pictures) == len({image.tobytes() for image in pictures}) == 16
     assert (made.label == -1).all()

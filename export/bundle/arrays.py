@@ -5,10 +5,11 @@ The texts, and the version as `schema`, are one JSON object under "qcn" in the f
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from qcn import records
 from qcn.errors import UsageError
@@ -24,25 +25,24 @@ def write_arrays(path: Path, arrays: dict[str, Array], schema: str, **texts: str
     path.write_bytes(save(whole, {"qcn": json.dumps({"schema": schema, **texts}, ensure_ascii=False)}))
 
 
-def read_arrays(path: Path, schema: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays and the texts of the file `path`; a broken file or another schema is refused."""
+def read_arrays(content: bytes, schema: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays, in the order of their names, and the texts of a file; a broken one or another schema is refused."""
+    header = _header(content)
     try:
-        _check_header(path)
-        with safe_open(path, framework="numpy") as file:
-            texts = records.parse((file.metadata() or {}).get("qcn", "{}"), "its metadata")
-            if not isinstance(texts, dict) or not all(type(text) is str for text in texts.values()):
-                raise UsageError(f"its metadata is not an object of texts: {texts!r}")
-            if texts.get("schema") != schema:
-                raise UsageError(f"it has schema {texts.get('schema')!r}; this version of qcn reads {schema!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, texts  # noqa: SIM118
-    except (SafetensorError, TypeError, AttributeError, ValueError) as error:  # Type-, Attribute-: no such numpy type
+        arrays = load(content)
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:  # Key-: no such numpy type
         raise UsageError(f"it is not a file of arrays: {error}") from error
+    texts = records.parse(header.get("__metadata__", {}).get("qcn", "{}"), "its metadata")
+    if not isinstance(texts, dict) or not all(type(text) is str for text in texts.values()):
+        raise UsageError(f"its metadata is not an object of texts: {texts!r}")
+    if texts.get("schema") != schema:
+        raise UsageError(f"it has schema {texts.get('schema')!r}; this version of qcn reads {schema!r}")
+    return dict(sorted(arrays.items())), texts
 
 
-def _check_header(path: Path) -> None:
-    """Refuse a header that the library reads leniently and libqcn does not: too long, or with two entries of a name."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > records.LARGEST:
-            raise UsageError(f"its header has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
-        records.parse(file.read(size), "its header")
+def _header(content: bytes) -> Any:
+    """Refuses what the library reads leniently and libqcn does not: a long header, or with two entries of a name."""
+    size = int.from_bytes(content[:8], "little")
+    if size > records.LARGEST:
+        raise UsageError(f"its header has {size:,} bytes, but at most {records.LARGEST:,} are allowed")
+    return records.parse(content[8 : 8 + size], "its header")

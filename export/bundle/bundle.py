@@ -7,23 +7,24 @@
     model.xml, model.bin  OpenVINO's graph and its weights
     engines/*.engine      TensorRT plans, with a copy of each one's entry, for people, in a .json beside it
 
-A file is handed out after its hash was checked, and no symbolic link in a bundle is followed (inside.py). A new file is
-written aside and taken in whole, with a new manifest, or not at all (transaction.py). Several processes may add to one
-bundle at once, while others read it.
+A file is read once, and its bytes are given out when their hash is the manifest's: nothing opens it by its name again,
+since another may lie there by then. No symbolic link in a bundle is followed (inside.py). A new file is written aside
+and taken in whole, with a new manifest, or not at all (transaction.py). Several processes may add to one bundle at
+once, while others read it.
 """
 
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle import golden, inside, signing, weights
-from qcn.export.bundle.findings import Finding, foreign, look
+from qcn.export.bundle.findings import MOST_BYTES, Finding, foreign, look
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import (
     GOLDEN,
@@ -39,7 +40,6 @@ from qcn.export.bundle.manifest import (
 )
 from qcn.export.bundle.tolerance import tolerances
 from qcn.export.bundle.transaction import (
-    KEPT,
     LOCK,
     aside_of,
     is_part,
@@ -50,12 +50,10 @@ from qcn.export.bundle.transaction import (
     undisturbed,
 )
 from qcn.export.program import Program
-from qcn.files import file_sha256, refuse_dead_link
+from qcn.files import refuse_dead_link
 from qcn.names import MANIFEST, RUN, AnyPrecision
 from qcn.shipped import DEFAULT, networks
 from qcn.text import command_line, readable
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -68,14 +66,17 @@ class Draft:
 
 
 class Bundle:
-    """A bundle on disk: `folder`, and its `manifest` as last read or written.
+    """A bundle on disk: `folder`, and its `manifest` as last read or written, with its `text`.
 
     With a `public_key`, a file, every manifest that is read must be signed by its owner. One that was written here is
     not: the next to ask for a signature finds none.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, public_key: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, manifest: Manifest, public_key: Path | None = None, text: bytes | None = None
+    ) -> None:
         self.folder, self.manifest, self.public_key = folder, manifest, public_key
+        self.text = manifest.to_json().encode() if text is None else text
 
     @staticmethod
     def open(folder: Path, public_key: Path | None = None) -> "Bundle":
@@ -85,7 +86,8 @@ class Bundle:
         for another bundle's, this one stays what it was.
         """
         folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
-        return Bundle(folder, _read_manifest(folder, public_key), public_key)
+        text, manifest = _read_manifest(folder, public_key)
+        return Bundle(folder, manifest, public_key, text)
 
     @staticmethod
     def create(
@@ -124,20 +126,31 @@ class Bundle:
             f"file in the bundle {self.folder}", file, (artefact.file for artefact in self.manifest.files)
         )
 
-    def path(self, artefact: Artefact) -> Path:
-        """Its place, with its hash checked. One that is altered, missing or not to be read is refused, with what helps.
+    def read(self, artefact: Artefact) -> bytes:
+        """Its bytes, which are those that the manifest names. What is altered, missing or denied is refused.
 
         If a writer has replaced it since the manifest was read, this is the new one, and the manifest is read again.
         """
-        finding = self._look(artefact)
-        if finding.state != "intact":
+        finding, content = self._look(artefact)
+        if content is None:
             how = "allow it with" if finding.state == "denied" else "rebuild it with"
             raise UsageError(f"{self.folder / artefact.file} {finding.reason}; {how}: {finding.fix}")
-        return self.folder / finding.place
+        return content
+
+    def read_together(self, files: Iterable[str], optional: Iterable[str] = ()) -> dict[str, bytes]:
+        """The bytes of files that belong together, and of the `optional` ones that are whole, all by one manifest."""
+        while True:
+            text, found = self.text, {file: self.read(self.find(file)) for file in files}
+            for file in optional:
+                with suppress(UsageError):
+                    found[file] = self.read(self.find(file))
+            if self.text == text:
+                return found
 
     def program(self) -> Program:
         """The network as a program."""
-        path, program = self._read(WEIGHTS, weights.read)
+        path = self.folder / WEIGHTS
+        program = weights.read(self.read(self.find(WEIGHTS)), path)
         found = ports(program.input.shape, program.classes, program.poses)
         if found != (self.manifest.input, self.manifest.outputs):
             raise UsageError(f"{path} is not the network that {MANIFEST} describes")
@@ -145,7 +158,8 @@ class Bundle:
 
     def golden(self) -> Golden:
         """Images and the answers that the trained network gave to them."""
-        path, found = self._read(GOLDEN, golden.read)
+        path = self.folder / GOLDEN
+        found = golden.read(self.read(self.find(GOLDEN)), path)
         try:
             _check_golden(found, self.manifest)
         except UsageError as error:
@@ -154,13 +168,13 @@ class Bundle:
 
     def check(self) -> list[Finding]:
         """Every file that the manifest names, then all else that lies in the bundle, with what to do about it."""
-        return [*(self._look(artefact) for artefact in self.manifest.files), *foreign(self.folder, self.manifest)]
+        return [*(self._look(artefact)[0] for artefact in self.manifest.files), *foreign(self.folder, self.manifest)]
 
     def require_whole(self) -> None:
         """Refuse a bundle with a file that is missing, altered or of another network."""
         self.program(), self.golden()
         for artefact in self.manifest.files:
-            self.path(artefact)
+            self.read(artefact)
 
     def sign(self, key: Path) -> Path:
         """Sign the bundle with a private key; gives the signature's path. What is not whole is not signed."""
@@ -168,9 +182,9 @@ class Bundle:
             settle(self.folder)
             if (found := read_manifest(self.folder)) is None:
                 raise UsageError(f"{self.folder} is no longer a bundle: it has no {MANIFEST}")
-            text, self.manifest = found
+            self.text, self.manifest = found
             self.require_whole()
-            signing.sign(self.folder, text, key)
+            signing.sign(self.folder, self.text, key)
         return self.folder / SIGNATURE
 
     @contextmanager
@@ -212,6 +226,8 @@ class Bundle:
         ]
         if missing := {planned.file for _, planned in made} - {artefact.file for artefact in new}:
             raise FileNotFoundError(f"{aside / min(missing)} was not written")
+        if large := [artefact for artefact in new if artefact.bytes > MOST_BYTES]:
+            raise UsageError(f"{large[0].file} has {large[0].bytes:,} bytes, but at most {MOST_BYTES:,} are allowed")
         with locked(self.folder):
             settle(self.folder)
             base, there = self.manifest, read_manifest(self.folder)
@@ -226,7 +242,7 @@ class Bundle:
             manifest = replace(base, files=tuple(replace(one, tolerance=allowed[one.file]) for one in files.values()))
             if new or manifest != base or base != (there and there[1]):
                 take_in(self.folder, aside, {artefact.file: artefact.sha256 for artefact in new}, manifest)
-            self.manifest, self.public_key = manifest, None
+            self.manifest, self.text, self.public_key = manifest, manifest.to_json().encode(), None
             self._write_facts(aside)
 
     def _write_facts(self, aside: Path) -> None:
@@ -237,28 +253,22 @@ class Bundle:
                 inside.write_new(self.folder, f"{aside.name}/facts", text)
                 inside.move(self.folder, f"{aside.name}/facts", beside)
 
-    def _read(self, file: str, read: Callable[[Path], T]) -> tuple[Path, T]:
-        """The path of a file and what `read` makes of it; once more, if a writer replaced it in between."""
-        while True:
-            path = self.path(self.find(file))
-            with suppress(FileNotFoundError):
-                found = read(path)
-                if file_sha256(path) == self.find(file).sha256:
-                    return path, found
-
-    def _look(self, artefact: Artefact) -> Finding:
-        """One file against its entry, or against its entry by now if a writer is at work."""
-        finding = look(self.folder, artefact)
-        if finding.place == artefact.file:
-            return finding
+    def _look(self, artefact: Artefact) -> tuple[Finding, bytes | None]:
+        """One file against its entry, or against its entry by now if a writer replaced it; and its bytes, if whole."""
+        finding, content = look(self.folder, artefact)
+        if content is not None:
+            return finding, content
         with undisturbed(self.folder):
-            self.manifest = _read_manifest(self.folder, self.public_key)
+            text, manifest = _read_manifest(self.folder, self.public_key)
+            if _network(manifest) != _network(self.manifest):
+                raise UsageError(f"{self.folder} was replaced by another network's bundle meanwhile: start again")
+            self.text, self.manifest = text, manifest
             return look(self.folder, self.find(artefact.file))
 
 
 def folder_of(path: Path) -> Path:
-    """The bundle that a file lies in whose path `Bundle.path` gave."""
-    return path.parent.parent if path.parent.name in (KEPT, "engines") else path.parent
+    """The bundle that a file lies in."""
+    return path.parent.parent if path.parent.name == "engines" else path.parent
 
 
 def _planned(
@@ -275,9 +285,11 @@ def _tolerances(
     """By file, what is allowed of it. The golden answers decide: new ones for all files, else for the new files."""
     if not new:
         return {file: artefact.tolerance for file, artefact in files.items()}
-    if GOLDEN not in new and inside.sha256(folder, GOLDEN) != files[GOLDEN].sha256:
+    place = aside if GOLDEN in new else folder
+    _, content = look(place, files[GOLDEN])
+    if content is None:
         raise UsageError(f"{folder / GOLDEN} was altered; rebuild it with: {files[GOLDEN].rebuild_command(folder)}")
-    answers = golden.read((aside if GOLDEN in new else folder) / GOLDEN)
+    answers = golden.read(content, place / GOLDEN)
     return {
         file: artefact.tolerance
         if file == GOLDEN or not {file, GOLDEN} & new
@@ -303,8 +315,8 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
-    """The manifest; read again, with writers held off, if it is not as it should be."""
+def _read_manifest(folder: Path, public_key: Path | None) -> tuple[bytes, Manifest]:
+    """The manifest, its text first; read again, with writers held off, if it is not as it should be."""
     try:
         try:
             found = read_manifest(folder)
@@ -325,7 +337,7 @@ def _read_manifest(folder: Path, public_key: Path | None) -> Manifest:
     text, manifest = found
     if public_key:
         signing.check_signature(folder, text, public_key)
-    return manifest
+    return text, manifest
 
 
 def _check_golden(found: Golden, manifest: Manifest) -> None:
@@ -359,9 +371,15 @@ def _check_same_network(folder: Path, there: Manifest, new: Manifest) -> None:
         raise UsageError(
             f"{folder} was made from {_weights(there.source)}, not from {_weights(new.source)}: choose another --out"
         )
-    for name in ("classes", "image", "preprocessing", "input", "outputs"):
-        if getattr(there, name) != getattr(new, name):
+    for name, value in _network(new).items():
+        if _network(there)[name] != value:
             raise UsageError(f"{folder} is of another version of qcn, with a different '{name}': choose another --out")
+
+
+def _network(manifest: Manifest) -> dict[str, Any]:
+    """What a network's manifests have in common, whatever files they name."""
+    names = ("source", "classes", "image", "preprocessing", "input", "outputs")
+    return {name: getattr(manifest, name) for name in names}
 
 
 def _with_news(there: Manifest, new: Manifest) -> Manifest:

@@ -1,5 +1,6 @@
 """What a look at a bundle finds: each file against its entry in the manifest, and what is no part of the bundle."""
 
+import hashlib
 import os
 import shlex
 from collections.abc import Iterator
@@ -11,52 +12,56 @@ from qcn.errors import UsageError
 from qcn.export.bundle import inside
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Artefact, Manifest
 from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, held, is_part
-from qcn.files import stream_sha256
 from qcn.names import CALIBRATION, CARD, CARD_TEXT, MANIFEST
 from qcn.text import command_line, readable
+
+MOST_BYTES = 1 << 30  # of a file of a bundle: it is read into memory
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it.
-
-    `place` is where the bytes of a whole one lie: under its name, or in `.kept` while it is being replaced.
-    """
+    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it."""
 
     file: str
     state: Literal["intact", "altered", "missing", "denied", "unknown"]
     reason: str = ""
     fix: str = ""
-    place: str = ""
 
 
-def look(folder: Path, artefact: Artefact) -> Finding:
-    """One file against its entry, in its place and in `.kept`."""
-    fix, kept = artefact.rebuild_command(folder), f"{KEPT}/{artefact.sha256}"
-    reason = ""
+def look(folder: Path, artefact: Artefact) -> tuple[Finding, bytes | None]:
+    """One file against its entry, in its place and in `.kept`; and its bytes if it is intact, which were read once."""
+    finding, content = _read(folder, artefact, artefact.file)
+    if content is None:
+        _, content = _read(folder, artefact, f"{KEPT}/{artefact.sha256}")
+    return (finding, None) if content is None else (Finding(artefact.file, "intact"), content)
+
+
+def _read(folder: Path, artefact: Artefact, place: str) -> tuple[Finding, bytes | None]:
+    """The bytes that lie in a place, if they are what the entry says; else what is wrong with them."""
+    fix = artefact.rebuild_command(folder)
+    state: Literal["altered", "missing", "denied"] = "altered"
     try:
-        descriptor = inside.open_file(folder, artefact.file)
+        with os.fdopen(inside.open_file(folder, place), "rb") as file:
+            # The size first: a stranger's file may be of any.
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size) if size == artefact.bytes <= MOST_BYTES else b""
     except FileNotFoundError:
-        state: Literal["altered", "missing", "denied"] = "missing"
-        reason = f"is missing, though {MANIFEST} names it"
+        state, reason = "missing", f"is missing, though {MANIFEST} names it"
     except PermissionError as error:  # of the file, or of the folder that it lies in
         state, reason = "denied", f"cannot be read: {error.strerror}"
         fix = command_line("chmod", "a+rX", error.filename)
     except UsageError as error:
-        state, reason = "altered", f"cannot be read: {error}"
+        reason = f"cannot be read: {error}"
     else:
-        state = "altered"
-        with os.fdopen(descriptor, "rb") as file:
-            # The size first: a stranger's file may be of any, and a hash reads all of it.
-            if (size := os.fstat(descriptor).st_size) != artefact.bytes:
-                reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
-            elif (found := stream_sha256(file)) != artefact.sha256:
-                reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
-            else:
-                return Finding(artefact.file, "intact", place=artefact.file)
-    if inside.sha256(folder, kept) == artefact.sha256:
-        return Finding(artefact.file, "intact", place=kept)
-    return Finding(artefact.file, state, reason, fix)
+        if size != artefact.bytes:
+            reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
+        elif size > MOST_BYTES:
+            reason = f"cannot be read: it has {size:,} bytes, but at most {MOST_BYTES:,} are allowed"
+        elif (found := hashlib.sha256(content).hexdigest()) != artefact.sha256:
+            reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
+        else:
+            return Finding(artefact.file, "intact"), content
+    return Finding(artefact.file, state, reason, fix), None
 
 
 def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:

@@ -253,10 +253,10 @@ def write(path: Path, golden: Golden) -> None:
     write_arrays(path, arrays, SCHEMA, **{name: json.dumps(text, ensure_ascii=False) for name, text in texts.items()})
 
 
-def read(path: Path) -> Golden:
-    """The contents of the file `path`; what is not such a file is refused."""
+def read(content: bytes, path: object = "the file") -> Golden:
+    """What is in the bytes of the file `path`; what is not such a file is refused."""
     try:
-        arrays, texts = read_arrays(path, SCHEMA)
+        arrays, texts = read_arrays(content, SCHEMA)
         written = records.parse(texts["preprocessing"], "'preprocessing'")
         spec = records.read(Preprocessing, written, "'preprocessing'")
         rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))

@@ -13,10 +13,8 @@ goes on with all of it: `Bundle.open` follows the link once.
 
 import errno
 import hashlib
-import os
 import re
 import shlex
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +54,12 @@ def install(source: Path, target: Path, public_key: Path | None = None) -> Path 
     with undisturbed(source):
         bundle = Bundle.open(source, public_key)
         bundle.require_whole()
-        text = inside.read_file(bundle.folder, MANIFEST)
-        sha256 = hashlib.sha256(text).hexdigest()
+        sha256 = hashlib.sha256(bundle.text).hexdigest()
         if place.uses(sha256, bundle):
             return None
         place.versions.mkdir(parents=True, exist_ok=True)
         with aside_of(place.versions) as aside:
-            _copy(bundle, text, aside / _COPY)
+            _copy(bundle, aside / _COPY)
             Bundle.open(aside / _COPY, public_key).require_whole()
             with locked(place.versions):
                 if place.uses(sha256, bundle):  # another process was quicker
@@ -172,24 +169,17 @@ def _parsed(name: str) -> Version | None:
     return Version(int(found[1]), found[2]) if found else None
 
 
-def _copy(bundle: Bundle, text: bytes, folder: Path) -> None:
+def _copy(bundle: Bundle, folder: Path) -> None:
     """The files that the manifest names, the manifest and its signature, to disk for good. No other file."""
     folder.mkdir()
-    inside.write_new(folder, MANIFEST, text)
-    inside.write_new(folder, MANIFEST_SHA256, manifest_sums(text))
+    inside.write_new(folder, MANIFEST, bundle.text)
+    inside.write_new(folder, MANIFEST_SHA256, manifest_sums(bundle.text))
     if (signature := _signature(bundle.folder)) is not None:
         inside.write_new(folder, SIGNATURE, signature)
     for artefact in bundle.manifest.files:
         if parent := artefact.file.rpartition("/")[0]:
             inside.make_folder(folder, parent)
-        found = bundle.path(artefact).relative_to(bundle.folder).as_posix()
-        with (
-            os.fdopen(inside.open_file(bundle.folder, found), "rb") as old,
-            os.fdopen(inside.open_file(folder, artefact.file, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as new,
-        ):
-            shutil.copyfileobj(old, new)
-            new.flush()
-            os.fsync(new.fileno())
+        inside.write_new(folder, artefact.file, bundle.read(artefact))
         if artefact.format == "trt":
             inside.write_new(folder, artefact.facts_file, artefact.to_json().encode())
             inside.sync_folder(folder, "engines")

@@ -17,10 +17,10 @@ def write(path: Path, program: Program) -> None:
     write_arrays(path, program.arrays, SCHEMA, program=program.to_json())
 
 
-def read(path: Path) -> Program:
-    """The program in `path`; anything else is refused."""
+def read(content: bytes, path: object = "the file") -> Program:
+    """The program in the bytes of the file `path`; anything else is refused."""
     try:
-        arrays, texts = read_arrays(path, SCHEMA)
+        arrays, texts = read_arrays(content, SCHEMA)
         return Program.from_json(texts.get("program", "null"), arrays)
     except UsageError as error:
         raise UsageError(f"{path} does not hold a program: {error}") from error

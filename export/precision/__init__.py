@@ -1,6 +1,6 @@
 """The precision that a file computes in, read from the file itself: nothing of it is run, and nothing unpickled.
 
-    read("model.fp16.onnx", "onnx", program)    ->  Seen("fp16")
+    read(bundle.read(artefact), "onnx", program)    ->  Seen("fp16")
 
 A half precision is what the network's convolutions and linear layers compute in: the type of their weights. Statistics
 of routing are float32 in every precision. So a file computes in fp16 if every convolution and linear layer of the
@@ -18,7 +18,6 @@ A TensorRT engine can be read by TensorRT alone (`qcn.export.tensorrt.receipt`).
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from qcn.errors import UsageError
 from qcn.export.bundle.manifest import Format
@@ -29,13 +28,13 @@ from qcn.export.tensorrt.receipt import ELEMENT_TYPES, FLOATS
 from qcn.export.triton.repository import network_graph
 from qcn.names import PRECISIONS, AnyPrecision
 
-READERS: dict[Format, Callable[[Path], Products]] = {
+READERS: dict[Format, Callable[[bytes], Products]] = {
     "onnx": onnx_file.read,
     "onnx-tensorrt": onnx_file.read,
     "onnx-fused": onnx_file.read,
     "torchscript": torch_file.read_torchscript,
     "pt2": torch_file.read_pt2,
-    "triton": lambda path: onnx_file.read_graph(network_graph(path)),
+    "triton": lambda content: onnx_file.read(network_graph(content)),
     "openvino": openvino_file.read,
 }
 # Where a file does not say it, who does.
@@ -64,8 +63,8 @@ class Seen:
         return f"declared {declared}, " + (f"computes in {self.precision}" if self.precision else f"but {self.why}")
 
 
-def read(path: Path, format: Format, program: Program) -> Seen:
-    """The precision of a file that was made from this program."""
+def read(content: bytes, format: Format, program: Program) -> Seen:
+    """The precision of a file with these bytes that was made from this program."""
     if format == "golden":
         return Seen("fp64")
     if format in ("native", "web"):  # a page has the same weights
@@ -73,7 +72,7 @@ def read(path: Path, format: Format, program: Program) -> Seen:
     if format in ELSEWHERE:
         return Seen(None, ELSEWHERE[format], readable=False)
     try:
-        products = READERS[format](path)
+        products = READERS[format](content)
     except UsageError as error:
         return Seen(None, str(error), readable=False)
     routing = ROUTING_OF.get(format, ROUTING) * len(program.routes)

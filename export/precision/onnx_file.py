@@ -6,7 +6,6 @@ since they compute nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from qcn.errors import UsageError
 from qcn.export.onnx_proto import INT64, UNKNOWN, Graph, Key, Node, parse
@@ -24,29 +23,20 @@ MOST_NODES = 200_000  # functions may call functions: this ends what would go on
 DEEPEST = 64  # functions that are called from functions
 
 
-def read(path: Path) -> Products:
+def read(content: bytes) -> Products:
     """The products of a graph; UsageError says why they cannot be read."""
-    return read_graph(_content(path))
-
-
-def read_graph(content: bytes) -> Products:
-    """The same, of a graph's bytes."""
     types = _inferred(content)
     return Products(tuple(types.weights), frozenset(TYPES[type_] for type_ in types.seen if type_ in TYPES))
 
 
-def convolutions(path: Path) -> dict[str, str]:
+def convolutions(content: bytes) -> dict[str, str]:
     """The type of each convolution and linear layer by its node's name, as a TensorRT receipt wants them."""
-    return _inferred(_content(path)).by_name
-
-
-def _content(path: Path) -> bytes:
-    if path.stat().st_size > MOST_BYTES:
-        raise UsageError(f"the graph has more than {MOST_BYTES:,} bytes")
-    return path.read_bytes()
+    return _inferred(content).by_name
 
 
 def _inferred(content: bytes) -> "_Types":
+    if len(content) > MOST_BYTES:
+        raise UsageError(f"the graph has more than {MOST_BYTES:,} bytes")
     try:
         graph, functions = parse(content)
     except (IndexError, ValueError) as error:

@@ -4,7 +4,6 @@ A convolution whose two inputs come from integers, by the multiplications that s
 makes it so when it compiles the graph, and `qcn.verify.receipts` asks what it made.
 """
 
-from pathlib import Path
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from qcn.errors import UsageError
@@ -17,9 +16,9 @@ SCALING = ("Multiply", "Subtract")  # a step of int8, and its zero point
 NESTED = ("TensorIterator", "Loop", "If")
 
 
-def read(path: Path) -> Products:
+def read(content: bytes) -> Products:
     """The products of a graph; UsageError says why they cannot be read."""
-    net = parse(path.read_bytes())
+    net = parse(content)
     layers = {layer.get("id"): layer for layer in net.iterfind("layers/layer")}
     sources = {
         (edge.get("to-layer"), edge.get("to-port")): layers.get(edge.get("from-layer"))

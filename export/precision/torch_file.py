@@ -12,7 +12,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from qcn.errors import UsageError
@@ -38,9 +37,9 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-def read_torchscript(path: Path) -> Products:
+def read_torchscript(content: bytes) -> Products:
     """The products of a TorchScript file; UsageError says why they cannot be read."""
-    with _opened(path) as archive:
+    with _opened(content) as archive:
         constants = _constants(_content(archive, "constants.pkl"))
         code = [_content(archive, name).decode("utf-8", "replace") for name in _named(archive, "/code/", ".py")]
         others = _storages(_content(archive, "data.pkl"))
@@ -65,9 +64,9 @@ def _second_argument(text: str, place: int) -> int:
     return len(text)
 
 
-def read_pt2(path: Path) -> Products:
+def read_pt2(content: bytes) -> Products:
     """The products of a pt2 file; UsageError says why they cannot be read."""
-    with _opened(path) as archive:
+    with _opened(content) as archive:
         models = _named(archive, "/models/", ".json")
         if len(models) != 1:
             raise UsageError(f"it has {len(models)} models, where one is expected")
@@ -105,9 +104,9 @@ def _meta(entry: dict[str, Any]) -> tuple[str, tuple[int, ...]]:
     return SCHEMA.get(meta["dtype"], ""), tuple(side.get("as_int", 0) for side in meta["sizes"])
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+def _opened(content: bytes) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        return zipfile.ZipFile(io.BytesIO(content))
     except _BAD_ARCHIVE as error:
         raise UsageError(f"it is not a zip file as torch writes them: {error}") from None
 

@@ -3,14 +3,13 @@
 The precision of every tensor is the ONNX graph's (its casts). What was built is read back and compared with what was
 asked (`qcn.export.tensorrt.receipt`), so that an engine in another precision is an error and not a surprise.
 
-    engine = build(bundle / "model.tensorrt.fp16.onnx", BuildRequest("fp16", Batch(1, 8, 64)), find())
+    engine = build(bundle.read(graph), BuildRequest("fp16", Batch(1, 8, 64)), find())
     (folder / engine.file_name).write_bytes(engine.plan)
 """
 
 import hashlib
 import time
 from dataclasses import asdict, astuple, dataclass
-from pathlib import Path
 from typing import Any
 
 from qcn.errors import BuildError
@@ -55,8 +54,12 @@ def file_name(facts: dict[str, Any]) -> str:
     return "-".join(parts) + ".engine"
 
 
-def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Plugin | None = None) -> Engine:
-    """Build an engine, showing how far it is, and check its precision.
+def build(
+    onnx: bytes, request: BuildRequest, tensorrt: TensorRT, plugin: Plugin | None = None, name: object = "the graph"
+) -> Engine:
+    """Build an engine of an ONNX graph's bytes, showing how far it is, and check its precision.
+
+    Messages call the graph `name`.
 
     A graph with fused routing needs the plugin to be loaded: `plugin` is what was loaded, for the engine's facts.
 
@@ -70,9 +73,9 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Pl
         builder = trt.Builder(trt_logger)
     except TypeError as error:  # how the bindings say that there is none
         raise BuildError(f"{tensorrt} cannot start its builder: {error}{log.summary()}") from error
-    network, parser = parse(tensorrt, builder, trt_logger, onnx_path, request.precision)
+    network, parser = parse(tensorrt, builder, trt_logger, onnx, request.precision, name)
     layers = network_layers(network)
-    check_types(layers, request.precision, onnx_path)
+    check_types(layers, request.precision, name)
     config, left_out = configure(builder, network, request, tensorrt)
     timings = load_timings(config, request.timing_cache, tensorrt, log)
     teller = monitor(trt, log)
@@ -88,7 +91,7 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Pl
     )
     seconds = time.monotonic() - began
     if memory is None:
-        raise BuildError(f"{tensorrt} could not build an engine from {onnx_path}:{log.summary()}")
+        raise BuildError(f"{tensorrt} could not build an engine from {name}:{log.summary()}")
     plan = bytes(memory)
     del parser
     if timings is not None and request.timing_cache is not None:
@@ -96,10 +99,10 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Pl
             aside.write_bytes(bytes(timings.serialize()))
 
     warnings = list(log.warnings)  # before reading the plan back, which complains where there is no GPU
-    graph = onnx_file.convolutions(onnx_path) if request.precision == "int8" else convolutions(layers)
+    graph = onnx_file.convolutions(onnx) if request.precision == "int8" else convolutions(layers)
     found = read_receipt(plan, request.precision, layers, graph, log, trt, trt_logger)
     if gpu and tensorrt.flavour == "tensorrt" and found.source != "engine inspector":
-        raise BuildError(f"{tensorrt} built an engine from {onnx_path} that it cannot read back:{log.summary()}")
+        raise BuildError(f"{tensorrt} built an engine from {name} that it cannot read back:{log.summary()}")
     if found.met is False:
         named = "".join(f"\n  {line}" for line in found.unmet[:8])
         raise BuildError(f"{request.precision} was requested, but {tensorrt} built something else:{named}")
@@ -120,7 +123,7 @@ def build(onnx_path: Path, request: BuildRequest, tensorrt: TensorRT, plugin: Pl
         "workspace_mib": request.workspace,
         "tactics_left_out": left_out,
         "build_seconds": round(seconds, 2),
-        "onnx_sha256": hashlib.sha256(onnx_path.read_bytes()).hexdigest(),
+        "onnx_sha256": hashlib.sha256(onnx).hexdigest(),
         "plan_sha256": hashlib.sha256(plan).hexdigest(),
         "receipt": found.as_json(),
         "warnings": warnings,

@@ -1,14 +1,13 @@
-"""An ONNX file as a TensorRT network, with the types that the ONNX graph has.
+"""An ONNX graph as a TensorRT network, with the types that the ONNX graph has.
 
 A strongly typed network (TensorRT 10 and later, TensorRT-RTX) takes them by itself. TensorRT 8.6 has none: it is told
 them layer by layer. Its parser names a layer after the ONNX node it came from and a tensor after the ONNX tensor, so
 the types that ONNX's shape inference finds can be looked up; what the parser adds between takes its node's or input's.
 """
 
-from pathlib import Path
 from typing import Any
 
-from qcn.errors import BuildError, MissingError, UsageError
+from qcn.errors import BuildError, MissingError
 from qcn.export.onnx_proto import without_functions
 from qcn.export.tensorrt.find import TensorRT
 from qcn.export.tensorrt.receipt import ELEMENT_TYPES, HALVES, EngineLayer, type_name
@@ -20,20 +19,20 @@ _MOVES = ("SHAPE", "GATHER", "SHUFFLE", "CONCATENATION", "IDENTITY")
 _TYPED_ALREADY = ("CAST", "CONSTANT", "PLUGIN_V2", "QUANTIZE", "DEQUANTIZE", *_MOVES)
 
 
-def parse(tensorrt: TensorRT, builder: Any, trt_logger: Any, path: Path, precision: str) -> tuple[Any, Any]:
-    """The network of an ONNX file, and its parser, which holds the weights and must live until the build is done."""
-    if not path.is_file():
-        raise UsageError(f"there is no ONNX file {path}; make one with `qcn export RUN --format onnx`")
+def parse(
+    tensorrt: TensorRT, builder: Any, trt_logger: Any, graph: bytes, precision: str, name: object
+) -> tuple[Any, Any]:
+    """The network of an ONNX graph, and its parser, which holds the weights and must live until the build is done."""
     network = builder.create_network(_flags(tensorrt))
     parser = tensorrt.module.OnnxParser(network, trt_logger)
     # The functions are the unrolled bodies of the fused nodes, for programs that lack the operator. TensorRT from 10 on
     # would take them although it has the plugin, and the first for all layers, since it does not tell overloads apart.
-    if not parser.parse(without_functions(path.read_bytes())):
+    if not parser.parse(without_functions(graph)):
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        lines = "".join(f"\n  {_node(error, path)}: {error.desc()}" for error in errors[:8])
-        raise BuildError(f"the ONNX parser of {tensorrt} refuses {path}:{lines or ' it does not say why'}")
+        lines = "".join(f"\n  {_node(error, graph)}: {error.desc()}" for error in errors[:8])
+        raise BuildError(f"the ONNX parser of {tensorrt} refuses {name}:{lines or ' it does not say why'}")
     if not tensorrt.strongly_typed and precision != "fp32":
-        _constrain(network, tensorrt, path)
+        _constrain(network, tensorrt, graph)
     return network, parser
 
 
@@ -44,7 +43,7 @@ def _flags(tensorrt: TensorRT) -> int:
     return 1 << int(flag.STRONGLY_TYPED if tensorrt.strongly_typed else flag.EXPLICIT_BATCH)
 
 
-def _node(error: Any, path: Path) -> str:
+def _node(error: Any, graph: bytes) -> str:
     """The node a parser error is about, by name; TensorRT 8.6 knows only its number."""
     if hasattr(error, "node_name"):
         return f"node '{error.node_name()}' ({error.node_operator()})"
@@ -52,7 +51,7 @@ def _node(error: Any, path: Path) -> str:
         import onnx
     except ImportError:
         return f"node {error.node()}"
-    nodes = onnx.load(str(path), load_external_data=False).graph.node
+    nodes = onnx.load_from_string(graph).graph.node
     if not 0 <= error.node() < len(nodes):
         return f"node {error.node()}"
     return f"node '{nodes[error.node()].name}' ({nodes[error.node()].op_type})"
@@ -76,24 +75,24 @@ def convolutions(layers: list[EngineLayer]) -> dict[str, str]:
     return {layer.name: layer.outputs[0] for layer in layers if layer.type in ("CONVOLUTION", "DECONVOLUTION")}
 
 
-def check_types(layers: list[EngineLayer], precision: str, path: Path) -> None:
+def check_types(layers: list[EngineLayer], precision: str, name: object) -> None:
     """Refuse a graph whose types are not of the precision asked: nothing built from it could be."""
     again = f"export it again with --precision {precision}"
     if precision == "int8":
         if not any(layer.type == "QUANTIZE" for layer in layers):
-            raise BuildError(f"int8 was requested, but {path} quantises nothing; export it again from its bundle")
+            raise BuildError(f"int8 was requested, but {name} quantises nothing; export it again from its bundle")
         return
     halves = [layer.name for layer in layers if HALVES & set(layer.outputs)]
     if precision == "fp32" and halves:
-        raise BuildError(f"fp32 was requested, but {path} has half precision at {', '.join(halves[:5])}; {again}")
+        raise BuildError(f"fp32 was requested, but {name} has half precision at {', '.join(halves[:5])}; {again}")
     wanted = ELEMENT_TYPES[precision]
     if precision != "fp32" and wanted not in convolutions(layers).values():
-        raise BuildError(f"{precision} was requested, but no convolution of {path} is {wanted}; {again}")
+        raise BuildError(f"{precision} was requested, but no convolution of {name} is {wanted}; {again}")
 
 
-def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
+def _constrain(network: Any, tensorrt: TensorRT, graph: bytes) -> None:
     """Give every layer that computes in floating point the precision and output type that the ONNX graph has."""
-    tensors, nodes = _graph_types(path, tensorrt)
+    tensors, nodes = _graph_types(graph, tensorrt)
     integers: set[str] = set()  # what layers behind Q/DQ pairs give out
     for layer in (network.get_layer(index) for index in range(network.num_layers)):
         inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
@@ -123,7 +122,7 @@ def _constrain(network: Any, tensorrt: TensorRT, path: Path) -> None:
             layer.precision = chosen
 
 
-def _graph_types(path: Path, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[str, Any]]:
+def _graph_types(content: bytes, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[str, Any]]:
     """The floating-point types of the graph: by tensor name, and by node name (that of the node's first output)."""
     try:
         import onnx
@@ -133,7 +132,7 @@ def _graph_types(path: Path, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[s
         ) from error
     kinds = tensorrt.module.DataType
     known = {onnx.TensorProto.FLOAT: kinds.FLOAT, onnx.TensorProto.FLOAT16: kinds.HALF}
-    graph = onnx.shape_inference.infer_shapes(onnx.load(str(path))).graph
+    graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).graph
     elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
         elements[value.name] = value.type.tensor_type.elem_type

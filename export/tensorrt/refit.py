@@ -1,12 +1,11 @@
 """Other weights for a built engine: those of an ONNX graph of the same network, without building again.
 
-    plan = refit(plan, bundle / "model.fused.fp16.onnx", find())
+    plan = refit(plan, bundle.read(graph), find())
 
 TensorRT's parser names every weight as the graph's initializer is named, and a refittable engine takes it by that name.
 Rotations and betas of fused routing are constants that the plugin is given as inputs, so they are among them.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from qcn.export.tensorrt.find import TensorRT
 from qcn.export.tensorrt.progress import BuildLog, logger
 
 
-def refit(plan: bytes, onnx_path: Path, tensorrt: TensorRT) -> bytes:
+def refit(plan: bytes, graph: bytes, tensorrt: TensorRT) -> bytes:
     """The engine with the weights of the graph in it, as a plan that can be refitted again."""
     trt, log = tensorrt.module, BuildLog()
     trt_logger = logger(trt, log)
@@ -26,14 +25,14 @@ def refit(plan: bytes, onnx_path: Path, tensorrt: TensorRT) -> bytes:
         raise MissingError(f"{tensorrt} cannot load the engine:{log.summary()}")
     if not engine.refittable:
         raise UsageError("the engine cannot be refitted: build one with `qcn export BUNDLE --format trt --refittable`")
-    given, refitter = weights_of(onnx_path), trt.Refitter(engine, trt_logger)
+    given, refitter = weights_of(graph), trt.Refitter(engine, trt_logger)
     if kept := sorted(given.keys() - set(refitter.get_all_weights())):
-        raise BuildError(f"the engine cannot take '{kept[0]}' of {onnx_path}: it was built without such a weight")
+        raise BuildError(f"the engine cannot take '{kept[0]}' of the graph: it was built without such a weight")
     for name, array in given.items():
         if not refitter.set_named_weights(name, as_weights(array, trt)):
             raise BuildError(f"{tensorrt} refuses the weight '{name}':{log.summary()}")
     if missing := refitter.get_missing_weights():
-        raise BuildError(f"{onnx_path} has no weight '{missing[0]}', which the engine needs")
+        raise BuildError(f"the graph has no weight '{missing[0]}', which the engine needs")
     if not refitter.refit_cuda_engine():
         raise BuildError(f"{tensorrt} could not refit the engine:{log.summary()}")
     return _serialised(engine, trt)
@@ -46,11 +45,11 @@ def as_weights(array: NDArray[Any], trt: Any) -> Any:
     return trt.Weights(array)
 
 
-def weights_of(path: Path) -> dict[str, NDArray[Any]]:
+def weights_of(graph: bytes) -> dict[str, NDArray[Any]]:
     """The graph's weights by name: its arrays of numbers. Scalars and whole numbers are the same for all weights."""
     import onnx
 
-    tensors = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(str(path)).graph.initializer}
+    tensors = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load_from_string(graph).graph.initializer}
     return {
         name: np.ascontiguousarray(array)
         for name, array in tensors.items()

@@ -48,7 +48,7 @@ def write_repository(
             config.model(f"{whole}{NETWORK}", backend, of.most, [config.tensor(manifest.input)], outputs), of.batching
         )
         why = [*said, f"{of.artefact.file}, sha256 {of.artefact.sha256}", *of.batching.words]
-        files |= _model(network, bundle.path(of.artefact).read_bytes(), why)
+        files |= _model(network, bundle.read(of.artefact), why)
         steps = [before, network]
         served = config.ensemble(whole, of.most, pixels, manifest.outputs, steps, manifest.preprocessing.fit)
         files |= {f"{whole}/{CONFIG}": config.text(served, said).encode(), f"{whole}/{VERSION}/": b""}
@@ -58,16 +58,14 @@ def write_repository(
     return facts
 
 
-def read_repository(path: Path) -> dict[str, bytes]:
-    """The files of a repository by their paths; folders end with a slash. Nothing is unpacked to the disk."""
-    return files_of(path.read_bytes(), path)
+def read_repository(content: bytes, path: object = "the repository") -> dict[str, bytes]:
+    """The files of a repository by their paths; folders end with a slash. Nothing is unpacked to the disk.
 
-
-def files_of(tar: bytes, path: object) -> dict[str, bytes]:
-    """The same of a repository's bytes; `path` is for messages."""
+    `path` is where it was read, for messages.
+    """
     files: dict[str, bytes] = {}
     try:
-        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
                 name = member.name + "/" if member.isdir() else member.name
                 if not (member.isreg() or member.isdir()) or ".." in PurePosixPath(name).parts or name.startswith("/"):
@@ -81,12 +79,12 @@ def files_of(tar: bytes, path: object) -> dict[str, bytes]:
     return files
 
 
-def network_graph(path: Path) -> bytes:
+def network_graph(content: bytes) -> bytes:
     """The network's ONNX graph, as Triton would run it."""
     ending = f"{NETWORK}/{VERSION}/{config.FILES['onnxruntime']}"
-    found = [content for name, content in read_repository(path).items() if name.endswith(ending)]
+    found = [content for name, content in read_repository(content).items() if name.endswith(ending)]
     if len(found) != 1:
-        raise UsageError(f"{path} has {len(found)} files …{ending}, but one is expected")
+        raise UsageError(f"it has {len(found)} files …{ending}, but one is expected")
     return found[0]
 
 

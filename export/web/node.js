@@ -10,9 +10,9 @@ vm.runInThisContext(fs.readFileSync(path.join(__dirname, "libqcn.js"), "utf8"), 
 const DATA = /<script type="application\/json" id="data">(.*?)<\/script>/s;
 let network;
 
-async function open({ page, variant }) {
-  const found = DATA.exec(fs.readFileSync(page, "utf8"));
-  if (!found) throw new Error(`${page} is not a page that \`qcn export --format web\` wrote: it has no network in it`);
+async function open({ variant }, page) {
+  const found = DATA.exec(page.toString("utf8"));
+  if (!found) throw new Error("it is not a page that `qcn export --format web` wrote: it has no network in it");
   const data = JSON.parse(found[1]),
     library = await openLibrary(data.wasm, variant);
   const { manifest, sums, weights } = data.networks[0];
@@ -51,23 +51,31 @@ function send({ texts, arrays }) {
 
 // Calls `use` with the texts, the arrays' bytes and the arrays' list of every frame that comes in, one after the other.
 async function eachFrame(stream, use) {
-  let read = Buffer.alloc(0);
+  let chunks = [],
+    size = 0,
+    needed = 16;
   for await (const chunk of stream) {
-    read = Buffer.concat([read, chunk]);
-    while (read.length >= 16) {
-      const head = 16 + Number(read.readBigUInt64LE(0)),
+    chunks.push(chunk);
+    size += chunk.length;
+    while (size >= needed) {
+      const read = Buffer.concat(chunks),
+        head = 16 + Number(read.readBigUInt64LE(0)),
         end = head + Number(read.readBigUInt64LE(8));
-      if (read.length < end) break;
+      chunks = [read];
+      needed = end;
+      if (size < end) break;
       const texts = JSON.parse(read.subarray(16, head));
       await use(texts, read.subarray(head, end), texts.arrays);
-      read = read.subarray(end);
+      chunks = [read.subarray(end)];
+      size -= end;
+      needed = 16;
     }
   }
 }
 
 eachFrame(process.stdin, async (texts, body, arrays) => {
   try {
-    send(texts.do === "open" ? await open(texts) : infer(texts, body, arrays[0]));
+    send(texts.do === "open" ? await open(texts, body) : infer(texts, body, arrays[0]));
   } catch (error) {
     send({ texts: { error: error.message || String(error) }, arrays: [] });
   }

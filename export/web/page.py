@@ -94,7 +94,7 @@ def network_of(bundle: Bundle) -> dict[str, Any]:
     return {
         "manifest": manifest,
         "sums": manifest_sums(manifest.encode()).decode(),
-        "weights": packed(bundle.path(weights).read_bytes(), fours=True),
+        "weights": packed(bundle.read(weights), fours=True),
     }
 
 

@@ -19,7 +19,7 @@ from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
 from qcn.measured import Measured
 from qcn.names import RUN, Kernels
-from qcn.runtime import load
+from qcn.runtime.model import load_opened
 from qcn.runtime.preprocess import preprocess
 from qcn.shipped import SHIPPED, is_shipped_run, place, run_of
 from qcn.text import command_line
@@ -193,8 +193,9 @@ class BundleNetwork(_OfBundle):
     """A bundle, by `qcn.load`."""
 
     def __init__(self, folder: Path, backend: str, public_key: Path | None) -> None:
-        super().__init__(Bundle.open(folder, public_key))
-        self._model = load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load
+        opened = Bundle.open(folder, public_key)
+        self._model = load_opened(opened, backend)  # type: ignore[arg-type]  # checked there
+        super().__init__(opened)
         self.backend = self._model.backend
 
     def answers(self, images: ImageSet, report: Report) -> Answers:

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from qcn import binding
 from qcn.data.fit import fit
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.manifest import Artefact, Format
+from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Bundle
+from qcn.export.bundle.digest import manifest_sums
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Format
+from qcn.libqcn import find_library
 from qcn.names import PRECISIONS
 from qcn.runtime.preprocess import preprocess
 from qcn.text import command_line
 from qcn.verify.runners import create
+from qcn.verify.runners.model_file import ModelFile
 
 Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits [B, classes], poses [B, classes, 3]
 TESTED = 3  # golden images in the self-test
@@ -32,7 +35,12 @@ class Engine(ABC):
 class LibqcnEngine(Engine):
     """libqcn does all of it, pre-processing included; it tests itself while it loads."""
 
-    def __init__(self, model: binding.Model) -> None:
+    def __init__(self, bundle: Bundle, backend: str, precision: str | None, threads: int, device: int) -> None:
+        find_library()  # before files are read that only it needs
+        files = _libqcn_files(bundle, backend, precision)
+        model = binding.Model(
+            files, bundle.folder, backend=backend, precision=precision, threads=threads, device=device
+        )
         self._model, self._sessions = model, threading.local()
         self.name = f"libqcn, {model.backend_name}"
 
@@ -51,12 +59,14 @@ class RunnerEngine(Engine):
     """model.onnx by ONNX Runtime, model.xml by OpenVINO, and so on, behind pre-processing in numpy."""
 
     def __init__(self, bundle: Bundle, backend: str, precision: str | None, threads: int) -> None:
-        artefact = self._artefact = _artefact(bundle, FORMATS[backend], precision or bundle.find(WEIGHTS).precision)
+        artefact = _artefact(bundle, FORMATS[backend], precision or bundle.find(WEIGHTS).precision)
+        model = ModelFile.of_bundle(bundle, artefact)
+        artefact = self._artefact = bundle.find(artefact.file)  # a writer may have replaced it
         self._manifest = bundle.manifest
         self._most = artefact.batch.max if artefact.batch else None
         if artefact.batch and artefact.batch.min > 1:
             raise UsageError(f"{artefact.file} takes batches of {artefact.batch}; export it with --batch 1:8:64")
-        self._runner = create(backend, bundle.path(artefact), threads=threads or None)
+        self._runner = create(backend, model, threads=threads or None)
         self._runner.open()
         self.name = self._runner.name
         self._check(bundle)
@@ -92,6 +102,14 @@ class RunnerEngine(Engine):
                     f"{error:.2g}, but only {limit:.2g} is allowed; see "
                     f"`{command_line('qcn', 'verify-parity', bundle.folder)}`"
                 )
+
+
+def _libqcn_files(bundle: Bundle, backend: str, precision: str | None) -> dict[str, bytes]:
+    """What libqcn needs of a bundle, by name. An engine that is not whole is left out: it may be another machine's."""
+    needed = [GOLDEN] if backend == "tensorrt" else [GOLDEN, WEIGHTS]
+    engines = [one for one in bundle.manifest.files if one.format == "trt" and precision in (None, one.precision)]
+    files = bundle.read_together(needed, [one.file for one in engines if backend != "native"])
+    return {MANIFEST: bundle.text, MANIFEST_SHA256: manifest_sums(bundle.text), **files}
 
 
 def _artefact(bundle: Bundle, format: Format, precision: str) -> Artefact:

@@ -7,12 +7,11 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import binding
 from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
@@ -172,24 +171,34 @@ def load(
     threads     of the native backend, for all models of this process; 0: one per core
     public_key  PEM file: a bundle is refused unless its owner signed it
     """
+    key = Path(public_key) if public_key is not None else None
+    _check(backend, precision, threads)
+    opened = Bundle.open(bundle_of(os.fsdecode(bundle)), key)
+    return load_opened(opened, backend, precision=precision, threads=threads, device=device)
+
+
+def load_opened(
+    bundle: Bundle, backend: Backend = "auto", *, precision: str | None = None, threads: int = 0, device: int = 0
+) -> Model:
+    """The same of a bundle that is open. What answers is what its manifest names, whatever lies there by now."""
+    _check(backend, precision, threads)
+    if backend in FORMATS:
+        return Model.of_bundle(bundle, RunnerEngine(bundle, backend, precision, threads))
+    try:
+        return Model.of_bundle(bundle, LibqcnEngine(bundle, backend, precision, threads, device))
+    except MissingError as error:
+        if backend != "auto":
+            raise
+        try:
+            return Model.of_bundle(bundle, RunnerEngine(bundle, "onnxruntime", precision, threads))
+        except MissingError as other:
+            raise MissingError(f"no backend on this machine runs {bundle.folder}: {error}; {other}") from other
+
+
+def _check(backend: str, precision: str | None, threads: int) -> None:
     if backend not in BACKENDS:
         raise unknown_name("backend", str(backend), BACKENDS)
     if precision is not None and precision not in PRECISIONS:
         raise unknown_name("precision", str(precision), PRECISIONS)
     if not isinstance(threads, int | np.integer) or not 0 <= threads <= MAX_THREADS:
         raise UsageError(f"threads must be from 0 to {MAX_THREADS}, not {threads}")
-    key = Path(public_key) if public_key is not None else None
-    opened = Bundle.open(bundle_of(os.fsdecode(bundle)), key)
-    if backend in FORMATS:
-        return Model.of_bundle(opened, RunnerEngine(opened, backend, precision, threads))
-    options: dict[str, Any] = {"backend": backend, "precision": precision, "threads": threads, "device": device}
-    try:
-        loaded = binding.Model(opened.folder, **options, public_key=key.read_bytes() if key else None)
-        return Model.of_bundle(opened, LibqcnEngine(loaded))
-    except MissingError as error:
-        if backend != "auto":
-            raise
-        try:
-            return Model.of_bundle(opened, RunnerEngine(opened, "onnxruntime", precision, threads))
-        except MissingError as other:
-            raise MissingError(f"no backend on this machine runs {bundle}: {error}; {other}") from other

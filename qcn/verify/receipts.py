@@ -19,10 +19,12 @@ import numpy as np
 
 from qcn.binding import Model
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.program import OPERATIONS, Operation, Product, Program, Route
 from qcn.verify.runners import Options
+from qcn.verify.runners.model_file import ModelFile
+from qcn.verify.runners.onnxruntime import session_options
 from qcn.verify.runners.openvino import INTEGERS as OPENVINO_INTEGERS
 from qcn.verify.runners.openvino import PRODUCTS as OPENVINO_PRODUCTS
 from qcn.verify.runners.openvino import OpenVinoRunner
@@ -52,10 +54,10 @@ def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
         return _of_libqcn(bundle)
     program = bundle.program()
     if backend == "openvino":
-        return _of_openvino(bundle.path(bundle.find(file_of("openvino", program.precision))), program)
+        return _of_openvino(ModelFile.of_bundle(bundle, bundle.find(file_of("openvino", program.precision))), program)
     if backend != "onnxruntime":
         raise UsageError(f"receipts exist for native, onnxruntime and openvino, not for {backend}")
-    events = _profile(bundle.path(bundle.find(file_of("onnx", program.precision))), program.input.shape)
+    events = _profile(bundle.read(bundle.find(file_of("onnx", program.precision))), program.input.shape)
     return [_receipt(op, events) for op in program.operations if isinstance(op, Product | Route)]
 
 
@@ -70,7 +72,8 @@ def require_met(found: Sequence[Receipt]) -> None:
 
 
 def _of_libqcn(bundle: Bundle) -> list[Receipt]:
-    model = Model(bundle.folder, backend="native", self_test=0)
+    files = ModelFile.of_bundle(bundle, bundle.find(WEIGHTS)).files
+    model = Model(files, bundle.folder, backend="native", self_test=0)
     try:
         return [
             Receipt(one.name, one.asked, one.ran, one.kernel)
@@ -81,11 +84,11 @@ def _of_libqcn(bundle: Bundle) -> list[Receipt]:
         model.close()
 
 
-def _of_openvino(path: Path, program: Program) -> list[Receipt]:
+def _of_openvino(model: ModelFile, program: Program) -> list[Receipt]:
     """From the products of each operation. A compiled layer has the names of all that is in it, the first one first."""
     places = {f"{op.name.replace('.', '/')}/": op for op in program.operations if isinstance(op, Product | Route)}
     ran: dict[str, list[dict[str, str]]] = {place: [] for place in places}
-    runner = OpenVinoRunner(path, Options())
+    runner = OpenVinoRunner(model, Options())
     runner.compile()
     try:
         for layer in runner.executed():
@@ -119,16 +122,16 @@ def _seen(op: Operation, types: Iterable[str], kernels: Iterable[str]) -> Receip
     return Receipt(op.name, op.precision, ran or "nothing seen", ", ".join(sorted(set(kernels))) or "no kernel")
 
 
-def _profile(path: Path, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+def _profile(graph: bytes, shape: tuple[int, ...]) -> list[dict[str, Any]]:
     """The kernels that ONNX Runtime calls for one image, with what they are given."""
     try:
         import onnxruntime
     except ImportError as error:
         raise MissingError("ONNX Runtime is not installed: pip install onnxruntime") from error
     with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
+        options = session_options(onnxruntime, None)
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, *shape), np.float32)})
         written = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return [event for event in written if event.get("cat") == "Node" and event["name"].endswith(ENDING)]

@@ -71,18 +71,20 @@ def test_an_altered_byte_is_found(bundle: Bundle, file: str, where: int) -> None
     content[where % len(content)] ^= 1
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"was altered: its sha256 is \w{12}…, manifest.json says .* with: qcn export"):
-        bundle.path(bundle.find(file))
+        bundle.read(bundle.find(file))
     found = states(bundle)
     assert found.pop(file) == "altered"
     assert set(found.values()) == {"intact"}
 
 
-def test_of_what_is_too_large_only_the_size_is_looked_at(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_what_is_too_large_only_the_size_is_looked_at(bundle: Bundle) -> None:
     """A stranger's file may be of terabytes that take no room on a disk."""
-    monkeypatch.setattr(findings, "stream_sha256", lambda file: pytest.fail("it is read"))
     os.truncate(bundle.folder / WEIGHTS, 1 << 40)
     with pytest.raises(UsageError, match=r"was altered: it has 1,099,511,627,776 bytes, manifest.json says"):
-        bundle.path(bundle.find(WEIGHTS))
+        bundle.read(bundle.find(WEIGHTS))
+    said = replace(bundle.find(WEIGHTS), bytes=1 << 40)  # by its manifest too
+    finding, content = findings.look(bundle.folder, said)
+    assert content is None and "has 1,099,511,627,776 bytes, but at most 1,073,741,824 are allowed" in finding.reason
     for file in (MANIFEST, MANIFEST_SHA256):  # the last is read first
         os.truncate(bundle.folder / file, (1 << 20) + 1)
         with pytest.raises(UsageError, match=f"{file} has 1048577 bytes, but at most 1048576 are allowed"):
@@ -107,7 +109,7 @@ def test_what_is_missing_cut_or_unknown_is_listed(bundle: Bundle) -> None:
         bundle.program()
     command = rf"qcn export {bundle.folder} --format onnx --precision fp32 --batch 1$"
     with pytest.raises(UsageError, match=rf"is missing.*; rebuild it with: {command}"):
-        bundle.path(bundle.find("model.onnx"))
+        bundle.read(bundle.find("model.onnx"))
     with pytest.raises(UsageError, match="did you mean 'model"):
         bundle.find("model.onx")
 
@@ -250,10 +252,9 @@ def test_links_out_of_the_bundle_are_refused(bundle: Bundle, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"])
-def test_a_broken_weights_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "weights").write_bytes(content)
+def test_a_broken_weights_file_is_refused(content: bytes) -> None:
     with pytest.raises(UsageError, match="does not hold a program"):
-        weights.read(tmp_path / "weights")
+        weights.read(content)
 
 
 def test_the_same_weights_make_the_same_bytes(tmp_path: Path, program: Program) -> None:
@@ -270,7 +271,7 @@ def test_weights_that_make_no_program_are_refused(tmp_path: Path, program: Progr
     def refused(says: str, arrays: dict[str, Any], metadata: dict[str, Any] | None) -> None:
         save_file(arrays, path, {"qcn": json.dumps(metadata)} if metadata else None)
         with pytest.raises(UsageError, match=f"does not hold a program: .*{says}"):
-            weights.read(path)
+            weights.read(path.read_bytes())
 
     refused("schema None", program.arrays, None)
     refused("object of texts", program.arrays, {"schema": 3})
@@ -284,7 +285,7 @@ def test_weights_that_make_no_program_are_refused(tmp_path: Path, program: Progr
         {"x": torch.ones(2, dtype=torch.bfloat16)}, path, {"qcn": json.dumps({"schema": "3", "program": text})}
     )
     with pytest.raises(UsageError, match="does not hold a program"):
-        weights.read(path)
+        weights.read(path.read_bytes())
 
 
 def test_the_weights_are_of_the_network_that_the_manifest_describes(bundle: Bundle) -> None:

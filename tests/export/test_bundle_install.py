@@ -193,9 +193,9 @@ def test_who_has_the_old_bundle_open_goes_on(bundle: Bundle, new: Path, place: P
     answer = model.predict(opened.golden().image[0].transpose(1, 2, 0))
     install(new, place)
     assert {one.file: one.state for one in opened.check()}["model.onnx"] == "intact"
-    assert opened.path(opened.find("model.onnx")).read_bytes() == b"graph"
+    assert opened.read(opened.find("model.onnx")) == b"graph"
     assert (model.predict(opened.golden().image[0].transpose(1, 2, 0)).activation == answer.activation).all()
-    assert Bundle.open(place).path(Bundle.open(place).find("model.onnx")).read_bytes() == b"another graph"
+    assert Bundle.open(place).read(Bundle.open(place).find("model.onnx")) == b"another graph"
 
 
 def test_no_kill_leaves_the_place_without_a_whole_bundle(bundle: Bundle) -> None:

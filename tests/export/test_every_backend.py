@@ -95,7 +95,7 @@ class Case:
         if not (self.bundle.folder / file).exists():
             export(self.bundle.folder, None, Request(**request), Path("nowhere"))
             self.bundle = Bundle.open(self.bundle.folder)
-        return self.bundle.path(self.bundle.find(file))
+        return self.bundle.folder / file
 
 
 @pytest.fixture(
@@ -156,7 +156,7 @@ def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answer
 def in_onnx_runtime_as_for_tensorrt(case: Case, images: Array) -> Answers:
     graph = onnx_graph(Job(case.bundle, Request(("trt",))), "tensorrt")
     assert graph.file == "model.tensorrt.onnx"
-    return by_onnx_runtime(case.bundle.path(graph), images)
+    return by_onnx_runtime(case.bundle.folder / graph.file, images)
 
 
 def by_onnx_runtime(path: Path, images: Array) -> Answers:
@@ -176,7 +176,7 @@ def in_libqcn(case: Case, images: Array) -> Answers:
     """By libqcn's C interface. It reads the program from weights.safetensors: deploy/src/program.h."""
     if not native_kernels.available():
         pytest.skip("libqcn is not built: make build/libqcn.so")
-    with create_runner("native", case.bundle.path(case.bundle.find(WEIGHTS))) as runner:
+    with create_runner("native", case.bundle.folder / WEIGHTS) as runner:
         return runner.infer(images)
 
 

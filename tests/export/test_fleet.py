@@ -46,14 +46,14 @@ def faked(version: str) -> TensorRT:
 def test_what_is_asked_for_is_told_and_written_down(tmp_path: Path, version: str) -> None:
     tensorrt, path = faked(version), write_graph(tmp_path / "model.onnx")
     fleet = Fleet(version_compatible=True, hardware_compatible=True, refittable=True)
-    engine = build(path, BuildRequest("fp32", OPEN, fleet=fleet), tensorrt)
+    engine = build(path.read_bytes(), BuildRequest("fp32", OPEN, fleet=fleet), tensorrt)
     # Without the lean runtime: it is code for the host.
     assert tensorrt.module.told["flags"] == {"VERSION_COMPATIBLE", "EXCLUDE_LEAN_RUNTIME", "REFIT"}
     assert tensorrt.module.told["hardware"] == "AMPERE_PLUS"
     assert engine.file_name == f"fp32-refittable-b1-8-64-sm90-ampere-plus-compatible-trt{version}.engine"
     assert [name for name in fleet.asked if engine.facts[name]] == fleet.asked
     plain = faked(version)
-    assert not any(build(path, BuildRequest("fp32", OPEN), plain).facts[name] for name in fleet.asked)
+    assert not any(build(path.read_bytes(), BuildRequest("fp32", OPEN), plain).facts[name] for name in fleet.asked)
     assert (plain.module.told["flags"], plain.module.told["hardware"]) == (set(), "NONE")
 
 
@@ -61,7 +61,7 @@ def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     path, rtx = write_graph(tmp_path / "model.onnx"), TensorRT("rtx", (1, 7, 1), fake("11.1.0"))
 
     def building(tensorrt: TensorRT, **asked: bool) -> None:
-        build(path, BuildRequest("fp32", OPEN, fleet=Fleet(**asked)), tensorrt)
+        build(path.read_bytes(), BuildRequest("fp32", OPEN, fleet=Fleet(**asked)), tensorrt)
 
     with pytest.raises(MissingError, match=r"--stripped needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
         building(faked("8.6.1"), stripped=True)
@@ -81,7 +81,11 @@ def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypa
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
     with pytest.raises(MissingError, match=r"can build such engines \(refittable\) only with a GPU"):
-        build(write_graph(tmp_path / "g.onnx"), BuildRequest("fp32", OPEN, fleet=Fleet(refittable=True)), find("rtx"))
+        build(
+            write_graph(tmp_path / "g.onnx").read_bytes(),
+            BuildRequest("fp32", OPEN, fleet=Fleet(refittable=True)),
+            find("rtx"),
+        )
 
 
 def test_requests() -> None:
@@ -212,7 +216,7 @@ def test_weights_of_each_precision_as_the_real_tensorrt_takes_them(
 ) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     onnx.save(build_graph(program.at(precision, rest=precision), routing="fused", opset=22), tmp_path / "model.onnx")
-    weights, trt = weights_of(tmp_path / "model.onnx"), find("rtx").module
+    weights, trt = weights_of((tmp_path / "model.onnx").read_bytes()), find("rtx").module
     kinds = {as_weights(array, trt).dtype.name for array in weights.values()}
     assert kinds == {"FLOAT"} | {"fp32": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]
     assert all(as_weights(array, trt).size == array.size for array in weights.values())

@@ -24,6 +24,7 @@ from qcn.export.tensorrt.build import BuildRequest, TensorRT, build
 from qcn.names import Precision
 from qcn.verify.runners import Options
 from qcn.verify.runners import tensorrt as verify_tensorrt
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.tensorrt import TensorRTRunner
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,7 +116,7 @@ def test_tensorrt_rtx_has_none() -> None:
 def test_an_engine_with_fused_routing(tmp_path: Path, program: Program, version: str, precision: Precision) -> None:
     path, tensorrt = fused_graph(program, tmp_path / "model.fused.onnx", precision), faked(version)
     loaded = plugin.Plugin(tmp_path, "0.1.0", "0" * 64)
-    engine = build(path, BuildRequest(precision, OPEN), tensorrt, plugin=loaded)
+    engine = build(path.read_bytes(), BuildRequest(precision, OPEN), tensorrt, plugin=loaded)
     told = tensorrt.module.told
     assert not told["graph"].functions  # TensorRT from 10 on would take them, not the plugin
     layers = [layer for layer in told["network"].layers if layer.type.name.startswith("PLUGIN")]
@@ -144,9 +145,10 @@ def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(verify_tensorrt, "find", lambda flavour: faked("8.6.1"))
     monkeypatch.setenv("QCN_PLUGIN", str(tmp_path / "nowhere.so"))
     facts = {"flavour": "tensorrt", "version": "8.6.1", "sm": 90, "plugin": {"name": "EMRouting"}}
+    (tmp_path / "x.engine").touch()
     (tmp_path / "x.json").write_text(json.dumps({"facts": facts}))
     with pytest.raises(MissingError, match=r"not at .*nowhere\.so"):
-        TensorRTRunner(tmp_path / "x.engine", Options("cuda")).open()
+        TensorRTRunner(ModelFile.at(tmp_path / "x.engine"), Options("cuda")).open()
 
 
 # The library itself, with a stand-in for TensorRT made from its public headers

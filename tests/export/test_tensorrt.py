@@ -49,7 +49,7 @@ def faked(version: str, **habits: object) -> TensorRT:
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_a_real_engine_holds_the_precision_asked_for(tmp_path: Path, rtx: TensorRT, precision: str) -> None:
     path = write_graph(tmp_path / "model.onnx", precision, island=True)
-    engine = build(path, BuildRequest(precision, OPEN), rtx)
+    engine = build(path.read_bytes(), BuildRequest(precision, OPEN), rtx)
     assert len(engine.plan) > 1000
     assert engine.receipt.met is True
     assert engine.receipt.unseen == []
@@ -66,31 +66,31 @@ def test_a_real_engine_holds_the_precision_asked_for(tmp_path: Path, rtx: Tensor
 def test_without_a_gpu_the_receipt_says_that_it_is_the_builders(tmp_path: Path, rtx: TensorRT) -> None:
     if targets.this_gpu():
         pytest.skip("a GPU is here: the engine itself is read")
-    engine = build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), rtx)
+    engine = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), rtx)
     assert engine.receipt.source == "builder log"
     assert "fp32 met, by the builder log" in engine.receipt.summary()
 
 
 def test_a_fixed_batch(tmp_path: Path, rtx: TensorRT) -> None:
     path = write_graph(tmp_path / "model.onnx", batch=4)
-    assert build(path, BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
+    assert build(path.read_bytes(), BuildRequest("fp32", Batch(4, 4, 4)), rtx).file_name.startswith("fp32-b4-rtx")
     with pytest.raises(BuildError, match="fixed at 4, but 1:8:64 was requested; export it with --batch 1:8:64"):
-        build(path, BuildRequest("fp32", OPEN), rtx)
+        build(path.read_bytes(), BuildRequest("fp32", OPEN), rtx)
 
 
 def test_an_engine_for_another_gpu(tmp_path: Path, rtx: TensorRT) -> None:
     path = write_graph(tmp_path / "model.onnx")
-    assert "-sm89-" in build(path, BuildRequest("fp32", OPEN, sm=89), rtx).file_name
+    assert "-sm89-" in build(path.read_bytes(), BuildRequest("fp32", OPEN, sm=89), rtx).file_name
     with pytest.raises(UsageError, match="cannot build for sm87"):
-        build(path, BuildRequest("fp32", OPEN, sm=87), rtx)
+        build(path.read_bytes(), BuildRequest("fp32", OPEN, sm=87), rtx)
 
 
 def test_a_graph_in_another_precision_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
     full, half = write_graph(tmp_path / "full.onnx"), write_graph(tmp_path / "half.onnx", "fp16")
     with pytest.raises(BuildError, match=r"no convolution of .* is float16; export it again with --precision fp16"):
-        build(full, BuildRequest("fp16", OPEN), rtx)
+        build(full.read_bytes(), BuildRequest("fp16", OPEN), rtx)
     with pytest.raises(BuildError, match=r"half precision at .*/stem/conv"):
-        build(half, BuildRequest("fp32", OPEN), rtx)
+        build(half.read_bytes(), BuildRequest("fp32", OPEN), rtx)
 
 
 def test_a_node_that_tensorrt_lacks_is_named(tmp_path: Path, rtx: TensorRT) -> None:
@@ -104,15 +104,13 @@ def test_a_node_that_tensorrt_lacks_is_named(tmp_path: Path, rtx: TensorRT) -> N
     sets = [helper.make_opsetid("", 17), helper.make_opsetid("qcn", 1)]
     onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=8), str(tmp_path / "model.onnx"))
     with pytest.raises(BuildError, match=r"node '/capsule/route' \(Route\)"):
-        build(tmp_path / "model.onnx", BuildRequest("fp32", Batch(1, 1, 1)), rtx)
+        build((tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", Batch(1, 1, 1)), rtx)
 
 
 def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, rtx: TensorRT) -> None:
     (tmp_path / "model.onnx").write_bytes(b"not a graph")
     with pytest.raises(BuildError, match="refuses"):
-        build(tmp_path / "model.onnx", BuildRequest("fp32", OPEN), rtx)
-    with pytest.raises(UsageError, match="there is no ONNX file"):
-        build(tmp_path / "other.onnx", BuildRequest("fp32", OPEN), rtx)
+        build((tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), rtx)
 
 
 def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
@@ -120,7 +118,7 @@ def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
 ) -> None:
     path, seen = write_graph(tmp_path / "model.onnx"), []
     monkeypatch.setattr(building, "doing", lambda what, fraction: seen.append(fraction))
-    build(path, BuildRequest("fp32", OPEN), rtx)
+    build(path.read_bytes(), BuildRequest("fp32", OPEN), rtx)
     fractions = [fraction for fraction in seen if fraction is not None]
     assert fractions == sorted(fractions)
     assert fractions[-1] > 0.5
@@ -130,7 +128,7 @@ def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
 
     monkeypatch.setattr(building, "doing", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        build(path, BuildRequest("fp32", OPEN), rtx)
+        build(path.read_bytes(), BuildRequest("fp32", OPEN), rtx)
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -175,7 +173,7 @@ def test_half_precision_is_asked_as_the_version_takes_it(
 ) -> None:
     tensorrt = faked(version)
     path = write_graph(tmp_path / "model.onnx", "fp16", island=True)
-    engine = build(path, BuildRequest("fp16", OPEN, optimization=2, workspace=256), tensorrt)
+    engine = build(path.read_bytes(), BuildRequest("fp16", OPEN, optimization=2, workspace=256), tensorrt)
     told = tensorrt.module.told
     assert told["flags"] == flags
     assert told["cleared"] == {"TF32"}
@@ -190,7 +188,7 @@ def test_half_precision_is_asked_as_the_version_takes_it(
 @pytest.mark.usefixtures("h200")
 def test_each_layer_of_8_6_is_told_its_type(tmp_path: Path) -> None:
     tensorrt = faked("8.6.1")
-    build(write_graph(tmp_path / "model.onnx", "fp16", island=True), BuildRequest("fp16", OPEN), tensorrt)
+    build(write_graph(tmp_path / "model.onnx", "fp16", island=True).read_bytes(), BuildRequest("fp16", OPEN), tensorrt)
     layers = {layer.name: layer for layer in tensorrt.module.told["network"].layers}
     assert layers["/stem/conv"].precision.name == layers["/stem/conv"].get_output(0).dtype.name == "HALF"
     for name in ("/stem/sigmoid", "/capsule/conv", "/head/mean"):
@@ -202,7 +200,7 @@ def test_each_layer_of_8_6_is_told_its_type(tmp_path: Path) -> None:
 def test_8_6_has_no_bfloat16(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "model.onnx", "bf16")
     with pytest.raises(MissingError, match=r"bf16 needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
-        build(path, BuildRequest("bf16", OPEN), faked("8.6.1"))
+        build(path.read_bytes(), BuildRequest("bf16", OPEN), faked("8.6.1"))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +213,7 @@ def test_an_engine_in_another_precision_is_an_error_that_names_the_layer(
 ) -> None:
     path = write_graph(tmp_path / "model.onnx", precision, island=True)
     with pytest.raises(BuildError, match=f"{precision} was requested, .* built something else:\n  {layer}") as caught:
-        build(path, BuildRequest(precision, OPEN), faked("10.3.0", disobey=built))
+        build(path.read_bytes(), BuildRequest(precision, OPEN), faked("10.3.0", disobey=built))
     assert caught.value.exit_code == 4
 
 
@@ -224,7 +222,7 @@ def test_a_failed_build_says_what_tensorrt_said(tmp_path: Path) -> None:
     path = write_graph(tmp_path / "model.onnx")
     with pytest.raises(BuildError, match="error: Could not find any implementation for node /stem/conv"):
         broken = faked("10.3.0", logs=("Could not find any implementation for node /stem/conv",))
-        build(path, BuildRequest("fp32", OPEN, timing_cache=tmp_path / "timings"), broken)
+        build(path.read_bytes(), BuildRequest("fp32", OPEN, timing_cache=tmp_path / "timings"), broken)
     assert not (tmp_path / "timings").exists()
 
 
@@ -233,12 +231,12 @@ def test_timings_are_kept_and_foreign_ones_begun_anew(tmp_path: Path) -> None:
     path, cache = write_graph(tmp_path / "model.onnx"), tmp_path / "timings"
     request = BuildRequest("fp32", OPEN, timing_cache=cache)
     tensorrt = faked("8.6.1")
-    build(path, request, tensorrt)
+    build(path.read_bytes(), request, tensorrt)
     assert (tensorrt.module.told["cache"], cache.read_bytes()) == (b"", b"timings")
-    build(path, request, tensorrt)
+    build(path.read_bytes(), request, tensorrt)
     assert tensorrt.module.told["cache"] == b"timings"
     tensorrt = faked("8.6.1", foreign_cache=True)
-    engine = build(path, request, tensorrt)
+    engine = build(path.read_bytes(), request, tensorrt)
     assert tensorrt.module.told["cache"] == b""
     assert any("begun anew" in warning for warning in engine.facts["warnings"])
 
@@ -248,9 +246,9 @@ def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monk
     path, request = write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN)
     monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: "cudnn" in library)
     tensorrt = faked("8.6.1")
-    assert build(path, request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
+    assert build(path.read_bytes(), request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
     assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
-    assert build(path, request, faked("11.1.0")).facts["tactics_left_out"] == []
+    assert build(path.read_bytes(), request, faked("11.1.0")).facts["tactics_left_out"] == []
 
 
 def test_the_inspectors_control_characters_are_read() -> None:
@@ -264,7 +262,7 @@ def test_the_inspectors_control_characters_are_read() -> None:
 @pytest.mark.usefixtures("h200")
 def test_a_newer_cublas_is_of_no_use_to_tensorrt_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
-    facts = build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
+    facts = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
     assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
 
 
@@ -273,7 +271,7 @@ def test_an_engine_that_cannot_be_read_back_is_an_error(tmp_path: Path, monkeypa
     tensorrt = faked("8.6.0")
     monkeypatch.setattr(tensorrt.module.Runtime, "deserialize_cuda_engine", lambda self, plan: None)
     with pytest.raises(BuildError, match="cannot read back"):
-        build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), tensorrt)
+        build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), tensorrt)
 
 
 def test_a_library_without_the_function_does_not_count() -> None:
@@ -285,7 +283,7 @@ def test_a_library_without_the_function_does_not_count() -> None:
 def test_tensorrt_without_a_gpu_says_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
     with pytest.raises(MissingError, match=r"TensorRT 10\.3\.0 needs an NVIDIA GPU"):
-        build(write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN), faked("10.3.0"))
+        build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), faked("10.3.0"))
 
 
 # Requests, versions, targets

@@ -78,7 +78,7 @@ def test_a_repository_is_served_as_measured(
     command = Command(monkeypatch, capsys)
     code, said = command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert code == 0 and "a batch of 4 saves 0.25 ms per image" in said and "tar -xf" in said
-    files = read_repository(bundle.folder / "triton.tar")
+    files = read_repository((bundle.folder / "triton.tar").read_bytes())
     assert files["tiny-network/1/model.onnx"] == (bundle.folder / "model.onnx").read_bytes()
     assert files["tiny/labels.txt"].decode().splitlines() == list(bundle.manifest.classes)
     network, whole = parsed(pb, files, "tiny-network"), parsed(pb, files, "tiny")
@@ -127,7 +127,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
         FileTimes("tiny", "model.onnx", "cuda", (BatchTime(1, 2.0, 0.9),)),
     )
     made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=found), tmp_path)
-    text = read_repository(made.folder / "triton.tar")["tiny-network/config.pbtxt"].decode()
+    text = read_repository((made.folder / "triton.tar").read_bytes())["tiny-network/config.pbtxt"].decode()
     assert "KIND_GPU" in text and "count: 3" in text
     assert 'key: "use_tf32"\n        value: "0"' in text
     assert made.find("triton.tar").rebuild.endswith(f"--benchmark {path}")
@@ -216,7 +216,7 @@ FAULTS: dict[str, tuple[Callable[[Files], None], str]] = {
 
 
 def test_what_triton_would_refuse_is_found(pb: Any, served: Bundle, tmp_path: Path) -> None:
-    honest, path = read_repository(served.folder / "triton.tar"), tmp_path / "triton.tar"
+    honest, path = read_repository((served.folder / "triton.tar").read_bytes()), tmp_path / "triton.tar"
     with (
         create("triton", served.folder / "triton.tar") as runner,
         pytest.raises(UsageError, match="of 1 to 64 is expected"),
@@ -239,7 +239,7 @@ def test_what_triton_would_refuse_is_found(pb: Any, served: Bundle, tmp_path: Pa
 
 
 def test_another_preprocessing_or_order_of_classes_is_found(pb: Any, served: Bundle) -> None:
-    files = read_repository(served.folder / "triton.tar")
+    files = read_repository((served.folder / "triton.tar").read_bytes())
     other = Preprocessing(mean=(0.2,), std=(0.4,))
     files["tiny-preprocess/1/model.onnx"] = preprocess_graph((1, 28, 28), other, "image").SerializeToString()
     files["tiny/labels.txt"] = b"".join(reversed(files["tiny/labels.txt"].splitlines(keepends=True)))
@@ -281,7 +281,7 @@ def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
     _, (made,) = pipeline.export(served.folder, None, Request(formats=("triton",)), served.folder)
     for name, (_, why) in left_out.items():
         assert any(note.startswith(f"engines/{name}.engine is left out: {why}") for note in made.notes), name
-    files = read_repository(served.folder / "triton.tar")
+    files = read_repository((served.folder / "triton.tar").read_bytes())
     assert files["tiny-trt-network/1/model.plan"] == b"plan"
     network, whole = parsed(pb, files, "tiny-trt-network"), parsed(pb, files, "tiny-trt")
     assert (network.platform, network.max_batch_size, whole.max_batch_size) == ("tensorrt_plan", 32, 32)
@@ -301,7 +301,7 @@ def server(repository: Path, pb: Any) -> Iterator[str]:
     import grpc
     from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-    runner, files = create("triton", repository), read_repository(repository)
+    runner, files = create("triton", repository), read_repository(repository.read_bytes())
 
     class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
         def ModelConfig(self, request: Any, context: Any) -> Any:
@@ -378,7 +378,7 @@ def test_triton_itself_serves_a_repository(
 ) -> None:
     request = pipeline.Request(formats=("triton",), benchmark=for_serving(measured))
     pipeline.export(bundle.folder, None, request, bundle.folder)
-    models = unpacked(read_repository(bundle.folder / "triton.tar"), tmp_path / "models")
+    models = unpacked(read_repository((bundle.folder / "triton.tar").read_bytes()), tmp_path / "models")
     golden, rows = bundle.golden(), bundle.golden().with_image
     with serving(models, tmp_path) as triton:
         assert triton.ask("/v2/health/ready") == (200, None), triton.log.read_text(errors="replace")
@@ -398,7 +398,7 @@ def test_triton_itself_serves_a_repository(
 @needs_triton
 def test_triton_itself_refuses_what_we_say_it_would(served: Bundle, tmp_path: Path) -> None:
     ours = {"one step", "labels"}  # what it would serve, but nobody wants
-    honest, models = read_repository(served.folder / "triton.tar"), tmp_path / "models"
+    honest, models = read_repository((served.folder / "triton.tar").read_bytes()), tmp_path / "models"
     with serving(unpacked(honest, models), tmp_path, "--model-control-mode=explicit") as triton:
         load = "/v2/repository/models/tiny/load"
         assert triton.ask(load, {}) == (200, None), triton.log.read_text(errors="replace")

@@ -29,6 +29,7 @@ from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.request import Request
 from qcn.export.web import page, scene
 from qcn.verify.runners import Options, capsule_layers, create
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.web import WebRunner
 
 NODE = shutil.which("node")
@@ -103,7 +104,7 @@ def test_a_page_answers_in_node_as_the_reference_does(
     golden, layers = with_page.golden(), capsule_layers(with_page)
     answers = []
     for variant, kernels in (("simd", "simd128"), ("plain", "plain"), ("threads", "simd128")):
-        with WebRunner(path, Options(layers=layers), variant) as runner:
+        with WebRunner(ModelFile.at(path), Options(layers=layers), variant) as runner:
             assert f"native, {kernels}, 1 thread" in runner.name
             answers.append(runner.infer(golden.input))
             with pytest.raises(UsageError, match="images are 2×3×28×28, the network takes 1×"):

@@ -23,6 +23,7 @@ from qcn.kernels import native as native_kernels
 from qcn.verify.parity.verify import verify
 from qcn.verify.receipts import receipts, require_met
 from qcn.verify.runners import Options
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.web import WebRunner
 
 NATIVE = ["native"] if native_kernels.available() else []
@@ -50,7 +51,7 @@ def test_a_page_of_a_calibrated_network_answers_as_its_plan_does(wasm: None, low
     assert code == 0 and "passed    web: page.html (int8)" in said, said
     answers = []
     for variant in ("simd", "plain"):
-        with WebRunner(low.folder / "page.html", Options(), variant) as runner:
+        with WebRunner(ModelFile.at(low.folder / "page.html"), Options(), variant) as runner:
             answers.append(runner.infer(low.golden().input)["logit"])
     np.testing.assert_allclose(*answers, atol=1e-5)
 

@@ -204,9 +204,9 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
     put_ir(small, arranged(small))
     graph_file, weights = small.folder / "model.xml", small.folder / "model.bin"
     kept = graph_file.read_bytes()
-    assert precisions.read(graph_file, "openvino", small.program()).precision == "fp32"
+    assert precisions.read(graph_file.read_bytes(), "openvino", small.program()).precision == "fp32"
     pipeline.export(small.folder, None, Request(("openvino",), precision="fp16"), small.folder)
-    half = precisions.read(small.folder / "model.fp16.xml", "openvino", small.program())
+    half = precisions.read((small.folder / "model.fp16.xml").read_bytes(), "openvino", small.program())
     assert half.contradicts("fp32") == "declared fp32, computes in fp16"
 
     bad: list[tuple[bytes, str]] = [

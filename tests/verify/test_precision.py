@@ -63,7 +63,7 @@ def test_it_is_read_from_every_kind_of_file(
     program = lower(create("qcn-tiny", in_channels=3, classes=4), 24, 24)
     for package in ("torch", "onnx"):
         monkeypatch.setitem(sys.modules, package, None)  # neither is needed
-    seen = read(files[format_, precision], format_, program)
+    seen = read(files[format_, precision].read_bytes(), format_, program)
     assert (seen.precision, seen.why) == (precision, "")
     assert seen.contradicts(precision) == ""  # type: ignore[arg-type]
     for other in set(PRECISIONS) - {precision}:
@@ -77,9 +77,9 @@ def test_networks_of_other_kinds(tmp_path: Path) -> None:
         for precision in ("fp32", "fp16"):
             path = tmp_path / f"{name}.{precision}"
             path.write_bytes(build(program.at(precision, rest=precision)).SerializeToString())  # type: ignore[arg-type]
-            assert read(path, "onnx", program).precision == precision
+            assert read(path.read_bytes(), "onnx", program).precision == precision
             write_torchscript(program, path, precision=precision, metadata={})
-            assert read(path, "torchscript", program).precision == precision
+            assert read(path.read_bytes(), "torchscript", program).precision == precision
 
 
 def test_an_fp32_graph_declared_bf16_is_refused_however_many_decisions_change(small: Bundle, qcn: Command) -> None:
@@ -159,7 +159,7 @@ def test_graphs_that_pretend_to_be_half_precision_are_refused(
 
     def seen(model: onnx.ModelProto, declared: Any) -> str:
         path.write_bytes(model.SerializeToString())
-        return read(path, "onnx", program).contradicts(declared)
+        return read(path.read_bytes(), "onnx", program).contradicts(declared)
 
     assert "convolutions and linear layers are not in fp16" in seen(weights_cast(graph(small)), "fp16")
     half = onnx.load(files["onnx", "fp16"])
@@ -198,7 +198,7 @@ def test_files_that_are_none_are_not_read(tmp_path: Path, small: Bundle) -> None
     for content in (b"", b"\xff" * 64, b"PK\x03\x04", whole[: len(whole) // 2], b"\x3a\xff\xff\xff\xff\x7f"):
         path.write_bytes(content)
         for format_ in ("onnx", "torchscript", "pt2"):
-            seen = read(path, format_, program)  # type: ignore[arg-type]
+            seen = read(path.read_bytes(), format_, program)  # type: ignore[arg-type]
             assert not seen.readable and seen.precision is None and seen.why and not seen.contradicts("fp16")
 
 
@@ -209,7 +209,7 @@ def test_a_pickle_that_would_run_something_is_only_looked_at(tmp_path: Path, sma
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("constants.pkl", "data.pkl"):
             archive.writestr(f"archive/{name}", evil)
-    read(path, "torchscript", small.program())
+    read(path.read_bytes(), "torchscript", small.program())
     assert not marker.exists()
 
 
@@ -227,7 +227,7 @@ def test_constants_that_torchscript_does_not_write(tmp_path: Path, small: Bundle
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {"constants.pkl": odd, "data.pkl": b"\x80\x02).", "code/a.py": code}.items():
             archive.writestr(f"archive/{name}", content)
-    assert read(path, "torchscript", small.program()).precision in (None, "fp32")
+    assert read(path.read_bytes(), "torchscript", small.program()).precision in (None, "fp32")
 
 
 def test_archives_that_torch_does_not_write(tmp_path: Path, small: Bundle) -> None:
@@ -241,8 +241,8 @@ def test_archives_that_torch_does_not_write(tmp_path: Path, small: Bundle) -> No
     with zipfile.ZipFile(double, "w") as archive:
         for name in ("one", "two"):
             archive.writestr(f"archive/models/{name}.json", "{}")
-    assert "constants.pkl cannot be read" in read(damaged, "torchscript", small.program()).why
-    assert "it has 2 models" in read(double, "pt2", small.program()).why
+    assert "constants.pkl cannot be read" in read(damaged.read_bytes(), "torchscript", small.program()).why
+    assert "it has 2 models" in read(double.read_bytes(), "pt2", small.program()).why
 
 
 def calling(path: Path, calls: dict[str, str]) -> Path:
@@ -260,15 +260,17 @@ def calling(path: Path, calls: dict[str, str]) -> Path:
 
 
 def test_functions_that_call_each_other_for_ever_end(tmp_path: Path, small: Bundle) -> None:
-    assert "calls itself" in read(calling(tmp_path / "loop.onnx", {"f0": "f0"}), "onnx", small.program()).why
+    assert (
+        "calls itself" in read(calling(tmp_path / "loop.onnx", {"f0": "f0"}).read_bytes(), "onnx", small.program()).why
+    )
     chain = {f"f{number}": f"f{number + 1}" for number in range(2000)}
-    assert "more than 64 deep" in read(calling(tmp_path / "deep.onnx", chain), "onnx", small.program()).why
+    assert "more than 64 deep" in read(calling(tmp_path / "deep.onnx", chain).read_bytes(), "onnx", small.program()).why
 
 
 def test_a_graph_that_is_none_gives_no_convolutions(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\xff" * 64)
     with pytest.raises(UsageError, match="it is not an ONNX graph"):
-        onnx_file.convolutions(tmp_path / "model.onnx")
+        onnx_file.convolutions((tmp_path / "model.onnx").read_bytes())
 
 
 def layers_text(precision: str, graph_file: Path) -> str:
@@ -281,7 +283,7 @@ def layers_text(precision: str, graph_file: Path) -> str:
             "Outputs": [{"Format/Datatype": precision}],
             "Weights": {"Type": precision},
         }
-        for name in onnx_file.convolutions(graph_file)
+        for name in onnx_file.convolutions(graph_file.read_bytes())
     ]
     return json.dumps({"Layers": layers})
 
@@ -301,7 +303,7 @@ def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: dict[tup
     assert held(layers_text("Half", path))[2].startswith(unread)  # no graph that says which layers are convolutions
     with small.adding(file_of("onnx-tensorrt", "fp16"), "onnx-tensorrt", "fp16", FROM_RUN, batch=BATCH) as draft:
         shutil.copy(path, draft.path)
-    types = onnx_file.convolutions(path)
+    types = onnx_file.convolutions(path.read_bytes())
     assert "float16" in types.values() and "float32" in types.values()  # the network's, and routing's
     exact = json.loads(layers_text("Half", path))
     for layer in exact["Layers"]:

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bundles import put_manifest
 from fake_engine import SHAPE, FakeContext, FakeCuda, fake_runtime
 from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
-from qcn.verify.runners import create
+from qcn.verify.runners import candidates, create
 from qcn.verify.runners import tensorrt as runner_module
 from qcn.verify.runners.cuda_memory import Cuda
 
@@ -167,6 +168,24 @@ def test_the_facts_are_those_that_a_bundle_keeps(bundle: Bundle) -> None:
         create("tensorrt", bundle.folder / "engines" / "other.engine").open()
 
 
+@pytest.mark.usefixtures("machine")
+def test_an_engine_and_its_facts_are_those_that_were_checked(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others lie in their places when TensorRT gets to them."""
+    with bundle.adding("engines/own.engine", "trt", "fp16", FROM_RUN, batch=Batch(1, 4, 8)) as draft:
+        draft.path.write_bytes(b"plan")
+        draft.facts = FACTS
+    (candidate,) = candidates(bundle, ["tensorrt"])
+    runner = candidate.runner(bundle)
+    (bundle.folder / "engines" / "own.engine").write_bytes(b"nalp")
+    manifest = (bundle.folder / MANIFEST).read_text(encoding="utf-8")
+    put_manifest(bundle.folder, manifest.replace('"sm": 90', '"sm": 87'))
+    plans, module = list[bytes](), runner_module.find().module
+    read = module.Runtime.deserialize_cuda_engine
+    monkeypatch.setattr(module.Runtime, "deserialize_cuda_engine", lambda *of: (plans.append(of[1]), read(*of))[1])
+    with runner:
+        assert plans == [b"plan"]
+
+
 def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     monkeypatch.setattr(targets, "this_gpu", lambda: None)
@@ -188,7 +207,7 @@ def test_an_engine_answers_as_onnx_runtime_does(tmp_path: Path, graph: bool) -> 
     pytest.importorskip("tensorrt", reason="TensorRT is not installed")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     path = write_graph(tmp_path / "model.onnx")
-    engine = build(path, BuildRequest("fp32", Batch(1, 4, 8)), find("tensorrt"))
+    engine = build(path.read_bytes(), BuildRequest("fp32", Batch(1, 4, 8)), find("tensorrt"))
     plan = tmp_path / engine.file_name
     plan.write_bytes(engine.plan)
     plan.with_suffix(".json").write_text(json.dumps({"facts": engine.facts}))

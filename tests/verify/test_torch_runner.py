@@ -16,7 +16,7 @@ from qcn.verify.runners import candidates, create
 def test_precisions(bundle: Bundle, precision: AnyPrecision) -> None:
     """Each as exact as it should be, and no half precision that is float32."""
     golden = bundle.golden()
-    with create("torch", bundle.path(bundle.find(WEIGHTS)), precision=precision) as runner:
+    with create("torch", bundle.folder / WEIGHTS, precision=precision) as runner:
         found = runner.infer(golden.input)
     assert all(errors.passed for errors in compare(found, golden, precision, {}).values())
     half = precision in ("fp16", "bf16")
@@ -42,7 +42,7 @@ def test_convolutions_are_cudnns_in_float32(bundle: Bundle) -> None:
     def look(*_: object) -> None:
         seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
 
-    with create("torch", bundle.path(bundle.find(WEIGHTS))) as runner:
+    with create("torch", bundle.folder / WEIGHTS) as runner:
         runner._model.register_forward_pre_hook(look)  # type: ignore[attr-defined]
         runner.infer(bundle.golden().input[:1])
     assert seen == [(True, False)]

@@ -26,6 +26,7 @@ from qcn.verify.parity import verify as parity
 from qcn.verify.parity.verdict import Verdict, conclude, overall
 from qcn.verify.runners import Options, candidates, frames, isolated
 from qcn.verify.runners.isolated import IsolatedRunner
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -42,9 +43,8 @@ def wrong(honest_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFact
 
 
 def stranger(path: Path, time_limit: float = 30.0, carries_code: bool = False) -> IsolatedRunner:
-    return IsolatedRunner(
-        OnnxRuntimeRunner(path, Options()), "onnxruntime", carries_code=carries_code, time_limit=time_limit
-    )
+    inner = OnnxRuntimeRunner(ModelFile(path, path.read_bytes() if path.exists() else b""), Options())
+    return IsolatedRunner(inner, "onnxruntime", carries_code=carries_code, time_limit=time_limit)
 
 
 # Without --trust
@@ -163,8 +163,10 @@ def test_a_child_in_a_loop_ends_with_its_parent(small: Bundle) -> None:
     code = (
         "import sys, threading\nfrom pathlib import Path\nimport numpy as np\n"
         "from qcn.verify.runners import Options\nfrom qcn.verify.runners.isolated import IsolatedRunner\n"
+        "from qcn.verify.runners.model_file import ModelFile\n"
         "from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner\n"
-        "runner = IsolatedRunner(OnnxRuntimeRunner(Path(sys.argv[1]), Options()), 'onnxruntime', carries_code=False)\n"
+        "inner = OnnxRuntimeRunner(ModelFile.at(Path(sys.argv[1])), Options())\n"
+        "runner = IsolatedRunner(inner, 'onnxruntime', carries_code=False)\n"
         "runner.open()\nprint(runner.process, flush=True)\n"
         "runner.infer(np.zeros((1, 3, 24, 24), np.float32))\n"
     )
@@ -432,7 +434,7 @@ def test_file_names_and_manifests_give_a_terminal_no_orders(small: Bundle, qcn: 
 
 def test_layers_of_odd_names_are_refused(small: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are printed where they leave their tolerance."""
-    arrays, texts = read_arrays(small.folder / GOLDEN, golden.SCHEMA)
+    arrays, texts = read_arrays((small.folder / GOLDEN).read_bytes(), golden.SCHEMA)
     odd = {name.replace("capsules1", f"capsules1{ESCAPES}"): array for name, array in arrays.items()}
     texts.pop("schema")
     with monkeypatch.context() as careless:

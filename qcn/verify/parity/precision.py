@@ -46,7 +46,7 @@ def held_to(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) 
 def _file(bundle: Bundle, candidate: Candidate) -> Seen:
     artefact = candidate.artefact
     try:
-        return read(bundle.folder / artefact.file, artefact.format, bundle.program())
+        return read(bundle.read(artefact), artefact.format, bundle.program())
     except UsageError as error:  # weights that cannot be read: their own verdict says so
         return Seen(None, str(error), readable=False)
 
@@ -66,6 +66,6 @@ def _graph_types(bundle: Bundle, candidate: Candidate) -> dict[str, str]:
     """The convolutions of the graph that the engine was built from, if the bundle has it."""
     graph: Format = "onnx-fused" if candidate.artefact.plugin else "onnx-tensorrt"
     try:
-        return onnx_file.convolutions(bundle.path(bundle.find(file_of(graph, candidate.precision))))
+        return onnx_file.convolutions(bundle.read(bundle.find(file_of(graph, candidate.precision))))
     except UsageError:  # not there
         return {}

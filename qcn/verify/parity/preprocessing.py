@@ -24,6 +24,7 @@ from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict
 from qcn.verify.runners import Candidate, Options
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.native import NativeRunner
 from qcn.verify.runners.triton import SEEN
 
@@ -71,7 +72,7 @@ def check_repositories(bundle: Bundle, found: Iterable[Candidate], time_limit: f
 def _other_labels(bundle: Bundle, artefact: Artefact) -> tuple[str, ...]:
     """What is wrong with the names that a server gives to classes."""
     lines = "".join(f"{label}\n" for label in bundle.manifest.classes).encode()
-    files = read_repository(bundle.path(artefact))
+    files = read_repository(bundle.read(artefact), bundle.folder / artefact.file)
     wrong = [name for name, text in files.items() if name.endswith(f"/{LABELS}") and text != lines]
     return tuple(f"{name} has other classes, or in another order, than {MANIFEST}" for name in wrong)
 
@@ -104,7 +105,7 @@ def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np
     """The images as the network sees them, what made them so, and what is wrong with pictures of other sizes."""
     native = ""
     try:
-        with NativeRunner(bundle.path(bundle.find(WEIGHTS)), Options()) as runner:
+        with NativeRunner(ModelFile.of_bundle(bundle, bundle.find(WEIGHTS)), Options()) as runner:
             return runner.preprocess(images), runner.name, _of_other_sizes(bundle, runner)
     except QcnError as error:  # not there, or the weights cannot be loaded, which is for their own verdict to say
         native = str(error)

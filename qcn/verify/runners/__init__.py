@@ -21,6 +21,7 @@ from qcn.errors import UsageError, unknown_name
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Artefact, Format
 from qcn.names import AnyPrecision, ProgramKernels
+from qcn.verify.runners.model_file import ModelFile
 
 if TYPE_CHECKING:
     from qcn.verify.runners.isolated import IsolatedRunner
@@ -51,6 +52,7 @@ class Options:
 class Runner(ABC):
     """A model file in a backend. `name` says which, with the device and the version, once it is open.
 
+    path        where the file was read, for messages: what runs is `model`, its bytes
     transfers   whether images and answers travel to a GPU and back. Such a runner can be asked for what lies between:
                 `upload(images)` once, then any number of `enqueue()`, and `synchronize()`
     graph       None, or whether an inference is launched as one CUDA graph; may be set between any two
@@ -58,8 +60,8 @@ class Runner(ABC):
 
     graph: bool | None = None
 
-    def __init__(self, path: Path, options: Options) -> None:
-        self.path, self.options = path, options
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        self.model, self.path, self.options = model, model.path, options
         self.transfers = options.device != "cpu"
         self.name = type(self).__name__
 
@@ -128,12 +130,10 @@ class Backend:
     isolated: bool = False
     timed: bool = True
 
-    def create(self, path: Path, options: Options) -> Runner:
+    def create(self, model: ModelFile, options: Options) -> Runner:
         """Its runner, not yet open."""
-        if not path.is_file():
-            raise UsageError(f"there is no model file {path}")
         module, name = self.runner.split(":")
-        runner: Runner = getattr(importlib.import_module(f"{__name__}.{module}"), name)(path, options)
+        runner: Runner = getattr(importlib.import_module(f"{__name__}.{module}"), name)(model, options)
         return runner
 
 
@@ -167,12 +167,18 @@ def find(name: str) -> Backend:
 
 
 def create(
-    name: str, path: Path, *, precision: AnyPrecision = "fp32", layers: Sequence[str] = (), threads: int | None = None
+    name: str,
+    file: Path | ModelFile,
+    *,
+    precision: AnyPrecision = "fp32",
+    layers: Sequence[str] = (),
+    threads: int | None = None,
 ) -> Runner:
-    """The runner of a backend for a model file that need not lie in a bundle, in this process: for your own files."""
+    """The runner of a backend for a model file, in this process. A path is that of your own file, in a bundle or not:
+    it is read now, and not checked against any hash."""
     backend = find(name)
     options = Options(backend.device, precision, backend.kernels, tuple(layers), threads=threads)
-    return backend.create(path, options)
+    return backend.create(file if isinstance(file, ModelFile) else ModelFile.at(file), options)
 
 
 @dataclass(frozen=True)
@@ -205,9 +211,10 @@ class Candidate:
         return limits is None or limits.min <= batch <= limits.max
 
     def runner(self, bundle: Bundle, every_layer: bool = False, time_limit: float = TIME_LIMIT) -> Runner:
-        """Its runner, not yet open; the artefact's hash is checked. What may be a stranger's program runs isolated.
+        """Its runner, not yet open, with the artefact's bytes, whose hash was checked.
 
-        With `every_layer` it gives out every capsule layer too, in backends that can be made to.
+        What may be a stranger's program runs isolated. With `every_layer` it gives out every capsule layer too, in
+        backends that can be made to.
         """
         runner = self._runner(bundle, every_layer)
         return self._isolated(runner, time_limit) if self.backend.isolated else runner
@@ -231,7 +238,7 @@ class Candidate:
             raise UsageError(f"{self.artefact.file} is not run: {self.untrusted}")
         layers = capsule_layers(bundle) if every_layer and self.backend.shows_layers else ()
         options = Options(self.backend.device, self.precision, self.backend.kernels, layers)
-        return self.backend.create(bundle.path(self.artefact), options)
+        return self.backend.create(ModelFile.of_bundle(bundle, self.artefact), options)
 
 
 def capsule_layers(bundle: Bundle) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,14 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.export.executorch import INSTALL, quiet
 from qcn.verify.runners import Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 
 
 class ExecuTorchRunner(Runner):
     """Runs a .pte file. Any number of threads may ask it, one after the other."""
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.name = "executorch (cpu)"
         self._program: Any = None
         self._method: Any = None
@@ -49,8 +49,9 @@ class ExecuTorchRunner(Runner):
         if self.options.threads is not None:
             portable_lib._unsafe_reset_threadpool(self.options.threads)
         try:
-            content = self.path.read_bytes()
-            self._program = Runtime.get().load_program(content, verification=Verification.InternalConsistency)
+            self._program = Runtime.get().load_program(
+                self.model.content, verification=Verification.InternalConsistency
+            )
             if "metadata" not in self._program.method_names:
                 raise UsageError(f"{self.path} does not name its outputs: it was not written by qcn")
             said = json.loads(self._program.load_method("metadata").execute([])[0])

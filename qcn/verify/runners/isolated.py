@@ -1,7 +1,8 @@
 """A runner in a process of its own, for files that a stranger may have made.
 
 A graph may compute for ever, and a file that carries code does what its author wants. So the file is loaded and run in
-a child process (`worker`) that gets images and returns arrays (`frames`); whether they are right is decided here. The
+a child process (`worker`) that gets its bytes and images, and returns arrays (`frames`); it opens no file of a bundle.
+Whether the arrays are right is decided here. The
 child is given no terminal, no open file, and of the environment what its libraries need. It has a time limit; when it
 dies, says nothing in time or answers nonsense, that is an error in words. It is no sandbox: code in it has the rights
 of the user who started it.
@@ -59,7 +60,7 @@ class IsolatedRunner(Runner):
     """
 
     def __init__(self, inner: Runner, backend: str, *, carries_code: bool, time_limit: float = TIME_LIMIT) -> None:
-        super().__init__(inner.path, inner.options)
+        super().__init__(inner.model, inner.options)
         self.name, self.graph, self.transfers = inner.name, inner.graph, inner.transfers
         self.backend, self.carries_code, self.time_limit = backend, carries_code, time_limit
         self._child: subprocess.Popen[bytes] | None = None
@@ -98,8 +99,10 @@ class IsolatedRunner(Runner):
         for pipe in (self._to, self._from):
             with contextlib.suppress(AttributeError, OSError):  # not Linux, or no more than the usual is allowed
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
-        options = asdict(self.options)
-        self._ask("start", backend=self.backend, path=str(self.path.absolute()), options=options, limits=TO_OPEN)
+        model = self.model
+        about = {"path": str(model.path), "facts": model.facts, "rebuild": model.rebuild}
+        files = {name: np.frombuffer(content, np.uint8) for name, content in model.files.items()}
+        self._ask("start", files, backend=self.backend, options=asdict(self.options), model=about, limits=TO_OPEN)
 
     def load_backend(self) -> None:
         """Load its libraries; no file yet, so that the child can be believed."""

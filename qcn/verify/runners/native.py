@@ -1,6 +1,5 @@
 """libqcn (`qcn.binding`): the code that a C++ program on a device runs. No torch."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,21 +8,21 @@ from numpy.typing import NDArray
 
 from qcn.binding import LayerSeen, Model, Session, image_of
 from qcn.errors import UsageError
-from qcn.export.bundle import folder_of
 from qcn.export.bundle.golden import step_names
 from qcn.limits import STATISTICS
 from qcn.verify.runners import Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 
 
 class NativeRunner(Runner):
-    """The bundle that weights.safetensors lies in, by libqcn's own kernels. Its self-test is left to the comparator.
+    """weights.safetensors and the manifest beside it, by libqcn's own kernels. Its self-test is left to the comparator.
 
     With layers it gives out the means and variances of every iteration of their routing too.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
-        self.folder, self.layers = folder_of(path), options.layers
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
+        self.folder, self.layers = model.path.parent, options.layers
         self.name = "libqcn"
         self._shown: dict[str, list[NDArray[np.float32]]] = {}
         self._seen = LayerSeen(self._show) if self.layers else None
@@ -31,7 +30,8 @@ class NativeRunner(Runner):
         self._session: Session | None = None
 
     def open(self) -> None:
-        self._model = Model(self.folder, backend="native", threads=self.options.threads or 0, self_test=0)
+        threads = self.options.threads or 0
+        self._model = Model(self.model.files, self.folder, backend="native", threads=threads, self_test=0)
         self._session = Session(self._model, self._seen)
         self.name = f"libqcn ({self._model.backend_name})"
 

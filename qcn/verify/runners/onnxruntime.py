@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.packages import installed
 from qcn.verify.runners import Device, Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 
 OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
 PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -63,8 +64,8 @@ class OnnxRuntimeRunner(Runner):
     iteration of their routing is given out too where it is written out in the file.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.device = options.device
         self.graph = True if self.transfers and not options.layers else None
         self.name = f"onnxruntime ({options.device})"
@@ -96,7 +97,8 @@ class OnnxRuntimeRunner(Runner):
                 settings["enable_cuda_graph"] = "1"
             if operators:
                 options.register_custom_ops_library(operators)
-            model = _with_layers(self.path, self.options.layers) if self.options.layers else self.path.read_bytes()
+            content, layers = self.model.content, self.options.layers
+            model = _with_layers(content, layers) if layers else content
             session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
         except Exception as error:  # its errors have no common base but Exception
             raise UsageError(f"ONNX Runtime cannot load {self.path}: {error}") from error
@@ -182,13 +184,13 @@ class OnnxRuntimeRunner(Runner):
         self._bound = {}
 
 
-def _with_layers(path: Path, layers: tuple[str, ...]) -> bytes:
+def _with_layers(graph: bytes, layers: tuple[str, ...]) -> bytes:
     """The graph with more outputs: its values are named for their places (`qcn.export.onnx`)."""
     try:
         import onnx
     except ImportError as error:
         raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load_from_string(graph)
     there = {output for node in model.graph.node for output in node.output}
     for name, place in layer_values(there, layers).items():
         if name == place:  # of any type: a statistic that is not float32 is a fault to be found

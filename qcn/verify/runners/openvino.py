@@ -9,17 +9,17 @@ Of a graph in int8 it is asked what it compiled. Where it computes integers in f
 
 import platform
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import FellBack, MissingError, UsageError
-from qcn.export.openvino import import_openvino, read_ir, written_by
+from qcn.export.openvino import check_pair, import_openvino, written_by
 from qcn.export.precision import openvino_file
 from qcn.text import one_line
 from qcn.verify.runners import Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.onnxruntime import as_steps, layer_values
 
 ARITHMETIC = "f32"
@@ -30,8 +30,8 @@ INTEGERS = ("i8", "u8")  # with AVX2 alone, kernels multiply unsigned bytes by s
 class OpenVinoRunner(Runner):
     """Runs model.xml with the model.bin that it names. Any number of threads may ask it at once."""
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.name = "openvino (cpu)"
         self._compiled: Any = None
         self._outputs: list[str] = []
@@ -49,7 +49,7 @@ class OpenVinoRunner(Runner):
         """`open` without a look at what integers are computed in."""
         openvino = import_openvino()
         version = openvino.__version__.partition("-")[0]
-        graph, weights = read_ir(self.path)
+        graph, weights = self.model.content, check_pair(self.path, self.model.content, self.model.beside)
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": ARITHMETIC, "PERFORMANCE_HINT": "LATENCY"}
         if self.options.threads is not None:
             settings["INFERENCE_NUM_THREADS"] = self.options.threads
@@ -106,7 +106,7 @@ class OpenVinoRunner(Runner):
 
     def _require_integers(self) -> None:
         """Refuse convolutions of integers that were compiled for floats."""
-        asked = sum(kind == "int8" for kind, _ in openvino_file.read(self.path).weights)
+        asked = sum(kind == "int8" for kind, _ in openvino_file.read(self.model.content).weights)
         products = [layer for layer in self.executed() if layer["layerType"] in PRODUCTS] if asked else []
         ran = sum(layer["runtimePrecision"] in INTEGERS for layer in products)
         if ran < asked:

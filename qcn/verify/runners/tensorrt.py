@@ -8,9 +8,7 @@
     runner.synchronize()
 """
 
-import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +17,24 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export import targets
-from qcn.export.bundle import MANIFEST, Bundle, folder_of
-from qcn.export.bundle.manifest import BUNDLE
 from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import TensorRT, find
 from qcn.export.tensorrt.progress import BuildLog, logger
 from qcn.verify.runners import Options, Runner
 from qcn.verify.runners.cuda_memory import Cuda
+from qcn.verify.runners.model_file import ModelFile
 
 _NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "INT32": np.int32, "INT64": np.int64, "INT8": np.int8}
 
 
 class TensorRTRunner(Runner):
-    """Runs an .engine file; the .json beside it, if there, says which GPU and TensorRT it was built for.
+    """Runs an .engine file, whose facts, where they are known, say which GPU and TensorRT it was built for.
 
     An inference is captured as a CUDA graph at each new batch size.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.graph = True
         self.name = "tensorrt"
         self._cuda: Cuda | None = None
@@ -47,10 +44,10 @@ class TensorRTRunner(Runner):
         self._context: Any = None
 
     def open(self) -> None:
-        facts = read_facts(self.path)
+        facts = self.model.facts
         tensorrt = find(facts.get("flavour"))
         gpu = targets.need_gpu(str(tensorrt))
-        refuse_foreign(self.path, facts, tensorrt, gpu)
+        refuse_foreign(self.model, tensorrt, gpu)
         if facts.get("stripped"):
             raise MissingError(f"{self.path} contains no weights; add them with: {refit_command(self.path)}")
         if facts.get("plugin"):
@@ -63,11 +60,11 @@ class TensorRTRunner(Runner):
             self._runtime.engine_host_code_allowed = False  # TensorRT's default: an engine is kernels for the GPU alone
         if facts.get("version") not in (None, tensorrt.version_text):  # version-compatible, or it had been refused
             self._runtime = self._runtime.load_runtime(targets.lean_runtime())
-        self._engine = self._runtime.deserialize_cuda_engine(self.path.read_bytes())
+        self._engine = self._runtime.deserialize_cuda_engine(self.model.content)
         if self._engine is None:
             raise MissingError(
                 f"{tensorrt} on {gpu.name} (sm{gpu.sm}) refuses {self.path}:{self._log.summary()}\n"
-                f"build it here: {rebuild_command(self.path)}"
+                f"build it here: {self.model.rebuild}"
             )
         self._context = self._engine.create_execution_context()
         if self._context is None:
@@ -120,7 +117,7 @@ class TensorRTRunner(Runner):
         if images.shape[1:] != self._image or not low <= len(images) <= high:
             raise UsageError(
                 f"images are {list(images.shape)}; {self.path.name} takes {list(self._image)} in batches of {low} to "
-                f"{high}: {rebuild_command(self.path)}"
+                f"{high}: {self.model.rebuild}"
             )
         if len(images) != self._batch:
             self._drop_graph()
@@ -196,41 +193,12 @@ class TensorRTRunner(Runner):
         return self._cuda
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """What is known of an engine; empty if there is no record of it."""
-    return dict(read_record(path).get("facts", {}))
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """An engine's entry of its bundle's manifest; of one in no bundle, the .json beside it; empty if there is none."""
-    folder = folder_of(path)
-    if (folder / MANIFEST).exists():
-        files = Bundle.open(folder).manifest.files
-        return next((asdict(one) for one in files if path.name in (Path(one.file).name, one.sha256)), {})
-    beside = path.with_suffix(".json")
-    if not beside.is_file():
-        return {}
-    try:
-        record = json.loads(beside.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{beside} is not JSON: {error}") from error
-    if not isinstance(record, dict) or not isinstance(record.get("facts"), dict):
-        raise UsageError(f"{beside} is not an engine's record but a JSON {type(record).__name__}")
-    return record
-
-
-def rebuild_command(path: Path) -> str:
-    """The command that builds this engine again, in the bundle it lies in (BUNDLE/engines/X.engine)."""
-    command = read_record(path).get("rebuild", f"qcn export {BUNDLE} --format trt")
-    return str(command).replace(BUNDLE, shlex.quote(str(path.parent.parent)))
-
-
 def refit_command(path: Path) -> str:
     """The command that gives a stripped engine the weights of the bundle that it lies in."""
     return f"qcn refit {shlex.quote(str(path))} --weights {shlex.quote(str(path.parent.parent))}"
 
 
-def refuse_foreign(path: Path, facts: dict[str, Any], tensorrt: TensorRT, gpu: targets.Gpu) -> None:
+def refuse_foreign(model: ModelFile, tensorrt: TensorRT, gpu: targets.Gpu) -> None:
     """Refuse an engine that was built for another TensorRT or GPU, before TensorRT does so in its own words."""
-    if why := targets.foreign(facts, tensorrt.version_text, gpu):
-        raise MissingError(f"{path} {why}; build it here: {rebuild_command(path)}")
+    if why := targets.foreign(model.facts, tensorrt.version_text, gpu):
+        raise MissingError(f"{model.path} {why}; build it here: {model.rebuild}")

@@ -1,8 +1,8 @@
 """torch as a backend: the deployment form by plain torch or by its fused kernels, and the files made for torch."""
 
+import io
 import json
 from abc import abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
 from qcn.verify.runners import Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 
 
 class _TorchRunner(Runner):
@@ -18,8 +19,8 @@ class _TorchRunner(Runner):
     On a GPU an inference is captured as a CUDA graph at each new batch size.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.device = options.device
         self.graph = True if self.transfers else None
         self._images: Any = None
@@ -124,7 +125,7 @@ class WeightsRunner(_TorchRunner):
         from qcn.export.torch.interpreter import Interpreter
         from qcn.routing import fused
 
-        program, options = weights.read(self.path), self.options
+        program, options = weights.read(self.model.content, self.path), self.options
         exact = options.precision == "fp64"
         if options.precision != "fp64" and not program.calibrated:
             program = program.at(options.precision)
@@ -186,7 +187,7 @@ class TorchScriptRunner(_FileRunner):
         kept = {METADATA: ""}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is (deprecated|not supported)")
-            model = torch.jit.load(str(self.path), map_location=self.device, _extra_files=kept)
+            model = torch.jit.load(io.BytesIO(self.model.content), map_location=self.device, _extra_files=kept)
         self._read(kept[METADATA])
         return model
 
@@ -200,6 +201,6 @@ class Pt2Runner(_FileRunner):
         from qcn.export.torch.torchscript import METADATA
 
         kept = {METADATA: ""}
-        model = torch.export.load(str(self.path), extra_files=kept).module().to(self.device)
+        model = torch.export.load(io.BytesIO(self.model.content), extra_files=kept).module().to(self.device)
         self._read(kept[METADATA])
         return model

@@ -8,7 +8,6 @@ batches of up to max_batch_size.
 
 import importlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export.triton.config import FILES, PLATFORMS
 from qcn.export.triton.repository import CONFIG, VERSION, read_repository
 from qcn.verify.runners import Options, Runner
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.onnxruntime import FIX, cannot, load_onnxruntime, session_options
 
 SEEN = "seen"  # what the network is given, among the answers
@@ -50,8 +50,8 @@ class TritonRunner(Runner):
     Of uint8 images it also gives out what the pre-processing made of them, SEEN.
     """
 
-    def __init__(self, path: Path, options: Options) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
         self.name = "Triton's configuration by ONNX Runtime"
         self._models: dict[str, _Model] = {}
         self._whole: _Model | None = None
@@ -69,7 +69,7 @@ class TritonRunner(Runner):
     def open(self) -> None:
         self.load_backend()
         try:
-            self._models = _parse(read_repository(self.path))
+            self._models = _parse(read_repository(self.model.content, self.path))
             for model in (one for one in self._models.values() if not one.ensemble):
                 if model.config.backend == "onnxruntime":
                     self._open(model)

@@ -20,6 +20,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export import web
 from qcn.verify.runners import Options, Runner
 from qcn.verify.runners.frames import LENGTHS, Arrays, decode, encode, lengths
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.native import layer_arrays
 
 OLDEST = 18  # whose WebAssembly has exceptions, and which decompresses streams
@@ -44,8 +45,8 @@ class WebRunner(Runner):
     Any number of threads may ask it, one after the other.
     """
 
-    def __init__(self, path: Path, options: Options, variant: str | None = None) -> None:
-        super().__init__(path, options)
+    def __init__(self, model: ModelFile, options: Options, variant: str | None = None) -> None:
+        super().__init__(model, options)
         self.name, self.variant = "libqcn in WebAssembly", variant
         self._node: subprocess.Popen[bytes] | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
@@ -59,7 +60,8 @@ class WebRunner(Runner):
         script = Path(web.__file__).parent / "node.js"
         self._node = subprocess.Popen([program, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._finalizer = weakref.finalize(self, _end, self._node)  # also where nobody closes
-        said, _ = self._ask({"do": "open", "page": str(self.path.absolute()), "variant": self.variant}, {})
+        page = np.frombuffer(self.model.content, np.uint8)
+        said, _ = self._ask({"do": "open", "variant": self.variant}, {"page": page})
         self.name = f"libqcn in WebAssembly ({said['backend']}) by Node {version}"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""The process that a file runs in: it is told what to open, gets images, and returns arrays. It gives no verdict.
+"""The process that a file runs in: it is given its bytes, gets images, and returns arrays. It gives no verdict.
 
 `isolated` starts it, with a pipe to read requests from and one to write answers to; standard output is nobody's. A
 request names what to do, and an answer has the outputs, or the error in words. It ends when its parent does.
@@ -16,6 +16,7 @@ from typing import Any
 from qcn.errors import MissingError, QcnError
 from qcn.verify.runners import Options, Runner, find
 from qcn.verify.runners.frames import LENGTHS, Arrays, decode, encode, lengths
+from qcn.verify.runners.model_file import ModelFile
 
 
 def serve(requests: int, answers: int) -> None:
@@ -31,7 +32,7 @@ def serve(requests: int, answers: int) -> None:
             source.readinto(images)
             request, arrays = decode(text, images)
             try:
-                runner = runner or _runner(request)
+                runner = runner or _runner(request, arrays)
                 texts, outputs = _answer(runner, request, arrays)
                 parts = encode(texts, outputs)
             except QcnError as error:
@@ -43,11 +44,11 @@ def serve(requests: int, answers: int) -> None:
             out.flush()
 
 
-def _runner(request: dict[str, Any]) -> Runner:
-    options = request["options"]
-    return find(request["backend"]).create(
-        Path(request["path"]), Options(**{**options, "layers": tuple(options["layers"])})
-    )
+def _runner(request: dict[str, Any], arrays: Arrays) -> Runner:
+    options, about = request["options"], request["model"]
+    path, files = Path(about["path"]), {name: content.tobytes() for name, content in arrays.items()}
+    model = ModelFile(path, files.pop(path.name), files, about["facts"], about["rebuild"])
+    return find(request["backend"]).create(model, Options(**{**options, "layers": tuple(options["layers"])}))
 
 
 def _answer(runner: Runner, request: dict[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
