@@ -240,9 +240,11 @@ class Bundle:
                 files[artefact.file] = artefact
             allowed = _tolerances(self.folder, aside, files, {artefact.file for artefact in new})
             manifest = replace(base, files=tuple(replace(one, tolerance=allowed[one.file]) for one in files.values()))
+            text = there[0] if there else b""
             if new or manifest != base or base != (there and there[1]):
                 take_in(self.folder, aside, {artefact.file: artefact.sha256 for artefact in new}, manifest)
-            self.manifest, self.text, self.public_key = manifest, manifest.to_json().encode(), None
+                text = manifest.to_json().encode()
+            self.manifest, self.text, self.public_key = manifest, text, None
             self._write_facts(aside)
 
     def _write_facts(self, aside: Path) -> None:

@@ -2,10 +2,9 @@
 
 A graph may compute for ever, and a file that carries code does what its author wants. So the file is loaded and run in
 a child process (`worker`) that gets its bytes and images, and returns arrays (`frames`); it opens no file of a bundle.
-Whether the arrays are right is decided here. The
-child is given no terminal, no open file, and of the environment what its libraries need. It has a time limit; when it
-dies, says nothing in time or answers nonsense, that is an error in words. It is no sandbox: code in it has the rights
-of the user who started it.
+Whether the arrays are right is decided here. The child is given no terminal, no open file, and of the environment what
+its libraries need. It has a time limit; when it dies, says nothing in time or answers nonsense, that is an error in
+words. It is no sandbox: code in it has the rights of the user who started it.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """What it costs to begin: the time to load a backend and to its first answer, and the memory that this takes.
 
 Each is measured in a process of its own, one at a time, since only the first to load a library in a process pays for
-it. Python, numpy and qcn itself are there before the clock starts, and the artefact's hash has been checked. Clock and
-memory are read from here, not there: nothing that the file does can change what they say.
+it. Python, numpy, qcn itself and the bytes of the artefact, whose hash was checked, are there before the clock starts.
+Clock and memory are read from here, not there: nothing that the file does can change what they say.
 """
 
 import re
