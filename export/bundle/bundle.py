@@ -78,6 +78,11 @@ class Bundle:
         self.folder, self.manifest, self.public_key = folder, manifest, public_key
         self.text = manifest.to_json().encode() if text is None else text
 
+    @property
+    def manifest_sha256(self) -> str:
+        """The sha256 of manifest.json, as last read or written."""
+        return hashlib.sha256(self.text).hexdigest()
+
     @staticmethod
     def open(folder: Path, public_key: Path | None = None) -> "Bundle":
         """Read and check the manifest, and nothing else yet.

@@ -4,10 +4,12 @@ docs/bundle.md is the schema. A manifest may come from anywhere: reading one acc
 libqcn (deploy/src/manifest.cpp) is held to the same cases (tests/manifests). No torch here.
 """
 
+import hashlib
+import json
 import math
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -262,6 +264,17 @@ class Manifest:
         for artefact in self.files:
             if artefact.tolerance is not None and artefact.tolerance.keys() != names:
                 raise UsageError(f"{artefact.file}: a tolerance for each of {', '.join(sorted(names))} is needed")
+
+    @property
+    def network_sha256(self) -> str:
+        """A hash of what the network is, the same for every bundle of it, whichever other files it has.
+
+        It covers the weights and golden answers, and how pictures become inputs and logits become answers.
+        """
+        parts = asdict(self)
+        kept = {name: parts[name] for name in ("source", "classes", "image", "preprocessing", "confidence", "known")}
+        kept |= {one.file: one.sha256 for one in self.files if one.file in (WEIGHTS, GOLDEN)}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         return records.text(self)

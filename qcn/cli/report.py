@@ -45,7 +45,7 @@ def merge(
         table.add_row(device.name, status, *drift, device.machine)
     show(table)
     for device in merged.fleet.devices:
-        for line in (*device.reasons, *device.drift):
+        for line in (*device.reasons, *device.drift, *device.by_hand):
             say(f"{device.name}: {line}")
     for path in merging.write(out, merged):
         say(path)

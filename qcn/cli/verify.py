@@ -80,7 +80,7 @@ def verify_parity(
         raise UsageError("--benchmark is for the report: name its folder with --report")
     timed = read_benchmark(benchmark) if benchmark else None
     check_folder("--report", report)
-    before = results.read_report(baseline) if baseline else None  # now: the new report may take its place
+    before = results.read_baseline(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle, public_key)
     request = Request(
         backends=backends,

@@ -34,6 +34,8 @@ from qcn.verify.words import Histogram, count, share, share_of_allowed
 FLOOR = 1e-7
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x01"
 LONG = "engines/fp16-b1-8-64-sm90-trt8.6.1-with-a-very-long-name-that-has-no-place-to-break.engine"
+NETWORK = "2" * 64
+FILES = dict.fromkeys(("model.onnx", "weights.safetensors", LONG), "3" * 64)
 MACHINE = Environment("a processor", 2, None, None, None, None, None, None, "Linux", "3.11", "0", {"numpy": "2.0"})
 
 
@@ -100,7 +102,19 @@ def report(*verdicts: Verdict, **more: Any) -> Report:
     command = "qcn verify-parity runs/demo/bundle --report runs/demo/report"
     backends = {one.key: one for one in verdicts}
     made = Report(
-        3, "toys", source, command, MACHINE, Images("golden", 21, 5), "failed", Share(15, 16, 0.717, 0.989), backends
+        schema=4,
+        bundle="toys",
+        source=source,
+        manifest_sha256="1" * 64,
+        network_sha256=NETWORK,
+        files=FILES,
+        command=command,
+        environment=MACHINE,
+        images=Images("golden", 21, 5),
+        by_name=False,
+        status="failed",
+        reference=Share(15, 16, 0.717, 0.989),
+        backends=backends,
     )
     return replace(made, **more)
 

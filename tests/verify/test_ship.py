@@ -172,9 +172,11 @@ def test_the_whole_is_as_its_worst_row() -> None:
 
 def shipped(*rows: Row, **more: Any) -> Ship:
     about: dict[str, Any] = {
-        "schema": 1,
+        "schema": 2,
         "bundle": "toys",
         "source": Source("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64),
+        "manifest_sha256": "1" * 64,
+        "network_sha256": "2" * 64,
         "command": "qcn ship-check runs/demo/bundle --min-accuracy 0.94",
         "environment": MACHINE,
         "status": overall(rows),

@@ -183,7 +183,7 @@ def altered(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
     elif isinstance(value, dict):
         yield {**value, "surplus": 1}, "surplus"
         for key, inner in value.items():
-            if key != "packages":
+            if key not in ("packages", "files"):
                 yield {name: one for name, one in value.items() if name != key}, key
                 yield {**value, key: {"no": "kind"}}, key
                 yield from (({**value, key: variant}, at) for variant, at in altered(inner, key))

@@ -49,6 +49,10 @@ class Errors:
     not_finite: int
     histogram: Histogram | None = None
 
+    def __post_init__(self) -> None:
+        if min(self.max_abs, self.mean_abs, self.rms, self.noise_floor, self.tolerance, self.not_finite) < 0:
+            raise ValueError("errors, noise floors and tolerances must be 0 or more")
+
     @property
     def passed(self) -> bool:
         return not self.not_finite and self.max_abs <= self.tolerance
@@ -65,7 +69,18 @@ class Errors:
     @property
     def noise_floors(self) -> float:
         """The largest error in noise floors; infinite for what is not finite."""
-        return math.inf if self.not_finite else self.max_abs / self.noise_floor
+        if self.not_finite or not self.noise_floor:
+            return math.inf if self.not_finite or self.max_abs else 0.0
+        return self.max_abs / self.noise_floor
+
+    def contradiction(self) -> str:
+        """Which figures cannot be of the same answers, in words."""
+        if max(self.mean_abs, self.rms) > self.max_abs * (1 + 1e-6):
+            return f"is off by {max(self.mean_abs, self.rms):.2g} on average, but by {self.max_abs:.2g} at most"
+        bars = zip(self.histogram.edges, self.histogram.counts, strict=False) if self.histogram else ()
+        if self.passed and (beyond := sum(count for edge, count in bars if edge > 0)):
+            return f"has {beyond} values beyond what is allowed in its histogram, but none by its largest error"
+        return ""
 
     def words(self) -> str:
         if self.not_finite:
@@ -156,6 +171,10 @@ class Share:
     of: int
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.right <= self.of or not self.of:
+            raise ValueError(f"{self.right} of {self.of} is not a share")
 
     @staticmethod
     def count(right: int, of: int) -> "Share":

@@ -22,7 +22,7 @@ from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
-from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict
+from qcn.verify.parity.verdict import PREPROCESSING, Verdict
 from qcn.verify.runners import Candidate, Options
 from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.native import NativeRunner
@@ -97,8 +97,9 @@ def _compared(
         seen = f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}"
         reasons = (seen, *reasons)
         first_wrong = "input"
-    status: Status = "failed" if reasons else "passed"
-    return Verdict(*about, status, reasons, by, outputs={"input": compared}, images=len(found), first_wrong=first_wrong)
+    outputs = {"input": compared}
+    made = Verdict(*about, "passed", reasons, by, outputs=outputs, images=len(found), first_wrong=first_wrong)
+    return made.settled()
 
 
 def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,17 +13,21 @@ from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.tolerance import FLOORS
 from qcn.tables import table_of
+from qcn.text import counted
 from qcn.verify.machine import Environment, environment
+from qcn.verify.network import Network
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import GOLDEN, Samples
-from qcn.verify.parity.verdict import NOT_RUN, Status, Verdict, overall
+from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, overall
 from qcn.verify.speed.results import Benchmark
 from qcn.verify.words import by_reason, share
 
-SCHEMA: Literal[3] = 3
+SCHEMA: Literal[4] = 4
 COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "untrusted": "yellow", "passed": "green"}
 WORDS: dict[Status, str] = {**{status: status for status in COLOURS}, "missing": "cannot"}  # as `qcn doctor` says it
+WIDEST = max(FLOORS.values())  # tolerance in noise floors, unless --atol or --rtol set another
 WORSE = 2.0  # times as far off as before; and by more than a noise floor: less is float32's own
 
 
@@ -45,22 +49,75 @@ class Images:
 class Report:
     """report.json.
 
-    status      of the whole: see `qcn.verify.parity.verdict.overall`
-    reference   the trained network's own accuracy, of the images that have a label
-    backends    by `Verdict.key`
-    benchmark   what `qcn benchmark --json` wrote, if it was given
+    manifest_sha256   of the bundle's manifest.json; network_sha256: see `Manifest.network_sha256`
+    files             the sha256 of each file of the bundle
+    by_name           whether backends were asked for by name: then none may be missing
+    status            of the whole: see `qcn.verify.parity.verdict.overall`
+    reference         the trained network's own accuracy, of the images that have a label
+    backends          by `Verdict.key`
+    benchmark         what `qcn benchmark --json` wrote, if it was given
     """
 
-    schema: Literal[3]
+    schema: Literal[4]
     bundle: str
     source: Source
+    manifest_sha256: str
+    network_sha256: str
+    files: dict[str, str]
     command: str
     environment: Environment
     images: Images
+    by_name: bool
     status: Status
     reference: Share | None
     backends: dict[str, Verdict]
     benchmark: Benchmark | None = None
+
+    @property
+    def network(self) -> Network:
+        return Network(self.bundle, self.network_sha256)
+
+    def derived(self) -> Status:
+        """The status that follows from what was measured."""
+        return overall((replace(one, status=one.derived) for one in self.backends.values()), self.by_name)
+
+    def contradictions(self) -> list[str]:
+        """What in it cannot be true together, in words."""
+        said = [f"{key}: {why}" for key, one in self.backends.items() if (why := one.contradiction())]
+        said += [f"{key}: the entry is of {one.key}" for key, one in self.backends.items() if key != one.key]
+        for one in self.backends.values():
+            if one.backend not in NO_BACKENDS and one.outputs:
+                said += [f"{one.key}: {why}" for why in self._miscounted(one)]
+        if not 0 <= self.images.edge_cases <= self.images.count:
+            said.append(f"{self.images.edge_cases} of {self.images.count} images are edge cases")
+        if not said and (status := self.derived()) != self.status:
+            passed = any(one.status == "passed" for one in self.backends.values() if one.backend not in NO_BACKENDS)
+            why = f"what was measured is {status}" if passed else "nothing was measured"
+            said.append(f"the report is called {self.status}, but {why}")
+        return said
+
+    def tolerances_by_hand(self) -> list[str]:
+        """Tolerances that are wider than a bundle's own ever are, in words."""
+        return [
+            f"{one.key}: {name} was allowed {errors.tolerance:.2g}, more than {WIDEST:.0f} noise floors"
+            for one in self.backends.values()
+            for name, errors in one.outputs.items()
+            if errors.tolerance > WIDEST * errors.noise_floor * (1 + 1e-6)
+        ]
+
+    def _miscounted(self, one: Verdict) -> list[str]:
+        """What a verdict's counts and those of the whole contradict each other in."""
+        said = []
+        if one.images != self.images.count:
+            said.append(f"it was compared on {one.images} images, and the report is on {self.images.count}")
+        right, of = (one.accuracy.right, one.accuracy.of) if one.accuracy else (0, 0)
+        expected, labelled = (self.reference.right, self.reference.of) if self.reference else (0, 0)
+        if of != labelled or abs(right - expected) > len(one.flips):
+            said.append(
+                f"it is right for {right} of {of} images and the trained network for {expected} of {labelled}, with "
+                f"{counted(len(one.flips), 'changed decision')}"
+            )
+        return said
 
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
@@ -135,9 +192,13 @@ def make_report(
         schema=SCHEMA,
         bundle=bundle.manifest.name,
         source=bundle.manifest.source,
+        manifest_sha256=bundle.manifest_sha256,
+        network_sha256=bundle.manifest.network_sha256,
+        files={one.file: one.sha256 for one in bundle.manifest.files},
         command=command,
         environment=environment(),
         images=Images(samples.name, len(samples.golden.rows), samples.edge_cases),
+        by_name=asked,
         status=overall(verdicts, asked),
         reference=accuracy(samples.golden.reference.logit, samples.golden),
         backends={verdict.key: verdict for verdict in verdicts},
@@ -146,8 +207,16 @@ def make_report(
 
 
 def read_report(path: Path) -> Report:
-    """An earlier report.json."""
+    """A report.json. It may contradict itself: see `Report.contradictions`."""
     return records.load(Report, path, "qcn verify-parity --report")
+
+
+def read_baseline(path: Path) -> Report:
+    """An earlier report.json, to compare with. One that contradicts itself is refused."""
+    before = read_report(path)
+    if wrong := before.contradictions():
+        raise UsageError(f"{path} contradicts itself: {wrong[0]}")
+    return before
 
 
 def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None:

@@ -1,10 +1,11 @@
 """What is said of an artefact in a backend, and what all verdicts come to."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.bundle.tolerance import FLOORS, TIES
 from qcn.verify.parity.compare import Errors, Flip, Share
 from qcn.verify.parity.inside import Stage
 from qcn.verify.runners import key
@@ -15,6 +16,7 @@ NOT_RUN: tuple[Status, ...] = ("missing", "untrusted")
 # Stand for a backend in the verdicts of the modules of these names.
 PREPROCESSING, RUN = "preprocessing", "run"
 NO_BACKENDS = (PREPROCESSING, RUN)
+TIE = TIES["fp32"] * FLOORS["fp32"]  # noise floors, the same in every precision
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,53 @@ class Verdict:
         """The largest error of an output, as a share of what is allowed; None where there are no outputs."""
         return max((error.share for error in self.outputs.values()), default=None)
 
+    def faults(self) -> list[str]:
+        """What is wrong by what was measured, in words, whatever `status` and `reasons` say."""
+        said = [f"{name} is {errors.words()}" for name, errors in self.outputs.items() if not errors.passed]
+        said += [f"{name} {why}" for name, errors in self.outputs.items() if (why := errors.contradiction())]
+        said += [f"{stage.name} is {stage.words()}" for stage in self.stages if not stage.passed]
+        if changed := [flip for flip in self.flips if not flip.tie]:
+            said.append(f"{len(changed)} of {self.images} images get another class, such as {changed[0].row}")
+        if self.backend != RUN and not (self.outputs and self.images):
+            said.append("nothing was measured")
+        elif self.backend not in NO_BACKENDS:
+            said += self._miscounted(self.images - len(changed))
+        return said
+
+    def _miscounted(self, same: int) -> list[str]:
+        """What its counts and its list of changed decisions contradict each other in; `same` is by that list."""
+        said = []
+        if self.agreement is None or (self.agreement.right, self.agreement.of) != (same, self.images):
+            count = (
+                f"its count is {self.agreement.right} of {self.agreement.of}" if self.agreement else "it has no count"
+            )
+            said.append(f"{same} of {self.images} images keep their class by its list of changes, but {count}")
+        floor = self.outputs["logit"].noise_floor if "logit" in self.outputs else 0.0
+        for flip in self.flips:
+            if flip.tie and flip.margin > TIE * floor * (1 + 1e-6):
+                said.append(f"{flip.row} is called a tie, but its margin is {flip.margin:.2g}")
+        return said
+
+    @property
+    def derived(self) -> Status:
+        """The status that follows from what was measured: nothing measured is not passed."""
+        if not self.ran and self.reasons and not (self.outputs or self.flips or self.stages):
+            return self.status
+        return "failed" if self.reasons or self.faults() else "passed"
+
+    def settled(self) -> "Verdict":
+        """The same with the status that follows from what was measured."""
+        return replace(self, status=self.derived, reasons=self.reasons or tuple(self.faults()))
+
+    def contradiction(self) -> str:
+        """Why its status is not what was measured, in words; empty if it is."""
+        if self.derived == self.status:
+            return ""
+        why = (*self.reasons, *self.faults(), "nothing is wrong in what was measured")[0]
+        if not self.ran:
+            why = "it has answers" if self.outputs else "it does not say why"
+        return f"called {self.status}, but {why}"
+
     def lines(self) -> list[str]:
         """What a user wants to know of it, in words."""
         said = [*self.reasons] + [
@@ -89,7 +138,7 @@ class Verdict:
 def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
     """Of all: failed if one is; missing if all backends are, or if one is and they were `asked` for by name.
 
-    What was not trusted counts for nothing: where there is nothing else, nothing passed.
+    What was not trusted counts for nothing. Where no backend passed, the whole did not.
     """
     found = [(verdict.backend, verdict.status) for verdict in verdicts]
     if any(status == "failed" for _, status in found):
@@ -97,7 +146,7 @@ def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
     given = {status for backend, status in found if backend not in NO_BACKENDS}
     if given == {"untrusted"}:
         return "untrusted"
-    return "missing" if "missing" in given and (asked or "passed" not in given) else "passed"
+    return "missing" if "passed" not in given or (asked and "missing" in given) else "passed"
 
 
 def conclude(verdicts: Sequence[Verdict], asked: bool, plan: bool = False) -> None:
@@ -111,5 +160,7 @@ def conclude(verdicts: Sequence[Verdict], asked: bool, plan: bool = False) -> No
     if status == "untrusted":
         raise UsageError(f"nothing was run: {verdicts[0].key}: {verdicts[0].reasons[0]}")
     if status == "missing":
-        lacking = next(one for one in verdicts if one.status == status and one.backend not in NO_BACKENDS)
-        raise MissingError(f"{lacking.backend} could not run {lacking.file}: {lacking.reasons[0]}")
+        lacking = [one for one in verdicts if one.status == status and one.backend not in NO_BACKENDS]
+        if not lacking:
+            raise MissingError("no backend was run: nothing was measured")
+        raise MissingError(f"{lacking[0].backend} could not run {lacking[0].file}: {lacking[0].reasons[0]}")

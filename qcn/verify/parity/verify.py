@@ -189,7 +189,6 @@ class _Check:
         count = len(golden.rows)
         return replace(
             verdict,
-            status="failed" if reasons else "passed",
             reasons=tuple(reasons),
             outputs=errors,
             flips=changed,
@@ -202,7 +201,7 @@ class _Check:
             first_wrong=wrong,
             inside=inside,
             notes=(asked.words(), *([held.note] if held.note else []), *costs(golden)),
-        )
+        ).settled()
 
     def look(self, found: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[Stage, ...], str]:
         """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""

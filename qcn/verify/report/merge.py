@@ -1,11 +1,12 @@
 """`qcn report merge`: the reports of many devices as one page and one record, and what drifted since a baseline.
 
-A device is a folder that `qcn verify-parity --report` wrote on it, and has the folder's name.
+A device is a folder that `qcn verify-parity --report` wrote on it, and has the folder's name. What a report says of
+itself is not believed: every status follows from what was measured, and a report that contradicts itself has failed.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +18,14 @@ from qcn.html import render
 from qcn.text import command_line, counted
 from qcn.verify import words
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.results import Report, read_report, worse_answers
+from qcn.verify.parity.results import Report, read_baseline, read_report, worse_answers
 from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.files import FILTERS, HERE
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.results import increases
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2
 REPORT = "report.json"
 
 
@@ -51,18 +52,22 @@ class Figures:
 class DeviceReport:
     """What a device reported.
 
-    status   of its report; "missing" where there is none, or one that cannot be read
-    reasons  why it did not pass, in words
-    drift    what is worse than in the baseline, in words
+    status            by what its report measured; "missing" where there is none, or one that cannot be read
+    manifest_sha256   of the bundle on the device
+    reasons           why it did not pass, in words
+    drift             what is worse than in the baseline, in words
+    by_hand           tolerances that were set by hand, in words
     """
 
     name: str
     status: Status
-    machine: str
-    command: str
-    backends: tuple[Figures, ...]
-    reasons: tuple[str, ...]
-    drift: tuple[str, ...]
+    machine: str = ""
+    command: str = ""
+    manifest_sha256: str = ""
+    backends: tuple[Figures, ...] = ()
+    reasons: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    by_hand: tuple[str, ...] = ()
 
     @property
     def well(self) -> bool:
@@ -73,9 +78,10 @@ class DeviceReport:
 class FleetReport:
     """The record beside the page."""
 
-    schema: Literal[1]
+    schema: Literal[2]
     bundle: str
     source: Source
+    network_sha256: str
     command: str
     baseline: str | None
     devices: tuple[DeviceReport, ...]
@@ -83,7 +89,7 @@ class FleetReport:
 
 @dataclass(frozen=True)
 class Merged:
-    """The record, and the reports that it was made from, by the devices that have one."""
+    """The record, and the reports that it was made from, by device, each verdict as it is counted."""
 
     fleet: FleetReport
     reports: dict[str, Report]
@@ -108,18 +114,19 @@ def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, comman
     if not reports:
         raise UsageError(f"none of these devices has a report: {next(iter(unread.values()))}")
     _check_same(reports)
+    wrong = {name: report.contradictions() for name, report in reports.items()}
+    reports = {name: _as_counted(report) for name, report in reports.items()}
     drifted = _drift(reports, baseline, allowed) if baseline else {}
     unread |= dict.fromkeys(drifted.keys() - set(names), "it is in the baseline, and has no report now")
     devices = [
-        _device(name, reports[name], drifted.get(name, []))
+        _device(name, reports[name], wrong[name], drifted.get(name, []))
         if name in reports
-        else DeviceReport(name, "missing", "", "", (), (unread[name],), ())
+        else DeviceReport(name, "missing", reasons=(unread[name],))
         for name in dict.fromkeys((*names, *sorted(unread)))
     ]
     first = next(iter(reports.values()))
-    fleet = FleetReport(
-        SCHEMA, first.bundle, first.source, command, str(baseline) if baseline else None, tuple(devices)
-    )
+    against = str(baseline) if baseline else None
+    fleet = FleetReport(SCHEMA, first.bundle, first.source, first.network_sha256, command, against, tuple(devices))
     return Merged(fleet, reports)
 
 
@@ -143,7 +150,10 @@ def headline(fleet: FleetReport) -> str:
     if said:
         return f"Of {counted(count, 'device')}, {' and '.join(said)}."
     every = "Every device answers" if count > 1 else "The device answers"
-    return f"{every} as the trained network does" + (", and none is worse than before." if fleet.baseline else ".")
+    by_hand = [device.name for device in fleet.devices if device.by_hand]
+    within = f", within tolerances that were set by hand on {', '.join(by_hand)}" if by_hand else ""
+    before = ", and none is worse than before" if fleet.baseline else ""
+    return f"{every} as the trained network does{within}{before}."
 
 
 def write(path: Path, merged: Merged) -> list[Path]:
@@ -213,10 +223,10 @@ def _check_same(reports: Mapping[str, Report]) -> None:
     """Refuse reports of different networks, or on other images: their rows would not be comparable."""
     (name, first), *others = reports.items()
     for other, report in others:
-        if report.source != first.source:
+        if report.network_sha256 != first.network_sha256:
             raise UsageError(
-                f"{other} is a report on another network than {name}: {_network(report)}, not "
-                f"{_network(first)}; merge reports of one network only"
+                f"{other} is a report on another network than {name}: {report.network}, not {first.network}; merge "
+                f"reports of one network only"
             )
         if report.images != first.images:
             raise UsageError(
@@ -224,19 +234,33 @@ def _check_same(reports: Mapping[str, Report]) -> None:
             )
 
 
-def _network(report: Report) -> str:
-    return f"{report.bundle} (weights {report.source.sha256[:12]}…, epoch {report.source.epoch})"
+def _as_counted(report: Report) -> Report:
+    """The report with every verdict failed whose status is not what was measured."""
+    counted = {
+        key: replace(one, status="failed", reasons=(why,)) if (why := one.contradiction()) else one
+        for key, one in report.backends.items()
+    }
+    return replace(report, backends=counted)
 
 
-def _device(name: str, report: Report, drift: Sequence[str]) -> DeviceReport:
+def _device(name: str, report: Report, wrong: Sequence[str], drift: Sequence[str]) -> DeviceReport:
+    """What a device reported; `wrong` is what its report contradicts itself in."""
+    status = "failed" if wrong else report.status
     backends = list(report.backends.values())
-    failed = [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == "failed" and one.reasons]
-    if report.status in ("missing", "untrusted"):
-        failed += [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == report.status and one.reasons]
-    figures = tuple(_figures(one, report) for one in backends if one.backend not in NO_BACKENDS)
-    machine = summary.machine(report.environment)
-    status = "failed" if any(one.status == "failed" for one in backends) else report.status
-    return DeviceReport(name, status, machine, report.command, figures, tuple(failed), tuple(drift))
+    why = [f"{one.key}: {one.reasons[0]}" for one in backends if one.status == status and one.reasons]
+    if status != "passed" and not (wrong or why):
+        why = ["nothing was measured"]
+    return DeviceReport(
+        name=name,
+        status=status,
+        machine=summary.machine(report.environment),
+        command=report.command,
+        manifest_sha256=report.manifest_sha256,
+        backends=tuple(_figures(one, report) for one in backends if one.backend not in NO_BACKENDS),
+        reasons=tuple(dict.fromkeys((*wrong, *why))),
+        drift=tuple(drift),
+        by_hand=tuple(report.tolerances_by_hand()),
+    )
 
 
 def _figures(verdict: Verdict, report: Report) -> Figures:
@@ -268,14 +292,12 @@ def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float) -> dic
     before = {path.parent.name: path for path in sorted(baseline.glob(f"*/{REPORT}"))}
     if not before.keys() & reports.keys():
         raise UsageError(f"{baseline} has no earlier report of {', '.join(reports)}: it contains no DEVICE/{REPORT}")
-    return {
-        name: _worse(path, read_report(path), reports[name], allowed) if name in reports else []
-        for name, path in before.items()
-    }
+    return {name: _worse(path, reports[name], allowed) if name in reports else [] for name, path in before.items()}
 
 
-def _worse(path: Path, before: Report, now: Report, allowed: float) -> list[str]:
-    """Of one device: answers, right answers, latency and energy."""
+def _worse(path: Path, now: Report, allowed: float) -> list[str]:
+    """Of one device: answers, right answers, latency and energy, against its earlier report in `path`."""
+    before = read_baseline(path)
     said = worse_answers(path, before, now)
     for key, then in before.backends.items():
         found = now.backends[key].accuracy if key in now.backends else None

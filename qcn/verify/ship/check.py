@@ -144,9 +144,11 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         judge.energy(speed, asked.limits.energy, elsewhere),
     )
     ship = Ship(
-        schema=1,
+        schema=2,
         bundle=bundle.manifest.name,
         source=bundle.manifest.source,
+        manifest_sha256=report.manifest_sha256,
+        network_sha256=report.network_sha256,
         command=command,
         environment=report.environment,
         status=overall(rows),

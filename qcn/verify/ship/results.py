@@ -37,9 +37,11 @@ class Ship:
     not_tested   what was not, in words, beside the rows that say so
     """
 
-    schema: Literal[1]
+    schema: Literal[2]
     bundle: str
     source: Source
+    manifest_sha256: str
+    network_sha256: str
     command: str
     environment: Environment
     status: Status
