@@ -26,9 +26,10 @@ class BatchTime:
 
 @dataclass(frozen=True)
 class FileTimes:
-    """A file of a bundle in a backend of `qcn benchmark`, on one device, in several batches."""
+    """A file of a network in a backend of `qcn benchmark`, on one device, in several batches; both by their sha256."""
 
-    bundle: str
+    network: str
+    sha256: str
     file: str
     device: Literal["cpu", "cuda"]
     timed: tuple[BatchTime, ...]

@@ -21,19 +21,18 @@ def networks(
     bundle: Bundle, graph: Artefact, batch: Batch, latencies: Latencies | None
 ) -> tuple[dict[str, ServedFile], list[str]]:
     """By Triton's backend the graph, and the newest engine in its precision that it runs; and notes on them."""
-    name, most, kind, notes = bundle.manifest.name, batch.max, graph.precision, []
+    network, most, kind, notes = bundle.manifest.network_sha256, batch.max, graph.precision, []
     device: Literal["cpu", "cuda"] = "cuda" if kind == "bf16" else "cpu"  # which has no bf16 convolutions
-    found = {"onnxruntime": ServedFile(graph, most, _batching(name, graph, most, device, latencies))}
+    found = {"onnxruntime": ServedFile(graph, most, _batching(network, graph, most, device, latencies))}
     for engine in (one for one in bundle.manifest.files if (one.format, one.precision) == ("trt", kind)):
         if why := obstacle(engine):
             notes.append(f"{engine.file} is left out: {why}")
         elif engine.batch:
             most = engine.batch.max
-            found["tensorrt"] = ServedFile(engine, most, _batching(name, engine, most, "cuda", latencies))
+            found["tensorrt"] = ServedFile(engine, most, _batching(network, engine, most, "cuda", latencies))
     if latencies and not any(one.batching.measured for one in found.values()):
-        there = ", ".join(sorted({f"{one.file} of {one.bundle}" for one in latencies.measured})) or "nothing"
         wanted = " or ".join(one.artefact.file for one in found.values())
-        raise UsageError(f"{latencies.file} has no latency for {wanted} of {name}, only for {there}: {MEASURE}")
+        raise UsageError(f"{latencies.file} has no latency for {_why_not(network, wanted, latencies)}: {MEASURE}")
     notes += [f"{one.artefact.file}: {line}" for one in found.values() for line in one.batching.words]
     return found, notes
 
@@ -58,10 +57,18 @@ def unbatched(batch: Batch) -> str:
     return ""
 
 
+def _why_not(network: str, wanted: str, latencies: Latencies) -> str:
+    """What latencies are wanted, and what was measured instead."""
+    if any(one.network != network for one in latencies.measured):
+        return f"{wanted} of this network, only for another network"
+    there = ", ".join(sorted({one.file for one in latencies.measured})) or "nothing"
+    return f"this {wanted}, only for {there} that the bundle had before" if latencies.measured else wanted
+
+
 def _batching(
-    bundle: str, artefact: Artefact, most: int, device: Literal["cpu", "cuda"], latencies: Latencies | None
+    network: str, artefact: Artefact, most: int, device: Literal["cpu", "cuda"], latencies: Latencies | None
 ) -> Batching:
     """From what was measured of a file, on the device that was faster; plain where nothing was."""
-    of, measured = (bundle, artefact.file), latencies.measured if latencies else ()
-    fitting = [one for one in measured if (one.bundle, one.file) == of and one.smallest <= most]
+    of, measured = (network, artefact.sha256), latencies.measured if latencies else ()
+    fitting = [one for one in measured if (one.network, one.sha256) == of and one.smallest <= most]
     return chosen(min(fitting, key=lambda one: one.best), most) if fitting else plain(device)

@@ -106,6 +106,14 @@ TimeLimit = Annotated[
 MaxRegression = Annotated[
     float, typer.Option(callback=_max_regression, help="How much worse than the baseline it may get; 0.1 is 10 %.")
 ]
+OtherNetwork = Annotated[
+    bool,
+    typer.Option(
+        "--other-network",
+        show_default="off",
+        help="Accept a --baseline of another network, such as an earlier training.",
+    ),
+]
 DATA = Path("data")
 KERNELS = "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow)."
 

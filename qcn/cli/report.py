@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from qcn.cli.options import MaxRegression
+from qcn.cli.options import MaxRegression, OtherNetwork
 from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
 from qcn.tables import table_of
@@ -29,6 +29,7 @@ def merge(
             help="Folder with the earlier report folder of each device: fail if a device got worse. Default: none."
         ),
     ] = None,
+    other_network: OtherNetwork = False,
     max_regression: MaxRegression = 0.1,
 ) -> None:
     """Combine the reports of many devices into one page: verdicts, accuracy, latency, energy, drift."""
@@ -37,7 +38,7 @@ def merge(
 
     if out.suffix != ".html":
         raise UsageError(f"--out names a page, such as fleet.html, not {out}")
-    merged = merging.merge(folders, baseline, max_regression, command())
+    merged = merging.merge(folders, baseline, max_regression, command(), other_network)
     table = table_of("device", "status", *(["worse than before"] if baseline else []), "machine")
     for device in merged.fleet.devices:
         status = Text(WORDS[device.status], COLOURS[device.status])

@@ -13,6 +13,7 @@ from qcn.cli.options import (
     DataDir,
     JsonFile,
     MaxRegression,
+    OtherNetwork,
     PublicKey,
     Run,
     TimeLimit,
@@ -64,24 +65,27 @@ def verify_parity(
     baseline: Annotated[
         Path | None, typer.Option(help="An earlier report.json: fail if anything got worse. Default: none.")
     ] = None,
+    other_network: OtherNetwork = False,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
     public_key: PublicKey = None,
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
+    from qcn.verify.network import Network
     from qcn.verify.parity import results
     from qcn.verify.parity.check import Request, check
     from qcn.verify.parity.verdict import conclude
     from qcn.verify.report.files import write
-    from qcn.verify.speed.results import read_benchmark
+    from qcn.verify.speed.results import read_benchmark_of
 
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
-    timed = read_benchmark(benchmark) if benchmark else None
     check_folder("--report", report)
-    before = results.read_baseline(baseline) if baseline else None  # now: the new report may take its place
     opened = Bundle.open(bundle, public_key)
+    timed = read_benchmark_of(benchmark, opened) if benchmark else None
+    network = Network.of(opened.manifest)  # now: the new report may take the baseline's place
+    before = results.read_baseline(baseline, network, other_network) if baseline else None
     request = Request(
         backends=backends,
         data=data,
@@ -132,6 +136,7 @@ def benchmark(
     baseline: Annotated[
         Path | None, typer.Option(help="Compare with this JSON file of an earlier benchmark. Default: none.")
     ] = None,
+    other_network: OtherNetwork = False,
     max_regression: MaxRegression = 0.1,
     trust: Trust = False,
     time_limit: TimeLimit = 60.0,
@@ -140,14 +145,17 @@ def benchmark(
     """Time each backend of a bundle, by trtexec's definitions."""
     from qcn import records
     from qcn.export.bundle import Bundle
+    from qcn.verify.network import Network, check_baseline_network
     from qcn.verify.speed import latency, nvml, results
     from qcn.verify.speed.turns import Plan
     from qcn.verify.words import by_reason
 
     plan = Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
     check_file("--json", json)
-    before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
     opened = Bundle.open(bundle, public_key)
+    before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
+    if baseline and before:
+        check_baseline_network(baseline, before.network, Network.of(opened.manifest), other_network)
     with shown():
         found = latency.benchmark(opened, backends, plan, trust, time_limit)
     measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))

@@ -65,11 +65,18 @@ def speed(batch: int, milliseconds: float, compute: float | None = None, **more:
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Path:
+def measured(bundle: Bundle, tmp_path: Path) -> Path:
     """The file of a benchmark by which batches of 4 are the best."""
     speeds = {one.key: one for one in (speed(1, 1.0), speed(4, 3.0), speed(16, 14.0))}
-    records.write(tmp_path / "measured.json", Benchmark(3, "tiny", "", Plan(), environment(), speeds))
-    return tmp_path / "measured.json"
+    return times(bundle, tmp_path / "measured.json", speeds)
+
+
+def times(bundle: Bundle, path: Path, speeds: dict[str, Speed]) -> Path:
+    """The file of a benchmark of this bundle, which gets its graph now."""
+    made, _ = pipeline.export(bundle.folder, None, Request(formats=("onnx",)), bundle.folder)
+    network, files = made.manifest.network_sha256, {"model.onnx": made.find("model.onnx").sha256}
+    records.write(path, Benchmark(4, "tiny", network, files, "", Plan(), environment(), speeds))
+    return path
 
 
 def test_a_repository_is_served_as_measured(
@@ -105,7 +112,7 @@ def test_a_repository_is_served_as_measured(
 
 def test_batches_are_preferred_where_they_pay() -> None:
     def of(*timed: BatchTime, device: Any = "cpu") -> Any:
-        return chosen(FileTimes("tiny", "model.onnx", device, timed), most=32)
+        return chosen(FileTimes("1", "2", "model.onnx", device, timed), most=32)
 
     pays = of(BatchTime(8, 4.0), BatchTime(1, 1.0), BatchTime(32, 12.0), BatchTime(64, 1.0))
     assert (pays.preferred, pays.delay_us, pays.instances) == ((8, 32), 625, 1)
@@ -120,22 +127,25 @@ def test_batches_are_preferred_where_they_pay() -> None:
 def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle, tmp_path: Path) -> None:
     on_gpu, path = {"backend": "onnxruntime-cuda"}, tmp_path / "b.json"
     given = (speed(1, 5.0), speed(1, 0.1, 0.05, **on_gpu), speed(1, 2.0, 0.9, variant=LAUNCHED_ONE_BY_ONE, **on_gpu))
-    records.write(path, Benchmark(3, "tiny", "", Plan(), environment(), {one.key: one for one in given}))
-    found = for_serving(path)
+    found = for_serving(times(bundle, path, {one.key: one for one in given}))
+    graph = Bundle.open(bundle.folder).find("model.onnx").sha256
+    of = (bundle.manifest.network_sha256, graph, "model.onnx")
     assert found.measured == (
-        FileTimes("tiny", "model.onnx", "cpu", (BatchTime(1, 5.0, None),)),
-        FileTimes("tiny", "model.onnx", "cuda", (BatchTime(1, 2.0, 0.9),)),
+        FileTimes(*of, "cpu", (BatchTime(1, 5.0, None),)),
+        FileTimes(*of, "cuda", (BatchTime(1, 2.0, 0.9),)),
     )
     made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=found), tmp_path)
     text = read_repository((made.folder / "triton.tar").read_bytes())["tiny-network/config.pbtxt"].decode()
     assert "KIND_GPU" in text and "count: 3" in text
     assert 'key: "use_tf32"\n        value: "0"' in text
     assert made.find("triton.tar").rebuild.endswith(f"--benchmark {path}")
-    other = Latencies(path, (FileTimes("other", "model.onnx", "cpu", (BatchTime(1, 1.0),)),))
-    with pytest.raises(
-        UsageError, match=r"has no latency for model.onnx of tiny, only for model.onnx of other: qcn benchm"
+    for times_of, words in (
+        (("0" * 64, graph), "has no latency for model.onnx of this network, only for another network: qcn benchm"),
+        ((of[0], "0" * 64), "has no latency for this model.onnx, only for model.onnx that the bundle had before: qcn"),
     ):
-        pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=other), tmp_path)
+        other = Latencies(path, (FileTimes(*times_of, "model.onnx", "cpu", (BatchTime(1, 1.0),)),))
+        with pytest.raises(UsageError, match=words):
+            pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=other), tmp_path)
 
 
 @pytest.mark.parametrize(

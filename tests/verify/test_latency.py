@@ -247,7 +247,7 @@ def test_what_is_timed_are_real_images(bundle: Bundle) -> None:
 
 def speed(milliseconds: float, missing: str = "") -> Speed:
     measured = None if missing else summarise([[milliseconds]])
-    return Speed("torch", "model.ts", "fp32", 1, missing, latency_ms=measured)
+    return Speed("torch", "weights.safetensors", "fp32", 1, missing, latency_ms=measured)
 
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     records.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
     before = results.read_benchmark(path)
     results.check_regression(path, before, [speed(10.9)], 0.1)
-    with pytest.raises(CheckFailed, match=r"torch: model\.ts \(fp32\), batch 1 is 12 % slower"):
+    with pytest.raises(CheckFailed, match=r"torch: weights\.safetensors \(fp32\), batch 1 is 12 % slower"):
         results.check_regression(path, before, [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has none of what was measured now"):
         results.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)
@@ -268,7 +268,7 @@ def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> 
     records.write(path, made)
     assert results.read_benchmark(path) == made
     whole = path.read_text(encoding="utf-8")
-    for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 3', '"schema": 2'), ""):
+    for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 4', '"schema": 3'), ""):
         path.write_text(text)
         with pytest.raises(UsageError, match="this is not what `qcn benchmark --json` writes"):
             results.read_benchmark(path)

@@ -17,7 +17,7 @@ from qcn.export.bundle.tolerance import FLOORS
 from qcn.tables import table_of
 from qcn.text import counted
 from qcn.verify.machine import Environment, environment
-from qcn.verify.network import Network
+from qcn.verify.network import Network, check_baseline_network
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import GOLDEN, Samples
 from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, overall
@@ -94,6 +94,8 @@ class Report:
             passed = any(one.status == "passed" for one in self.backends.values() if one.backend not in NO_BACKENDS)
             why = f"what was measured is {status}" if passed else "nothing was measured"
             said.append(f"the report is called {self.status}, but {why}")
+        if self.benchmark and (why := self.benchmark.not_of(self.network, self.files)):
+            said.append(f"its benchmark is {why}")
         return said
 
     def tolerances_by_hand(self) -> list[str]:
@@ -211,11 +213,13 @@ def read_report(path: Path) -> Report:
     return records.load(Report, path, "qcn verify-parity --report")
 
 
-def read_baseline(path: Path) -> Report:
-    """An earlier report.json, to compare with. One that contradicts itself is refused."""
+def read_baseline(path: Path, network: Network, other_network: bool) -> Report:
+    """An earlier report.json, to compare with. One that contradicts itself is refused, and so is one of another
+    network unless `other_network` allows it."""
     before = read_report(path)
     if wrong := before.contradictions():
         raise UsageError(f"{path} contradicts itself: {wrong[0]}")
+    check_baseline_network(path, before.network, network, other_network)
     return before
 
 

@@ -95,8 +95,13 @@ class Merged:
     reports: dict[str, Report]
 
 
-def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, command: str) -> Merged:
-    """The reports in these folders; `allowed` is how much slower a device may be than in the baseline (0.1: 10 %)."""
+def merge(
+    folders: Sequence[Path], baseline: Path | None, allowed: float, command: str, other_network: bool = False
+) -> Merged:
+    """The reports in these folders; `allowed` is how much slower a device may be than in the baseline (0.1: 10 %).
+
+    `other_network` allows a baseline of another network.
+    """
     names = [folder.absolute().name for folder in folders]
     if twice := [name for name in names if names.count(name) > 1]:
         both = " and ".join(str(folder) for folder in folders if folder.absolute().name == twice[0])
@@ -116,7 +121,7 @@ def merge(folders: Sequence[Path], baseline: Path | None, allowed: float, comman
     _check_same(reports)
     wrong = {name: report.contradictions() for name, report in reports.items()}
     reports = {name: _as_counted(report) for name, report in reports.items()}
-    drifted = _drift(reports, baseline, allowed) if baseline else {}
+    drifted = _drift(reports, baseline, allowed, other_network) if baseline else {}
     unread |= dict.fromkeys(drifted.keys() - set(names), "it is in the baseline, and has no report now")
     devices = [
         _device(name, reports[name], wrong[name], drifted.get(name, []))
@@ -283,7 +288,7 @@ def _fastest(report: Report) -> list[Speed]:
     return list(found.values())
 
 
-def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float) -> dict[str, list[str]]:
+def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float, other_network: bool) -> dict[str, list[str]]:
     """By device what is worse than in the baseline, a folder with one for each; also those that are in it alone."""
     if not baseline.is_dir():
         raise UsageError(
@@ -292,12 +297,15 @@ def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float) -> dic
     before = {path.parent.name: path for path in sorted(baseline.glob(f"*/{REPORT}"))}
     if not before.keys() & reports.keys():
         raise UsageError(f"{baseline} has no earlier report of {', '.join(reports)}: it contains no DEVICE/{REPORT}")
-    return {name: _worse(path, reports[name], allowed) if name in reports else [] for name, path in before.items()}
+    return {
+        name: _worse(path, reports[name], allowed, other_network) if name in reports else []
+        for name, path in before.items()
+    }
 
 
-def _worse(path: Path, now: Report, allowed: float) -> list[str]:
+def _worse(path: Path, now: Report, allowed: float, other_network: bool) -> list[str]:
     """Of one device: answers, right answers, latency and energy, against its earlier report in `path`."""
-    before = read_baseline(path)
+    before = read_baseline(path, now.network, other_network)
     said = worse_answers(path, before, now)
     for key, then in before.backends.items():
         found = now.backends[key].accuracy if key in now.backends else None

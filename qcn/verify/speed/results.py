@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from rich.table import Table
@@ -12,13 +12,15 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
 from qcn.tables import table_of
+from qcn.text import command_line
 from qcn.verify.machine import Environment, environment
+from qcn.verify.network import Network
 from qcn.verify.runners import find
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.turns import Plan
 from qcn.verify.words import amount, milliseconds
 
-SCHEMA: Literal[3] = 3
+SCHEMA: Literal[4] = 4
 # A figure of what was measured, its heading in the terminal and on the page, and its unit there.
 FIGURES: tuple[tuple[str, str, str, Callable[[Speed], float | None]], ...] = (
     ("open", "load", "ms", lambda one: one.cold.open_ms if one.cold else None),
@@ -37,10 +39,16 @@ FIGURES: tuple[tuple[str, str, str, Callable[[Speed], float | None]], ...] = (
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The file: how long was measured, what it was measured on, and by `Speed.key` what was measured."""
+    """The file: how long was measured, what it was measured on, and by `Speed.key` what was measured.
 
-    schema: Literal[3]
+    network_sha256   see `Manifest.network_sha256`
+    files            the sha256 of each file that was timed
+    """
+
+    schema: Literal[4]
     bundle: str
+    network_sha256: str
+    files: dict[str, str]
     command: str
     plan: Plan
     machine: Environment
@@ -49,6 +57,19 @@ class Benchmark:
     def __post_init__(self) -> None:
         if unmeasured := [key for key, one in self.results.items() if not one.missing and one.latency_ms is None]:
             raise ValueError(f"'{unmeasured[0]}' has no latency, and does not say why")
+        if strange := [one.file for one in self.results.values() if one.latency_ms and one.file not in self.files]:
+            raise ValueError(f"'{strange[0]}' was timed, and its sha256 is missing")
+
+    @property
+    def network(self) -> Network:
+        return Network(self.bundle, self.network_sha256)
+
+    def not_of(self, network: Network, files: Mapping[str, str]) -> str:
+        """What else it measured than this network and these files (the sha256 of each), in words; empty if nothing."""
+        if self.network_sha256 != network.sha256:
+            return f"of another network: {self.network}, not {network}"
+        changed = [file for file, sha256 in self.files.items() if files.get(file) != sha256]
+        return f"of another {changed[0]} than the bundle has" if changed else ""
 
 
 def table(speeds: Iterable[Speed], batch: int) -> Table:
@@ -87,13 +108,32 @@ def _median(speed: Speed) -> float:
 
 def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], command: str) -> Benchmark:
     """The whole, for a file."""
-    results = {speed.key: speed for speed in speeds}
-    return Benchmark(SCHEMA, bundle.manifest.name, command, plan, environment(), results)
+    manifest, timed = bundle.manifest, {speed.file for speed in speeds if speed.latency_ms}
+    timed |= {str(PurePath(file).with_suffix(".bin")) for file in timed if file.endswith(".xml")}  # OpenVINO's weights
+    return Benchmark(
+        schema=SCHEMA,
+        bundle=manifest.name,
+        network_sha256=manifest.network_sha256,
+        files={one.file: one.sha256 for one in manifest.files if one.file in timed},
+        command=command,
+        plan=plan,
+        machine=environment(),
+        results={speed.key: speed for speed in speeds},
+    )
 
 
 def read_benchmark(path: Path) -> Benchmark:
     """The record that `qcn benchmark --json` wrote."""
     return records.load(Benchmark, path, "qcn benchmark --json")
+
+
+def read_benchmark_of(path: Path, bundle: Bundle) -> Benchmark:
+    """The same, if it is of the network and of the files in this bundle."""
+    found = read_benchmark(path)
+    if why := found.not_of(Network.of(bundle.manifest), {one.file: one.sha256 for one in bundle.manifest.files}):
+        again = command_line("qcn", "benchmark", bundle.folder, "--json", path)
+        raise UsageError(f"{path} is {why}; measure this bundle with: {again}")
+    return found
 
 
 def for_serving(path: Path) -> Latencies:
@@ -109,7 +149,10 @@ def for_serving(path: Path) -> Latencies:
             device = find(speed.backend).device
             batches = timed.setdefault((speed.file, device), {})
             batches[speed.batch] = BatchTime(speed.batch, speed.latency_ms.p50, compute)
-    found = (FileTimes(record.bundle, file, device, tuple(of.values())) for (file, device), of in timed.items())
+    found = (
+        FileTimes(record.network_sha256, record.files[file], file, device, tuple(of.values()))
+        for (file, device), of in timed.items()
+    )
     return Latencies(path, tuple(found))
 
 
