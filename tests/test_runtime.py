@@ -1,27 +1,31 @@
 """`qcn.load`: answers without torch, equal in every backend, from files and arrays of any size."""
 
 import inspect
+import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bundles import put_manifest
 from PIL import Image
 
 import qcn
 from qcn.confidence import Confidence
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
+from qcn.export.bundle.weights import write as write_weights
 from qcn.export.pipeline import export
 from qcn.export.request import Request
 from qcn.runtime import Model
-from qcn.runtime.engines import RunnerEngine
+from qcn.runtime.engines import FORMATS, RunnerEngine
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 RNG = np.random.default_rng(0)
@@ -172,6 +176,31 @@ def test_an_onnx_graph_with_other_answers_is_refused(folder: Path) -> None:
         onnx.save(graph, draft.path)
     with pytest.raises(CheckFailed, match="answers the golden images wrongly"):
         qcn.load(folder, "onnxruntime")
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "onnxruntime", "openvino", "web"])
+def test_a_manifest_cannot_allow_wrong_answers(bundle: Bundle, data_dir: Path, backend: str) -> None:
+    """What is allowed is computed from the golden answers: all-zero weights do not pass with a tolerance of 1e30."""
+    format: Any = FORMATS.get(backend)
+    if format:
+        try:
+            export(bundle.folder, None, Request(formats=(format,)), data_dir)
+        except MissingError as error:
+            pytest.skip(f"{error}")
+    record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
+    for file in record["files"]:
+        if file["tolerance"]:
+            file["tolerance"] = dict.fromkeys(file["tolerance"], 1e30)
+    if not format:
+        zeros = bundle.program()
+        zeros = replace(zeros, arrays={name: np.zeros_like(array) for name, array in zeros.arrays.items()})
+        write_weights(bundle.folder / WEIGHTS, zeros)
+        content = (bundle.folder / WEIGHTS).read_bytes()
+        (file,) = (file for file in record["files"] if file["file"] == WEIGHTS)
+        file |= {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
+    put_manifest(bundle.folder, json.dumps(record))
+    with pytest.raises(UsageError, match=r"has other tolerances in manifest\.json"):
+        qcn.load(bundle.folder, backend)  # type: ignore[arg-type]
 
 
 def test_no_torch_is_imported(bundle: Bundle, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ namespace qcn {
 
 class Json;
 
-// The largest absolute error that is allowed against the golden answers.
+// The largest absolute error that is allowed against the golden answers. tolerance.h computes it again.
 struct Tolerance {
   double logit = 0, pose = 0;  // pose: of a network that has them
 };

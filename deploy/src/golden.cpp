@@ -27,8 +27,9 @@ void check_finite(const TensorFile& file, const std::string& name, const Number*
   }
 }
 
-const double* read_answers(const TensorFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
-  const double* const answers = file.array<double>(name, shape);
+template <typename Number>
+const Number* read_answers(const TensorFile& file, const std::string& name, const std::vector<std::int64_t>& shape) {
+  const Number* const answers = file.array<Number>(name, shape);
   check_finite(file, name, answers);
   return answers;
 }
@@ -67,6 +68,20 @@ std::vector<bool> rows_with_image(const TensorFile& file, const std::vector<std:
   return found;
 }
 
+std::map<std::string, std::map<std::string, double>> read_floors(const TensorFile& file) {
+  std::map<std::string, std::map<std::string, double>> floors;
+  if (!file.has_text("floors")) return floors;
+  const Json json = Json::parse(file.text("floors"));
+  for (const JsonEntry& precision : json.object("'floors'")) {
+    for (const JsonEntry& floor : precision.value.object("an entry of 'floors'")) {
+      const double* const number = std::get_if<double>(&floor.value.value);  // 1 is not one, as in Python
+      if (!number || !(*number >= 0)) refuse_bundle("a noise floor must be a positive number: " + quoted(floor.name));
+      floors[precision.name][floor.name] = *number;
+    }
+  }
+  return floors;
+}
+
 }  // namespace
 
 Golden read_golden(const TensorFile& file, const Manifest& manifest) {
@@ -84,8 +99,16 @@ Golden read_golden(const TensorFile& file, const Manifest& manifest) {
   golden.image = file.array<unsigned char>("image", {rows, stored.channels, stored.height, stored.width});
   golden.input = file.array<float>("input", {rows, signature.channels, signature.height, signature.width});
   check_finite(file, "input", golden.input);
-  golden.logit = read_answers(file, "logit", {rows, signature.classes});
-  if (signature.poses) golden.pose = read_answers(file, "pose", {rows, signature.classes, 3});
+  const std::vector<std::int64_t> logits = {rows, signature.classes}, poses = {rows, signature.classes, 3};
+  golden.logit = read_answers<double>(file, "logit", logits);
+  golden.logit_float32 = read_answers<float>(file, "logit.float32", logits);
+  if (signature.poses) {
+    golden.pose = read_answers<double>(file, "pose", poses);
+    golden.pose_float32 = read_answers<float>(file, "pose.float32", poses);
+  }
+  golden.plan = file.all().count("trained.logit") > 0;
+  if (golden.plan) read_answers<double>(file, "trained.logit", logits);
+  golden.floors = read_floors(file);
   return golden;
 }
 

@@ -10,6 +10,7 @@
 #include "self_test.h"
 #include "tensorrt/tensorrt_backend.h"
 #include "threads.h"
+#include "tolerance.h"
 
 namespace qcn {
 namespace {
@@ -37,6 +38,10 @@ LoadedBackend load_native(const Manifest& manifest, const LoadRequest& request) 
     const std::string precision = program::name(program.precision());
     if (!request.precision.empty() && request.precision != precision) {
       throw Error(QCN_NO_BACKEND, "the native backend computes in " + precision + ", not in " + request.precision);
+    }
+    if (artefact.precision != precision) {  // it decides what the self-test allows
+      throw Error(QCN_BAD_BUNDLE, "its program computes in " + precision + ", but manifest.json says " +
+                                      artefact.precision);
     }
     if (!(program.signature == manifest.signature)) {
       throw Error(QCN_BAD_BUNDLE, "its program takes " + program.signature.text() + ", but manifest.json describes " +
@@ -78,9 +83,16 @@ void run_self_test(const Model& model, const LoadRequest& request) {
   } catch (const Error& error) {
     throw Error(error.status, request.files->path(artefact.file) + " is not a golden file: " + error.what());
   }
+  try {
+    check_tolerances(model.manifest, golden);
+  } catch (const Error& error) {
+    throw Error(error.status, request.files->path(artefact.file) +
+                                  " does not belong to the network that manifest.json describes: " + error.what());
+  }
   check_preprocessing(model.manifest, golden);
-  const std::string passed =
-      self_test(*model.backend, model.artefact->tolerance, golden, model.manifest.signature, request.self_test > 1);
+  const Signature& signature = model.manifest.signature;
+  const Tolerance tolerance = tolerance_of(golden, signature, model.artefact->precision);
+  const std::string passed = self_test(*model.backend, tolerance, golden, signature, request.self_test > 1);
   if (request.log) request.log(QCN_LOG_INFO, passed);
 }
 

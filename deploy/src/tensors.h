@@ -36,6 +36,7 @@ class TensorFile {
     return reinterpret_cast<const T*>(checked(name, type_name(T()), shape));
   }
   const std::map<std::string, Tensor>& all() const { return tensors_; }
+  bool has_text(const std::string& name) const { return texts_.count(name) > 0; }
   // One of the texts that export/bundle/arrays.py puts beside the tensors; throws Error(QCN_BAD_BUNDLE).
   const std::string& text(const std::string& name) const;
 

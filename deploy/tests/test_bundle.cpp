@@ -2,6 +2,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -34,6 +37,15 @@ string replaced(string text, const string& from, const string& to) {
   const std::size_t place = text.find(from);
   check(place != string::npos, "the test replaces what is not there: " + from);
   return place == string::npos ? text : text.replace(place, from.size(), to);
+}
+
+// The manifest with these as tolerances of the weights.
+string with_tolerance(double logit, double pose) {
+  const string before = "\"tolerance\": {";
+  const std::size_t begin = kManifest.find(before) + before.size();
+  char numbers[80];
+  std::snprintf(numbers, sizeof numbers, "\"logit\": %.17g, \"pose\": %.17g", logit, pose);
+  return replaced(kManifest, kManifest.substr(begin, kManifest.find('}', begin) - begin), numbers);
 }
 
 qcn::Manifest read_manifest_in(const string& folder, const std::optional<qcn::PublicKey>& key = std::nullopt) {
@@ -98,7 +110,8 @@ void manifests() {
   check(manifest.preprocessing.crop == 8 && !manifest.preprocessing.resize && manifest.preprocessing.std[0] == 0.25,
         "pre-processing is read");
   check(manifest.signature == kSignature, "the input and the outputs are read");
-  check(manifest.files[1].tolerance.logit == 1e-5 && manifest.files[1].tolerance.pose == 2e-5, "tolerances are read");
+  const qcn::Tolerance tolerance = qcn::parse_manifest(with_tolerance(1e-5, 2e-5)).files[1].tolerance;
+  check(tolerance.logit == 1e-5 && tolerance.pose == 2e-5, "tolerances are read");
   check(manifest.files[1].rebuild_in("a/b") == "qcn export RUN --format native --out a/b", "rebuilding");
   check(manifest.files[1].rebuild_in("'{bundle} of me'") == "qcn export RUN --format native --out '{bundle} of me'",
         manifest.files[1].rebuild_in("'{bundle} of me'"));
@@ -200,6 +213,44 @@ void digests(const string& folder) {
   std::filesystem::create_symlink("sums", sums);
   refused("a link for manifest.sha256", QCN_BAD_BUNDLE, read_manifest);
   std::filesystem::remove(sums);
+  tiny::write_manifest(folder, kManifest);
+}
+
+// The self-test computes what it allows from the golden answers: a manifest cannot make all-zero weights pass.
+void tolerances_bind(const string& folder) {
+  const auto load = [&](const std::shared_ptr<const qcn::Files>& files, int self_test) {
+    qcn::LoadRequest request;
+    request.files = files, request.backend = QCN_BACKEND_NATIVE, request.self_test = self_test;
+    qcn::load_model(request);
+  };
+  const qcn::Tolerance right = qcn::parse_manifest(kManifest).files[1].tolerance;
+  const qcn::Tolerance wrong[] = {{1e30, 1e30},
+                                  {right.logit, 1e30},
+                                  {right.pose, right.logit},
+                                  {std::nextafter(right.logit, 1), right.pose},
+                                  {right.logit, right.pose / 2}};
+  for (const qcn::Tolerance& one : wrong) {
+    const string manifest = with_tolerance(one.logit, one.pose), sums = line_of(manifest);
+    tiny::write_manifest(folder, manifest);
+    const qcn_file files[] = {{"manifest.json", manifest.data(), manifest.size()},
+                              {"manifest.sha256", sums.data(), sums.size()},
+                              {"weights.safetensors", kWeights.data(), kWeights.size()},
+                              {"golden.safetensors", kGolden.data(), kGolden.size()}};
+    for (const auto& bundle : {qcn::files_in_folder(folder), qcn::files_in_memory(files, 4)}) {
+      refused("another tolerance", QCN_BAD_BUNDLE, [&] { load(bundle, 1); },
+              {"golden.safetensors", "weights.safetensors has other tolerances in manifest.json"});
+      load(bundle, 0);  // nothing is compared
+    }
+  }
+  networks::Network zeros = kNetwork;
+  for (auto& [name, floats] : zeros.arrays) std::fill(floats.values.begin(), floats.values.end(), 0.0f);
+  tiny::write(folder + "/weights.safetensors", zeros.weights());
+  tiny::write_manifest(folder, tiny::manifest(zeros.weights(), kGolden));
+  refused("all-zero weights", QCN_WRONG_ANSWER, [&] { load(qcn::files_in_folder(folder), 1); });
+  tiny::write_manifest(folder, replaced(kManifest, R"("precision": "fp32")", R"("precision": "fp16")"));
+  tiny::write(folder + "/weights.safetensors", kWeights);
+  refused("another precision", QCN_BAD_BUNDLE, [&] { load(qcn::files_in_folder(folder), 1); },
+          {"computes in fp32, but manifest.json says fp16"});
   tiny::write_manifest(folder, kManifest);
 }
 
@@ -403,6 +454,7 @@ int main(int count, char** arguments) {
   manifests();
   digests(folder);
   golden_binds(folder);
+  tolerances_bind(folder);
   keys();
   signatures(folder);
   files_in_memory();

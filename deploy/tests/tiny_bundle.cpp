@@ -1,14 +1,17 @@
 #include "tiny_bundle.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "backend.h"
+#include "golden.h"
 #include "preprocess.h"
 #include "program.h"
 #include "sha256.h"
+#include "tolerance.h"
 
 namespace tiny {
 namespace {
@@ -28,6 +31,25 @@ std::string entry(const std::string& file, const std::string& format, const std:
          ", \"bytes\": " + std::to_string(content.size()) + ", \"precision\": " + quoted(precision) +
          ", \"found\": null, \"batch\": null, \"rebuild\": \"qcn export RUN --format native --out {bundle}\", " +
          "\"plugin\": false, \"tolerance\": " + tolerance + ", \"facts\": {}}";
+}
+
+std::string manifest_text(const std::string& weights_file, const std::string& golden_file, bool poses,
+                          const qcn::Tolerance& allowed) {
+  const std::string pose = R"(,
+  {"name": "pose", "shape": [3, 3], "layout": "NKP", "dtype": "float32"})";
+  char tolerance[96];
+  std::snprintf(tolerance, sizeof tolerance, poses ? R"({"logit": %.17g, "pose": %.17g})" : R"({"logit": %.17g})",
+                allowed.logit, allowed.pose);
+  return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
+ "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
+ "confidence": null, "known": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
+ "outputs": [{"name": "logit", "shape": [3], "layout": "NK", "dtype": "float32"})" +
+         (poses ? pose : "") + R"(],
+ "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},
+ "tools": {"qcn": "0.1.0"},
+ "files": [)" +
+         entry("golden.safetensors", "golden", "fp64", "null", golden_file) + ", " +
+         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 3}\n";
 }
 
 }  // namespace
@@ -78,19 +100,12 @@ std::string golden(const networks::Network& network, float wrong) {
 }
 
 std::string manifest(const std::string& weights_file, const std::string& golden_file, bool poses) {
-  const std::string pose = R"(,
-  {"name": "pose", "shape": [3, 3], "layout": "NKP", "dtype": "float32"})";
-  const std::string tolerance = poses ? R"({"logit": 1e-05, "pose": 2e-05})" : R"({"logit": 1e-05})";
-  return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
- "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
- "confidence": null, "known": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
- "outputs": [{"name": "logit", "shape": [3], "layout": "NK", "dtype": "float32"})" +
-         (poses ? pose : "") + R"(],
- "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},
- "tools": {"qcn": "0.1.0"},
- "files": [)" +
-         entry("golden.safetensors", "golden", "fp64", "null", golden_file) + ", " +
-         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 3}\n";
+  qcn::Manifest made;
+  made.classes = {"cat", "dog", "é"}, made.preprocessing = preprocessing();
+  made.signature = {kChannels, kSide, kSide, kClasses, poses};
+  const qcn::TensorFile file(networks::bytes(golden_file), qcn::kGoldenSchema);
+  return manifest_text(weights_file, golden_file, poses,
+                       qcn::tolerance_of(qcn::read_golden(file, made), made.signature, "fp32"));
 }
 
 void write(const std::string& path, const std::string& text) {

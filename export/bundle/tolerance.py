@@ -69,6 +69,8 @@ def tie_band(golden: Golden, precision: str) -> float:
 
 
 def tolerances(golden: Golden, precision: str) -> dict[str, float]:
-    """That of each output of the network."""
+    """That of each output. libqcn computes the same (deploy/src/tolerance.cpp): tests/tolerances.json is for both."""
     held = golden.judged_by(precision)
+    if held not in FLOORS:
+        raise UsageError(f"its answers are not of a calibrated network, so they do not say what is allowed in {held}")
     return {name: tolerance(golden.arrays(name)[0], floor_of(golden, name, held), held) for name in golden.outputs}

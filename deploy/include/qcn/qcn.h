@@ -123,9 +123,10 @@ static inline qcn_model_params qcn_model_default_params(void) {
 // The self-test pre-processes the golden images of the bundle, which must give what the network saw in training to the
 // last bit, compares the names of the classes, and runs the network, whose answers must be the golden ones. It finds a
 // wrong build of the library, a machine that computes wrongly, the engine of another network, or a manifest whose
-// pre-processing or classes were altered. A wrong network is wrong on every image, so it runs on three (two photographs
-// and an edge case), which takes milliseconds. self_test = 2 runs all of them, for example once after installation. The
-// log says what was found and how long it took.
+// pre-processing, classes or tolerances were altered. How far answers may be off is computed from the golden file,
+// which has the network's answers in float64 and in float32. A wrong network is wrong on every image, so it runs on
+// three (two photographs and an edge case), which takes milliseconds. self_test = 2 runs all of them, for example once
+// after installation. The log says what was found and how long it took.
 QCN_API qcn_status qcn_model_load(const char* path, const qcn_model_params* params, qcn_model** model);
 
 // A file of a bundle in memory.
