@@ -277,3 +277,48 @@ def test_libqcn_verifies_as_cryptography_does() -> None:
     found = holds(cases)
     assert found == expected
     assert [by_cryptography(*case) for case in cases[:900]] == expected[:900]
+
+
+@pytest.mark.parametrize("room", [0, 60, 119])
+def test_a_full_disk_leaves_no_half_of_a_key(tmp_path: Path, room: int) -> None:
+    """RLIMIT_FSIZE stands in for the full disk: the private key has 119 bytes, and the public one 113."""
+    code = f"""
+import os, resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+from qcn.cli import main
+main()
+"""
+    command = [sys.executable, "-c", code, "sign", "--new-key", str(tmp_path / "key.pem")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if room < 119:
+        assert done.returncode == 3 and "key.pem: File too large; nothing half-written was kept" in done.stderr
+        assert not list(tmp_path.iterdir())
+    else:
+        assert done.returncode == 0 and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_private_key_is_never_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it is written, and not left behind when the public key cannot be: both are there, or neither."""
+    seen = []
+    before = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        before(descriptor)
+        if len(seen) == 4:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    signing.new_key(tmp_path / "a.pem")
+    assert seen == [0o600, 0o644 & ~umask()] and (tmp_path / "a.pem").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(OSError, match="No space left on device") as error:
+        signing.new_key(tmp_path / "b.pem")
+    assert str(error.value.filename) == str(tmp_path / "b.pub.pem")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pem", "a.pub.pem"]
+
+
+def umask() -> int:
+    found = os.umask(0o22)
+    os.umask(found)
+    return found

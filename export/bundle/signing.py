@@ -8,7 +8,8 @@ writes them too, and `openssl pkeyutl -verify -rawin` takes the signature. libqc
 
 import os
 import shlex
-from contextlib import suppress
+import uuid
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,10 +42,31 @@ def new_key(path: Path) -> Path:
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     shown = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for file, text, mode in ((path, secret, 0o600), (public, shown, 0o644)):
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
-            opened.write(text)
+    with ExitStack() as undo:  # both files, whole, or neither
+        for file, text, mode in ((path, secret, 0o600), (public, shown, 0o644)):
+            _write_new(file, text, mode)
+            undo.callback(file.unlink)
+        undo.pop_all()
     return public
+
+
+def _write_new(path: Path, text: bytes, mode: int) -> None:
+    """Write a new file, which has this mode from the start and appears whole or not at all."""
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+            opened.write(text)
+            opened.flush()
+            os.fsync(opened.fileno())
+        try:
+            path.hardlink_to(aside)  # as rename, but it replaces nothing
+        except PermissionError:  # a disk without hard links
+            aside.rename(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def sign(folder: Path, manifest: bytes, key: Path) -> None:
