@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, x25519
 
+CASES = json.loads((Path(__file__).parent / "keys.json").read_text(encoding="utf-8"))["cases"]
 ORDER = 2**252 + 27742317777372353535851937790883648493
 
 
@@ -182,6 +184,17 @@ def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: 
         with pytest.raises(UsageError, match=says):
             Bundle.open(made, wrong)
         assert load(made, public_key=text.decode())[0] == BAD_ARGUMENT
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_shared_cases_of_keys(case: dict[str, Any], tmp_path: Path) -> None:
+    """libqcn is tested on the same ones (deploy/tests/test_keys.cpp)."""
+    (tmp_path / "key.pem").write_bytes(case["pem"].encode())
+    if case["taken"]:
+        assert signing.public_key(tmp_path / "key.pem").public_bytes_raw()[::31].hex() == "3b29"
+    else:
+        with pytest.raises(UsageError, match=r"is not an Ed25519 public key in PEM form|is a private key"):
+            signing.public_key(tmp_path / "key.pem")
 
 
 def test_without_cryptography_one_line_says_what_to_install(made: Path, keys: tuple[Path, Path]) -> None:

@@ -9,6 +9,7 @@ namespace qcn {
 namespace {
 
 constexpr std::string_view kBegin = "-----BEGIN PUBLIC KEY-----", kEnd = "-----END PUBLIC KEY-----";
+constexpr std::string_view kSpaces = " \t\r\n";
 // The 44 bytes of the key's DER form are these twelve (a SEQUENCE, the OID 1.3.101.112, a BIT STRING), and the key.
 constexpr unsigned char kPrefix[] = {0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00};
 
@@ -38,13 +39,16 @@ PublicKey parse_public_key(std::string_view pem) {
     refuse(
         "given is a private key, which belongs on no device: `openssl pkey -in KEY.pem -pubout` prints its public key");
   }
-  const std::size_t begin = pem.find(kBegin), end = pem.find(kEnd);
-  if (begin == std::string_view::npos || end == std::string_view::npos || end < begin + kBegin.size()) {
+  // One block and nothing else but spaces and line ends.
+  pem.remove_prefix(std::min(pem.find_first_not_of(kSpaces), pem.size()));
+  pem.remove_suffix(pem.size() - (pem.find_last_not_of(kSpaces) + 1));
+  const std::size_t frame = kBegin.size() + kEnd.size();
+  if (pem.size() < frame || pem.substr(0, kBegin.size()) != kBegin || pem.substr(pem.size() - kEnd.size()) != kEnd) {
     refuse("is not in PEM form: it must begin with " + std::string(kBegin) + " and end with " + std::string(kEnd));
   }
-  std::string letters(pem.substr(begin + kBegin.size(), end - begin - kBegin.size()));
+  std::string letters(pem.substr(kBegin.size(), pem.size() - frame));
   letters.erase(std::remove_if(letters.begin(), letters.end(),
-                               [](char c) { return c == '\n' || c == '\r' || c == ' ' || c == '\t'; }),
+                               [](char c) { return kSpaces.find(c) != std::string_view::npos; }),
                 letters.end());
   PublicKey key;
   const bool padded = letters.size() == 60 && letters.back() == '=';

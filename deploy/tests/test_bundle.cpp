@@ -304,35 +304,16 @@ void golden_binds(const string& folder) {
   tiny::write_manifest(folder, kManifest);
 }
 
-// Keys in PEM form; this one's private key is 32 bytes of zeros.
+// Keys in PEM form; tests/keys.json has more, for Python too. This one's private key is 32 bytes of zeros.
 void keys() {
   const string begin = "-----BEGIN PUBLIC KEY-----\n", end = "\n-----END PUBLIC KEY-----\n";
   const string letters = "MCowBQYDK2VwAyEAO2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=";
   const qcn::PublicKey key = qcn::parse_public_key(begin + letters + end);
   check(key[0] == 0x3b && key[31] == 0x29, "a key is read");
-  check(qcn::parse_public_key("text before\r\n" + begin + letters.substr(0, 30) + "\r\n" + letters.substr(30) + end) ==
-            key,
-        "a key in lines is read");
-  const string wrong[] = {"",
-                          letters,
-                          begin + letters,
-                          letters + end,
-                          end + letters + begin,
-                          begin + end,
-                          begin + letters.substr(0, 59) + end,
-                          begin + letters.substr(0, 56) + end,
-                          begin + letters + letters + end,
-                          begin + "!" + letters.substr(1) + end,
-                          begin + letters.substr(0, 58) + "l=" + end,             // bits beyond the last byte
-                          begin + "MCowBQYDK2VuAyEA" + letters.substr(16) + end,  // X25519
-                          begin + letters.substr(0, 15) + "A" + string(43, 'A') + "=" + end,  // y = 0: of small order
-                          string(3 << 20, 'A')};
-  for (const string& text : wrong) {
+  const string weak = begin + letters.substr(0, 15) + "A" + string(43, 'A') + "=" + end;  // y = 0: of small order
+  for (const string& text : {weak, string(3 << 20, 'A')}) {
     refused("a key " + text.substr(0, 80), QCN_BAD_ARGUMENT, [&] { qcn::parse_public_key(text); }, {"public key"});
   }
-  refused("a private key", QCN_BAD_ARGUMENT,
-          [&] { qcn::parse_public_key("-----BEGIN PRIVATE KEY-----\n" + letters + "\n-----END PRIVATE KEY-----\n"); },
-          {"private key"});
   every_change("a public key", begin + letters + end, begin.size() + letters.size(), [](const string& text) {
     try {
       qcn::parse_public_key(text);
