@@ -124,6 +124,11 @@ class Program:
         if len(count) != 1 or count[0] < 1 or answers not in ([logit], [logit, pose]):
             given = ", ".join(f"{name} {list(shape)}" for name, shape in answers) or "none"
             raise UsageError(f"a program's outputs are logit [K] and, of capsules, pose [K, 3], not {given}")
+        last = self.operations[-1].outputs if self.operations else ()
+        due = [value.name for value in reversed(last)]  # of capsules: the logits, then the poses
+        if (values := [output.value for output in self.outputs]) != due:
+            given = f"{', '.join(due) or 'nothing'}, not {', '.join(values)}"
+            raise UsageError(f"a program's outputs are all values of its last operation: {given}")
         if surplus := sorted(self.arrays.keys() - used):
             raise UsageError(f"no operation reads the array '{surplus[0]}'")
 

@@ -235,9 +235,17 @@ class Reader : Entries {
     if (classes.size() != 1) wrong("its shape must be [classes], not " + shape_text(classes));
     program_.logit = read_output(outputs[0], "logit", classes);
     program_.signature.classes = static_cast<int>(classes[0]);
-    if (outputs.size() == 1) return;
-    program_.pose = read_output(outputs[1], "pose", {classes[0], 3});
-    program_.signature.poses = true;
+    if (outputs.size() == 2) {
+      program_.pose = read_output(outputs[1], "pose", {classes[0], 3});
+      program_.signature.poses = true;
+    }
+    // The values of the last operation came last; of capsules, the poses before the logits.
+    const Value last = program_.shapes.size() - 1;
+    const bool capsules = std::holds_alternative<Route>(program_.operations.back().body);
+    if (program_.logit != last || program_.pose != (capsules ? std::optional<Value>(last - 1) : std::nullopt)) {
+      refuse_bundle("the program's outputs must be all values of its last operation, " +
+                    quoted(program_.operations.back().name));
+    }
   }
 
   Precision precision_ = Precision::kFp32;  // of the operation that is being read

@@ -85,8 +85,7 @@ inline Network mixed(bool unit, int iterations, unsigned seed) {
   const std::string poses = b.convolution("poses", {{again, 1, 1, 0}, {capsules.activation, 3, 1, 1}}, 18, "none");
   capsules = b.route_whole("capsules2", {poses, again}, 4, routing_of(1, unit, iterations));
   b.linear("unread", "image", 9, "relu");
-  b.linear("poses12", features, 12, "none");
-  return b.network(b.linear("classes", capsules.pose, 4, "none"), "poses12");
+  return b.network(b.linear("classes", capsules.pose, 4, "none"));
 }
 
 inline std::vector<Case> cases(unsigned seed, bool unit = false, int iterations = 2) {

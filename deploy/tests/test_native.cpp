@@ -159,9 +159,13 @@ void test_random_programs() {
       }
       maps.push_back(made), all.push_back(made);
     }
-    const string logit = b.linear("classes", all.back(), 5, generator() % 2 ? "sigmoid" : "none");
-    const bool poses = generator() % 2;
-    const Loaded loaded(b.network(logit, poses ? b.linear("poses", all[all.size() / 2], 15, "none") : ""));
+    const auto last = [&] {
+      if (generator() % 2) return b.network(b.linear("classes", all.back(), 5, generator() % 2 ? "sigmoid" : "none"));
+      const networks::Shape of = b.shape(maps.back());
+      const auto capsules = b.route("classes", b.project(maps.back(), maps.back(), 2), of[1], of[2], 1, 5, {});
+      return b.network(capsules.activation, capsules.pose);
+    };
+    const Loaded loaded(last());
     const int batch = up_to(4);
     const Floats images = loaded.images(batch, seed);
     const double d = distance(loaded.run(images, batch), loaded.expected(images, batch));

@@ -6,8 +6,10 @@
 #include "backend.h"
 #include "check.h"
 #include "em_routing.h"
+#include "json.h"
 #include "program.h"
 #include "sample_networks.h"
+#include "tiny_bundle.h"
 
 namespace {
 
@@ -145,9 +147,33 @@ void test_networks_that_are_too_large() {
   refuse(many.network(many.linear("classes", many.pool("one", last, "max", 20004, 1), 2, "none")), "many huge maps");
 }
 
+// The cases of tests/programs.json, which Python is tested on as well.
+void test_outputs(const string& path) {
+  const qcn::Json json = qcn::Json::parse(tiny::read(path));
+  const qcn::JsonList& cases = json.at("cases", "the file").list("cases");
+  check(cases.size() >= 19, "there are cases");
+  for (const qcn::Json& one : cases) {
+    Network network{one["program"].text("program"), {}};
+    for (const qcn::JsonEntry& array : one["arrays"].object("arrays")) {
+      Floats& floats = network.arrays[array.name];
+      std::size_t count = 1;
+      for (const int side : array.value.sizes("a shape")) {
+        floats.shape.push_back(side);
+        count *= static_cast<std::size_t>(side);
+      }
+      floats.values.assign(count, 0.5f);
+    }
+    const string name = one["name"].text("name");
+    const bool taken = accepted_or_refused(name, [&] { qcn::program::Program{network.file()}; });
+    check(taken == one["taken"].boolean("taken"), name);
+  }
+}
+
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
+  if (count != 2) return 2;
+  test_outputs(arguments[1]);
   test_arrays_that_do_not_fit();
   test_programs_that_do_not_fit();
   test_networks_that_are_too_large();

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from qcn.export.lower import lower
 from qcn.export.program import Affine, Array, Convolution, Output, Pool, Program, Route, Value
 
 Record = dict[str, Any]
+CASES = json.loads((Path(__file__).parents[1] / "programs.json").read_text(encoding="utf-8"))["cases"]
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,17 @@ def test_an_altered_program_of_a_cnn_is_refused(cnn: Program, change: Callable[[
         Program.from_json(json.dumps(record), cnn.arrays)
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_shared_cases_of_outputs(case: Record) -> None:
+    """libqcn is tested on the same ones (deploy/tests/test_programs.cpp)."""
+    arrays = {name: np.full(shape, 0.5, np.float32) for name, shape in case["arrays"].items()}
+    if case["taken"]:
+        Program.from_json(case["program"], arrays)
+        return
+    with pytest.raises(UsageError):
+        Program.from_json(case["program"], arrays)
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "null", "[]", "3", '"text"', "{}", '{"input": 1, "input": 1}', "[" * 100_000]
 )
@@ -252,7 +265,7 @@ def test_windows_need_not_be_square_nor_fill_the_map() -> None:
     )
     arrays = {"w": (6, 2, 1, 1), "b": (6,), "R": (5, 2, 2, 4, 3, 3), "u": (4,), "a": (4,)}
     zeros = {name: np.zeros(shape, np.float32) for name, shape in arrays.items()}
-    outputs = (Output("logit", "r.logit", (16,)),)
+    outputs = (Output("logit", "r.logit", (16,)), Output("pose", "r.pose", (16, 3)))
     routed = Program(Value("image", (2, 6, 8)), (spread, route), outputs, zeros)
     assert routed.shapes["r.pose"] == (4, 3, 1, 4)
     shared = {**zeros, "R": np.zeros((1, 1, 2, 4, 3, 3), np.float32)}
