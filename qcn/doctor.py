@@ -3,6 +3,7 @@
 Packages are looked for, not imported: a look must be quick and must work where they are broken.
 """
 
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from qcn.export.tensorrt import plugin
 from qcn.export.tensorrt.find import FLAVOURS, find
 from qcn.libqcn import BUILD, find_library, load_library
 from qcn.packages import distribution, installed, version
-from qcn.verify.receipts import Receipt, receipts
+from qcn.verify.receipts import receipts
 from qcn.verify.runners import Device, onnxruntime
 from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.runners.tensorrt import refit_command
@@ -123,14 +124,9 @@ def _native(artefact: Artefact, bundle: Bundle) -> Support:
         load_library("qcn_model_load_memory")
     except MissingError as error:
         return Support("cannot", str(error), BUILD)
-    lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in _lower(bundle, "native")})
+    found = receipts(bundle, "native") if bundle.program().calibrated else []
+    lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in found if one.asked != "fp32"})
     return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
-
-
-def _lower(bundle: Bundle, backend: str) -> list[Receipt]:
-    """What the operations of a calibrated network that are not in fp32 really run in."""
-    found = receipts(bundle, backend) if bundle.program().calibrated else []
-    return [one for one in found if one.asked != "fp32"]
 
 
 def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
@@ -138,11 +134,13 @@ def _openvino(artefact: Artefact, bundle: Bundle) -> Support:
     check_pair(model.path, model.content, model.beside)
     if not installed("openvino"):
         return Support("cannot", "OpenVINO is not installed", INSTALL_OPENVINO)
-    found = _lower(bundle, "openvino") if _program(bundle) else []
-    lower = "; ".join(sorted({f"{one.asked} as {one.ran}" for one in found})) or "computes in float32"
-    if not all(one.met for one in found):
-        return Support("cannot", f"OpenVINO {version('openvino')} falls back here: {lower}", "run it on x86-64")
-    return Support("runs", f"by OpenVINO {version('openvino')}; {lower}")
+    here = f"OpenVINO {version('openvino')}"
+    if artefact.precision != "int8":
+        return Support("runs", f"by {here}; computes in float32")
+    if (machine := platform.machine()) not in ("x86_64", "AMD64"):
+        return Support("cannot", f"{here} computes int8 in floating point on {machine}", "run it on x86-64")
+    # Only a compiled graph says what it runs in, and compiling a stranger's may take for ever.
+    return Support("runs", f"by {here}; `qcn verify-parity` checks that its int8 runs as int8")
 
 
 def _web(artefact: Artefact, bundle: Bundle) -> Support:
