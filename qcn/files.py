@@ -1,10 +1,12 @@
 """Writing files so that a crash, a kill or a full disk leaves no half-written one behind, and folders that only one
 process writes to at a time; and the hashes of files."""
 
+import errno
 import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -164,6 +166,20 @@ def refuse_no_text(path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError:
         raise UsageError(f"{path}: its name is not UTF-8: choose another") from None
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file for reading. A pipe, socket or device is refused at once: it may never send anything."""
+    refusal = UsageError(f"{path} is not a plain file: a pipe, socket or device is not read")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise refusal if error.errno in (errno.ENXIO, errno.EOPNOTSUPP) else error from None  # a socket
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path)) if stat.S_ISDIR(kind) else refusal
+    return os.fdopen(descriptor, "rb")
 
 
 def file_sha256(path: Path) -> str:

@@ -1,5 +1,8 @@
 #include "image.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -19,8 +22,16 @@ Picture parse_picture(const unsigned char* bytes, std::size_t size) {
 }
 
 Picture read_picture(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  // A pipe, a socket or a device may never send anything: it is not waited for.
+  const char* const refusal = "it is not a plain file: a pipe, socket or device is not read";
+  const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (descriptor < 0) throw std::runtime_error(errno == ENXIO ? refusal : std::strerror(errno));
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(descriptor, "rb"), std::fclose);
   if (!file) throw std::runtime_error(std::strerror(errno));
+  struct stat facts {};
+  if (fstat(descriptor, &facts) != 0) throw std::runtime_error(std::strerror(errno));
+  if (S_ISDIR(facts.st_mode)) throw std::runtime_error(std::strerror(EISDIR));
+  if (!S_ISREG(facts.st_mode)) throw std::runtime_error(refusal);
   std::vector<unsigned char> bytes;
   std::array<unsigned char, 1 << 16> part;
   while (const std::size_t read = std::fread(part.data(), 1, part.size(), file.get())) {

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
+from qcn.files import open_plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,10 +45,16 @@ def need_pillow() -> None:
 
 def read_picture(path: Path) -> Pixels:
     """The pixels of a picture file, uint8 [H, W, 1 or 3], the right way up. UsageError says why it cannot be read."""
-    return decode_picture(path, str(path))
+    try:
+        with open_plain(path) as file:
+            return decode_picture(file, str(path))
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        raise UsageError(f"{path} cannot be read as a picture: {getattr(error, 'strerror', None) or error}") from error
 
 
-def decode_picture(source: "Path | IO[bytes] | Image", name: str) -> Pixels:
+def decode_picture(source: "IO[bytes] | Image", name: str) -> Pixels:
     """The same of a file's contents, or of a picture that Pillow has opened or made; errors call it by `name`."""
     need_pillow()
     from PIL import Image, UnidentifiedImageError
@@ -58,8 +65,6 @@ def decode_picture(source: "Path | IO[bytes] | Image", name: str) -> Pixels:
         with Image.open(source) as opened:
             _within_limits(opened, name)
             return _decoded(_upright(opened))
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {name}") from None
     except UnidentifiedImageError:
         raise UsageError(f"{name} is not a picture that Pillow can read") from None
     except Image.DecompressionBombError:

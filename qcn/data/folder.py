@@ -27,7 +27,7 @@ from qcn.data.cache import Listing, Picture, Split
 from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
 from qcn.errors import UsageError
-from qcn.files import refuse_no_text
+from qcn.files import open_plain, refuse_no_text
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
     **dict.fromkeys(("train", "training"), "train"),
@@ -183,7 +183,7 @@ def _glance(path: Path) -> tuple[int, int, bool] | None:
     from PIL import Image
 
     try:
-        with Image.open(path) as opened:
+        with open_plain(path) as file, Image.open(file) as opened:
             return *opened.size, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B")
     except Exception:  # whatever is wrong with it is said when it is read
         return None

@@ -186,6 +186,21 @@ def test_too_few_pictures_are_refused_with_the_numbers(pictures: Path) -> None:
         find(str(pictures), SMALL)
 
 
+def test_pipes_are_not_waited_for(pictures: Path, tmp_path: Path) -> None:
+    """In a folder and in a table: nobody ever writes to them."""
+    home = pictures / CLASSES[0]
+    os.mkfifo(home / "pipe.png")
+    stored = Stored()  # the size is chosen by looking into pictures
+    load(str(pictures), tmp_path / "data", stored)
+    index = read_index(tmp_path / "data" / find(str(pictures), stored).folder)
+    assert index.skipped == {f"{home.name}/pipe.png": "is not a plain file: a pipe, socket or device is not read"}
+    table = tmp_path / "table.csv"
+    rows = [f"{path},{path.parent.name}" for path in sorted(pictures.glob("*/*"))]
+    table.write_text("\n".join(["path,label", *rows]))
+    load(str(table), tmp_path / "data", SMALL)
+    assert len(read_index(tmp_path / "data" / find(str(table), SMALL).folder).skipped) == 1
+
+
 def test_unreadable_files_are_named_and_left_out_up_to_a_limit(pictures: Path, tmp_path: Path) -> None:
     (pictures / "disc" / "broken.png").write_bytes(b"\x89PNG")
     (pictures / "disc" / "notes.txt").write_text("not a picture by name: ignored")
