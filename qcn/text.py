@@ -1,10 +1,18 @@
 """Escape untrusted text before printing; and words that several messages share."""
 
+import csv
+import io
+import re
 import shlex
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # of Unicode's categories: control characters, and what shows nothing
+# What a spreadsheet takes for the start of a formula; the last four are = + - @ of twice the width. Also after a ',
+# which `csv_cell` would take away.
+FORMULA = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+NUMBER = re.compile(r"[+-]?[0-9]+([.][0-9]*)?(e[+-]?[0-9]+)?")
 
 
 def readable(text: str, keep: str = "") -> str:
@@ -13,6 +21,22 @@ def readable(text: str, keep: str = "") -> str:
     ESC becomes \\x1b, a line break \\n. Those in `keep` stay as they are.
     """
     return "".join(repr(one)[1:-1] if one not in keep and unicodedata.category(one) in HIDDEN else one for one in text)
+
+
+def csv_line(cells: Iterable[object]) -> str:
+    """A line of a CSV file. Text that a spreadsheet would take for a formula gets a ' before it, as OWASP advises."""
+    line = io.StringIO(newline="")
+    csv.writer(line).writerow(f"'{one}" if isinstance(one, str) and _is_formula(one) else one for one in cells)
+    return line.getvalue()
+
+
+def csv_cell(cell: str) -> str:
+    """What was given to `csv_line` for this cell of a line."""
+    return cell[1:] if cell.startswith("'") and _is_formula(cell) else cell
+
+
+def _is_formula(text: str) -> bool:
+    return bool(FORMULA.match(text)) and not NUMBER.fullmatch(text)
 
 
 def one_line(text: str, longest: int = 2000) -> str:

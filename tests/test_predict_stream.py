@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundles import put_manifest
 from command import Command
 from PIL import Image
 
 from qcn.errors import UsageError
-from qcn.export.bundle import Bundle
+from qcn.export.bundle import MANIFEST, Bundle
 from qcn.predict import sources
 from qcn.predict.reading import read_ahead
 from qcn.predict.sources import Item, count, files
@@ -179,6 +181,44 @@ def test_a_file_of_something_else_is_refused_and_kept(
         path.write_bytes(b"file,label,probability,known,other,model\r\n")
         code, said = command(*words, "--resume")
         assert code == 2 and "has other columns than this model's: file, label, probability, known, other" in said
+
+
+def test_no_name_becomes_a_formula(
+    bundle: Bundle, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a spreadsheet, whoever names a picture could run a formula. --resume reads the names back."""
+    monkeypatch.chdir(tmp_path)
+    names = ["=HYPERLINK(0).png", "+1.png", "-1.png", "@a.png", "'=a.png", "plain.png"]
+    for name in names:
+        Image.fromarray(RNG.integers(0, 256, (28, 28), np.uint8)).save(name)
+    record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))
+    put_manifest(bundle.folder, json.dumps({**record, "name": "=model"}))
+    words = ("--model", bundle.folder, "--csv", "a.csv", "--", *names)
+    assert command("predict", *words)[0] == 0
+    rows = rows_of(Path("a.csv"))
+    assert [row[0] for row in rows] == [*(f"'{name}" for name in names[:-1]), "plain.png"]
+    assert all(row[-1].startswith("'=model@") and all(float(cell) < 99 for cell in row[4:-1]) for row in rows)
+    whole = Path("a.csv").read_bytes()
+    Path("a.csv").write_bytes(whole[: whole.index(b"@a.png")])
+    code, said = command("predict", "--resume", *words)
+    assert code == 0 and Path("a.csv").read_bytes() == whole, said
+
+
+def test_pipes_and_devices_are_not_waited_for(bundle: Bundle, tmp_path: Path) -> None:
+    """Each would hang: nobody ever writes to the pipe."""
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(RNG.integers(0, 256, (28, 28), np.uint8)).save(tmp_path / "photos/a.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "photos/pipe.png")
+    (tmp_path / "photos/link.png").symlink_to("/dev/tty")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket.png"))
+        given = [tmp_path / "pipe.png", tmp_path / "socket.png", "/dev/zero", tmp_path / "photos"]
+        running = process("--model", bundle.folder, *given, "--jsonl", tmp_path / "a.jsonl", stderr=subprocess.PIPE)
+        said = running.communicate(timeout=120)[1].decode()
+    assert running.returncode == 1 and "3 of 4 pictures could not be read" in " ".join(said.split()), said
+    for row in rows_of(tmp_path / "a.jsonl")[:3]:
+        assert row["error"] == f"{row['file']} is not a plain file: a pipe, socket or device is not read"
 
 
 def test_two_files_are_gone_on_with_together(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:

@@ -1,7 +1,5 @@
 """How often a network is wrong: overall, by class, by the viewpoint it saw, and where it was most certain of it."""
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -24,6 +22,7 @@ from qcn.measured import Measured, SplitError
 from qcn.packages import installed
 from qcn.predict.draw import save
 from qcn.progress import doing, part, shown
+from qcn.text import csv_line
 
 __all__ = ["Answers", "ErrorRate", "Network", "Result", "evaluate", "measure", "open_network"]
 
@@ -128,16 +127,14 @@ def write_results(out: Path, results: list[Result], facts: dict[str, Any], class
 
 def write_predictions(path: Path, answered: Answered) -> None:
     """One line per image: its file, or its number in the split; true and predicted class; the answer in numbers."""
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(["image", "split", "label", "predicted", "probability", "known", "label_logit"])
+    lines = [csv_line(["image", "split", "label", "predicted", "probability", "known", "label_logit"])]
     for split, (images, answers) in answered.items():
         for number, (label, guess) in enumerate(zip(images.labels, answers.predicted, strict=True)):
             probability, logit = answers.probability[number, guess], answers.logit[number, label]
             names = images.classes[label], images.classes[guess]
             known = "true" if answers.known is None or answers.known[number] else "false"
-            table.writerow([images.name(number), split, *names, f"{probability:.6f}", known, f"{logit:.6g}"])
-    write_text(path, text.getvalue())
+            lines.append(csv_line([images.name(number), split, *names, f"{probability:.6f}", known, f"{logit:.6g}"]))
+    write_text(path, "".join(lines))
 
 
 def write_mistakes(path: Path, answered: Answered, title: str) -> None:

@@ -6,7 +6,6 @@ Nothing here grows with the number of rows.
 
 import csv
 import fcntl
-import io
 import json
 import os
 import stat
@@ -19,6 +18,7 @@ from typing import IO, BinaryIO, NamedTuple
 from qcn.errors import UsageError
 from qcn.predict.records import Row, columns, entry, header
 from qcn.predict.sources import Item
+from qcn.text import csv_cell, csv_line
 
 STDOUT = Path("-")
 
@@ -82,16 +82,17 @@ class JsonArray(Form):
 class Csv(Form):
     def __init__(self, classes: tuple[str, ...], model: str) -> None:
         super().__init__(classes, model)
-        self.begin = _csv_line(header(classes))
+        self.begin = csv_line(header(classes))
 
     def text(self, row: Row) -> str:
-        return _csv_line(columns(row, self.classes, self.model))
+        return csv_line(columns(row, self.classes, self.model))
 
     def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
         lines = _Lines(file)
         headings = _plain(self.begin)
-        for number, row in enumerate(csv.reader(lines)):
-            if number == 0 and _csv_line(row) != headings:
+        for number, cells in enumerate(csv.reader(lines)):
+            row = [csv_cell(cell) for cell in cells]
+            if number == 0 and csv_line(row) != headings:
                 if lines.ended() and headings.startswith(lines.last):
                     return
                 raise UsageError(f"{path} has other columns than this model's: {', '.join(row)}")
@@ -249,12 +250,6 @@ def _check(path: Path, number: int, row: Stored, item: Item | None, model: str) 
 
 def _foreign(path: Path, number: int) -> UsageError:
     return UsageError(f"line {number} of {path} was not written by `qcn predict`; without --resume it is written anew")
-
-
-def _csv_line(cells: list[str] | list[str | float]) -> str:
-    line = io.StringIO(newline="")
-    csv.writer(line).writerow(cells)
-    return line.getvalue()
 
 
 def _plain(text: str) -> str:
