@@ -388,6 +388,29 @@ def test_hostile_exif_is_a_picture_the_right_way_up_or_refused(built: Path, make
     assert len([json.loads(line) for line in done.stdout.splitlines()]) == 200
 
 
+def test_names_give_a_terminal_no_orders_and_pipes_are_not_waited_for(
+    built: Path, bundle: Bundle, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a\x1b[2Jb.png", "c\u009b1md.png", "e\u202ef.png", "g\nh.png", "é×.png", "\x1b]0;no\x07.png"):
+        Image.fromarray(np.zeros((28, 28), np.uint8)).save(folder / name)
+    (folder / "\x1b[31mno.png").write_bytes(b"no picture")
+    (tmp_path / "\x1b[31m").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    done = run(built / "programs" / "qcn-run", bundle.folder, folder, tmp_path / "pipe.png")
+    shown = done.stdout + done.stderr
+    assert done.returncode == 1 and not set(shown) & set("\x1b\x07\u009b\u202e")
+    for words in (r"a\x1b[2Jb.png: ", r"c\x9b1md.png: ", r"e\u202ef.png: ", r"g\nh.png: ", "é×.png: "):
+        assert words in done.stdout
+    assert "pipe.png: it is not a plain file" in done.stderr
+    for program, *arguments in (("qcn-run", "--json", folder), ("qcn-camera", "--folder", folder), ("qcn-bench",)):
+        done = run(built / "programs" / program, bundle.folder, *arguments)
+        assert not set(done.stdout + done.stderr) & set("\x1b\x07\u009b"), program
+        done = run(built / "programs" / program, tmp_path / "\x1b[31m", *arguments)
+        assert done.returncode and "\x1b" not in done.stderr and r"\x1b[31m" in done.stderr, program
+
+
 def test_a_picture_of_any_size_is_classified(built: Path, bundle: Bundle, tmp_path: Path) -> None:
     files = []
     for height, width in ((1, 1), (28, 28), (2, 3), (480, 640), (1, 16384), (16384, 1)):

@@ -127,6 +127,32 @@ std::vector<std::string> Arguments::parse(int argc, char** argv) const {
   return rest;
 }
 
+std::string readable(const std::string& text) {
+  std::string out;
+  char escape[12];
+  for (std::size_t i = 0, length; i < text.size(); i += length) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned>(static_cast<unsigned char>(text[i + at])); };
+    length = utf8_length(text, i);
+    const unsigned code = length == 2   ? (byte(0) & 0x1F) << 6 | (byte(1) & 0x3F)
+                          : length == 3 ? (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F)
+                                        : byte(0);
+    // Control characters, and what is invisible or turns text around.
+    const bool hidden = length < 2 ? code < 0x20 || code >= 0x7F
+                                   : length < 4 && (code < 0xA0 || code == 0xAD || code == 0x61C || code == 0xFEFF ||
+                                                    (code >= 0x200B && code <= 0x200F) ||
+                                                    (code >= 0x2028 && code <= 0x202E) ||
+                                                    (code >= 0x2060 && code <= 0x206F));
+    length = std::max<std::size_t>(length, 1);
+    if (!hidden) {
+      out += text.substr(i, length);
+      continue;
+    }
+    std::snprintf(escape, sizeof escape, code < 0x100 ? "\\x%02x" : "\\u%04x", code);
+    out += code == '\n' ? "\\n" : code == '\t' ? "\\t" : code == '\r' ? "\\r" : escape;
+  }
+  return out;
+}
+
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (std::size_t i = 0; i < text.size();) {
@@ -140,6 +166,10 @@ std::string quoted(const std::string& text) {
       std::snprintf(escape, sizeof escape, c == '"' || c == '\\' ? "\\%c" : "\\u%04x", c);
       out += escape;
       ++i;
+    } else if (c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0) {  // control characters too
+      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(text[i + 1])));
+      out += escape;
+      i += length;
     } else {
       out += text.substr(i, length);
       i += length;

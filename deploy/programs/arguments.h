@@ -37,6 +37,10 @@ class Arguments {
   std::vector<Option> options_;
 };
 
+// Text from a stranger's file, or its name, for a terminal: control characters, and others that show nothing, are
+// written out, as qcn/text.py does. ESC becomes \x1b.
+std::string readable(const std::string& text);
+
 // Text in quotes, as in JSON. Bytes that are not UTF-8 become U+FFFD.
 std::string quoted(const std::string& text);
 // A number as in JSON: null for NaN and infinity. 9 digits tell all floats apart, 17 all doubles.

@@ -154,15 +154,15 @@ void report(const qcn::Model& model, const Options& options, double load_ms, con
     std::printf("]}\n");
     return;
   }
-  std::printf("%s: %s, %s; loaded in %.1f ms\n", model.info().name, model.info().backend_name, model.info().precision,
-              load_ms);
+  std::printf("%s: %s, %s; loaded in %.1f ms\n", readable(model.info().name).c_str(),
+              readable(model.info().backend_name).c_str(), model.info().precision, load_ms);
   std::printf("batch %d, %d session%s, images of %d×%d%s, %zu runs in %.2f s, at most %.0f MB of memory\n",
               options.batch, options.sessions, options.sessions == 1 ? "" : "s", options.width, options.height,
               options.infer_only ? " (without pre-processing)" : "", sorted.size(), seconds, memory_mb);
   for (int i = 0; i < model.info().operations; ++i) {
     const qcn_operation o = model.operation(i);
     if (std::strcmp(o.asked, "fp32") == 0) continue;
-    std::printf("%s: asked %s, runs %s (%s)\n", o.name, o.asked, o.ran, o.kernel);
+    std::printf("%s: asked %s, runs %s (%s)\n", readable(o.name).c_str(), o.asked, o.ran, o.kernel);
   }
   std::printf("latency in ms:");
   for (const auto& figure : figures) std::printf("  %s %.3f", figure.name, figure.value);

@@ -108,7 +108,7 @@ int watch(int argc, char** argv) {
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // write each line at once, into a pipe or a journal too
-  std::printf("%s on %s\n", model.info().name, model.info().backend_name);
+  std::printf("%s on %s\n", readable(model.info().name).c_str(), readable(model.info().backend_name).c_str());
 
   qcn_answer answer = qcn_answer_default();  // kept from frame to frame
   std::vector<unsigned char> rgb;

@@ -58,14 +58,15 @@ qcn::Model ModelOptions::load(const std::string& bundle) const {
   if (!public_key.empty()) params.public_key = key.c_str();
   return qcn::Model(bundle, params, [all = verbose](qcn_log_level level, const std::string& message) {
     if (level == QCN_LOG_ERROR) return;  // it is also the exception's message
-    if (level == QCN_LOG_WARNING || all) std::fprintf(stderr, "%s\n", message.c_str());
+    if (level == QCN_LOG_WARNING || all) std::fprintf(stderr, "%s\n", readable(message).c_str());
   });
 }
 
 std::string words(const std::string& label, double probability, bool known) {
   char percent[32];
   std::snprintf(percent, sizeof percent, "%.1f %%", 100 * probability);
-  return known ? label + " " + percent : "unknown (most like " + label + ", " + percent + ")";
+  const std::string shown = readable(label);
+  return known ? shown + " " + percent : "unknown (most like " + shown + ", " + percent + ")";
 }
 
 std::string json_entries(const qcn_model_info& info) {
@@ -75,7 +76,7 @@ std::string json_entries(const qcn_model_info& info) {
 
 int guarded_main(const char* program, int (*body)(int, char**), int argc, char** argv) {
   const auto fail = [program](const char* message, Exit code) {
-    std::fprintf(stderr, "%s: %s\n", program, message);
+    std::fprintf(stderr, "%s: %s\n", program, readable(message).c_str());
     return code;
   };
   try {

@@ -82,9 +82,9 @@ std::string joined(const std::vector<std::string>& files) {
 }
 
 void print_text(const qcn::Model& model, const Options& options, const Result& result) {
-  const std::string name = joined(result.files);
+  const std::string name = readable(joined(result.files));
   if (!result.error.empty()) {
-    std::fprintf(stderr, "qcn-run: %s: %s\n", name.c_str(), result.error.c_str());
+    std::fprintf(stderr, "qcn-run: %s: %s\n", name.c_str(), readable(result.error).c_str());
     return;
   }
   const qcn::Answer& answer = result.answer;
