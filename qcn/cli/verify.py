@@ -55,6 +55,15 @@ def verify_parity(
             "--bisect", show_default="off", help="Compare every layer and iteration, even if the answers are right."
         ),
     ] = False,
+    soak: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Ask the backends that passed for random images in every batch size, for so long in all: 60s, 10min, "
+            "2h. Default: off.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of --soak, to repeat it. Default: a new one.")] = None,
     report: Annotated[
         Path | None, typer.Option(help="Write a report into this folder; implies --bisect. Default: none.")
     ] = None,
@@ -75,6 +84,7 @@ def verify_parity(
     from qcn.verify.network import Network
     from qcn.verify.parity import results
     from qcn.verify.parity.check import Request, check
+    from qcn.verify.parity.soak import Soak
     from qcn.verify.parity.verdict import conclude
     from qcn.verify.report.files import write
     from qcn.verify.speed.results import read_benchmark_of
@@ -82,6 +92,7 @@ def verify_parity(
     if benchmark and not report:
         raise UsageError("--benchmark is for the report: name its folder with --report")
     check_folder("--report", report)
+    soaking = Soak.parse(soak, seed)
     opened = Bundle.open(bundle, public_key)
     timed = read_benchmark_of(benchmark, opened) if benchmark else None
     network = Network.of(opened.manifest)  # now: the new report may take the baseline's place
@@ -97,7 +108,10 @@ def verify_parity(
         bisect=bisect or report is not None,
         trust=trust,
         time_limit=time_limit,
+        soak=soaking,
     )
+    if soaking:
+        say(f"soak of {soak}: --seed {soaking.seed} repeats it")
     checked = check(opened, request)
     found, chosen, asked = checked.verdicts, checked.samples, bool(backends)
     for why in chosen.unreadable:

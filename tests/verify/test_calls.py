@@ -1,5 +1,7 @@
 """The plan of calls: every size that is deployed, each image alone, any order, often enough; and which were wrong."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from qcn import create
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.lower import lower
-from qcn.verify.parity.calls import ANY, CALLS, Asked, Call, plain_batch, plan, which
+from qcn.verify.parity.calls import ANY, CALLS, Asked, Call, plain_batch, plan, random_calls, which
 
 IMAGES = 22
 BATCHES = [Batch(1, 8, 64), Batch(1, 1, 1), Batch(4, 4, 4), Batch(2, 5, 7), Batch(1, 8, 200), Batch(16, 32, 64)]
@@ -32,6 +34,18 @@ def test_sizes_come_in_random_order_with_random_images() -> None:
     steps = np.diff(later)
     assert (steps > 4).any() and (steps < -4).any()  # batches grow, and shrink
     assert sum(call.size for call in calls) < 300
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_in_a_soak_every_size_has_its_turn_first(batch: Batch) -> None:
+    sizes = range(batch.min, batch.max + 1)
+    calls = list(islice(random_calls(IMAGES, batch, 7), 3 * len(sizes) + 100))
+    first = [call.size for call in calls[: len(sizes)]]
+    assert sorted(first) == list(sizes) and (first != sorted(first) or len(sizes) < 8)
+    assert {call.size for call in calls[len(sizes) :]} <= set(sizes)
+    assert {row for call in calls for row in call.rows} == set(range(IMAGES))
+    assert calls == list(islice(random_calls(IMAGES, batch, 7), len(calls)))
+    assert calls != list(islice(random_calls(IMAGES, batch, 8), len(calls)))
 
 
 def test_a_large_network_is_asked_for_fewer_images_at_once(small: Bundle) -> None:

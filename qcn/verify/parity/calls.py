@@ -11,9 +11,9 @@ Every answer of every call is compared. `Calls` keeps of each image the worst, a
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,14 @@ def plan(images: int, batch: Batch) -> tuple[Call, ...]:
     for size in _random_sizes(random, batch, CALLS - len(calls) - 1):
         calls.append(Call(tuple(random.integers(images, size=size).tolist())))
     return (*calls, in_order(images, batch.opt)[0])  # again, to see whether it has the same bits
+
+
+def random_calls(images: int, batch: Batch, seed: int) -> Iterator[Call]:
+    """Calls without end, of random images: every size that is taken once, in random order, then random sizes."""
+    random = np.random.default_rng(seed)
+    every = random.permutation(np.arange(batch.min, batch.max + 1)).tolist()
+    for size in chain(every, iter(lambda: int(random.integers(batch.min, batch.max + 1)), 0)):
+        yield Call(tuple(random.integers(images, size=size).tolist()))
 
 
 def in_order(images: int, size: int) -> list[Call]:
@@ -112,17 +120,10 @@ class Asked:
 
     def worst(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> dict[str, Array]:
         """Of each image the answers of the call that is furthest off, by output [images, …]."""
-        shares = self._shares(exact, allowed)
-        images = len(next(iter(exact.values())))
-        best = np.full(images, -1.0)
-        found = {name: np.empty(of.shape, self.answers[0][name].dtype) for name, of in exact.items()}
-        for call, answers, share in zip(self.calls, self.answers, shares, strict=True):
-            for place, row in enumerate(call.rows):
-                if share[place] > best[row]:
-                    best[row] = share[place]
-                    for name, of in found.items():
-                        of[row] = answers[name][place]
-        return found
+        worst = Worst(exact)
+        for call, answers, share in zip(self.calls, self.answers, self._shares(exact, allowed), strict=True):
+            worst.add(call, answers, share)
+        return worst.answers
 
     def first_wrong_size(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> int | None:
         """How many images the first call had that was wrong; None if none was."""
@@ -134,17 +135,34 @@ class Asked:
         return which(self.calls, [tuple(np.flatnonzero(share > 1)) for share in self._shares(exact, allowed)])
 
     def _shares(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> list[Array]:
-        """Of each call and each place in it the largest error, as a share of what is allowed; infinite for NaN."""
-        found = []
-        for call, answers in zip(self.calls, self.answers, strict=True):
-            share = np.zeros(call.size)
-            for name, of in exact.items():
-                apart = np.abs(answers[name].astype(np.float64) - of[list(call.rows)]).reshape(call.size, -1).max(1)
-                with np.errstate(divide="ignore", invalid="ignore"):  # none allowed, or none at all
-                    own = np.where(apart == 0, 0.0, apart / allowed[name])
-                share = np.maximum(share, np.where(np.isfinite(apart), own, np.inf))
-            found.append(share)
-        return found
+        return [shares(call, answers, exact, allowed) for call, answers in zip(self.calls, self.answers, strict=True)]
+
+
+class Worst:
+    """Of each image the `answers` of the call that is furthest off, by output [images, …]; exact if never asked for."""
+
+    def __init__(self, exact: Mapping[str, Array]) -> None:
+        self.answers = {name: np.array(of, np.float64) for name, of in exact.items()}
+        self._share = np.full(len(next(iter(exact.values()))), -1.0)
+
+    def add(self, call: Call, answers: Mapping[str, Array], share: Array) -> None:
+        """The answers to a call; `share` is of each place in it (`shares`)."""
+        for place, row in enumerate(call.rows):
+            if share[place] > self._share[row]:
+                self._share[row] = share[place]
+                for name, of in self.answers.items():
+                    of[row] = answers[name][place]
+
+
+def shares(call: Call, answers: Mapping[str, Array], exact: Mapping[str, Array], allowed: Mapping[str, float]) -> Array:
+    """Of each place in a call the largest error, as a share of what is allowed; infinite for NaN."""
+    share = np.zeros(call.size)
+    for name, of in exact.items():
+        apart = np.abs(answers[name].astype(np.float64) - of[list(call.rows)]).reshape(call.size, -1).max(1)
+        with np.errstate(divide="ignore", invalid="ignore"):  # none allowed, or none at all
+            own = np.where(apart == 0, 0.0, apart / allowed[name])
+        share = np.maximum(share, np.where(np.isfinite(apart), own, np.inf))
+    return share
 
 
 def which(calls: Sequence[Call], wrong: Sequence[Sequence[int]]) -> str:

@@ -9,6 +9,7 @@ from qcn.progress import doing, shown
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
 from qcn.verify.parity.run import Origin, check_run
 from qcn.verify.parity.samples import GOLDEN, Samples, samples
+from qcn.verify.parity.soak import Soak
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.parity.verify import tolerances, verify
 from qcn.verify.runners import TIME_LIMIT, candidates
@@ -34,6 +35,7 @@ class Request:
     bisect: bool = False
     trust: bool = False
     time_limit: float = TIME_LIMIT
+    soak: Soak | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def check(bundle: Bundle, request: Request) -> Checked:
             request.time_limit,
             request.file,
             origin,
+            request.soak,
         )
         doing("checking pre-processing")
         served = candidates(bundle, request.backends, request.trust, request.file)

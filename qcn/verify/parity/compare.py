@@ -163,6 +163,19 @@ def flips(
     return tuple(differ[row] for row in sorted(differ))
 
 
+def decisions(changed: Sequence[Flip], golden: Golden, precision: str) -> list[str]:
+    """What is wrong with the classes; a change within the tie band is not."""
+    flipped = [flip for flip in changed if not flip.tie]
+    if not flipped:
+        return []
+    worst = max(flipped, key=lambda flip: flip.margin)
+    band = tie_band(golden, precision)
+    return [
+        f"{len(flipped)} of {len(golden.rows)} images get another class, such as {worst.row}: {worst.found}, where the "
+        f"trained network prefers {worst.expected} by {worst.margin:.2g} ({band:.2g} is a tie in {precision})"
+    ]
+
+
 @dataclass(frozen=True)
 class Share:
     """`right` of so many, and the 95 % interval of that share by Wilson's formula."""

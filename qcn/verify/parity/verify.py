@@ -15,11 +15,12 @@ from qcn.export.bundle.tolerance import tie_band
 from qcn.names import AnyPrecision
 from qcn.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import layers
-from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan
-from qcn.verify.parity.compare import Allowed, Flip, Share, accuracy, compare, costs, flips, pose_degrees
+from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan, random_calls
+from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees
 from qcn.verify.parity.inside import Stage, first_wrong, stages
 from qcn.verify.parity.precision import Held, held_to
 from qcn.verify.parity.run import Origin
+from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.runners import ONNX, TIME_LIMIT, Candidate, Runner, candidates
 from qcn.verify.words import share_of_allowed
@@ -38,12 +39,14 @@ def verify(
     time_limit: float = TIME_LIMIT,
     file: str | None = None,
     origin: Origin | None = None,
+    soak: Soak | None = None,
 ) -> list[Verdict]:
     """A verdict for each artefact, or one `file`, in each backend; what this machine lacks is `missing`.
 
     `bisect` looks inside also where the answers are right. `golden` has other images than the bundle's own. What can
     carry code is `untrusted` and not run without `trust`. `time_limit` is in seconds, for one answer. With an `origin`,
     to which the bundle's program was found to belong, a file must be what that program builds, and is trusted then.
+    Those that passed are asked again, in many more calls, if there is a `soak`.
     """
     given = golden or bundle.golden()
     _check_reference(given, allowed)
@@ -56,6 +59,12 @@ def verify(
                 doing(f"opening {candidate.key}")
                 verdict = _Check(bundle, candidate, given, allowed, bisect, time_limit, origin).verdict()
             verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
+        if soak:
+            passed = [place for place, verdict in enumerate(verdicts) if verdict.status == "passed"]
+            for turn, place in enumerate(passed):
+                with part(turn, len(passed)):
+                    check = _Check(bundle, found[place], given, allowed, bisect, time_limit, origin)
+                    verdicts[place] = check.soaked(verdicts[place], soak.shared_by(len(passed)))
     return verdicts
 
 
@@ -153,11 +162,37 @@ class _Check:
         answers = []
         for done, call in enumerate(calls):
             doing(f"asking {self.candidate.key}", done, of=len(calls))
-            given = runner.infer(self.golden.input[list(call.rows)])
-            if differs := _other_shape(given, self.golden, call.size):
-                raise _Refused(f"it belongs to another network: {differs}")
-            answers.append({name: np.array(given[name]) for name in self.golden.outputs})
+            answers.append(self.answer(runner, call))
         return Asked(tuple(calls), tuple(answers))
+
+    def answer(self, runner: Runner, call: Call) -> Answers:
+        """The answers to one call."""
+        given = runner.infer(self.golden.input[list(call.rows)])
+        if differs := _other_shape(given, self.golden, call.size):
+            raise _Refused(f"it belongs to another network: {differs}")
+        return {name: np.array(given[name]) for name in self.golden.outputs}
+
+    def soaked(self, verdict: Verdict, asked: Soak) -> Verdict:
+        """A verdict that passed, after many more calls in a newly opened backend (`qcn.verify.parity.soak`)."""
+        golden, batch = self.golden, self.batch()
+        exact = {name: getattr(golden.reference, name) for name in golden.outputs}
+        try:
+            with self.candidate.runner(self.bundle, time_limit=self.time_limit) as runner:
+                precision = _borne_out(held_to(self.bundle, self.candidate, runner)).precision
+                limits = {name: verdict.outputs[name].tolerance for name in exact}
+                tally = run_soak(
+                    lambda call: self.answer(runner, call),
+                    random_calls(len(golden.rows), batch, asked.seed),
+                    exact,
+                    Limits(limits, tie_band(golden, precision)),
+                    asked.seconds,
+                    self.candidate.key,
+                )
+        except QcnError as error:
+            return replace(verdict, status="failed", reasons=(f"it does not run a second time: {error}",))
+        size_count = batch.max - batch.min + 1
+        classes = self.bundle.manifest.classes
+        return judge_soak(verdict, tally, golden, precision, self.allowed, classes, tally.words(size_count, asked.seed))
 
     def judged(self, asked: Asked, held: Held, verdict: Verdict) -> Verdict:
         """The verdict, with what was answered."""
@@ -173,7 +208,7 @@ class _Check:
             if not error.passed
         ]
         changed = flips(asked.rows, asked.joined("logit"), golden, self.bundle.manifest.classes, held.precision)
-        reasons += _decisions(changed, golden, held.precision)
+        reasons += decisions(changed, golden, held.precision)
         looked: tuple[Stage, ...] = ()
         inside = ""
         # Statistics of routing that are made in half precision do not show in half-precision answers.
@@ -242,19 +277,6 @@ def _borne_out(held: Held) -> Held:
     if held.refused:
         raise _Refused(held.refused)
     return held
-
-
-def _decisions(changed: Sequence[Flip], golden: Golden, precision: AnyPrecision) -> list[str]:
-    """What is wrong with the classes; a change within the tie band is not."""
-    flipped = [flip for flip in changed if not flip.tie]
-    if not flipped:
-        return []
-    worst = max(flipped, key=lambda flip: flip.margin)
-    band = tie_band(golden, precision)
-    return [
-        f"{len(flipped)} of {len(golden.rows)} images get another class, such as {worst.row}: {worst.found}, where the "
-        f"trained network prefers {worst.expected} by {worst.margin:.2g} ({band:.2g} is a tie in {precision})"
-    ]
 
 
 def _inside_wrong(looked: Sequence[Stage]) -> list[str]:
