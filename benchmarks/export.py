@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> None:
     paths = {"naive": arguments.folder / "naive.onnx"}
     names = {"onnx": "unrolled", "onnx-tensorrt": "tensorrt"}
     graphs = [artefact for artefact in bundle.manifest.files if artefact.format in names]
-    paths |= {f"{names[graph.format]}, {graph.precision}": bundle.path(graph) for graph in graphs}
+    paths |= {f"{names[graph.format]}, {graph.precision}": bundle.folder / graph.file for graph in graphs}
     record = facts()
     if arguments.json.exists():
         record = json.loads(arguments.json.read_text())

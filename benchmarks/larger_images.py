@@ -94,7 +94,7 @@ def costs() -> Iterator[Row]:
                 assert isinstance(network, QCN)
                 with mock.patch("bundles.golden_of", fused_answers):
                     bundle = bundle_of(folder / f"{name}-{size}-{made_for}", network, size, size)
-                program, weights, image = bundle.program(), bundle.path(bundle.find(WEIGHTS)), bundle.golden().input[:1]
+                program, weights, image = bundle.program(), bundle.folder / WEIGHTS, bundle.golden().input[:1]
                 rows.append(
                     {
                         "model": name,

@@ -261,23 +261,23 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
             assert graph.ByteSize() < 0.5 * build(whole).ByteSize()
 
 
-def test_a_real_engine_computes_in_integers(whole: Program, tmp_path: Path) -> None:
+def test_a_real_engine_computes_in_integers(whole: Program) -> None:
     """By TensorRT-RTX, whose builder needs no GPU: each convolution in int8, and none that only rounds its inputs."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
-    onnx.save(build(calibrated(whole), routing="tensorrt"), tmp_path / "model.onnx")
-    engine = build_engine(tmp_path / "model.onnx", BuildRequest("int8", Batch(1, 8, 64)), find_tensorrt("rtx"))
+    graph = build(calibrated(whole), routing="tensorrt").SerializeToString()
+    engine = build_engine(graph, BuildRequest("int8", Batch(1, 8, 64)), find_tensorrt("rtx"))
     assert engine.receipt.met is True
     assert ("correlation", "int8 → float32") in {(kind, precision) for kind, precision, _ in engine.receipt.layers}
 
 
 def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
-    whole: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not to a convolution behind Q/DQ pairs, nor to a ReLU right behind it. Everything else, as a sum, is told."""
     monkeypatch.setattr(targets, "this_gpu", lambda: targets.Gpu("NVIDIA H200", 90))
-    onnx.save(build(calibrated(whole), routing="fused"), tmp_path / "model.onnx")
+    graph = build(calibrated(whole), routing="fused").SerializeToString()
     tensorrt = TensorRT("tensorrt", (8, 6, 1), fake("8.6.1", disobey="INT8"))
-    engine = build_engine(tmp_path / "model.onnx", BuildRequest("int8", Batch(1, 8, 64)), tensorrt)
+    engine = build_engine(graph, BuildRequest("int8", Batch(1, 8, 64)), tensorrt)
     assert engine.receipt.met
     assert tensorrt.module.told["flags"] == {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
     layers = {layer.name: layer for layer in tensorrt.module.told["network"].layers}
