@@ -16,6 +16,7 @@ from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.verify.runners import Backend, Candidate, Options, Runner, candidates
+from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.speed import cold, energy, latency, results, turns
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one
@@ -53,7 +54,7 @@ class Sleeper(Runner):
     """Takes a given time, and writes down who ran."""
 
     def __init__(self, name: str, seconds: float, log: list[str], clock: Clock, options: Options | None = None) -> None:
-        super().__init__(Path(name), options or Options())
+        super().__init__(ModelFile(Path(name), b""), options or Options())
         self.name, self.seconds, self.log, self.clock = name, seconds, log, clock
 
     def open(self) -> None:
