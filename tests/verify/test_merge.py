@@ -147,6 +147,12 @@ def test_a_report_that_contradicts_itself_has_failed(run: Any, tmp_path: Path, f
     assert code == 2 and "gate/report.json contradicts itself: " in said
 
 
+def test_a_backend_may_fail_on_other_images() -> None:
+    """As an engine does on fresh images (`--run`): that contradicts nothing."""
+    failed = verdict("tensorrt", LONG, 5e4, images=64, agreement=Share.count(64, 64), accuracy=None)
+    assert not report(failed).contradictions()
+
+
 def test_a_report_of_nothing_was_not_checked(run: Any, tmp_path: Path) -> None:
     for name, honest in (("empty", report(status="missing")), ("bare", report(missing(), status="missing"))):
         records.write(tmp_path / name / "report.json", honest)

@@ -86,7 +86,7 @@ class Report:
         said = [f"{key}: {why}" for key, one in self.backends.items() if (why := one.contradiction())]
         said += [f"{key}: the entry is of {one.key}" for key, one in self.backends.items() if key != one.key]
         for one in self.backends.values():
-            if one.backend not in NO_BACKENDS and one.outputs:
+            if one.is_of_file and one.derived == "passed":  # an engine may have failed on fresh images
                 said += [f"{one.key}: {why}" for why in self._miscounted(one)]
         if not 0 <= self.images.edge_cases <= self.images.count:
             said.append(f"{self.images.edge_cases} of {self.images.count} images are edge cases")
