@@ -38,7 +38,7 @@ demo: $(BIN)/.installed build/libqcn.so $(WASM_HERE)
 	$(BIN)/qcn doctor $(DEMO)/bundle
 	$(BIN)/qcn benchmark $(DEMO)/bundle --backends native,torch-fused,onnxruntime --duration 1 \
 		--json $(DEMO)/benchmark.json
-	$(BIN)/qcn verify-parity $(DEMO)/bundle --trust --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
+	$(BIN)/qcn verify-parity $(DEMO)/bundle --run $(DEMO)/train --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
 test: $(BIN)/.installed-dev build/tests/.built lint
 	$(PYTEST) -m 'not slow and not wheels'

@@ -26,6 +26,7 @@ from qcn.export.torch.torchscript import METADATA
 from qcn.kernels import native as native_kernels
 from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity
+from qcn.verify.parity.check import tolerances
 
 KEY = "onnxruntime: model.onnx (fp32)"
 SHORT = ("--duration", "0", "--warmup", "0", "--iterations", "2")
@@ -89,7 +90,7 @@ def test_a_noisy_reference_is_no_judge(bundle: Bundle) -> None:
         golden.write(draft.path, replace(given, single=answering(given.single, pose=moved)))
     with pytest.raises(CheckFailed, match="too noisy: its own pose in float32 is off by"):
         parity.verify(bundle, ["onnxruntime"], {})
-    (verdict,) = parity.verify(bundle, ["onnxruntime"], parity.tolerances(["pose:1e-5"], [], ["logit", "pose"]))
+    (verdict,) = parity.verify(bundle, ["onnxruntime"], tolerances(["pose:1e-5"], [], ["logit", "pose"]))
     assert verdict.status == "passed" and verdict.outputs["pose"].tolerance == 1e-5
 
 

@@ -13,6 +13,7 @@ from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.tolerance import FLOORS, TIES, floor_of, tie_band
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity import verify as parity
+from qcn.verify.parity.check import tolerances
 from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degrees
 from qcn.verify.parity.results import read_report
 from qcn.verify.runners import create
@@ -58,21 +59,21 @@ def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle)
             scale = abs(getattr(golden.reference, output)).max()
             assert errors.tolerance == min(floors * errors.noise_floor, scale / 4)
             assert errors.noise_floors <= 1 and errors.share == errors.max_abs / errors.tolerance
-    given = parity.tolerances(["1e-3", "pose:0"], [], BOTH)
+    given = tolerances(["1e-3", "pose:0"], [], BOTH)
     errors = compare(found, golden, "fp32", given)
     assert (errors["logit"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
     assert errors["logit"].passed and not errors["pose"].passed
     scale = abs(golden.reference.pose).max()
-    given = parity.tolerances(["1e-3"], ["pose:0.5"], BOTH)
+    given = tolerances(["1e-3"], ["pose:0.5"], BOTH)
     assert compare(found, golden, "fp32", given)["pose"].tolerance == 1e-3 + 0.5 * scale
-    assert parity.tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the logit
+    assert tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the logit
     for text in ("much", "1e-3:pose", "activation:1e-3", "-1", "inf", "nan", "pose:"):
         with pytest.raises(UsageError, match="--atol takes a number"):
-            parity.tolerances([text], [], BOTH)
+            tolerances([text], [], BOTH)
         with pytest.raises(UsageError, match="--rtol takes a number"):
-            parity.tolerances([], [text], BOTH)
+            tolerances([], [text], BOTH)
     with pytest.raises(UsageError, match="OUTPUT:NUMBER with logit, not 'pose:1'"):
-        parity.tolerances(["pose:1"], [], ["logit"])  # a network without poses
+        tolerances(["pose:1"], [], ["logit"])  # a network without poses
 
 
 def test_a_flip_is_named_with_its_margin(bundle: Bundle) -> None:

@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +308,15 @@ def test_without_torch_it_is_missing(
     monkeypatch.setitem(sys.modules, "torch", None)
     code, said = qcn("verify-parity", bundle.folder, "--run", own_run)
     assert code == 3 and "--run needs torch" in said
+
+
+def test_nothing_of_a_bundle_is_run_that_is_not_of_the_run(bundle: Bundle, own_run: Path, qcn: Command) -> None:
+    """Not even what is named. With its run, a file that is what its program builds needs no --trust."""
+    code, said = qcn("export", bundle.folder, "--format", "torchscript")
+    assert code == 0, said
+    only = ("verify-parity", bundle.folder, "--backends", "torchscript", "--run", own_run)
+    code, said = qcn(*only)
+    assert code == 0 and "it is what its program builds" in said and f"the same network as {own_run}" in said, said
+    edit(bundle, source={**asdict(bundle.manifest.source), "epoch": 7})
+    code, said = qcn(*only)
+    assert code == 1 and "the epoch: the bundle says 7" in said and "passed    torchscript" not in said, said

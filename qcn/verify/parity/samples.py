@@ -45,7 +45,13 @@ class Samples:
     unreadable: tuple[str, ...] = ()
 
 
-def samples(bundle: Bundle, data: str, count: int | None, data_dir: Path, origin: Origin | None = None) -> Samples:
+def samples(
+    bundle: Bundle,
+    data: str = GOLDEN,
+    count: int | None = None,
+    data_dir: Path = Path("data"),
+    origin: Origin | None = None,
+) -> Samples:
     """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own.
 
     An `origin`, to which the bundle's program was found to belong, answers them.

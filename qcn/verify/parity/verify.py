@@ -51,7 +51,7 @@ def verify(
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    found = candidates(bundle, backends, trust or origin is not None, file)
+    found = candidates(bundle, backends, trust, file)
     with shown():
         for place, candidate in enumerate(found):
             began = time.perf_counter()
@@ -299,28 +299,3 @@ def _all(runner: Runner, inputs: Any, size: int) -> Answers:
     """All outputs of all images, in batches of this size."""
     parts = [runner.infer(inputs[list(call.rows)]) for call in in_order(len(inputs), size)]
     return {name: np.concatenate([part[name] for part in parts])[: len(inputs)] for name in parts[0]}
-
-
-def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
-    """From what `--atol` and `--rtol` were given, by output: each "1e-4" for all `names`, "pose:1e-4" for one."""
-    absolute, relative = _by_output("--atol", atol, names), _by_output("--rtol", rtol, names)
-    named = {name for given in (absolute, relative) for name in (names if "" in given else given)}
-    return {
-        name: Allowed(*(given.get(name, given.get("", 0.0)) for given in (absolute, relative)))
-        for name in names
-        if name in named
-    }
-
-
-def _by_output(option: str, given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
-    """The numbers by output; under "" what is for all of them."""
-    found = {}
-    for text in given:
-        name, _, number = text.rpartition(":")
-        try:
-            found[name] = float(number)
-        except ValueError:
-            found[name] = -1.0
-        if name not in ("", *names) or not 0 <= found[name] < float("inf"):
-            raise UsageError(f"{option} takes a number, or OUTPUT:NUMBER with {' or '.join(names)}, not '{text}'")
-    return found
