@@ -4,6 +4,7 @@ import io
 import shutil
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from bundles import made_once
 from onnx import helper, numpy_helper
 
+from qcn.errors import UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.formats import FILES, WRITERS, Job, onnx_model
 from qcn.export.rebuild import alike, difference, graph_difference
@@ -79,6 +81,19 @@ def test_a_node_a_number_and_a_part_of_a_graph_are_named(files: Bundle) -> None:
     model.metadata_props.pop()
     model.producer_version = "another"
     assert put(files, "model.onnx", model.SerializeToString()) == ""
+
+
+def test_what_a_stranger_says_of_a_file_ends_in_words(files: Bundle) -> None:
+    artefact = files.find("model.onnx")
+    with pytest.raises(UsageError, match="opset 9999 is too new"):
+        difference(files, replace(artefact, facts={**artefact.facts, "opset": 9999}))
+    model = onnx.ModelProto.FromString(honest_graph(files))
+    weight = model.graph.initializer[0]
+    weight.raw_data = weight.raw_data[:-1]
+    assert "the numbers of its weight" in put(files, "model.onnx", model.SerializeToString())
+    model = onnx.ModelProto.FromString(honest_graph(files))
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "weights.safetensors")
+    assert "the numbers of its weight" in put(files, "model.onnx", model.SerializeToString())
 
 
 def honest_graph(bundle: Bundle) -> bytes:
