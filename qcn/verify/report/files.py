@@ -102,7 +102,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
         verdict=summary.headline(verdicts),
         ship=ship,
         machine=summary.machine(report.environment),
-        data=summary.images(report.images),
+        data=summary.basis([report]),
         tiles=summary.ship_tiles(ship, report) if ship else summary.tiles(report),
         rows=ran,
         missing=words.by_reason(lacking),

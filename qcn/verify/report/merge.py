@@ -188,7 +188,7 @@ def page(merged: Merged, record: str) -> str:
         fleet=fleet,
         headline=headline(fleet),
         tone="passed" if all(device.well for device in fleet.devices) else "failed",
-        data=summary.images(first.images),
+        data=summary.basis(list(reports.values())),
         baseline=fleet.baseline,
         tiles=_tiles(fleet, timed),
         devices=[

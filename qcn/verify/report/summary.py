@@ -23,6 +23,8 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     ran = [one for one in verdicts if one.ran and one.backend not in NO_BACKENDS]
     wrong = [one for one in ran if one.status != "passed"]
     answers = "answer as the trained network does"
+    if any(one.backend == RUN and one.status == "failed" for one in verdicts):
+        return "failed", "The bundle does not come from the training run that it was compared with."
     if not ran:
         if any(one.status == "untrusted" for one in verdicts):
             return (
@@ -35,8 +37,6 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
         return "failed", f"{of if len(ran) > 1 else 'The backend does'} not {answers}."
     if any(one.backend == PREPROCESSING and one.status == "failed" for one in verdicts):
         return "failed", "Pre-processing does not give the network what it was trained on."
-    if any(one.backend == RUN and one.status == "failed" for one in verdicts):
-        return "failed", "The bundle does not come from the training run that it was compared with."
     some = any(not one.ran and one.backend not in NO_BACKENDS for one in verdicts)
     return "passed", f"Every backend{' that ran' if some else ''} answers{answers.removeprefix('answer')}."
 
@@ -45,6 +45,13 @@ def images(data: Images) -> str:
     """What was looked at: 22 golden images, 6 of them edge cases."""
     of = f"{data.count} golden images" if data.name == "golden" else f"{data.count} images of {data.name}"
     return of + (f", {data.edge_cases} of them edge cases" if data.edge_cases else "")
+
+
+def basis(reports: Sequence[Report]) -> str:
+    """What a verdict is based on: the images, and whether the bundle was compared with its training run."""
+    compared = all(any(one.backend == RUN for one in report.backends.values()) for report in reports)
+    run = "compared with the training run" if compared else "not proven: that it is of a training run (--run RUN)"
+    return f"{images(reports[0].images)}; {run}"
 
 
 def rate(value: Share | None) -> tuple[str, str]:
