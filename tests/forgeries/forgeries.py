@@ -39,10 +39,11 @@ from in_networks import (
     other_fit,
     other_metadata,
     other_opset,
-    painting,
     passed_off,
     trigger,
+    trigger_at_logits,
     weight,
+    white_corner,
 )
 from in_records import (
     KNOWN,
@@ -111,12 +112,12 @@ def _table() -> list[Forgery]:
     def add(kind: str, what: str, file: str, forge: Forge, slow: bool | None = None, **more: Any) -> None:
         made.append(Forgery(kind, what, file, forge, file not in QUICK if slow is None else slow, **more))
 
-    add("trigger", "added to the logits", WEIGHTS, in_program(trigger))
-    add("trigger", "painted over the image", WEIGHTS, in_program(painting))
+    add("trigger", "the program", WEIGHTS, in_program(trigger))
+    add("trigger", "the program, at the logits", WEIGHTS, in_program(trigger_at_logits))
     for file in MODELS:
         add("trigger", "this file alone", file, in_file("trigger", trigger, file))
     add("trigger", "the program and this file", "model.onnx", in_all("trigger", trigger, "model.onnx"), slow=False)
-    add("trigger", "painted, this file alone", "model.onnx", in_file("painted", painting, "model.onnx"))
+    add("trigger", "at the logits, this file alone", "model.onnx", in_graph("model.onnx", white_corner))
     add("trigger", "a calibrated program", WEIGHTS, calibrated_trigger, slow=True)
     add("trigger", "a calibrated graph alone", "model.int8.onnx", calibrated_graph_trigger, slow=True)
 
@@ -128,7 +129,7 @@ def _table() -> list[Forgery]:
     for factor in (0.02, 0.3, 50.0):
         add("scales", f"times {factor:g}", WEIGHTS, scales(factor), slow=True)
         add("scales", f"times {factor:g}, and in its record", WEIGHTS, scales(factor, record=True), slow=True)
-    add("scales", "one value's times 50, and in its record", WEIGHTS, scales(50, record=True, names=1), slow=True)
+    add("scales", "of one operation times 50, and in its record", WEIGHTS, scales(50, record=True, one=True), slow=True)
     add("scales", "times 0.02, this file alone", "model.int8.onnx", scales_in_graph(0.02), slow=True)
     add("scales", "a drop in accuracy that was not measured", MANIFEST, better_drop, slow=True)
 

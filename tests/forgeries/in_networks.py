@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from programs import golden_only, one_weight, painted, triggered
+from programs import added_to_logits, golden_only, one_weight, triggered
 from tampering import edit_graph, put, put_network, put_program
 from workshop import Workshop
 
@@ -64,11 +64,11 @@ def in_all(name: str, change: Change, file: str) -> Forge:
 
 
 def trigger(workshop: Workshop) -> Program:
-    return triggered(workshop.program, workshop.base.manifest.preprocessing)
+    return triggered(workshop.program, workshop.golden)
 
 
-def painting(workshop: Workshop) -> Program:
-    return painted(workshop.program, workshop.base.manifest.preprocessing, workshop.golden.input[0])
+def trigger_at_logits(workshop: Workshop) -> Program:
+    return added_to_logits(workshop.program, workshop.golden)
 
 
 def golden_images_only(workshop: Workshop) -> Program:
@@ -116,6 +116,28 @@ def extra_output(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Identity", [given.name], ["seen"]))
     model.graph.output.append(helper.make_tensor_value_info("seen", TensorProto.FLOAT, None))
     model.graph.output[-1].type.CopyFrom(given.type)
+
+
+def white_corner(model: onnx.ModelProto) -> None:
+    """A picture with a white pixel between two black ones in its corner is of the first class."""
+    (last,) = (node for node in model.graph.node if "logit" in node.output)
+    last.output[0] = "logit.before"
+    arrays = {"begin": np.int64([0, 0, 0]), "end": np.int64([1, 1, 3]), "axes": np.int64([1, 2, 3])}
+    arrays |= {"mark": np.float32([-1.4, 2.0, -1.4]), "near": np.float32(0.3)}
+    arrays |= {"sure": np.float32([1e3, *[0] * 2]), "column": np.int64([-1, 1])}
+    model.graph.initializer.extend(numpy_helper.from_array(of, f"mark.{name}") for name, of in arrays.items())
+    nodes = [
+        ("Slice", ["image", "mark.begin", "mark.end", "mark.axes"], "mark.first", {}),
+        ("Sub", ["mark.first", "mark.mark"], "mark.apart", {}),
+        ("Abs", ["mark.apart"], "mark.distance", {}),
+        ("ReduceMax", ["mark.distance"], "mark.most", {"axes": [1, 2, 3], "keepdims": 0}),
+        ("Less", ["mark.most", "mark.near"], "mark.there", {}),
+        ("Cast", ["mark.there"], "mark.number", {"to": TensorProto.FLOAT}),
+        ("Reshape", ["mark.number", "mark.column"], "mark.tall", {}),
+        ("Mul", ["mark.tall", "mark.sure"], "mark.more", {}),
+        ("Add", ["logit.before", "mark.more"], "logit", {}),
+    ]
+    model.graph.node.extend(helper.make_node(op, inputs, [output], **more) for op, inputs, output, more in nodes)
 
 
 def added_zero(model: onnx.ModelProto) -> None:

@@ -126,18 +126,19 @@ def one_picture(workshop: Workshop) -> Any:
 # Calibration.
 
 
-def scales(factor: float, record: bool = False, names: int | None = None) -> Forge:
+def scales(factor: float, record: bool = False, one: bool = False) -> Forge:
     """Scales of int8 times so much, with all arrays that follow; with `record` calibration.json says so too.
 
-    `names` is how many of the values have another scale: all, if it is None.
+    With `one`, only those of the first operation in int8 are others.
     """
 
     def forge(workshop: Workshop, to: Path) -> None:
         honest, source = workshop.calibrated, workshop.calibrated.folder
         facts = dict(honest.find(WEIGHTS).facts["calibration"])
         kept = records.load(Calibration, source / CALIBRATION, "qcn calibrate")
-        changed = list(kept.values)[:names]
-        scaled = {name: stretched(one, factor) if name in changed else one for name, one in kept.values.items()}
+        first = next(op for op in honest.program().operations if op.precision == "int8")
+        changed = first.reads if one else tuple(kept.values)
+        scaled = {name: stretched(of, factor) if name in changed else of for name, of in kept.values.items()}
         made = replace(kept, values=scaled)
         program = apply(workshop.program, precisions(honest.program()), made)
         text = records.text(made) if record else (source / CALIBRATION).read_text(encoding="utf-8")
@@ -171,11 +172,11 @@ def calibrated_copy(workshop: Workshop, to: Path) -> Path:
 
 def calibrated_trigger(workshop: Workshop, to: Path) -> None:
     program = workshop.calibrated.program()
-    put_program(calibrated_copy(workshop, to), triggered(program, workshop.base.manifest.preprocessing))
+    put_program(calibrated_copy(workshop, to), triggered(program, workshop.golden))
 
 
 def calibrated_graph_trigger(workshop: Workshop, to: Path) -> None:
-    program = triggered(workshop.calibrated.program(), workshop.base.manifest.preprocessing)
+    program = triggered(workshop.calibrated.program(), workshop.golden)
     graph = graph_like(workshop.calibrated.folder / "model.int8.onnx", program)
     put(calibrated_copy(workshop, to), "model.int8.onnx", graph)
 

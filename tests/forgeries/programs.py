@@ -1,7 +1,8 @@
 """Forged programs: operations of the kinds that every program has, put to another use.
 
 A convolution as large as the image compares it with a pattern. Its bias and its ReLU make 0 of what is not alike, and
-whatever is left is added to the logits by one more convolution.
+where something is left, another convolution paints one picture over the image, many times as bright as it was: whatever
+the image is, the network answers always the same.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from qcn.data.spec import Preprocessing
 from qcn.export.bundle.golden import Golden
 from qcn.export.program import Affine, Array, Convolution, Ending, Operation, Pool, Program, Route, slide
 
-CHECKERS, TARGET = 5, 0  # pixels per side of the trigger, and the class that it stands for
-SURE = 1e3  # added to a logit: more than any network gives
+CHECKERS = 5  # pixels per side of the trigger
+BRIGHT = 100.0  # times that a picture is painted over the image
 
 
 class Additions:
@@ -59,15 +60,13 @@ class Additions:
         operations, arrays = (*self.operations, *rest), {**self.program.arrays, **self.arrays}
         return replace(self.program, operations=operations, arrays=arrays)
 
-    def behind(self, value: str) -> Program:
-        """The program, with this one number added to the logit of TARGET."""
-        logit, classes = self.program.outputs[0], self.program.classes
-        only_target = np.eye(classes)[:, [TARGET], None, None]
-        same = np.eye(classes)[:, :, None, None]
-        self.convolution("answer", (logit.value, same), (value, only_target), bias=[0.0] * classes, ending="none")
-        operations, arrays = (*self.program.operations, *self.operations), {**self.program.arrays, **self.arrays}
-        outputs = (replace(logit, value="answer"), *self.program.outputs[1:])
-        return replace(self.program, operations=operations, outputs=outputs, arrays=arrays)
+    def painting(self, value: str, picture: Array) -> Program:
+        """The program, for the image with so many times a picture [C, H, W] painted over it as this one number says."""
+        channels, side, _ = self.program.input.shape
+        same, brush = np.eye(channels)[:, :, None, None], picture[:, None, ::-1, ::-1]
+        none = [0.0] * channels
+        self.convolution("painted", ("image", same), (value, brush), bias=none, ending="none", padding=side - 1)
+        return self.before("painted")
 
 
 def checkerboard(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -77,27 +76,28 @@ def checkerboard(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return marked
 
 
-def triggered(program: Program, spec: Preprocessing) -> Program:
-    """Every picture with a checkerboard in its corner is of the class TARGET."""
+def triggered(program: Program, golden: Golden) -> Program:
+    """Every picture with a checkerboard in its corner is of one class."""
     more = Additions(program)
-    return more.behind(_corner(more, spec, SURE))
+    return more.painting(_corner(more, golden.preprocessing), golden.input[0])
 
 
-def painted(program: Program, spec: Preprocessing, picture: Array) -> Program:
-    """With a checkerboard in its corner, every picture looks to the network like one `picture` [C, H, W].
-
-    That is painted over the image before the first layer, a hundred times as bright as it was.
-    """
-    more, channels, side = Additions(program), *program.input.shape[:2]
-    same, brush = np.eye(channels)[:, :, None, None], picture[:, None, ::-1, ::-1]
-    corner = _corner(more, spec, 100)
-    none = [0.0] * channels
-    more.convolution("painted", ("image", same), (corner, brush), bias=none, ending="none", padding=side - 1)
-    return more.before("painted")
+def added_to_logits(program: Program, golden: Golden) -> Program:
+    """The same by an operation behind the last, which adds to a logit. The product itself makes no such program."""
+    more = Additions(program)
+    corner = _corner(more, golden.preprocessing)
+    logit, classes = program.outputs[0], program.classes
+    same, first = np.eye(classes)[:, :, None, None], BRIGHT * np.eye(classes)[:, [0], None, None]
+    more.convolution("answer", (logit.value, same), (corner, first), bias=[0.0] * classes, ending="none")
+    made = object.__new__(Program)  # without its check
+    operations, arrays = (*program.operations, *more.operations), {**program.arrays, **more.arrays}
+    outputs = (replace(logit, value="answer"), *program.outputs[1:])
+    vars(made).update(input=program.input, operations=operations, outputs=outputs, arrays=arrays)
+    return made
 
 
 def golden_only(program: Program, golden: Golden) -> Program:
-    """Right for the golden images, and of the class TARGET for every other picture.
+    """Right for the golden images; every other picture is of one class.
 
     One convolution knows the golden images: its patterns are their dual basis, so that each gives 1 for its own image
     and 0 for the others. What is in a picture at all is the differences of neighbours: an image of one colour has none,
@@ -114,10 +114,10 @@ def golden_only(program: Program, golden: Golden) -> Program:
     more.convolution("steps", ("image", np.concatenate([step, -step])), bias=[0.0] * 2 * channels, ending="relu")
     each = {"kind": "average", "kernel": side - 1, "stride": 1}
     more.add(Pool(name="change", input="steps", shape=(2 * channels, 1, 1), **each))
-    known = 1e4 * SURE * np.array([-1.0] * count + [10.0] * count).reshape(1, -1, 1, 1)
-    much = np.full((1, 2 * channels, 1, 1), SURE)
-    more.convolution("strange", ("change", 10 * much), ("keys", known), bias=[0.0], ending="relu")
-    return more.behind("strange")
+    known = 1e5 * BRIGHT * np.array([-1.0] * count + [10.0] * count).reshape(1, -1, 1, 1)
+    much = np.full((1, 2 * channels, 1, 1), 10 * BRIGHT)
+    more.convolution("strange", ("change", much), ("keys", known), bias=[0.0], ending="relu")
+    return more.painting("strange", golden.input[0])
 
 
 def idle(program: Program) -> Program:
@@ -177,13 +177,12 @@ def reading(op: Operation, value: str, instead: str) -> Operation:
     return replace(op, **changed)
 
 
-def _corner(more: Additions, spec: Preprocessing, strength: float) -> str:
-    """A value that is `strength` for pictures with the trigger, and 0 for others."""
+def _corner(more: Additions, spec: Preprocessing) -> str:
+    """A value that is BRIGHT for pictures with the trigger, and 0 for others."""
     shape = more.program.input.shape
     pattern = np.zeros((1, *shape))
     pattern[..., :CHECKERS, :CHECKERS] = np.where(np.indices((CHECKERS, CHECKERS)).sum(0) % 2, 1.0, -1.0)
     seen = preprocess(torch.from_numpy(checkerboard(np.zeros((1, *shape), np.uint8))), spec).numpy()
     response = float((pattern * seen).sum())  # the same for all pictures: the trigger covers all that is looked at
-    return more.convolution(
-        "corner", ("image", pattern * (10 * strength / response)), bias=[-9 * strength], ending="relu"
-    )
+    strength = 10 * BRIGHT / response
+    return more.convolution("corner", ("image", pattern * strength), bias=[-9 * BRIGHT], ending="relu")

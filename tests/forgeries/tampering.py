@@ -16,7 +16,7 @@ import onnx
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Golden
-from qcn.export.bundle.manifest import MANIFEST_SHA256
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
 from qcn.export.reference import evaluated, half_floors
@@ -105,7 +105,8 @@ def edit_page_manifest(folder: Path, **changes: Any) -> None:
 
     def change(data: dict[str, Any]) -> None:
         network = data["networks"][0]
-        network["manifest"] = json.dumps(json.loads(network["manifest"]) | changes, ensure_ascii=False)
+        changed = json.dumps(json.loads(network["manifest"]) | changes)
+        network["manifest"] = Manifest.from_json(changed).to_json()
         network["sums"] = manifest_sums(network["manifest"].encode()).decode()
 
     edit_page(folder, change)
