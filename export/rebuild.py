@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto, TensorProto
 
+MOST_DELAY = 1_000_000  # microseconds
 GRAPHS: tuple[Format, ...] = ("onnx", "onnx-fused", "onnx-tensorrt")
 ULPS = 2.0**-21  # of itself that a float32 number may differ by: arrays are folded in float64 on another machine
 
@@ -199,8 +200,14 @@ def _repository_difference(bundle: Bundle, artefact: Artefact, found: bytes, bui
 
 
 def _without_batching(config: bytes) -> bytes:
-    """A configuration without comments, and without what only says how requests are put into batches."""
+    """A configuration without comments, and without what only says how requests are put into batches.
+
+    Requests may wait for others for as long as a benchmark makes it worth, which is never above MOST_DELAY.
+    """
     text = re.sub(rb"(?m)^#.*\n", b"", config)
+    for wait in re.findall(rb"max_queue_delay_microseconds: (\d+)", text):
+        if int(wait) > MOST_DELAY:
+            return text
     for block in (b"instance_group", b"dynamic_batching", b"model_warmup"):
         text = re.sub(rb"(?m)^" + block + rb" \{\n(?:  .*\n)*\}\n", b"", text)
     return text

@@ -1,11 +1,11 @@
 """The whole verdict on a bundle in one call, for the shell, for `qcn ship-check` and for Python."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from qcn.errors import UsageError
-from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle import Bundle
 from qcn.progress import doing, shown
 from qcn.verify.parity.compare import Allowed
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
@@ -60,12 +60,11 @@ def check(bundle: Bundle, request: Request) -> Checked:
         if request.run:
             doing(f"comparing with {request.run}")
             origin = Origin.open(request.run, bundle)
-            of_run = [check_run(bundle, origin)]
+            of_run = [check_run(bundle, origin, request.data_dir)]
             if of_run[0].status == "failed":
                 return Checked([*_not_run(bundle, request), *of_run], samples(bundle), request.run)
         doing(f"reading {request.data} images")
         chosen = samples(bundle, request.data, request.samples, request.data_dir, origin)
-        of_run = [_with_drop(one, bundle, chosen) for one in of_run]
         trust = request.trust or origin is not None  # then files are compared with their program before they run
         served = candidates(bundle, request.backends, trust, request.file)
         found = verify(
@@ -89,18 +88,6 @@ def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
     """A verdict for each file of a bundle that is not of the run."""
     found, why = candidates(bundle, request.backends, True, request.file), f"the bundle is not of {request.run}"
     return [Verdict(one.backend.name, one.artefact.file, one.precision, "untrusted", (why,)) for one in found]
-
-
-def _with_drop(verdict: Verdict, bundle: Bundle, chosen: Samples) -> Verdict:
-    """The verdict on the run, with what a plan was seen to lose on the images of `--data`."""
-    golden = chosen.golden
-    if golden.trained is None or chosen.name == GOLDEN:
-        return verdict
-    from qcn.calibrate.check import larger_drop
-
-    bound = bundle.find(WEIGHTS).facts["calibration"]["bound"]  # `check_run` has seen that it is there
-    why = larger_drop(golden.reference.logit, golden.trained.logit, golden.label, bound)
-    return replace(verdict, status="failed", reasons=(f"on {chosen.name}: {why}",)) if why else verdict
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:

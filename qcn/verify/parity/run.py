@@ -110,8 +110,8 @@ class Origin:
         return self.answers(bundle, fresh_inputs(bundle.golden(), self.run, self.seed))
 
 
-def check_run(bundle: Bundle, origin: Origin) -> Verdict:
-    """A verdict on the bundle's manifest, program and golden answers, by the training run."""
+def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> Verdict:
+    """A verdict on the bundle's manifest, program and golden answers, by the training run and its data set."""
     import torch
 
     about, by = (RUN, GOLDEN, "fp64"), f"{origin.folder}, by torch {torch.__version__}"
@@ -119,7 +119,8 @@ def check_run(bundle: Bundle, origin: Origin) -> Verdict:
     if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, origin.folder)]:
         return Verdict(*about, "failed", tuple(different), by)
     golden, program = bundle.golden(), bundle.program()
-    reasons = [f"{WEIGHTS}: {what}" for what in _program_differences(bundle, program, origin)]
+    different, notes = _program_differences(bundle, program, origin, data_dir)
+    reasons = [f"{WEIGHTS}: {what}" for what in different]
     reasons += _inputs(golden, run, is_shipped_run(origin.folder))
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
     trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
@@ -144,34 +145,38 @@ def check_run(bundle: Bundle, origin: Origin) -> Verdict:
         by,
         outputs={name: compared[name] for name in golden.outputs if name in compared},
         images=len(golden.rows),
-        notes=() if reasons else (f"{proven}, operation by operation; golden answers computed again from its weights",),
+        notes=() if reasons else (f"{proven}, operation by operation; golden answers computed again", *notes),
     ).settled()
 
 
-def _program_differences(bundle: Bundle, program: Program, origin: Origin) -> Iterator[str]:
-    """What the bundle's program has otherwise than the run's network, or than a calibration of it."""
+def _program_differences(
+    bundle: Bundle, program: Program, origin: Origin, data_dir: Path
+) -> tuple[list[str], list[str]]:
+    """What the bundle's program has otherwise than the run's network, or than a calibration of it; and notes."""
     if not program.calibrated:
-        yield from differences(program, origin.program)
-        return
-    from qcn.calibrate.check import larger_drop, odd_scales, plan_of, read_calibration
-    from qcn.export.reference import edge_images
+        return list(differences(program, origin.program)), []
+    from qcn.calibrate.check import odd_scales, other_drop, plan_of, read_calibration
 
-    golden, record = bundle.golden(), bundle.find(WEIGHTS).facts.get("calibration")
-    bound = record.get("bound") if isinstance(record, dict) else None
-    if not isinstance(bound, int | float) or golden.trained is None:
-        yield "it is calibrated, and its record does not say by how much it may be worse"
-        return
+    golden = bundle.golden()
     try:
         calibration = read_calibration(bundle)
         expected = plan_of(program, origin.program, calibration)
     except QcnError as error:
-        yield str(error)
-        return
-    yield from differences(program, expected)
-    real = [place for place in golden.with_image if golden.rows[place] not in edge_images(golden.image.shape[1:])]
-    yield from odd_scales(program, origin.program, calibration, golden.image[real], golden.preprocessing)
-    if why := larger_drop(golden.reference.logit, golden.trained.logit, golden.label, bound):
-        yield why
+        return [str(error)], []
+    found = list(differences(program, expected))
+    found += odd_scales(program, origin.program, calibration, golden.image[_real(golden)], golden.preprocessing)
+    if found:
+        return found, []
+    wrong, note = other_drop(bundle, calibration, origin.program, origin.run, data_dir)
+    return [wrong] if wrong else [], [note] if note else []
+
+
+def _real(golden: Golden) -> list[int]:
+    """The places of the golden images that come from a data set, or stand for such."""
+    from qcn.export.reference import edge_images
+
+    edges = edge_images(golden.image.shape[1:])
+    return [place for place in golden.with_image if golden.rows[place] not in edges]
 
 
 def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
@@ -250,6 +255,8 @@ def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
     real, least = len(golden.rows) - len(edges) - 1, SHIPPED_REAL if shipped else REAL
     if real < least:
         yield f"there are {real} golden images of the data set, where `qcn export` takes {least}"
+    if len({golden.image[place].tobytes() for place in _real(golden)}) < real:
+        yield "a golden image of the data set is there more than once"
     kept = golden.with_image
     seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
     if not np.array_equal(seen, golden.input[kept]):
