@@ -465,7 +465,7 @@ def test_commands_end_with_the_next_one(
     assert re.search("best +│ +1 │", said) and "kept" not in said
     assert f"next: qcn evaluate {new} --data-dir {data_dir}\nnext: qcn export {new} --data-dir {data_dir}\n" in said
     monkeypatch.setenv("QCN_DATA", str(data_dir))
-    assert qcn("evaluate", run, "--device", "cpu", "--out", out)[1].endswith(f"next: qcn export {run}\n")
+    assert lasting(qcn("evaluate", run, "--device", "cpu", "--out", out)[1])[-1] == f"next: qcn export {run}"
 
 
 def test_the_best_epoch_is_explained_if_another_has_a_smaller_error() -> None:
