@@ -80,7 +80,7 @@ def alike(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> bool:
         return found.tobytes() == expected.tobytes()
     left, right = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        apart = np.abs(left - right) <= ULPS * np.abs(right) + 2.0**-30 * np.abs(right).max(initial=0.0)
+        apart = np.abs(left - right) <= ULPS * np.abs(right) + 2.0**-40 * np.abs(right).max(initial=0.0)
     return bool((apart | (found == expected)).all())
 
 
