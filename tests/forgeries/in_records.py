@@ -186,7 +186,7 @@ def better_drop(workshop: Workshop, to: Path) -> None:
     files = manifest(calibrated_copy(workshop, to))["files"]
     for entry in files:
         if entry["file"] == WEIGHTS:
-            entry["facts"]["calibration"] |= {"drop": -5.0, "bound": -4.0, "images": 10_000}
+            entry["facts"]["calibration"] |= {"drop": -5.0, "bound": -4.0}
     seal(to, files=files)
 
 
