@@ -41,7 +41,8 @@ def check(case: dict, path: Path) -> None:
     image, outputs = ports((1, 1, 1), 2, "pose" in case)
     source = Source("", "qcn", "best", 1, "", "")
     _check_golden(
-        golden.read(path), Manifest("case", CLASSES, (1, 1, 1), SPEC, image, outputs, source, {}, files=(file,))
+        golden.read(path.read_bytes()),
+        Manifest("case", CLASSES, (1, 1, 1), SPEC, image, outputs, source, {}, files=(file,)),
     )
 
 
