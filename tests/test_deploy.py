@@ -136,7 +136,7 @@ def test_fuzzers_begin_with_files_that_are_right() -> None:
     for manifest in (DEPLOY / "fuzz" / "corpus" / "manifest").iterdir():
         Manifest.from_json(manifest.read_bytes())
     for arrays in (DEPLOY / "fuzz" / "corpus" / "safetensors").iterdir():
-        (golden if arrays.name.startswith("golden") else weights).read(arrays)
+        (golden if arrays.name.startswith("golden") else weights).read(arrays.read_bytes())
 
 
 @pytest.mark.slow  # it compiles everything

@@ -110,7 +110,7 @@ def test_a_report_is_not_its_own_baseline(bundle: Bundle, tmp_path: Path, qcn: C
     path = tmp_path / "report" / "report.json"
     assert qcn(*ask, "--baseline", path)[0] == 0
     better = json.loads(path.read_text(encoding="utf-8"))
-    better["backends"]["gone: file (fp32)"] = better["backends"][KEY]
+    better["backends"]["gone: file (fp32)"] = better["backends"][KEY] | {"backend": "gone", "file": "file"}
     path.write_text(json.dumps(better), encoding="utf-8")
     code, said = qcn("verify-parity", bundle.folder, "--report", tmp_path / "report", "--baseline", path)
     assert code == 1 and "gone: file (fp32) passed, and is not there any more" in said
