@@ -37,12 +37,13 @@ from qcn.calibrate.simulation import Outputs, answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
-from qcn.export.formats import Job, onnx_graph
+from qcn.export.backends.format import Job
+from qcn.export.backends.onnx.format import UNROLLED_GRAPH
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.lower import lower
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import find, quantised
 from qcn.export.request import Request as ExportRequest
-from qcn.export.torch.interpreter import Interpreter
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
 from qcn.progress import shown
@@ -105,7 +106,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     chosen = found.search.chosen
     assert chosen is not None
     out, _ = pipeline.write(found, folder / "calibrated", request)
-    onnx_graph(Job(found.base, ExportRequest()), "unrolled")
+    UNROLLED_GRAPH.add(Job(found.base, ExportRequest()))
     programs = {
         "float32": found.program,
         **{

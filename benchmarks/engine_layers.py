@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from qcn.export.tensorrt.receipt import from_inspector
-from qcn.verify.runners import Options
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.tensorrt import TensorRTRunner
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.runner import Options
+from qcn.export.backends.tensorrt.receipt import from_inspector
+from qcn.export.backends.tensorrt.runner import TensorRTRunner
 
 RUNS, WARM_UP = 200, 20
 Row = dict[str, Any]

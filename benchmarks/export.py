@@ -50,22 +50,24 @@ def main() -> None:
 
 def make(run_folder: Path, folder: Path) -> None:
     """The bundle's graphs and the naive one."""
-    from qcn.export.formats import Job, onnx_graph
+    from qcn.export.backends.format import Job
+    from qcn.export.backends.onnx.format import UNROLLED_GRAPH
+    from qcn.export.backends.tensorrt.format import GRAPH
     from qcn.export.pipeline import open_source
     from qcn.export.request import Request
 
     for precision in ("fp32", "fp16"):
         request = Request(precision=precision)
         bundle = open_source(run_folder, folder / "bundle", request, Path("data"))
-        for routing in ("unrolled", "tensorrt"):
-            onnx_graph(Job(bundle, request), routing)
+        for graph in (UNROLLED_GRAPH, GRAPH):
+            graph.add(Job(bundle, request))
     write_naive(bundle, folder / "naive.onnx")
 
 
 def write_naive(bundle: Bundle, path: Path) -> None:
     import torch
 
-    from qcn.export.torch.interpreter import Interpreter
+    from qcn.export.backends.torch.interpreter import Interpreter
 
     module = Interpreter(bundle.program(), kernels="reference").eval()
     image = torch.zeros(2, *bundle.manifest.input.shape)
@@ -178,9 +180,9 @@ def milliseconds(once: Any, finish: Any = lambda: None) -> float:
 
 
 def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: argparse.Namespace) -> Any:
-    from qcn.verify.runners import Options
-    from qcn.verify.runners.model_file import ModelFile
-    from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
+    from qcn.export.backends.model_file import ModelFile
+    from qcn.export.backends.onnx.runner import OnnxRuntimeRunner
+    from qcn.export.backends.runner import Options
 
     device = arguments.backend.split("-")[1]
     if name.endswith("fp16") and device == "cpu":
@@ -200,11 +202,11 @@ def onnxruntime(name: str, path: Path, batch: int, golden: Golden, arguments: ar
 
 
 def tensorrt(name: str, path: Path, batch: int, golden: Golden, arguments: argparse.Namespace) -> Any:
+    from qcn.export.backends.model_file import ModelFile
+    from qcn.export.backends.runner import Options
+    from qcn.export.backends.tensorrt.build import BuildRequest, build, find
+    from qcn.export.backends.tensorrt.runner import TensorRTRunner
     from qcn.export.bundle.manifest import Batch
-    from qcn.export.tensorrt.build import BuildRequest, build, find
-    from qcn.verify.runners import Options
-    from qcn.verify.runners.model_file import ModelFile
-    from qcn.verify.runners.tensorrt import TensorRTRunner
 
     precision = "fp16" if name.endswith("fp16") else "fp32"
     cache = arguments.folder / "timings.cache"

@@ -17,10 +17,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from qcn.verify.runners import Options, Runner
-from qcn.verify.runners.isolated import IsolatedRunner
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
+from qcn.export.backends.isolated import IsolatedRunner
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.onnx.runner import OnnxRuntimeRunner
+from qcn.export.backends.runner import Options, Runner
 
 IMAGE = (2, 48, 48)
 RUNS = 400

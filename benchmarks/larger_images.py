@@ -36,6 +36,7 @@ from qcn import data  # noqa: E402
 from qcn.data.splits import by_viewpoint  # noqa: E402
 from qcn.data.viewpoints.dataset import DEMO, load_viewpoints  # noqa: E402
 from qcn.evaluate import measure  # noqa: E402
+from qcn.export.backends.candidates import create as create_runner  # noqa: E402
 from qcn.export.bundle import WEIGHTS  # noqa: E402
 from qcn.export.bundle.golden import Answers, Golden  # noqa: E402
 from qcn.export.program import Affine, Convolution, Program, Route  # noqa: E402
@@ -44,7 +45,6 @@ from qcn.model import QCN  # noqa: E402
 from qcn.train.loop import Training  # noqa: E402
 from qcn.train.settings import settings_from  # noqa: E402
 from qcn.train.validation import predict  # noqa: E402
-from qcn.verify.runners import create as create_runner  # noqa: E402
 from qcn.zoo import create, parameter_count  # noqa: E402
 
 SIZES = (32, 64, 96)

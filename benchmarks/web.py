@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from verify import chromium  # noqa: E402
 
 from qcn.export import web  # noqa: E402
+from qcn.export.backends.web.runner import find_node  # noqa: E402
 from qcn.export.bundle import Bundle  # noqa: E402
-from qcn.verify.runners.web import find_node  # noqa: E402
 
 BENCH = ROOT / "build" / "programs" / "qcn-bench"
 NARROW = "neon" if platform.machine() == "aarch64" else "sse2"  # kernels whose vectors are of 128 bits

@@ -13,25 +13,23 @@ from numpy.typing import NDArray
 
 from qcn.calibrate.assignments import Assignment, apply, estimated
 from qcn.calibrate.record import Calibration
-from qcn.calibrate.request import Target
 from qcn.calibrate.simulation import answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.evaluate.networks import AT_ONCE, logits_by
 from qcn.export import targets
+from qcn.export.backends import find
+from qcn.export.backends.candidates import Candidate, candidates
+from qcn.export.backends.format import Job, format_of
 from qcn.export.bundle import Bundle
-from qcn.export.formats import WRITERS, Job
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
 from qcn.export.request import Request
 from qcn.progress import doing, undisturbed
-from qcn.verify.runners import Candidate, candidates
 from qcn.verify.speed.cold import first_images
 from qcn.verify.speed.turns import Plan, Timing, take_turns
 from qcn.verify.words import milliseconds
 
-# What a target runs beside the weights.
-FORMATS: dict[Target, str] = {"onnxruntime": "onnx", "openvino": "openvino", "tensorrt": "trt"}
 TIMING = Plan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
 
 
@@ -66,7 +64,7 @@ class Body(ABC):
 class TorchBody(Body):
     """Answers of torch, which rounds as the target does, and times of a cost model."""
 
-    def __init__(self, spec: Preprocessing, target: Target, why: str) -> None:
+    def __init__(self, spec: Preprocessing, target: str, why: str) -> None:
         self._spec, self._target = spec, target
         self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
 
@@ -74,15 +72,15 @@ class TorchBody(Body):
         return answers(program, images, self._spec, said).predicted
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
-        if self._target == "openvino":  # whose capsule layers compute in float32 (`qcn.verify.runners.openvino`)
-            assignment = {name: precision for name, precision in assignment.items() if precision == "int8"}
-        return Timed(estimated(program, assignment))
+        lowers = find(self._target).lowers  # the rest it computes in float32
+        lowered = {name: precision for name, precision in assignment.items() if precision in lowers}
+        return Timed(estimated(program, lowered))
 
 
 class TargetBody(Body):
     """A backend of this machine, with bundles of its own in a temporary folder."""
 
-    def __init__(self, base: Bundle, target: Target) -> None:
+    def __init__(self, base: Bundle, target: str) -> None:
         self._base, self._target = base, target
         self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
 
@@ -116,7 +114,7 @@ class TargetBody(Body):
         return bundle, candidates(bundle, [self._target])[0]
 
 
-def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -> Bundle:
+def write_bundle(base: Bundle, folder: Path, program: Program, target: str) -> Bundle:
     """A bundle to try a program with: what the target runs is in it, and the images of `base`.
 
     Its expected answers are still those of the trained network. `qcn.export.calibrated` writes the ones that are kept.
@@ -125,16 +123,16 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: Target) -
     if program.calibrated:
         golden = replace(golden, plan=True, trained=golden.reference)
     bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, FROM_RUN)
-    if target in FORMATS:
-        WRITERS[FORMATS[target]](Job(bundle, Request()))
+    (format, *_) = find(target).formats
+    format_of(format).make(Job(bundle, Request()))
     return bundle
 
 
-def find_body(base: Bundle, target: Target, lowered: Program) -> Body:
+def find_body(base: Bundle, target: str, lowered: Program) -> Body:
     """The target where it runs this program here, else torch; CheckFailed where it runs it in another precision."""
     body, spec = TargetBody(base, target), base.manifest.preprocessing
     try:
-        if target == "tensorrt" and targets.this_gpu() is None:
+        if find(target).device == "cuda" and targets.this_gpu() is None:
             raise MissingError("there is no GPU")
         body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
     except FellBack as error:

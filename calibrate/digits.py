@@ -17,8 +17,8 @@ from torch import Tensor
 from qcn.calibrate.observers import fastest_kernels
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.program import Program, Route
-from qcn.export.torch.interpreter import Interpreter
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.progress import doing
 from qcn.rounding import rounded

@@ -17,8 +17,8 @@ import qcn.kernels
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.program import Program
-from qcn.export.torch.interpreter import Interpreter
 from qcn.names import ProgramKernels
 from qcn.progress import doing
 

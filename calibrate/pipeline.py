@@ -26,9 +26,11 @@ from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate.networks import open_network
+from qcn.export.backends import find
+from qcn.export.backends.format import Job, format_of
+from qcn.export.backends.receipts import Receipt, receipts, require_met
 from qcn.export.bundle import Bundle
 from qcn.export.calibrated import write_calibrated
-from qcn.export.formats import WRITERS, Job
 from qcn.export.pipeline import open_source
 from qcn.export.program import Program
 from qcn.export.request import Request as ExportRequest
@@ -36,7 +38,6 @@ from qcn.files import alone_in, write_text
 from qcn.names import CALIBRATION, MANIFEST
 from qcn.packages import installed
 from qcn.progress import doing, part
-from qcn.verify.receipts import Receipt, receipts, require_met
 
 SENSITIVITY, SEARCH, AUDIT = "sensitivity.json", "search.json", "audit.json"
 FLOAT32 = "float32"  # the bundle of a run, in the report's folder
@@ -124,9 +125,12 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
     write_text(bundle.folder / CALIBRATION, text)
     try:
-        if request.target == "openvino":  # the graph of ONNX Runtime is there, and engines are built on their device
-            WRITERS["openvino"](Job(bundle, ExportRequest()))
-        ran = receipts(bundle, "onnxruntime" if request.target == "tensorrt" else request.target)
+        # An engine is built on its device; until then the graph that is there speaks for it.
+        target = request.target if find(request.target).receipts else "onnxruntime"
+        (format, *_) = find(target).formats
+        if not any(one.format == format for one in bundle.manifest.files):
+            format_of(format).make(Job(bundle, ExportRequest()))
+        ran = receipts(bundle, target)
         require_met(ran)
     except MissingError:  # it does not run here, as the search has said
         ran = []

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from qcn.errors import UsageError, unknown_name
+from qcn.export.backends import CALIBRATED
 
 Method = Literal["mse", "minmax", "entropy", "percentile"]  # how ranges are chosen, see `qcn.calibrate.ranges`
 METHODS: tuple[Method, ...] = get_args(Method)
-Target = Literal["native", "onnxruntime", "openvino", "tensorrt"]  # backends, see `qcn.verify.runners`
-TARGETS: tuple[Target, ...] = get_args(Target)
 Goal = Literal["latency", "size"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
@@ -21,7 +20,7 @@ class Request:
 
     data: str | None = None
     max_drop: float = 0.2
-    target: Target = "native"
+    target: str = "native"
     method: Method = "mse"
     goal: Goal = "latency"
     images: int | None = None
@@ -31,7 +30,7 @@ class Request:
 
     def __post_init__(self) -> None:
         for kind, name, known in (
-            ("target", self.target, TARGETS),
+            ("target", self.target, CALIBRATED),
             ("method", self.method, METHODS),
             ("goal (--for)", self.goal, GOALS),
         ):

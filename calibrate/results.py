@@ -14,6 +14,7 @@ from qcn.calibrate.images import Audit
 from qcn.calibrate.pipeline import Calibrated
 from qcn.calibrate.record import Calibration
 from qcn.calibrate.search import Search, Trial, pareto
+from qcn.export.backends.receipts import Receipt
 from qcn.files import write_text
 from qcn.html import render
 from qcn.packages import installed
@@ -21,7 +22,6 @@ from qcn.tables import table_of
 from qcn.verify import words
 from qcn.verify.machine import Environment as Machine
 from qcn.verify.machine import environment
-from qcn.verify.receipts import Receipt
 
 HERE = Path(__file__).parent
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from qcn import routing
 from qcn.calibrate.observers import batches
 from qcn.data.spec import Preprocessing
+from qcn.export.backends.torch.interpreter import DTYPES, Interpreter
+from qcn.export.backends.torch.unrolled import UnrolledRoute
 from qcn.export.program import Program, Route
-from qcn.export.torch.interpreter import DTYPES, Interpreter
-from qcn.export.torch.unrolled import UnrolledRoute
 from qcn.kernels import native
 from qcn.progress import doing
 

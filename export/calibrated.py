@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import UsageError
+from qcn.export.backends.format import Job
+from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, weights
-from qcn.export.formats import Job, onnx_graph
 from qcn.export.program import Product, Program, Route
 from qcn.export.request import Request
 
@@ -45,5 +46,5 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
         weights.write(draft.path, program)
         draft.found = program.precision
         draft.facts = {"calibration": {**record, "precisions": precisions(program)}}
-    onnx_graph(Job(bundle, Request()), "unrolled")
+    UNROLLED_GRAPH.add(Job(bundle, Request()))
     return bundle

@@ -19,8 +19,8 @@ from typing import Any
 
 from qcn import records
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends.format import Made
 from qcn.export.bundle import WEIGHTS, Batch, Bundle
-from qcn.export.formats import Made
 from qcn.export.pipeline import export, open_source
 from qcn.export.request import Request
 from qcn.names import MANIFEST, Precision

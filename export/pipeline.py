@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends import EXPORTED, FORMATS
+from qcn.export.backends.format import Job, Made, format_of, need
+from qcn.export.backends.torch import INSTALL
 from qcn.export.bundle import MANIFEST, Bundle
-from qcn.export.bundle.manifest import BUNDLE, CARRY_CODE, manifest_of, tools
-from qcn.export.formats import WRITERS, Job, Made, need_torch
+from qcn.export.bundle.manifest import manifest_of, tools
 from qcn.export.program import Program
 from qcn.export.request import Request
-from qcn.names import RUN
+from qcn.names import BUNDLE, RUN
 from qcn.packages import installed
 from qcn.progress import doing, part, say
 from qcn.shipped import is_shipped_run
@@ -38,7 +40,7 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
         with part(place, len(wanted)):
             doing(f"writing {name}, {program.precision if program.calibrated else asked.precision}")
             try:
-                made.append(WRITERS[name](Job(bundle, asked)))
+                made.append(format_of(name).make(Job(bundle, asked)))
             except MissingError as error:
                 if not everything:
                     raise
@@ -49,11 +51,12 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
 def _everything(program: Program, request: Request) -> list[tuple[str, Request]]:
     """What `--format all` makes: both graphs, the engine as --routing says, and all else that the network allows."""
     unrolled, fused = (replace(request, routing=routing) for routing in ("unrolled", "fused"))
-    left_out = {"triton"}  # the same files once more
-    left_out |= {*CARRY_CODE, "executorch"} if program.calibrated else set()
-    left_out |= {"executorch"} if request.precision != "fp32" else set()
     of_engine = request if program.routes else unrolled
-    wanted = [(name, of_engine if name == "trt" else unrolled) for name in WRITERS if name not in left_out]
+    wanted = [
+        (name, of_engine if FORMATS[name].either_routing else unrolled)
+        for name in EXPORTED
+        if FORMATS[name].in_all and FORMATS[name].possible(program.calibrated, request.precision)
+    ]
     return [("onnx", fused), *wanted] if program.routes else wanted
 
 
@@ -76,7 +79,7 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
         raise UsageError(f"--public-key is for bundles, but {source} is not one: leave it out")
     if not (source / RUN).exists():
         raise UsageError(f"{source} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
-    need_torch("exporting from a run, unlike from a bundle,")
+    need("torch", "exporting from a run, unlike from a bundle, needs torch", INSTALL)
     return _from_run(source, out or Path("runs/export") / Path(os.path.realpath(source)).name, request, data_dir)
 
 

@@ -1,8 +1,8 @@
 """The program: the one definition of a network on the device side. A flat list of operations, and their arrays.
 
 `qcn.export.lower` makes a program from a trained network, and weights.safetensors keeps it in the bundle. Torch
-(`qcn.export.torch`), the ONNX writer (`qcn.export.onnx`) and libqcn (deploy/src/program.h) interpret the operations and
-derive nothing about the network again. docs/bundle.md has the form on disk. No torch here.
+(`qcn.export.backends.torch`), the ONNX writer (`qcn.export.backends.onnx`) and libqcn (deploy/src/program.h) interpret
+the operations and derive nothing about the network again. docs/bundle.md has the form on disk. No torch here.
 
 Shapes are without the batch, which comes first. An operation reads the values that are named in it (the image, or the
 outputs of operations before it) and arrays, which hold what was learnt:

@@ -26,11 +26,11 @@ from qcn.data.spec import Preprocessing
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
+from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end
 from qcn.export.bundle.golden import Answers, Capsules, Evaluation, Floors, Golden, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.lower import CLASSES, lower
 from qcn.export.program import Array, Convolution, Operation, Pool, Product, Program, Route
-from qcn.export.torch.interpreter import DTYPES, Interpreter, end
 from qcn.model import QCN, choose_kernels
 from qcn.progress import doing
 from qcn.rounding import rounded

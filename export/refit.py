@@ -11,16 +11,17 @@ from pathlib import Path
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
+from qcn.export.backends.format import Job
+from qcn.export.backends.tensorrt import plugin
+from qcn.export.backends.tensorrt.build import file_name
+from qcn.export.backends.tensorrt.config import Fleet
+from qcn.export.backends.tensorrt.find import TensorRT, find
+from qcn.export.backends.tensorrt.format import graph_for
+from qcn.export.backends.tensorrt.refit import refit
 from qcn.export.bundle import Artefact, Batch, Bundle, folder_of
-from qcn.export.formats import ENGINE_ROUTINGS, Job, graph_for
 from qcn.export.pipeline import open_source
 from qcn.export.program import Program
 from qcn.export.request import Request
-from qcn.export.tensorrt import plugin
-from qcn.export.tensorrt.build import file_name
-from qcn.export.tensorrt.config import Fleet
-from qcn.export.tensorrt.find import TensorRT, find
-from qcn.export.tensorrt.refit import refit
 from qcn.names import MANIFEST
 from qcn.progress import doing, part
 from qcn.text import command_line
@@ -111,7 +112,7 @@ def _refit(old: Bundle, artefact: Artefact, new: Bundle) -> Refitted:
         tf32=facts["tf32"],
         fleet=Fleet(facts["version_compatible"], facts["hardware_compatible"], refittable=True),
     )
-    graph = new.read(graph_for(Job(new, request), ENGINE_ROUTINGS[request.routing]))
+    graph = new.read(graph_for(request.routing).fitting(Job(new, request)))
     began = time.monotonic()
     plan = refit(old.read(artefact), graph, tensorrt)
     seconds = round(time.monotonic() - began, 2)

@@ -6,27 +6,19 @@ from pathlib import Path
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export import targets
+from qcn.export.backends import EXPORTED, FORMATS
+from qcn.export.backends.tensorrt.config import BuildRequest, Fleet
+from qcn.export.backends.tensorrt.find import FLAVOURS
+from qcn.export.backends.triton.batching import Latencies
 from qcn.export.bundle import Batch
-from qcn.export.bundle.manifest import BUNDLE
-from qcn.export.tensorrt.config import BuildRequest, Fleet
-from qcn.export.tensorrt.find import FLAVOURS
-from qcn.export.triton.batching import Latencies
-from qcn.names import PRECISIONS, OperationPrecision, Precision
+from qcn.names import BUNDLE, PRECISIONS, OperationPrecision, Precision
 
-FORMATS = ("native", "torchscript", "pt2", "onnx", "trt", "web", "triton", "openvino", "executorch")
 ROUTINGS = ("unrolled", "fused")
 # What people ask for that there is not, and what there is instead.
 WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
 OTHER_FORMATS = {
     **dict.fromkeys(("tflite", "litert", "coreml", "ncnn"), WITHOUT_GPU),
-    **dict.fromkeys(("pte", "xnnpack", "mobile"), "phones run --format executorch"),
-    **dict.fromkeys(("ir", "vino", "intel"), "OpenVINO's IR is --format openvino"),
-    **dict.fromkeys(("tfjs", "wasm", "webassembly", "html", "browser"), "a browser runs --format web"),
-    **dict.fromkeys(("tensorrt", "engine", "plan"), "TensorRT engines are --format trt"),
-    **dict.fromkeys(("onnxruntime", "ort"), "ONNX Runtime runs --format onnx"),
-    **dict.fromkeys(("tritonserver", "serving", "server"), "a server's model repository is --format triton"),
-    **dict.fromkeys(("pytorch", "pt", "torch", "ts", "jit", "libtorch"), "torch runs --format torchscript and pt2"),
-    **dict.fromkeys(("safetensors", "libqcn", "c", "cpp"), "the weights for libqcn, in C and C++, are --format native"),
+    **{word: hint for format in FORMATS.values() for word, hint in format.hints.items()},
 }
 OTHER_PRECISIONS = {
     "int8": "int8 needs images to choose its scales by: `qcn calibrate` makes such a bundle",
@@ -67,8 +59,8 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in self.formats:
-            if name not in (*FORMATS, "all"):
-                raise unknown_name("format", name, (*FORMATS, "all"), OTHER_FORMATS)
+            if name not in (*EXPORTED, "all"):
+                raise unknown_name("format", name, (*EXPORTED, "all"), OTHER_FORMATS)
         if self.precision not in PRECISIONS:
             raise unknown_name("precision", self.precision, PRECISIONS, OTHER_PRECISIONS)
         if self.routing not in ROUTINGS:
@@ -109,19 +101,20 @@ class Request:
 
     def command(self, format: str, calibrated: bool = False) -> str:
         """The command that asks for the same of a bundle; a `calibrated` one has its own precision."""
-        valued: dict[str, object] = {"--format": format}
-        valued |= {"--precision": self.precision} if not calibrated else {}
-        switches = {"--every-layer": self.every_layer}
-        if format in ("onnx", "trt", "triton", "openvino", "executorch"):
-            valued |= {"--batch": self.batch, "--opset": self.opset}
-            valued |= {"--routing": self.routing} if self.routing != "unrolled" else {}
-        if format == "trt":
-            valued |= {"--optimization": self.optimization, "--workspace": self.workspace}
-            switches |= {"--tf32": self.tf32}
-            switches |= {f"--{name.replace('_', '-')}": True for name in self.fleet.asked}
-        if format == "web":
-            valued |= {"--beside": self.beside and shlex.quote(str(self.beside))}
-        if format == "triton":
-            valued |= {"--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file))}
+        options = FORMATS[format].options
+        valued: dict[str, object] = {
+            "--format": format,
+            "--precision": None if calibrated else self.precision,
+            "--batch": self.batch,
+            "--opset": self.opset,
+            "--routing": self.routing if self.routing != "unrolled" else None,
+            "--optimization": self.optimization,
+            "--workspace": self.workspace,
+            "--beside": self.beside and shlex.quote(str(self.beside)),
+            "--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file)),
+        }
+        valued = {name: value for name, value in valued.items() if name[2:] in ("format", "precision", *options)}
+        switches = {"--every-layer": self.every_layer, "--tf32": self.tf32 and "tf32" in options}
+        switches |= {f"--{name.replace('_', '-')}": "fleet" in options for name in self.fleet.asked}
         given = [f"{option} {value}" for option, value in valued.items() if value is not None]
         return " ".join(("qcn export", BUNDLE, *given, *(option for option, on in switches.items() if on)))

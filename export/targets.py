@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import MissingError, unknown_name
-from qcn.export.bundle.manifest import BUNDLE
+from qcn.names import BUNDLE
 
 # CUdevice_attribute of cuda.h
 _MAJOR, _MINOR = 75, 76

@@ -7,7 +7,7 @@ expected calibration error says how far such probabilities are from how often th
 A softmax always prefers some class, whatever it is shown. A score that falls on pictures unlike those of training, and
 a threshold that most right answers on validation images reach, tell such pictures: an answer below it is "unknown".
 
-libqcn (deploy/src/answer.cpp) and the page (export/web/answers.js) do the same; tests/answers.json holds all to it.
+libqcn (deploy/src/answer.cpp) and the page (its answers.js) do the same; tests/answers.json holds all to it.
 """
 
 import math

@@ -19,7 +19,7 @@ from qcn.cli import app
 from qcn.data.spec import Preprocessing
 from qcn.export import targets
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Format, Manifest, Source, ports
+from qcn.export.bundle.manifest import Manifest, Source, ports
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.reference import golden_of, with_edge_cases
@@ -129,7 +129,7 @@ def write_bundle(folder: Path) -> Bundle:
     )
     images = with_edge_cases(["one"], pixels, [0], spec)
     bundle = Bundle.create(folder, manifest, program, lambda: golden_of(network, images, manifest.classes), FROM_RUN)
-    others: dict[str, Format] = {"model.ts": "torchscript", "model.onnx": "onnx", "engines/fp32.engine": "trt"}
+    others: dict[str, str] = {"model.ts": "torchscript", "model.onnx": "onnx", "engines/fp32.engine": "trt"}
     for file, kind in others.items():
         with bundle.adding(file, kind, "fp32", f"qcn export {{bundle}} --format {kind}") as draft:
             draft.path.write_bytes(b"content")

@@ -17,6 +17,9 @@ from qcn.binding import Model
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export import integers
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.native.runner import NativeRunner
+from qcn.export.backends.runner import Options
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Answers, Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest, Source, ports
@@ -26,9 +29,6 @@ from qcn.export.program import Array, Convolution, Linear, Output, Product, Prog
 from qcn.export.quantise import halved, quantised
 from qcn.export.reference import answers
 from qcn.kernels.native import instruction_set, set_threads
-from qcn.verify.runners import Options
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.native import NativeRunner
 
 FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
 CHANNELS, CLASSES = 2, 4

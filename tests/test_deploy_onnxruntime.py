@@ -9,12 +9,12 @@ import onnx
 import onnxruntime
 import pytest
 
+from qcn.export.backends.candidates import create
+from qcn.export.backends.onnx.build import FUSED, build
 from qcn.export.bundle import Bundle
-from qcn.export.onnx.build import build
 from qcn.export.program import Program
 from qcn.names import Precision
 from qcn.verify.parity.compare import compare
-from qcn.verify.runners import create
 
 ROOT = Path(__file__).parents[1]
 
@@ -58,7 +58,7 @@ def routing_nodes(seen: Path) -> int:
 def test_the_operator_is_taken_and_answers_as_the_network(
     library: Path, program: Program, bundle: Bundle, tmp_path: Path, precision: Precision
 ) -> None:
-    model = build(program.at(precision, rest=precision), routing="fused")
+    model = build(program.at(precision, rest=precision), style=FUSED)
     assert len(model.functions) > 1
     golden = bundle.golden()
     layers = len(program.routes)
@@ -75,7 +75,7 @@ def test_the_runner_takes_the_library_from_the_environment(
     library: Path, program: Program, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QCN_ONNXRUNTIME_OPS", str(library))
-    onnx.save(build(program, routing="fused"), tmp_path / "model.fused.onnx")
+    onnx.save(build(program, style=FUSED), tmp_path / "model.fused.onnx")
     golden = bundle.golden()
     with create("onnxruntime", tmp_path / "model.fused.onnx") as runner:
         found = runner.infer(golden.input)
@@ -84,7 +84,7 @@ def test_the_runner_takes_the_library_from_the_environment(
 
 
 def test_what_the_kernels_cannot_do_is_refused(library: Path, program: Program, tmp_path: Path) -> None:
-    model = build(program, routing="fused")
+    model = build(program, style=FUSED)
     node = next(node for node in model.graph.node if node.op_type == "EMRouting")
     attributes = {attribute.name: attribute for attribute in node.attribute}
     attributes["mode"].s = b"softest"

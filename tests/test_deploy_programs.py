@@ -37,14 +37,14 @@ from qcn.confidence import (
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.native.runner import NativeRunner
+from qcn.export.backends.runner import Options
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.pipeline import export
 from qcn.export.request import Request
 from qcn.model import qcn_tiny
 from qcn.runtime.preprocess import preprocess
-from qcn.verify.runners import Options
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.native import NativeRunner
 
 ROOT = Path(__file__).parents[1]
 Make = Callable[[int, int, Preprocessing], Bundle]

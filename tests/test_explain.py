@@ -33,10 +33,10 @@ from qcn.explain.inside import PRIMARY, Capsules, Inside, look
 from qcn.explain.page import HERE, page
 from qcn.explain.picture import Picture, from_file
 from qcn.explain.source import Source, check_capsules, open_source
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
 from qcn.export.lower import lower
 from qcn.export.program import Array, Operation, Output, Program, Route
-from qcn.export.torch.interpreter import Interpreter
 from qcn.limits import MASS_FLOOR
 from qcn.model import QCN, CapsuleLayer, QCNConfig
 

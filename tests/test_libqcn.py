@@ -14,11 +14,11 @@ from libqcn_load import BAD_ARGUMENT, BAD_BUNDLE, OK, load
 import qcn
 from qcn import libqcn, limits
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends.candidates import create
+from qcn.export.backends.tensorrt import plugin
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
-from qcn.export.tensorrt import plugin
 from qcn.kernels import native
 from qcn.model import qcn_tiny
-from qcn.verify.runners import create
 
 
 def test_a_library_of_the_system_is_found_before_it_one_that_was_built_and_first_the_package_s_own(

@@ -27,16 +27,15 @@ from qcn.cli.say import say, show
 from qcn.cli.train import exportable, why_best
 from qcn.data import DATASETS, load
 from qcn.errors import MissingError
-from qcn.export import formats
+from qcn.export.backends import BACKENDS
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import BUNDLE
 from qcn.files import write_text
+from qcn.names import BUNDLE
 from qcn.text import command_line
 from qcn.train import train
 from qcn.train.record import Epoch, new_run
 from qcn.train.settings import RunSettings, Settings
 from qcn.verify.parity import results
-from qcn.verify.runners import BACKENDS
 
 
 @pytest.fixture
@@ -226,12 +225,8 @@ def test_an_engine_for_another_machine_is_built_there(
     def none_here(flavour: str | None = None) -> None:
         raise MissingError("TensorRT is not installed; install it with `pip install tensorrt`")
 
-    def not_made(job: formats.Job) -> formats.Made:
-        return formats.Made("pt2")
-
-    monkeypatch.setattr("qcn.export.tensorrt.build.find", none_here)
-    for name in ("pt2", "torchscript", "openvino", "executorch"):  # which take long, or are not installed
-        monkeypatch.setitem(formats.WRITERS, name, not_made)
+    monkeypatch.setattr("qcn.export.backends.tensorrt.build.find", none_here)
+    monkeypatch.setattr("qcn.export.pipeline.EXPORTED", ("native", "onnx", "trt"))  # which do not take long
     code, said = qcn("export", bundle.folder, "--format", format, "--target", "jetson-orin", "--routing", "fused")
     assert code == 0 and "pip install" not in said
     assert "TensorRT builds for the GPU that it runs on: build the engine of jetson-orin (sm87) there" in said
@@ -244,7 +239,9 @@ def test_an_engine_for_another_machine_is_built_there(
 @pytest.fixture
 def two_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that there are, for the length of a test: it takes less time."""
-    monkeypatch.setattr("qcn.verify.runners.BACKENDS", {name: BACKENDS[name] for name in ("native", "onnxruntime")})
+    monkeypatch.setattr(
+        "qcn.export.backends.candidates.BACKENDS", {name: BACKENDS[name] for name in ("native", "onnxruntime")}
+    )
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from qcn.cli import app
 from qcn.data.imageset import ImageSet
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure, open_network
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.lower import lower
-from qcn.export.torch.interpreter import Interpreter
 from qcn.shipped import RUNS, SHIPPED, bundle_of, networks, place, run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run

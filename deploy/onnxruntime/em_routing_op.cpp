@@ -1,4 +1,4 @@
-// libqcn_onnxruntime.so: the node EMRouting (export/onnx/fused.py) as a custom operator of ONNX Runtime on the CPU, with the
+// libqcn_onnxruntime.so: the node EMRouting (export/backends/onnx/fused.py) as a custom operator of ONNX Runtime on the CPU, with the
 // kernels of libqcn. It is registered with the options of a session, from C or Python: see README.md. It uses only ONNX
 // Runtime's C interface and links to nothing, so that one file works with every ONNX Runtime from 1.16 on.
 #include <onnxruntime_c_api.h>

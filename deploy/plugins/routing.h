@@ -1,4 +1,4 @@
-// The node EMRouting (export/onnx/fused.py) as a TensorRT plugin, without the interface that TensorRT asks for. That is
+// The node EMRouting (export/backends/onnx/fused.py) as a TensorRT plugin, without the interface that TensorRT asks for. That is
 // in plugin_v2.cpp for TensorRT 8.6, and in plugin_v3.cpp from TensorRT 10 on.
 #ifndef QCN_PLUGINS_ROUTING_H
 #define QCN_PLUGINS_ROUTING_H

@@ -1,5 +1,5 @@
 // From the logits of an image to an answer. The same in Python (qcn/confidence.py) and in pages
-// (export/web/answers.js), and tested on the same cases (tests/answers.json).
+// (export/backends/web/answers.js), and tested on the same cases (tests/answers.json).
 #ifndef QCN_SRC_ANSWER_H
 #define QCN_SRC_ANSWER_H
 

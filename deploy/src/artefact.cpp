@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "error.h"
 #include "json.h"
@@ -19,42 +20,31 @@ bool is_plain_name(const std::string& text) {
   return !text.empty() && text[0] != '.' && std::all_of(text.begin(), text.end(), plain);
 }
 
-// The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have NAMEs of their own.
+// The files that libqcn itself opens have names of their own. Of any other format it knows nothing but what the manifest
+// says; its file lies in the bundle's own folder and is none of these.
 const std::map<std::string, std::string> kFiles = {
-    {"native", "weights.safetensors"},
-    {"golden", "golden.safetensors"},
-    {"web", "page.html"},
-    {"onnx", "model*.onnx"},
-    {"onnx-fused", "model.fused*.onnx"},
-    {"onnx-tensorrt", "model.tensorrt*.onnx"},
-    {"torchscript", "model*.ts"},
-    {"pt2", "model*.pt2"},
-    {"executorch", "model*.pte"},
-    {"openvino", "model*.xml"},
-    {"openvino-weights", "model*.bin"},
-    {"triton", "triton*.tar"},
-    {"trt", "engines/NAME.engine"},
-};
+    {"native", "weights.safetensors"}, {"golden", "golden.safetensors"}, {"trt", "engines/NAME.engine"}};
+const std::set<std::string> kReserved = {"weights.safetensors", "golden.safetensors", "manifest.json",
+                                         "manifest.sha256", "manifest.sig"};
 
-// Every format has its own file name, so no manifest leads a reader out of its bundle.
+bool is_engine_name(const std::string& file) {
+  const std::string folder = "engines/", ending = ".engine";
+  return file.size() > folder.size() + ending.size() && file.compare(0, folder.size(), folder) == 0 &&
+         file.compare(file.size() - ending.size(), ending.size(), ending) == 0 &&
+         is_plain_name(file.substr(folder.size(), file.size() - folder.size() - ending.size()));
+}
+
+// So that no manifest leads a reader out of its bundle.
 void check_file(const Artefact& artefact) {
   const std::string &file = artefact.file, &format = artefact.format;
-  if (format == "trt") {
-    const std::string folder = "engines/", ending = ".engine";
-    const bool long_enough = file.size() > folder.size() + ending.size();
-    if (long_enough && file.compare(0, folder.size(), folder) == 0 &&
-        file.compare(file.size() - ending.size(), ending.size(), ending) == 0 &&
-        is_plain_name(file.substr(folder.size(), file.size() - folder.size() - ending.size()))) {
-      return;
+  const auto known = kFiles.find(format);
+  if (known == kFiles.end()) {
+    if (!is_plain_name(file) || kReserved.count(file)) {
+      refuse_bundle("a file of the format " + format + " must have a plain name of its own, not " + quoted(file));
     }
-    refuse_bundle("a file of the format trt must be named " + kFiles.at(format) + ", not " + quoted(file));
+  } else if (format == "trt" ? !is_engine_name(file) : file != known->second) {
+    refuse_bundle("a file of the format " + format + " must be named " + known->second + ", not " + quoted(file));
   }
-  const std::string part = artefact.precision == "fp32" ? "" : "." + artefact.precision;
-  std::string expected = kFiles.at(format);
-  if (const size_t star = expected.find('*'); star != std::string::npos) expected.replace(star, 1, part);
-  if (file != expected)
-    refuse_bundle("a file of the format " + format + " in " + artefact.precision + " must be named " + expected +
-                  ", not " + quoted(file));
 }
 
 Tolerance parse_tolerance(const Json& json, const Artefact& artefact, const Signature& signature) {
@@ -123,13 +113,11 @@ Artefact parse_artefact(const Json& json, const Signature& signature) {
   Artefact artefact;
   artefact.file = json["file"].printable_text("file");
   const std::string of = artefact.file + ": ";
-  std::vector<std::string_view> formats;
-  for (const auto& [format, file] : kFiles) formats.push_back(format);
-  artefact.format = json["format"].one_of(formats, of + "format");
+  artefact.format = json["format"].text(of + "format");
+  if (!is_plain_name(artefact.format)) refuse_bundle(of + quoted(artefact.format) + " is not a format");
   artefact.precision = json["precision"].one_of({"fp64", "fp32", "fp16", "bf16", "int8"}, of + "precision");
   if ((artefact.format == "golden") != (artefact.precision == "fp64") ||
-      ((artefact.format == "native" || artefact.format == "web") && artefact.precision == "bf16") ||
-      (artefact.format == "executorch" && artefact.precision != "fp32")) {
+      (artefact.format == "native" && artefact.precision == "bf16")) {
     refuse_bundle(of + "a file of the format " + artefact.format + " is not in " + artefact.precision);
   }
   check_file(artefact);

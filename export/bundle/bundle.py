@@ -32,7 +32,6 @@ from qcn.export.bundle.manifest import (
     WEIGHTS,
     Artefact,
     Batch,
-    Format,
     Manifest,
     Source,
     file_of,
@@ -196,13 +195,13 @@ class Bundle:
     def adding(
         self,
         file: str,
-        format: Format,
+        format: str,
         precision: AnyPrecision,
         rebuild: str,
         *,
         batch: Batch | None = None,
         plugin: bool = False,
-        beside: Format | None = None,
+        beside: str | None = None,
     ) -> Iterator[Draft]:
         """Add an artefact, or replace it: the block writes `draft.path`, and sets `draft.found` and `draft.facts`.
 
@@ -256,7 +255,7 @@ class Bundle:
         """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
         for artefact in self.manifest.files:
             text, beside = artefact.to_json().encode(), artefact.facts_file
-            if artefact.format == "trt" and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
+            if artefact.has_record and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
                 inside.write_new(self.folder, f"{aside.name}/facts", text)
                 inside.move(self.folder, f"{aside.name}/facts", beside)
 
@@ -279,7 +278,7 @@ def folder_of(path: Path) -> Path:
 
 
 def _planned(
-    file: str, format: Format, precision: AnyPrecision, rebuild: str, batch: Batch | None = None, plugin: bool = False
+    file: str, format: str, precision: AnyPrecision, rebuild: str, batch: Batch | None = None, plugin: bool = False
 ) -> Artefact:
     """The entry of an artefact that is not made yet."""
     allowed: dict[str, float] | None = None if format == "golden" else {}

@@ -68,7 +68,7 @@ def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
     """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
     named = {artefact.file for artefact in manifest.files}
     known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, CARD, CARD_TEXT, *named}
-    known |= {artefact.facts_file for artefact in manifest.files if artefact.format == "trt"}
+    known |= {artefact.facts_file for artefact in manifest.files if artefact.has_record}
     at_work = held(folder, LOCK)
     for file in _lying(folder):
         path = folder / file

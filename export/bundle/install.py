@@ -180,7 +180,7 @@ def _copy(bundle: Bundle, folder: Path) -> None:
         if parent := artefact.file.rpartition("/")[0]:
             inside.make_folder(folder, parent)
         inside.write_new(folder, artefact.file, bundle.read(artefact))
-        if artefact.format == "trt":
+        if artefact.has_record:
             inside.write_new(folder, artefact.facts_file, artefact.to_json().encode())
             inside.sync_folder(folder, "engines")
     inside.sync_folder(folder)

@@ -18,9 +18,10 @@ from qcn import measured, records
 from qcn.confidence import Confidence, Known
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
+from qcn.export.backends import FORMATS
 from qcn.export.program import Program
 from qcn.measured import Measured
-from qcn.names import MANIFEST, AnyPrecision
+from qcn.names import BUNDLE, MANIFEST, AnyPrecision
 from qcn.packages import package_version
 
 if TYPE_CHECKING:
@@ -30,37 +31,6 @@ SCHEMA = 3
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
-BUNDLE = "{bundle}"  # stands for the bundle's folder in the commands that rebuild its files
-
-Format = Literal[
-    "native", "golden", "torchscript", "pt2", "onnx", "onnx-fused", "onnx-tensorrt", "trt", "web", "triton", "openvino",
-    "openvino-weights", "executorch"
-]  # fmt: skip
-# The file of each format; * is the precision: nothing for fp32, .fp16, .bf16, .int8. Engines have names of their own.
-FILES: dict[Format, str] = {
-    "native": WEIGHTS,
-    "golden": GOLDEN,
-    "torchscript": "model*.ts",
-    "pt2": "model*.pt2",
-    "onnx": "model*.onnx",
-    "onnx-fused": "model.fused*.onnx",
-    "onnx-tensorrt": "model.tensorrt*.onnx",
-    "web": "page.html",
-    "triton": "triton*.tar",
-    "openvino": "model*.xml",
-    "openvino-weights": "model*.bin",
-    "executorch": "model*.pte",
-}
-CARRY_CODE: tuple[Format, ...] = ("torchscript", "pt2")  # whose files can do anything when they are loaded or run
-ENGINE = r"engines/[A-Za-z0-9_-][A-Za-z0-9._-]*\.engine"
-# Those that are not made in any precision: the weights, where only `qcn calibrate` chooses; a page, which has
-# them; a .pte file, whose half precision cannot be read; and the expected answers.
-MADE_IN: dict[Format, tuple[AnyPrecision, ...]] = {
-    "native": ("fp32", "fp16", "int8"),
-    "web": ("fp32", "fp16", "int8"),
-    "executorch": ("fp32",),
-    "golden": ("fp64",),
-}
 COMMANDS = ("qcn export ", "qcn calibrate ")  # that make files of a bundle
 # Facts of engines that are read again, and their kinds; each may be left out or null.
 FACTS = {"flavour": str, "version": str, "gpu": str, "sm": int, "precision": str, "batch": list}
@@ -70,9 +40,9 @@ MOST_CLASSES = MOST_PIXELS_A_SIDE = 65536  # likewise
 MOST_NUMBERS = 1 << 26  # of the network's input, likewise
 
 
-def file_of(format: Format, precision: AnyPrecision) -> str:
+def file_of(format: str, precision: AnyPrecision) -> str:
     """The name of a format's file in a bundle: model.onnx, model.fused.fp16.onnx, …"""
-    return FILES[format].replace("*", "" if precision in ("fp32", "fp64") else f".{precision}")
+    return FORMATS[format].file_in(precision)
 
 
 @dataclass(frozen=True)
@@ -118,7 +88,7 @@ class Artefact:
     """
 
     file: str
-    format: Format
+    format: str
     sha256: str
     bytes: int
     precision: AnyPrecision
@@ -132,18 +102,14 @@ class Artefact:
     @property
     def carries_code(self) -> bool:
         """Whether it can hold code for this machine: such files run only where their maker is trusted."""
-        return self.format in CARRY_CODE
+        return FORMATS[self.format].carries_code
 
     def __post_init__(self) -> None:
-        named = (
-            re.fullmatch(ENGINE, self.file)
-            if self.format == "trt"
-            else self.file == file_of(self.format, self.precision)
-        )
-        if not named:
+        if (format := FORMATS.get(self.format)) is None:
+            raise UsageError(f"{self.file}: the format must be one of {', '.join(FORMATS)}, not {self.format!r}")
+        if not format.owns(self.file, self.precision):
             raise UsageError(f"{self.file!r} is not where a bundle keeps {self.format} in {self.precision}")
-        made_in = MADE_IN.get(self.format, (self.precision,))
-        if self.precision not in made_in or (self.precision == "fp64") != (self.format == "golden"):
+        if self.precision not in format.precisions:
             raise UsageError(f"{self.file}: {self.format} is not made in {self.precision}")
         if self.found not in (None, self.precision):
             raise UsageError(f"{self.file}: declared as {self.precision}, but found to compute in {self.found}")
@@ -166,6 +132,11 @@ class Artefact:
             if len(sizes) != 3:
                 raise UsageError(f"{self.file}: the fact 'batch' must be [min, opt, max], not {sizes}")
             records.read(Batch, dict(zip(("min", "opt", "max"), sizes, strict=True)), f"{self.file}: the fact 'batch'")
+
+    @property
+    def has_record(self) -> bool:
+        """Whether its entry lies beside it too: an engine is often carried without its bundle."""
+        return "/" in self.file
 
     @property
     def facts_file(self) -> str:

@@ -10,6 +10,7 @@ from qcn.cli import complete
 from qcn.cli.options import DATA, MODEL, DataDir, PublicKey, check_folder
 from qcn.cli.say import command, say, say_next, show
 from qcn.errors import UsageError
+from qcn.export.backends import CALIBRATED
 from qcn.progress import doing, shown
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def calibrate(
         str,
         typer.Option(
             autocompletion=complete.one_of(complete.calibration_targets),
-            help="Backend to optimise for: native, onnxruntime, openvino or tensorrt.",
+            help=f"Backend to optimise for: {', '.join(CALIBRATED[:-1])} or {CALIBRATED[-1]}.",
         ),
     ] = "native",
     method: Annotated[
@@ -67,8 +68,8 @@ def calibrate(
     request = Request(
         data=data,
         max_drop=max_drop,
-        target=target,  # type: ignore[arg-type]  # checked by Request
-        method=method,  # type: ignore[arg-type]
+        target=target,
+        method=method,  # type: ignore[arg-type]  # checked by Request
         goal=goal,  # type: ignore[arg-type]
         images=images,
         data_dir=data_dir,

@@ -47,7 +47,7 @@ def shipped() -> list[str]:
 
 
 def formats() -> list[str]:
-    return [*names_in("qcn.export.request", "FORMATS")(), "all"]
+    return [*names_in("qcn.export.backends", "EXPORTED")(), "all"]
 
 
 def fits() -> Iterable[str]:
@@ -61,7 +61,7 @@ models = names_in("qcn.names", "NETWORKS")
 precisions = names_in("qcn.names", "PRECISIONS")
 routings = names_in("qcn.export.request", "ROUTINGS")
 targets = names_in("qcn.export.targets", "TARGETS", "ALIASES")
-calibration_targets = names_in("qcn.calibrate.request", "TARGETS")
+calibration_targets = names_in("qcn.export.backends", "CALIBRATED")
 methods = names_in("qcn.calibrate.request", "METHODS")
-backends = names_in("qcn.verify.runners", "BACKENDS")
+backends = names_in("qcn.export.backends", "BACKENDS")
 runtimes = names_in("qcn.runtime.model", "BACKENDS")  # what `qcn.load` takes for a backend

@@ -11,13 +11,14 @@ from qcn.cli import complete
 from qcn.cli.options import BUNDLE, DATA, DataDir, PublicKey, by_commas
 from qcn.cli.say import say, say_next, show
 from qcn.errors import CheckFailed, UsageError
+from qcn.export.backends import EXPORTED
 from qcn.names import MANIFEST
 from qcn.progress import doing, shown
 from qcn.tables import table_of
 
 if TYPE_CHECKING:
+    from qcn.export.backends.format import Made
     from qcn.export.bundle import Bundle
-    from qcn.export.formats import Made
     from qcn.export.request import Request
 
 
@@ -30,8 +31,7 @@ def export(
         typer.Option(
             callback=by_commas,
             autocompletion=complete.several(complete.formats),
-            help="onnx, trt, torchscript, pt2, native, web, openvino, executorch, triton or all; separate "
-            "several by commas, or repeat the option. Default: onnx.",
+            help=f"{', '.join(EXPORTED)} or all; separate several by commas, or repeat the option. Default: onnx.",
         ),
     ] = None,
     precision: Annotated[
@@ -119,9 +119,9 @@ def export(
 ) -> None:
     """Export a trained network to a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a web page, libqcn."""
     from qcn.export import pipeline
+    from qcn.export.backends.tensorrt.config import Fleet
     from qcn.export.bundle.manifest import Batch
     from qcn.export.request import Request
-    from qcn.export.tensorrt.config import Fleet
     from qcn.shipped import run_of
     from qcn.verify.speed.results import for_serving
 

@@ -9,6 +9,7 @@ import typer
 
 from qcn.cli import complete
 from qcn.errors import UsageError
+from qcn.export.backends import BACKENDS, LOADED
 
 
 def by_commas(given: list[str] | None) -> list[str]:
@@ -50,9 +51,7 @@ Backends = Annotated[
     typer.Option(
         callback=by_commas,
         autocompletion=complete.several(complete.backends),
-        help="native, torch, torch-fused, torch-cuda, torchscript, torchscript-cuda, pt2, "
-        "onnxruntime, onnxruntime-cuda, tensorrt, web, openvino, executorch, triton; separate several by "
-        "commas, or repeat the option. Default: all that run here.",
+        help=f"{', '.join(BACKENDS)}; separate several by commas, or repeat the option. Default: all that run here.",
     ),
 ]
 PublicKey = Annotated[
@@ -80,8 +79,7 @@ Backend = Annotated[
     str,
     typer.Option(
         autocompletion=complete.one_of(complete.runtimes),
-        help="For a bundle: auto (the fastest that runs here), native, tensorrt, onnxruntime, openvino, executorch or "
-        "web (a page).",
+        help=f"For a bundle: auto (the fastest that runs here), {', '.join(LOADED[:-1])} or {LOADED[-1]}.",
     ),
 ]
 Trust = Annotated[

@@ -16,6 +16,8 @@ from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
+from qcn.export.backends.candidates import Candidate
+from qcn.export.backends.runner import TIME_LIMIT, Runner
 from qcn.export.bundle import Bundle
 from qcn.measured import Measured
 from qcn.names import RUN, Kernels
@@ -24,7 +26,6 @@ from qcn.runtime.preprocess import preprocess
 from qcn.shipped import SHIPPED, is_shipped_run, place, run_of
 from qcn.text import command_line
 from qcn.verify.parity.calls import in_order
-from qcn.verify.runners import TIME_LIMIT, Candidate, Runner
 
 Report = Callable[[int], None]  # is given how many images are done
 AT_ONCE = 16  # images, where a file takes so many
@@ -194,7 +195,7 @@ class BundleNetwork(_OfBundle):
 
     def __init__(self, folder: Path, backend: str, public_key: Path | None) -> None:
         opened = Bundle.open(folder, public_key)
-        self._model = load_opened(opened, backend)  # type: ignore[arg-type]  # checked there
+        self._model = load_opened(opened, backend)
         super().__init__(opened)
         self.backend = self._model.backend
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from qcn.errors import CheckFailed
 from qcn.explain.fields import Fields, fields, union
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.program import Array, Output, Program, Route
-from qcn.export.torch.interpreter import Interpreter
 from qcn.routing import watched
 
 PRIMARY = "primary capsules"

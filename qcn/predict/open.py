@@ -25,7 +25,7 @@ def open_model(name: str, backend: str, public_key: Path | None = None) -> Model
                 f"`{command_line('qcn', 'export', folder)}`"
             )
         return _of_run(folder)
-    return load(folder, backend, public_key=public_key)  # type: ignore[arg-type]  # checked by load
+    return load(folder, backend, public_key=public_key)
 
 
 def _of_run(folder: Path) -> Model:

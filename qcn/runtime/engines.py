@@ -9,16 +9,17 @@ from numpy.typing import NDArray
 from qcn import binding
 from qcn.data.fit import fit
 from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.backends import BACKENDS
+from qcn.export.backends.candidates import create
+from qcn.export.backends.model_file import ModelFile
 from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Bundle
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Format
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact
 from qcn.export.bundle.tolerance import tolerances
 from qcn.libqcn import find_library
 from qcn.names import PRECISIONS
 from qcn.runtime.preprocess import preprocess
 from qcn.text import command_line
-from qcn.verify.runners import create
-from qcn.verify.runners.model_file import ModelFile
 
 Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits [B, classes], poses [B, classes, 3]
 
@@ -51,15 +52,11 @@ class LibqcnEngine(Engine):
         return session.classify([binding.image_of(pixels) for pixels in pictures])
 
 
-# By backend, the format that it runs.
-FORMATS: dict[str, Format] = {"onnxruntime": "onnx", "web": "web", "openvino": "openvino", "executorch": "executorch"}
-
-
 class RunnerEngine(Engine):
-    """model.onnx by ONNX Runtime, model.xml by OpenVINO, and so on, behind pre-processing in numpy."""
+    """A file by its own runtime, behind pre-processing in numpy."""
 
     def __init__(self, bundle: Bundle, backend: str, precision: str | None, threads: int) -> None:
-        artefact = _artefact(bundle, FORMATS[backend], precision or bundle.find(WEIGHTS).precision)
+        artefact = _artefact(bundle, BACKENDS[backend].formats[0], precision or bundle.find(WEIGHTS).precision)
         model = ModelFile.of_bundle(bundle, artefact)
         artefact = self._artefact = bundle.find(artefact.file)  # a writer may have replaced it
         self._manifest = bundle.manifest
@@ -113,7 +110,7 @@ def _libqcn_files(bundle: Bundle, backend: str, precision: str | None) -> dict[s
     return {MANIFEST: bundle.text, MANIFEST_SHA256: manifest_sums(bundle.text), **files}
 
 
-def _artefact(bundle: Bundle, format: Format, precision: str) -> Artefact:
+def _artefact(bundle: Bundle, format: str, precision: str) -> Artefact:
     """The bundle's file of this format, in this precision and no other."""
     for artefact in bundle.manifest.files:
         if (artefact.format, artefact.precision) == (format, precision):

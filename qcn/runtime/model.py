@@ -7,22 +7,23 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Literal, get_args, overload
+from typing import get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
 from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.export.backends import LOADED
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
-from qcn.runtime.engines import FORMATS, Engine, LibqcnEngine, RunnerEngine
+from qcn.runtime.engines import Engine, LibqcnEngine, RunnerEngine
 from qcn.runtime.pictures import Picture, pixels_of, several_of
 from qcn.shipped import bundle_of
 
-Backend = Literal["auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch"]
-BACKENDS: tuple[Backend, ...] = ("auto", "native", "tensorrt", "onnxruntime", "web", "openvino", "executorch")
+BACKENDS = ("auto", *LOADED)
+BY_LIBQCN = ("auto", "native", "tensorrt")  # it chooses, and runs engines too
 PRECISIONS: tuple[OperationPrecision, ...] = get_args(OperationPrecision)
 BATCH = 16  # pictures at once, where more are given
 
@@ -154,7 +155,7 @@ class Model:
 
 def load(
     bundle: str | os.PathLike[str],
-    backend: Backend = "auto",
+    backend: str = "auto",
     *,
     precision: str | None = None,
     threads: int = 0,
@@ -178,11 +179,11 @@ def load(
 
 
 def load_opened(
-    bundle: Bundle, backend: Backend = "auto", *, precision: str | None = None, threads: int = 0, device: int = 0
+    bundle: Bundle, backend: str = "auto", *, precision: str | None = None, threads: int = 0, device: int = 0
 ) -> Model:
     """The same of a bundle that is open. What answers is what its manifest names, whatever lies there by now."""
     _check(backend, precision, threads)
-    if backend in FORMATS:
+    if backend not in BY_LIBQCN:
         return Model.of_bundle(bundle, RunnerEngine(bundle, backend, precision, threads))
     try:
         return Model.of_bundle(bundle, LibqcnEngine(bundle, backend, precision, threads, device))

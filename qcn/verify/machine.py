@@ -8,28 +8,16 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import qcn
-from qcn.errors import MissingError
-from qcn.export.executorch import INSTALL as INSTALL_EXECUTORCH
-from qcn.export.openvino import INSTALL as INSTALL_OPENVINO
-from qcn.export.targets import install_hint, on_jetson, this_gpu
-from qcn.export.tensorrt.find import FLAVOURS
-from qcn.export.web.page import BUILD as BUILD_WASM
-from qcn.export.web.page import wasm_file
-from qcn.libqcn import BUILD, find_library
-from qcn.packages import installed, package_version, version
-from qcn.verify.runners.triton import INSTALL as INSTALL_TRITON
-from qcn.verify.runners.web import INSTALL_NODE, find_node
+from qcn.export.backends import REGISTRATIONS, distributions
+from qcn.export.targets import on_jetson, this_gpu
+from qcn.packages import package_version
 from qcn.verify.speed import nvml
 
-PACKAGES = (
-    *("torch", "triton", "onnxruntime", "onnxruntime-gpu", "openvino", "executorch", "tensorrt"),
-    *("tensorrt_rtx_cu13_bindings", "cuda-bindings", "nvidia-ml-py", "numpy"),
-)
+PACKAGES = (*distributions(), "nvidia-ml-py", "numpy")
 
 
 @dataclass(frozen=True)
@@ -113,21 +101,8 @@ def _line(path: str) -> str | None:
         return None
 
 
-def _tensorrt(flavour: str) -> str:
-    module = next(filter(installed, FLAVOURS[flavour]), None)
-    return (version(module) or "installed, of unknown version") if module else ""
-
-
-def _found(look: Callable[[], str]) -> str:
-    """What `look` finds; empty where it is missing."""
-    try:
-        return look()
-    except MissingError:
-        return ""
-
-
 @dataclass(frozen=True)
-class Piece:
+class Part:
     """Something that a machine has or lacks: what was found, what it is for, and the command that brings it."""
 
     name: str
@@ -136,38 +111,18 @@ class Piece:
     get: str
 
 
-def survey() -> list[Piece]:
+def survey() -> list[Part]:
     """What this machine has of all that the product can use. Packages are looked for, not imported."""
     gpu, watched = this_gpu(), nvml.find()
     driver = watched.state().driver if watched else None
     here = f"{gpu.name}, sm{gpu.sm}{f', driver {driver}' if driver else ''}" if gpu else ""
-    on_gpu = package_version("onnxruntime-gpu")
-    providers = f"{on_gpu}, CUDA" if on_gpu else package_version("onnxruntime")
     compiler = next((path for path in map(shutil.which, ("c++", "g++", "clang++")) if path), "")
-    runtime = "pip install onnxruntime (with a GPU: onnxruntime-gpu)"
     counters = "memory, energy and clocks of the GPU in a benchmark"
-
-    def package(name: str, module: str, enables: str, get: str) -> Piece:
-        return Piece(name, package_version(module), enables, get)
-
+    pieces = [piece for of in REGISTRATIONS for piece in of.pieces]
     return [
-        Piece("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
-        package("torch", "torch", "training, export from a run", "pip install 'qcn-toolkit[train]'"),
-        package("triton", "triton", "fused routing on a GPU", "pip install 'qcn-toolkit[gpu]'"),
-        package("onnx", "onnx", "writing ONNX graphs", "pip install 'qcn-toolkit[onnx]'"),
-        Piece("ONNX Runtime", providers, "running ONNX graphs", runtime),
-        package("tritonclient", "tritonclient", "checking a server's model repository", INSTALL_TRITON),
-        package("OpenVINO", "openvino", "OpenVINO's graphs (--format openvino)", INSTALL_OPENVINO),
-        package("ExecuTorch", "executorch", "files for phones (--format executorch)", INSTALL_EXECUTORCH),
-        Piece("TensorRT", _tensorrt("tensorrt"), "engines for this GPU", install_hint(None)),
-        Piece("TensorRT-RTX", _tensorrt("rtx"), "engines for RTX GPUs, built without one", install_hint("rtx")),
-        package("cuda-bindings", "cuda-bindings", "running engines from Python", "pip install 'qcn-toolkit[trt]'"),
-        package("nvidia-ml-py", "nvidia-ml-py", counters, nvml.INSTALL),
-        Piece("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
-        Piece("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),
-        Piece(
-            "libqcn", _found(lambda: str(find_library())), "routing on the CPU at full speed, the native backend", BUILD
-        ),
-        Piece("WebAssembly", _found(lambda: str(wasm_file("simd"))), "pages (--format web)", BUILD_WASM),
-        Piece("Node", _found(lambda: find_node()[1]), "running a page without a browser", INSTALL_NODE),
+        Part("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
+        *(Part(piece.name, piece.found(), piece.enables, piece.get) for piece in pieces),
+        Part("nvidia-ml-py", package_version("nvidia-ml-py"), counters, nvml.INSTALL),
+        Part("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
+        Part("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),
     ]

@@ -18,12 +18,12 @@ from qcn.calibrate.simulation import answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.errors import CheckFailed, UsageError
+from qcn.export.backends.openvino.runner import OpenVinoRunner
 from qcn.export.bundle import Bundle
 from qcn.export.program import Convolution, Program
 from qcn.export.quantise import quantised
 from qcn.names import CALIBRATION
 from qcn.train.record import load_run
-from qcn.verify.runners.openvino import OpenVinoRunner
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_corrected_bias_keeps_the_mean(
     off = {True: 0.0, False: 0.0}
     for one in (one for one in program.operations if isinstance(one, Convolution) and one.ending == "none"):
         from qcn.calibrate.observers import batches
-        from qcn.export.torch.interpreter import Interpreter
+        from qcn.export.backends.torch.interpreter import Interpreter
 
         scales = [calibration.scales[value] for value in one.reads]
         for corrected in (True, False):

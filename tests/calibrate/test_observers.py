@@ -135,7 +135,7 @@ def test_intermediates_give_what_routing_gives(images: ImageSet) -> None:
     torch.manual_seed(0)
     program = lower(qcn_tiny(1, 10).eval(), 28, 28)
     route = program.routes[0]
-    from qcn.export.torch.interpreter import Interpreter
+    from qcn.export.backends.torch.interpreter import Interpreter
     from qcn.routing import watched
 
     interpreter, variances = Interpreter(program, kernels="reference"), []

@@ -25,14 +25,13 @@ import numpy as np
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.bundle.install import install, rollback
-from qcn.export.bundle.manifest import Format
 
 STEPS = ("open", "rename", "link", "symlink", "unlink", "mkdir", "rmdir", "fsync")
 FROM_RUN = "qcn export RUN --format native --out {bundle}"
 
 
 def add(folder: Path, file: str, content: bytes) -> None:
-    format: Format = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
+    format: str = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
     with Bundle.open(folder).adding(file, format, "fp32", "qcn export {bundle}") as draft:
         draft.path.write_bytes(content)
 

@@ -20,7 +20,7 @@ from qcn import create
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, findings, golden, weights
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Format, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Manifest
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
@@ -32,7 +32,7 @@ HASH = "0" * 64
 
 
 def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
-    format: Format = "trt" if file.endswith(".engine") else "onnx"
+    format: str = "trt" if file.endswith(".engine") else "onnx"
     command = f"qcn export {{bundle}} --format {format} --precision fp32 --batch 1"
     with bundle.adding(file, format, "fp32", command, batch=Batch(1, 1, 1)) as draft:
         draft.path.write_bytes(content)
@@ -328,7 +328,7 @@ for name in ("torch", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "tensor
     sys.modules[name] = None  # what importing takes for a package that is not there
 from pathlib import Path
 import qcn.doctor
-import qcn.export.pipeline, qcn.export.program, qcn.export.tensorrt.build
+import qcn.export.pipeline, qcn.export.program, qcn.export.backends.tensorrt.build
 from qcn.export import bundle
 opened = bundle.Bundle.open(Path(sys.argv[1]))
 print(len(opened.program().arrays), len(opened.golden().rows))

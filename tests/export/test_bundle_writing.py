@@ -20,7 +20,7 @@ from bundles import answering
 from qcn.doctor import diagnose
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
-from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Batch, Format, Manifest
+from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Batch, Manifest
 from qcn.export.pipeline import FROM_RUN
 from qcn.names import MANIFEST
 
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def add(bundle: Bundle, file: str = "model.onnx", content: bytes = b"graph") -> None:
-    format: Format = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
+    format: str = "trt" if file.endswith(".engine") else "pt2" if file.endswith(".pt2") else "onnx"
     with bundle.adding(file, format, "fp32", f"{COMMAND} {format}", batch=Batch(1, 1, 1)) as draft:
         draft.path.write_bytes(content)
         draft.found = "fp32"
@@ -90,7 +90,7 @@ def test_a_bundle_of_other_weights_is_left_alone(bundle: Bundle, manifest: Manif
 def test_an_interrupted_block_changes_nothing(bundle: Bundle, file: str, error: type[BaseException]) -> None:
     add(bundle)
     before = contents(bundle.folder)
-    formats: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2", ".engine": "trt"}
+    formats: dict[str, str] = {".onnx": "onnx", ".pt2": "pt2", ".engine": "trt"}
     with pytest.raises(error), bundle.adding(file, formats[Path(file).suffix], "fp32", f"{COMMAND} onnx") as draft:
         draft.path.write_bytes(b"half of")
         raise error

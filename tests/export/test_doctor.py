@@ -11,18 +11,18 @@ from fake_tensorrt import fake
 
 from qcn import doctor
 from qcn.errors import UsageError
+from qcn.export.backends.tensorrt import plugin
+from qcn.export.backends.tensorrt.find import TensorRT
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
-from qcn.export.bundle.manifest import Artefact, Batch, Format
+from qcn.export.bundle.manifest import Artefact, Batch
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import plugin
-from qcn.export.tensorrt.find import TensorRT
 from qcn.kernels import native
 from qcn.names import MANIFEST, AnyPrecision
 
 ORIN = Gpu("Orin", 87)
 
 
-def add(bundle: Bundle, file: str, format: Format, precision: AnyPrecision = "fp16", **facts: Any) -> Artefact:
+def add(bundle: Bundle, file: str, format: str, precision: AnyPrecision = "fp16", **facts: Any) -> Artefact:
     plugin, kind = bool(facts.get("plugin")), "onnx" if format.startswith("onnx") else format
     command = f"qcn export {{bundle}} --format {kind} --precision {precision} --batch 1:8:64"
     with bundle.adding(file, format, precision, command, batch=Batch(1, 8, 64), plugin=plugin) as draft:

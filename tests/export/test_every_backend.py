@@ -19,19 +19,20 @@ from torch import Tensor, nn
 
 from qcn import create
 from qcn.errors import UsageError
+from qcn.export.backends.candidates import create as create_runner
+from qcn.export.backends.format import Job
+from qcn.export.backends.tensorrt.format import GRAPH
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Artefact
-from qcn.export.formats import Job, onnx_graph
 from qcn.export.lower import IMAGE, ProgramBuilder, lower, lower_extractor
 from qcn.export.pipeline import export
 from qcn.export.program import Array, Convolution, Pool, Route
 from qcn.export.request import Request
-from qcn.export.torch.interpreter import Interpreter
 from qcn.kernels import native as native_kernels
 from qcn.kernels import obstacle
 from qcn.model import QCN
 from qcn.names import ProgramKernels
-from qcn.verify.runners import create as create_runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 Answers = dict[str, Array]
@@ -154,7 +155,7 @@ def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answer
 
 
 def in_onnx_runtime_as_for_tensorrt(case: Case, images: Array) -> Answers:
-    graph = onnx_graph(Job(case.bundle, Request(("trt",))), "tensorrt")
+    graph = GRAPH.add(Job(case.bundle, Request(("trt",))))
     assert graph.file == "model.tensorrt.onnx"
     return by_onnx_runtime(case.bundle.folder / graph.file, images)
 

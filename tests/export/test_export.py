@@ -25,10 +25,11 @@ from qcn.cli import main
 from qcn.data import load
 from qcn.errors import MissingError
 from qcn.export import pipeline
+from qcn.export.backends.format import Job, Made
+from qcn.export.backends.tensorrt.format import Engine
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Batch
-from qcn.export.formats import Job, Made
-from qcn.export.request import FORMATS, Request
+from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
 from qcn.packages import installed
 from qcn.train import checkpoint
@@ -433,7 +434,7 @@ def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:
 
 INTERRUPTED = """
 import signal, sys
-from qcn.export.tensorrt import progress
+from qcn.export.backends.tensorrt import progress
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 
@@ -467,16 +468,12 @@ def test_ctrl_c_ends_with_130(bundle: Bundle) -> None:
     assert interrupted(bundle) == 130
 
 
-def test_every_format_has_a_function_that_makes_it() -> None:
-    assert tuple(pipeline.WRITERS) == FORMATS
-
-
 def test_only_all_goes_on_without_what_is_missing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(job: Job) -> Made:
+    def missing(self: Engine, job: Job) -> Made:
         raise MissingError("no such thing here")
 
-    quick = {"native": pipeline.WRITERS["native"], "onnx": pipeline.WRITERS["onnx"], "trt": missing}
-    monkeypatch.setattr(pipeline, "WRITERS", quick)
+    monkeypatch.setattr(Engine, "make", missing)
+    monkeypatch.setattr(pipeline, "EXPORTED", ("native", "onnx", "trt"))
     nowhere = Path("nowhere")
     with pytest.raises(MissingError):
         pipeline.export(bundle.folder, None, Request(formats=("native", "trt")), nowhere)

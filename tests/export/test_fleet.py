@@ -13,16 +13,17 @@ from small_graphs import write_graph
 
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import pipeline, refit, targets
+from qcn.export.backends.onnx.build import FUSED
+from qcn.export.backends.onnx.build import build as build_graph
+from qcn.export.backends.tensorrt import build as build_module
+from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build, find
+from qcn.export.backends.tensorrt.config import Fleet
+from qcn.export.backends.tensorrt.refit import as_weights, weights_of
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import SIGNATURE, Batch
-from qcn.export.onnx.build import build as build_graph
 from qcn.export.program import Convolution, Program, Route
 from qcn.export.request import Request
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import build as build_module
-from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
-from qcn.export.tensorrt.config import Fleet
-from qcn.export.tensorrt.refit import as_weights, weights_of
 from qcn.names import Precision
 
 OPEN = Batch(1, 8, 64)
@@ -215,7 +216,7 @@ def test_weights_of_each_precision_as_the_real_tensorrt_takes_them(
     program: Program, tmp_path: Path, precision: Precision
 ) -> None:
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
-    onnx.save(build_graph(program.at(precision, rest=precision), routing="fused", opset=22), tmp_path / "model.onnx")
+    onnx.save(build_graph(program.at(precision, rest=precision), style=FUSED, opset=22), tmp_path / "model.onnx")
     weights, trt = weights_of((tmp_path / "model.onnx").read_bytes()), find("rtx").module
     kinds = {as_weights(array, trt).dtype.name for array in weights.values()}
     assert kinds == {"FLOAT"} | {"fp32": set(), "fp16": {"HALF"}, "bf16": {"BF16"}}[precision]

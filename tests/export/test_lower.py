@@ -12,12 +12,12 @@ from torch import nn
 from qcn import create
 from qcn.baselines import CNN
 from qcn.errors import UsageError
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Evaluation
 from qcn.export.lower import ProgramBuilder, lower, scale_and_shift
 from qcn.export.program import Pool, Program
 from qcn.export.reference import answers
-from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN, BranchedExtractor, ConvCapsules, Prediction
 
 SIZE = (28, 26)  # not square: rows and columns must not be mixed up

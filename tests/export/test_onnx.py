@@ -16,20 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from styles import STYLES
 from torch import Tensor
 
 from qcn import create
 from qcn.errors import BuildError
 from qcn.export import reference
+from qcn.export.backends.format import Job
+from qcn.export.backends.onnx.build import FUSED, build
+from qcn.export.backends.onnx.graph import Graph, GraphValue
+from qcn.export.backends.onnx.unrolled import UnrolledLayer
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
-from qcn.export.formats import Job
 from qcn.export.lower import lower
-from qcn.export.onnx.build import build
-from qcn.export.onnx.graph import Graph, GraphValue
-from qcn.export.onnx.unrolled import UnrolledLayer
 from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
 from qcn.export.request import Request
-from qcn.export.torch.interpreter import Interpreter
 from qcn.model import QCN
 from qcn.routing import route
 from qcn.train.checkpoint import load_network
@@ -131,7 +132,7 @@ def test_a_graph_answers_as_the_trained_network_does(name: str, mode: str, itera
     tolerance = tolerances(exact, answers(trained, image))
     program = lower(trained, *SIZE)
     found = {
-        routing: run_graph(build(program, routing=routing, every_layer=True), image=image.numpy())
+        routing: run_graph(build(program, style=STYLES[routing], every_layer=True), image=image.numpy())
         for routing in ("unrolled", "tensorrt", "fused")
     }
     for outputs in found.values():
@@ -150,7 +151,7 @@ def test_golden_answers(bundle: Bundle, trained: QCN, routing: str) -> None:
         exact |= {f"{name}.activation": layer.activation, f"{name}.pose": layer.pose}
     rounded = answers(trained, torch.from_numpy(golden.input))
     assert np.array_equal(rounded["logit"], golden.float32.logit)
-    found = run_graph(build(bundle.program(), routing=routing, every_layer=True), image=golden.input)
+    found = run_graph(build(bundle.program(), style=STYLES[routing], every_layer=True), image=golden.input)
     assert list(found)[:2] == ["logit", "pose"] and found.keys() == exact.keys()
     assert_agree(found, exact, tolerances(exact, rounded))
 
@@ -191,7 +192,7 @@ def test_whatever_is_seen_the_answers_are_finite(program: Program, routing: str,
     largest = 1e6 if precision == "fp32" else 100.0
     images = [np.full(shape, value) for value in (0.0, -0.5, 3.0, 1e-30, largest, -largest)]
     seen = np.stack([*images, board, board * largest]).astype(np.float32)
-    for output, x in run_graph(build(program.at(precision, rest=precision), routing=routing), image=seen).items():
+    for output, x in run_graph(build(program.at(precision, rest=precision), style=STYLES[routing]), image=seen).items():
         assert np.isfinite(x).all(), output
 
 
@@ -209,7 +210,7 @@ def test_odd_sizes(size: tuple[int, int]) -> None:
 
 @every_routing
 def test_an_open_batch_takes_any_number_of_images(program: Program, bundle: Bundle, routing: str) -> None:
-    model = build(program, routing=routing)
+    model = build(program, style=STYLES[routing])
     for batch in (1, 3, 64):
         image, exact, tolerance = golden_rows(bundle, np.arange(batch) % 21)
         assert_agree(run_graph(model, image=image), exact, tolerance)
@@ -218,7 +219,7 @@ def test_an_open_batch_takes_any_number_of_images(program: Program, bundle: Bund
 @every_routing
 def test_a_fixed_batch_takes_no_other(program: Program, bundle: Bundle, routing: str) -> None:
     image, exact, tolerance = golden_rows(bundle, np.arange(4))
-    model = build(program, routing=routing, batch=4)
+    model = build(program, style=STYLES[routing], batch=4)
     assert_agree(run_graph(model, image=image), exact, tolerance)
     with pytest.raises(Exception, match="Got: 3 Expected: 4"):
         run_graph(model, image=image[:3])
@@ -276,7 +277,9 @@ def test_half_precision_in_onnx_runtime(
     """On ARM it sums in half, too: one rounding for each of n terms, which add up to √n of them."""
     image, exact, rounded = halved
     terms = max(array[0].size for name, array in program.arrays.items() if name.endswith("conv2.weight"))
-    found = run_graph(build(program.at("fp16", rest="fp16"), routing=routing, every_layer=True), image=image.numpy())
+    found = run_graph(
+        build(program.at("fp16", rest="fp16"), style=STYLES[routing], every_layer=True), image=image.numpy()
+    )
     assert_agree(found, exact, tolerances(exact, rounded, times=terms**0.5))
 
 
@@ -332,7 +335,7 @@ def test_opsets(program: Program, bundle: Bundle, opset: int, routing: str) -> N
     That one takes all functions of one name for the same, whatever their overload: it cannot run the fused graph.
     """
     image, exact, tolerance = golden_rows(bundle, np.arange(2))
-    model = build(program, routing=routing, opset=opset)
+    model = build(program, style=STYLES[routing], opset=opset)
     assert [(one.domain, one.version) for one in model.opset_import][:1] == [("", opset)]
     if opset < NEWEST or routing == "unrolled":
         found = (evaluate if opset == NEWEST else run_graph)(model, image=image)
@@ -396,7 +399,9 @@ def test_an_iteration_more_costs_few_nodes(program: Program) -> None:
 def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: str) -> None:
     alone = tmp_path / "alone"
     alone.mkdir()
-    onnx.save(build(bundle.program(), routing=routing, metadata=Job(bundle, Request()).metadata), alone / "model.onnx")
+    onnx.save(
+        build(bundle.program(), style=STYLES[routing], metadata=Job(bundle, Request()).metadata), alone / "model.onnx"
+    )
     assert [path.name for path in alone.iterdir()] == ["model.onnx"]
     again = onnx.load(alone / "model.onnx", load_external_data=False)
     assert again.graph.initializer and not any(weight.external_data for weight in again.graph.initializer)
@@ -410,7 +415,7 @@ def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: st
 @pytest.mark.parametrize("mode", ["logistic", "unit"])
 def test_a_fused_graph_is_one_node_a_capsule_layer(program: Program, mode: Any) -> None:
     program = routed(program, mode=mode)
-    model = build(program, routing="fused")
+    model = build(program, style=FUSED)
     assert [(one.domain, one.version) for one in model.opset_import] == [("", 17), ("qcn", 1)]
     nodes = [node for node in model.graph.node if node.domain]
     weights = {weight.name: numpy_helper.to_array(weight) for weight in model.graph.initializer}
@@ -432,7 +437,7 @@ def test_a_fused_graph_is_one_node_a_capsule_layer(program: Program, mode: Any) 
 
 def test_poses_go_to_a_fused_node_in_float32_and_half_is_an_attribute(program: Program) -> None:
     """A layer gives out float32: a cast to float16 in front of the next would be two more kernels per layer."""
-    graph = build(program.at("fp32", rest="fp16"), routing="fused").graph
+    graph = build(program.at("fp32", rest="fp16"), style=FUSED).graph
     nodes = [node for node in graph.node if node.domain]
     assert all(helper.get_node_attr_value(node, "half") == 1 for node in nodes)
     behind = [node.name for node in graph.node if node.name.startswith(tuple(op.name for op in program.routes[1:]))]

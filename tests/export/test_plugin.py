@@ -13,19 +13,20 @@ from fake_tensorrt import fake
 from qcn import libqcn
 from qcn.errors import MissingError
 from qcn.export import targets
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.onnx.build import FUSED
+from qcn.export.backends.onnx.build import build as build_graph
+from qcn.export.backends.onnx.proto import without_functions
+from qcn.export.backends.runner import Options
+from qcn.export.backends.tensorrt import plugin
+from qcn.export.backends.tensorrt import runner as verify_tensorrt
+from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build
+from qcn.export.backends.tensorrt.runner import TensorRTRunner
 from qcn.export.bundle.manifest import Batch
-from qcn.export.onnx.build import build as build_graph
-from qcn.export.onnx_proto import without_functions
 from qcn.export.program import Program
 from qcn.export.request import Request
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import plugin
-from qcn.export.tensorrt.build import BuildRequest, TensorRT, build
 from qcn.names import Precision
-from qcn.verify.runners import Options
-from qcn.verify.runners import tensorrt as verify_tensorrt
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.tensorrt import TensorRTRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN = Batch(1, 8, 64)
@@ -56,7 +57,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
-    onnx.save(build_graph(program.at(precision, rest=precision), routing="fused"), path)
+    onnx.save(build_graph(program.at(precision, rest=precision), style=FUSED), path)
     return path
 
 
@@ -127,7 +128,7 @@ def test_an_engine_with_fused_routing(tmp_path: Path, program: Program, version:
 
 
 def test_only_the_functions_go(program: Program) -> None:
-    model = build_graph(program, routing="fused")
+    model = build_graph(program, style=FUSED)
     assert len(model.functions) == len(program.routes)
     bare = without_functions(model.SerializeToString())
     del model.functions[:]

@@ -13,20 +13,22 @@ import torch
 import torch.nn.functional as F
 from fake_tensorrt import fake
 from onnxruntime import InferenceSession
+from styles import STYLES
 
 from qcn import create
 from qcn.errors import UsageError
 from qcn.export import integers, targets
+from qcn.export.backends.onnx.build import FUSED, build
+from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT
+from qcn.export.backends.tensorrt.build import build as build_engine
+from qcn.export.backends.tensorrt.find import find as find_tensorrt
+from qcn.export.backends.tensorrt.layers import STYLE
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import weights
 from qcn.export.bundle.manifest import Batch
 from qcn.export.lower import lower
-from qcn.export.onnx.build import build
 from qcn.export.program import Array, Convolution, Linear, Pool, Product, Program, Route
 from qcn.export.quantise import halved, quantised, rotors_of
-from qcn.export.tensorrt.build import BuildRequest, TensorRT
-from qcn.export.tensorrt.build import build as build_engine
-from qcn.export.tensorrt.find import find as find_tensorrt
-from qcn.export.torch.interpreter import Interpreter
 from qcn.quaternion import rotation_matrix, rotor
 
 
@@ -233,7 +235,7 @@ def test_onnx_runtime_computes_the_same_integers(cnn: Program) -> None:
     program = calibrated(replace(cnn, operations=(*cnn.operations[:-1], last)))
     image = np.random.default_rng(1).standard_normal((3, 2, 12, 12)).astype(np.float32)
     expected = walked(program, image)
-    graphs = {routing: build(program, routing=routing) for routing in ("unrolled", "tensorrt")}  # type: ignore[arg-type]
+    graphs = {routing: build(program, style=STYLES[routing]) for routing in ("unrolled", "tensorrt")}
     found = {name: InferenceSession(graph.SerializeToString()) for name, graph in graphs.items()}
     assert np.array_equal(found["unrolled"].run(None, {"image": image})[0], expected)
     np.testing.assert_allclose(found["tensorrt"].run(None, {"image": image})[0], expected, rtol=1e-5, atol=1e-6)
@@ -253,7 +255,7 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
     with torch.inference_mode():
         exact = Interpreter(program, kernels="reference").double()(image.double())
     for routing in ("unrolled", "tensorrt", "fused"):
-        graph = build(program, routing=routing)  # type: ignore[arg-type]
+        graph = build(program, style=STYLES[routing])
         answers = InferenceSession(graph.SerializeToString()).run(None, {"image": image.numpy()})
         for given, due in zip(answers, exact, strict=True):
             np.testing.assert_allclose(given, due, atol=3e-3 * float(due.abs().max()), err_msg=routing)
@@ -264,7 +266,7 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
 def test_a_real_engine_computes_in_integers(whole: Program) -> None:
     """By TensorRT-RTX, whose builder needs no GPU: each convolution in int8, and none that only rounds its inputs."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
-    graph = build(calibrated(whole), routing="tensorrt").SerializeToString()
+    graph = build(calibrated(whole), style=STYLE).SerializeToString()
     engine = build_engine(graph, BuildRequest("int8", Batch(1, 8, 64)), find_tensorrt("rtx"))
     assert engine.receipt.met is True
     assert ("correlation", "int8 → float32") in {(kind, precision) for kind, precision, _ in engine.receipt.layers}
@@ -275,7 +277,7 @@ def test_tensorrt_8_6_is_told_no_type_where_integers_are_computed(
 ) -> None:
     """Not to a convolution behind Q/DQ pairs, nor to a ReLU right behind it. Everything else, as a sum, is told."""
     monkeypatch.setattr(targets, "this_gpu", lambda: targets.Gpu("NVIDIA H200", 90))
-    graph = build(calibrated(whole), routing="fused").SerializeToString()
+    graph = build(calibrated(whole), style=FUSED).SerializeToString()
     tensorrt = TensorRT("tensorrt", (8, 6, 1), fake("8.6.1", disobey="INT8"))
     engine = build_engine(graph, BuildRequest("int8", Batch(1, 8, 64)), tensorrt)
     assert engine.receipt.met

@@ -15,14 +15,14 @@ from small_graphs import write_graph
 from qcn import progress
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import targets
+from qcn.export.backends.tensorrt import config as tensorrt_config
+from qcn.export.backends.tensorrt import progress as building
+from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build, find
+from qcn.export.backends.tensorrt.find import library_version
+from qcn.export.backends.tensorrt.progress import BuildLog
+from qcn.export.backends.tensorrt.receipt import from_inspector
 from qcn.export.bundle.manifest import Batch
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt import config as tensorrt_config
-from qcn.export.tensorrt import progress as building
-from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
-from qcn.export.tensorrt.find import library_version
-from qcn.export.tensorrt.progress import BuildLog
-from qcn.export.tensorrt.receipt import from_inspector
 
 OPEN = Batch(1, 8, 64)
 
@@ -136,7 +136,7 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
     """TensorRT 8 cannot be told to stop: the process cleans up and ends all the same."""
     script = (
         "import time\n"
-        "from qcn.export.tensorrt.progress import BuildLog, run_interruptibly\n"
+        "from qcn.export.backends.tensorrt.progress import BuildLog, run_interruptibly\n"
         "def interrupt(): raise KeyboardInterrupt\n"
         "try:\n    run_interruptibly(lambda: time.sleep(60), BuildLog(), interrupt, can_cancel=False)\n"
         "except KeyboardInterrupt:\n    print('cleaned up')\n"
@@ -244,7 +244,7 @@ def test_timings_are_kept_and_foreign_ones_begun_anew(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("h200")
 def test_kernels_of_libraries_that_do_not_load_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, request = write_graph(tmp_path / "model.onnx"), BuildRequest("fp32", OPEN)
-    monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: "cudnn" in library)
+    monkeypatch.setattr("qcn.export.backends.tensorrt.config._loads", lambda library, function: "cudnn" in library)
     tensorrt = faked("8.6.1")
     assert build(path.read_bytes(), request, tensorrt).facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT"]
     assert tensorrt.module.told["tactics"] == ["CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS"]
@@ -261,7 +261,7 @@ def test_the_inspectors_control_characters_are_read() -> None:
 
 @pytest.mark.usefixtures("h200")
 def test_a_newer_cublas_is_of_no_use_to_tensorrt_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qcn.export.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
+    monkeypatch.setattr("qcn.export.backends.tensorrt.config._loads", lambda library, function: library.endswith(".13"))
     facts = build(write_graph(tmp_path / "model.onnx").read_bytes(), BuildRequest("fp32", OPEN), faked("8.6.0")).facts
     assert facts["tactics_left_out"] == ["CUBLAS", "CUBLAS_LT", "CUDNN"]
 
@@ -311,9 +311,9 @@ def test_importing_needs_none_of_the_packages() -> None:
         "import sys\n"
         "for name in ('torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings', 'cuda'):\n"
         "    sys.modules[name] = None\n"
-        "import qcn.verify.runners.onnxruntime, qcn.verify.runners.tensorrt\n"
+        "import qcn.export.backends.onnx.runner, qcn.export.backends.tensorrt.runner\n"
         "from qcn.errors import MissingError\n"
-        "from qcn.export.tensorrt.build import find\n"
+        "from qcn.export.backends.tensorrt.build import find\n"
         "try:\n    find()\nexcept MissingError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

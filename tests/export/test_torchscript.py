@@ -17,10 +17,10 @@ from torch import Tensor
 
 from qcn.errors import BuildError, UsageError
 from qcn.export import reference
+from qcn.export.backends.torch.pt2 import write_pt2
+from qcn.export.backends.torch.torchscript import write_torchscript
 from qcn.export.lower import lower
 from qcn.export.program import Program, Route
-from qcn.export.torch.pt2 import write_pt2
-from qcn.export.torch.torchscript import write_torchscript
 from qcn.model import QCN, qcn_tiny, qcn_unbranched
 from qcn.train.checkpoint import load_network
 
@@ -234,7 +234,7 @@ def test_what_tracing_would_freeze_is_an_error(program: Program, tmp_path: Path,
     def forward(_self: Any, image: Tensor) -> tuple[Tensor, ...]:
         return (image * float(image.sum()), image)
 
-    monkeypatch.setattr("qcn.export.torch.interpreter.Interpreter.forward", forward)
+    monkeypatch.setattr("qcn.export.backends.torch.interpreter.Interpreter.forward", forward)
     with pytest.raises(SystemError) as caught:  # the tracer warns from C++, where the error comes out as this
         write_torchscript(program, tmp_path / "model.ts", metadata={})
     assert isinstance(caught.value.__cause__, torch.jit.TracerWarning)

@@ -21,15 +21,15 @@ from qcn import records
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
+from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies, chosen, plain
+from qcn.export.backends.triton.preprocess import PIXELS, preprocess_graph
+from qcn.export.backends.triton.repository import model_name, read_repository, write_files
 from qcn.export.bundle import Batch, Bundle
 from qcn.export.request import Request
-from qcn.export.triton.batching import BatchTime, FileTimes, Latencies, chosen, plain
-from qcn.export.triton.preprocess import PIXELS, preprocess_graph
-from qcn.export.triton.repository import model_name, read_repository, write_files
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories
-from qcn.verify.runners import candidates, create
 from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
 from qcn.verify.speed.results import Benchmark, for_serving
 from qcn.verify.speed.turns import Plan

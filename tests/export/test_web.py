@@ -25,12 +25,13 @@ from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, toy
 from qcn.errors import UsageError
 from qcn.export import pipeline, web
+from qcn.export.backends.candidates import capsule_layers, create
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.runner import Options
+from qcn.export.backends.web import page, scene
+from qcn.export.backends.web.runner import WebRunner
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.request import Request
-from qcn.export.web import page, scene
-from qcn.verify.runners import Options, capsule_layers, create
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.web import WebRunner
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node here: apt install nodejs")

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tampering import edit_page, edit_repository, put, repository, seal
 from workshop import Workshop
 
-from qcn.export.triton.preprocess import preprocess_graph
-from qcn.export.triton.repository import write_files
-from qcn.export.web.page import packed, wasm_file
+from qcn.export.backends.triton.preprocess import preprocess_graph
+from qcn.export.backends.triton.repository import write_files
+from qcn.export.backends.web.page import packed, wasm_file
 
 # Triton's repository.
 

@@ -12,8 +12,8 @@ from programs import added_to_logits, golden_only, one_weight, triggered
 from tampering import edit_graph, put, put_network, put_program
 from workshop import Workshop
 
+from qcn.export.backends.onnx.build import build
 from qcn.export.lower import lower
-from qcn.export.onnx.build import build
 from qcn.export.program import Program
 from qcn.train.checkpoint import load_network
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from qcn.export.backends.triton.repository import write_files
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Golden
@@ -20,7 +21,6 @@ from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Program
 from qcn.export.reference import evaluated, half_floors
-from qcn.export.triton.repository import write_files
 from qcn.names import MANIFEST
 
 DATA = re.compile(r'(?<=<script type="application/json" id="data">).*?(?=</script>)', re.DOTALL)

@@ -25,9 +25,10 @@ from tampering import only, put_program
 
 from qcn.cli import main
 from qcn.errors import MissingError
+from qcn.export.backends.format import Job
+from qcn.export.backends.tensorrt.format import GRAPH
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Golden
-from qcn.export.formats import Job, onnx_graph
 from qcn.export.pipeline import export
 from qcn.export.program import Program
 from qcn.export.request import Request
@@ -144,7 +145,7 @@ class Workshop:
         if any(one.file == file for one in Bundle.open(bundle).manifest.files):
             return
         if file == "model.tensorrt.onnx":  # which `qcn export --format trt` makes on its way to an engine
-            onnx_graph(Job(Bundle.open(bundle), Request()), "tensorrt")
+            GRAPH.add(Job(Bundle.open(bundle), Request()))
         else:
             made = export(bundle, None, Request(**FILES[file].options), self.data)[1]
             if made[0].reason:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from qcn import create, kernels
 from qcn.errors import UsageError
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle.tolerance import FLOORS
 from qcn.export.lower import lower
 from qcn.export.quantise import halved
-from qcn.export.torch.interpreter import Interpreter
 from qcn.model import choose_kernels, qcn, qcn_tiny
 from qcn.routing import route
 

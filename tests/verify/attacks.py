@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from qcn import create
+from qcn.export.backends.torch.pt2 import write_pt2
+from qcn.export.backends.torch.torchscript import METADATA
 from qcn.export.bundle import Bundle
 from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.torch.pt2 import write_pt2
-from qcn.export.torch.torchscript import METADATA
 
 SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 CONSTANTS = "data/constants/model_constants_config.json"

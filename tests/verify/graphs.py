@@ -10,9 +10,10 @@ from bundles import answering
 from onnx import helper, numpy_helper
 
 from qcn.export.bundle import GOLDEN, Bundle, golden
-from qcn.export.bundle.manifest import BUNDLE, Batch, file_of
+from qcn.export.bundle.manifest import Batch, file_of
 from qcn.export.bundle.tolerance import tie_band, tolerances
 from qcn.export.pipeline import FROM_RUN
+from qcn.names import BUNDLE
 
 BATCH = Batch(1, 8, 64)  # what `qcn export` makes
 

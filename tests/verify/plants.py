@@ -37,22 +37,23 @@ from graphs import (
     transposed_pose,
     without_first_relu,
 )
+from styles import STYLES
 
 from qcn import create
 from qcn.data.spec import Preprocessing
+from qcn.export.backends.native.runner import NativeRunner
+from qcn.export.backends.onnx.build import build
+from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
 from qcn.export.calibrated import write_calibrated
 from qcn.export.lower import lower
-from qcn.export.onnx.build import build
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program import Product, Program, Route
 from qcn.export.quantise import halved, quantised
 from qcn.export.reference import golden_of, with_edge_cases
-from qcn.export.torch.interpreter import Interpreter
 from qcn.names import MANIFEST
-from qcn.verify.runners.native import NativeRunner
 
 SIZE, CLASSES = 24, ("above", "below", "left", "right")  # as folders of pictures would have them
 SPEC = Preprocessing(mean=(0.45, 0.35, 0.25), std=(0.2, 0.3, 0.4))
@@ -92,7 +93,7 @@ def honest(
     labels = [index % len(CLASSES) for index in range(images)]
     answers = golden_of(network, with_edge_cases(rows, pixels, labels, SPEC), CLASSES)
     bundle = Bundle.create(folder, manifest, program, lambda: answers, FROM_RUN)
-    put_graph(bundle, build(program.at(precision, rest=precision), routing=routing), precision)
+    put_graph(bundle, build(program.at(precision, rest=precision), style=STYLES[routing]), precision)
     return bundle
 
 
@@ -121,7 +122,7 @@ def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6, m
 
 def altered_program(change: Callable[[Program], Program], routing: Any = "unrolled") -> Callable[[Bundle], None]:
     """The graph of an altered program, while golden answers are the honest one's."""
-    return lambda bundle: put_graph(bundle, build(change(bundle.program()), routing=routing))
+    return lambda bundle: put_graph(bundle, build(change(bundle.program()), style=STYLES[routing]))
 
 
 def array(name: str, change: Callable[[Any], Any]) -> Callable[[Program], Program]:
@@ -141,8 +142,8 @@ def other_floor(routing: Any) -> Callable[[Bundle], None]:
     """A graph with ten times the ε under the variance."""
 
     def plant(bundle: Bundle) -> None:
-        with mock.patch("qcn.export.onnx.unrolled.VARIANCE_FLOOR", 1e-3):
-            put_graph(bundle, build(bundle.program(), routing=routing))
+        with mock.patch("qcn.export.backends.onnx.unrolled.VARIANCE_FLOOR", 1e-3):
+            put_graph(bundle, build(bundle.program(), style=STYLES[routing]))
 
     return plant
 

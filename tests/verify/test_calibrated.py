@@ -13,18 +13,20 @@ from command import Command
 from graphs import half_sums, half_variance, put_graph
 from PIL import Image
 from plants import calibrated
+from styles import STYLES
 
 from qcn.errors import CheckFailed, UsageError
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.onnx.build import build
+from qcn.export.backends.receipts import receipts, require_met
+from qcn.export.backends.runner import Options
+from qcn.export.backends.tensorrt.layers import STYLE
+from qcn.export.backends.web.runner import WebRunner
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.calibrated import precisions, write_calibrated
-from qcn.export.onnx.build import build
 from qcn.export.program import Convolution, Program
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.verify import verify
-from qcn.verify.receipts import receipts, require_met
-from qcn.verify.runners import Options
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.web import WebRunner
 
 NATIVE = ["native"] if native_kernels.available() else []
 CONV = "pose.0.conv2"  # of two inputs
@@ -99,7 +101,7 @@ def test_receipts_say_what_onnx_runtime_ran(low: Bundle) -> None:
         assert [(one.operation, one.asked) for one in native] == [(one.operation, one.asked) for one in found]
         require_met(native)
         assert {one.ran for one in native if one.asked == "int8"} == {"int8"}
-    put_graph(low, build(low.program(), routing="tensorrt"), "int8")  # Q/DQ pairs, whose convolutions run in floats
+    put_graph(low, build(low.program(), style=STYLE), "int8")  # Q/DQ pairs, whose convolutions run in floats
     with pytest.raises(CheckFailed, match=r"should run in int8, but runs in fp32 \(.*Conv"):
         require_met(receipts(Bundle.open(low.folder), "onnxruntime"))
 
@@ -120,7 +122,7 @@ def altered(
         operations = [
             change(op) if isinstance(op, Convolution) and op.name == chosen else op for op in program.operations
         ]
-        put(bundle, build(replace(program, operations=tuple(operations)), routing=routing), "int8")
+        put(bundle, build(replace(program, operations=tuple(operations)), style=STYLES[routing]), "int8")
 
     return plant
 

@@ -13,12 +13,13 @@ from command import Command
 
 import qcn as product
 from qcn.errors import CheckFailed, UsageError
+from qcn.export.backends.candidates import create
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import BUNDLE, Batch
+from qcn.export.bundle.manifest import Batch
 from qcn.export.program import Product
+from qcn.names import BUNDLE
 from qcn.packages import installed
 from qcn.verify.parity.verify import verify
-from qcn.verify.runners import create
 
 needed = pytest.mark.skipif(not installed("executorch"), reason="ExecuTorch is not installed: pip install executorch")
 
@@ -52,7 +53,7 @@ def test_the_road_of_a_pte(small: Bundle, qcn: Command) -> None:
 @needed
 @pytest.mark.slow
 def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
-    from qcn.export.torch.executorch import write_executorch
+    from qcn.export.backends.executorch.writer import write_executorch
 
     code, said = qcn("export", cnn.folder, "--format", "executorch", "--batch", "2:4:8")
     assert code == 0 and "for batches of 2" in said, said
@@ -64,7 +65,8 @@ def test_answers_faults_and_damage(cnn: Bundle, qcn: Command) -> None:
     code, said = qcn("doctor", cnn.folder)
     assert code == 0 and "by ExecuTorch" in said, said
     path, images = cnn.folder / "model.pte", bundle.golden().input
-    load = "import sys, pathlib; from qcn.verify.runners import create; create('executorch', pathlib.Path(sys.argv[1]))"
+    load = "import sys, pathlib; from qcn.export.backends.candidates import create; "
+    load += "create('executorch', pathlib.Path(sys.argv[1]))"
     ended = subprocess.run([sys.executable, "-c", f"{load}.open()", path], capture_output=True, text=True, check=True)
     assert not ended.stdout and not ended.stderr  # of torchao, or of ARM's cores
     with create("executorch", path, threads=1) as runner:

@@ -11,17 +11,17 @@ from fake_engine import FakeContext, FakeCuda, fake_runtime
 from plants import FAULTS, honest
 
 from qcn.export import targets
+from qcn.export.backends.tensorrt import runner as runner_module
+from qcn.export.backends.tensorrt.build import TensorRT
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt.build import TensorRT
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.arithmetic import WAYS, Way, check, layers, statistics
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import read_report
 from qcn.verify.parity.verify import verify
-from qcn.verify.runners import tensorrt as runner_module
 
 NATIVE = ["native"] if native_kernels.available() else []
 HALF = ("variance in fp16", "sums of squares in fp16", "sums of squares in fp16, of the second iteration")

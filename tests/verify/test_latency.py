@@ -14,9 +14,11 @@ from command import Command
 
 from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.export.backends.candidates import Candidate, candidates
+from qcn.export.backends.definition import Backend
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import Bundle
-from qcn.verify.runners import Backend, Candidate, Options, Runner, candidates
-from qcn.verify.runners.model_file import ModelFile
 from qcn.verify.speed import cold, energy, latency, results, turns
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one

@@ -7,7 +7,7 @@ import pytest
 from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
-from qcn.verify.runners import create
+from qcn.export.backends.candidates import create
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 

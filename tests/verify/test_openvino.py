@@ -22,17 +22,20 @@ from test_calibrated import altered
 import qcn as product
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.export import pipeline
-from qcn.export import precision as precisions
+from qcn.export.backends.candidates import capsule_layers, create
+from qcn.export.backends.format import Job
+from qcn.export.backends.onnx.format import graph_of
+from qcn.export.backends.openvino import runner as runner_module
+from qcn.export.backends.openvino.format import GRAPH
+from qcn.export.backends.openvino.ir import write_ir
+from qcn.export.backends.openvino.layers import STYLE
+from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.manifest import BUNDLE, file_of
-from qcn.export.formats import Job, onnx_model
-from qcn.export.openvino import write_ir
+from qcn.export.bundle.manifest import file_of
 from qcn.export.program import Convolution
 from qcn.export.request import Request
+from qcn.names import BUNDLE
 from qcn.verify.parity.verify import verify
-from qcn.verify.receipts import receipts, require_met
-from qcn.verify.runners import capsule_layers, create
-from qcn.verify.runners import openvino as runner_module
 
 openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
 
@@ -46,7 +49,7 @@ def put_ir(bundle: Bundle, model: ModelProto, precision: Any = "fp32") -> None:
 
 def arranged(bundle: Bundle, precision: Any = "fp32") -> ModelProto:
     """The graph as OpenVINO is given it."""
-    return onnx_model(Job(bundle, Request(precision=precision)), "openvino")
+    return graph_of(Job(bundle, Request(precision=precision)), STYLE)
 
 
 @pytest.fixture
@@ -211,9 +214,9 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
     put_ir(small, arranged(small))
     graph_file, weights = small.folder / "model.xml", small.folder / "model.bin"
     kept = graph_file.read_bytes()
-    assert precisions.read(graph_file.read_bytes(), "openvino", small.program()).precision == "fp32"
+    assert GRAPH.seen(graph_file.read_bytes(), small.program()).precision == "fp32"
     pipeline.export(small.folder, None, Request(("openvino",), precision="fp16"), small.folder)
-    half = precisions.read((small.folder / "model.fp16.xml").read_bytes(), "openvino", small.program())
+    half = GRAPH.seen((small.folder / "model.fp16.xml").read_bytes(), small.program())
     assert half.contradicts("fp32") == "declared fp32, computes in fp16"
 
     bad: list[tuple[bytes, str]] = [

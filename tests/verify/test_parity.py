@@ -9,6 +9,7 @@ from bundles import answering
 from command import Command
 
 from qcn.errors import UsageError
+from qcn.export.backends.candidates import create
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.tolerance import FLOORS, TIES, floor_of, tie_band
 from qcn.kernels import native as native_kernels
@@ -16,7 +17,6 @@ from qcn.verify.parity import verify as parity
 from qcn.verify.parity.check import tolerances
 from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degrees
 from qcn.verify.parity.results import read_report
-from qcn.verify.runners import create
 
 BOTH = ("logit", "pose")
 

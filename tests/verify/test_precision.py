@@ -15,24 +15,32 @@ from bundles import put_manifest
 from command import Command
 from graphs import BATCH, above_size, behind, graph, put_graph
 from onnx import TensorProto, helper, numpy_helper
+from styles import STYLES
 
 from qcn import create
 from qcn.doctor import diagnose
 from qcn.errors import UsageError
+from qcn.export.backends.candidates import candidates
+from qcn.export.backends.format import format_of
+from qcn.export.backends.onnx.build import build
+from qcn.export.backends.onnx.precision import convolutions
+from qcn.export.backends.precision import Seen
+from qcn.export.backends.torch.pt2 import write_pt2
+from qcn.export.backends.torch.torchscript import write_torchscript
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.lower import lower
-from qcn.export.onnx.build import build
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.precision import onnx_file, read
-from qcn.export.torch.pt2 import write_pt2
-from qcn.export.torch.torchscript import write_torchscript
+from qcn.export.program import Program
 from qcn.names import PRECISIONS
 from qcn.verify.parity.precision import held_to
 from qcn.verify.parity.verify import verify
-from qcn.verify.runners import candidates
 
 HALVES = ("fp16", "bf16")
+
+
+def read(content: bytes, format: str, program: Program) -> Seen:
+    return format_of(format).seen(content, program)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
             path = folder / f"{format_}.{precision}"
             opset = 22 if precision == "bf16" else 17
             path.write_bytes(
-                build(program.at(precision, rest=precision), routing=routing, opset=opset).SerializeToString()  # type: ignore[arg-type]
+                build(program.at(precision, rest=precision), style=STYLES[routing], opset=opset).SerializeToString()
             )
             made[format_, precision] = path
         for format_, write in (("torchscript", write_torchscript), ("pt2", write_pt2)):
@@ -65,7 +73,7 @@ def test_it_is_read_from_every_kind_of_file(
         monkeypatch.setitem(sys.modules, package, None)  # neither is needed
     seen = read(files[format_, precision].read_bytes(), format_, program)
     assert (seen.precision, seen.why) == (precision, "")
-    assert seen.contradicts(precision) == ""  # type: ignore[arg-type]
+    assert seen.contradicts(precision) == ""
     for other in set(PRECISIONS) - {precision}:
         assert seen.contradicts(other) == f"declared {other}, computes in {precision}"
 
@@ -76,7 +84,7 @@ def test_networks_of_other_kinds(tmp_path: Path) -> None:
         program = lower(create(name, in_channels=1, classes=5, **({"size": size} if name == "cnn" else {})), size, size)
         for precision in ("fp32", "fp16"):
             path = tmp_path / f"{name}.{precision}"
-            path.write_bytes(build(program.at(precision, rest=precision)).SerializeToString())  # type: ignore[arg-type]
+            path.write_bytes(build(program.at(precision, rest=precision)).SerializeToString())
             assert read(path.read_bytes(), "onnx", program).precision == precision
             write_torchscript(program, path, precision=precision, metadata={})
             assert read(path.read_bytes(), "torchscript", program).precision == precision
@@ -198,7 +206,7 @@ def test_files_that_are_none_are_not_read(tmp_path: Path, small: Bundle) -> None
     for content in (b"", b"\xff" * 64, b"PK\x03\x04", whole[: len(whole) // 2], b"\x3a\xff\xff\xff\xff\x7f"):
         path.write_bytes(content)
         for format_ in ("onnx", "torchscript", "pt2"):
-            seen = read(path.read_bytes(), format_, program)  # type: ignore[arg-type]
+            seen = read(path.read_bytes(), format_, program)
             assert not seen.readable and seen.precision is None and seen.why and not seen.contradicts("fp16")
 
 
@@ -270,7 +278,7 @@ def test_functions_that_call_each_other_for_ever_end(tmp_path: Path, small: Bund
 def test_a_graph_that_is_none_gives_no_convolutions(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"\xff" * 64)
     with pytest.raises(UsageError, match="it is not an ONNX graph"):
-        onnx_file.convolutions((tmp_path / "model.onnx").read_bytes())
+        convolutions((tmp_path / "model.onnx").read_bytes())
 
 
 def layers_text(precision: str, graph_file: Path) -> str:
@@ -283,7 +291,7 @@ def layers_text(precision: str, graph_file: Path) -> str:
             "Outputs": [{"Format/Datatype": precision}],
             "Weights": {"Type": precision},
         }
-        for name in onnx_file.convolutions(graph_file.read_bytes())
+        for name in convolutions(graph_file.read_bytes())
     ]
     return json.dumps({"Layers": layers})
 
@@ -296,14 +304,14 @@ def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: dict[tup
     path = files["onnx-tensorrt", "fp16"]
 
     def held(text: str) -> tuple[str, str, str]:
-        found = held_to(small, candidate, SimpleNamespace(inspected=lambda: text))  # type: ignore[arg-type]
+        found = held_to(small, candidate, SimpleNamespace(inspected=lambda: text))
         return found.precision, found.refused, found.note
 
     unread = "held to fp32's tolerance: its precision cannot be read"
     assert held(layers_text("Half", path))[2].startswith(unread)  # no graph that says which layers are convolutions
     with small.adding(file_of("onnx-tensorrt", "fp16"), "onnx-tensorrt", "fp16", FROM_RUN, batch=BATCH) as draft:
         shutil.copy(path, draft.path)
-    types = onnx_file.convolutions(path.read_bytes())
+    types = convolutions(path.read_bytes())
     assert "float16" in types.values() and "float32" in types.values()  # the network's, and routing's
     exact = json.loads(layers_text("Half", path))
     for layer in exact["Layers"]:

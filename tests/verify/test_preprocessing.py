@@ -7,11 +7,11 @@ import pytest
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError
+from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.bundle import Bundle
 from qcn.libqcn import load_library
 from qcn.verify.parity import preprocessing
 from qcn.verify.parity.preprocessing import OTHER_SIZES, check_preprocessing
-from qcn.verify.runners.native import NativeRunner
 
 
 @pytest.fixture(autouse=True)

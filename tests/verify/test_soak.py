@@ -13,6 +13,7 @@ from graphs import at_size
 from plants import from_call, spoilt, times
 
 from qcn.errors import UsageError
+from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.kernels import native
@@ -20,7 +21,6 @@ from qcn.verify.parity import soak as soaking
 from qcn.verify.parity.calls import Call, random_calls
 from qcn.verify.parity.results import read_report
 from qcn.verify.parity.soak import MORE, Limits, Soak, run_soak
-from qcn.verify.runners.native import NativeRunner
 
 needs_libqcn = pytest.mark.skipif(not native.available(), reason="libqcn is not built")
 EXACT = {"logit": np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])}

@@ -18,14 +18,15 @@ from command import Command
 import qcn as product
 from qcn import binding
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends.candidates import candidates
+from qcn.export.backends.runner import Runner
+from qcn.export.backends.web.runner import find_node
 from qcn.export.bundle import WEIGHTS, Bundle, signing
 from qcn.export.pipeline import export
 from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
 from qcn.packages import installed
 from qcn.runtime import engines
-from qcn.verify.runners import Runner, candidates
-from qcn.verify.runners.web import find_node
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 

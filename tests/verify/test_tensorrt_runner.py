@@ -11,14 +11,14 @@ from small_graphs import write_graph
 
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
+from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.tensorrt import runner as runner_module
+from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build, find
+from qcn.export.backends.tensorrt.cuda_memory import Cuda
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
-from qcn.export.tensorrt.build import BuildRequest, TensorRT, build, find
-from qcn.verify.runners import candidates, create
-from qcn.verify.runners import tensorrt as runner_module
-from qcn.verify.runners.cuda_memory import Cuda
 
 FACTS = {
     "flavour": "tensorrt",

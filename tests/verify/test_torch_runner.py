@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from qcn.export.backends.candidates import candidates, create
+from qcn.export.backends.torch.torchscript import write_torchscript
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.torch.torchscript import write_torchscript
 from qcn.names import AnyPrecision
 from qcn.verify.parity.compare import compare
-from qcn.verify.runners import candidates, create
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16", "bf16"])

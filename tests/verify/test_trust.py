@@ -18,16 +18,17 @@ from graphs import behind, graph, put_graph
 from onnx import TensorProto, helper
 
 from qcn.errors import MissingError, QcnError, UsageError
+from qcn.export.backends.candidates import candidates, frames, isolated
+from qcn.export.backends.isolated import IsolatedRunner
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.onnx.runner import OnnxRuntimeRunner
+from qcn.export.backends.runner import Options
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.bundle.arrays import read_arrays, write_arrays
 from qcn.export.pipeline import FROM_RUN
 from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity
 from qcn.verify.parity.verdict import Verdict, conclude, overall
-from qcn.verify.runners import Options, candidates, frames, isolated
-from qcn.verify.runners.isolated import IsolatedRunner
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 SHORT = ("--duration", "0", "--warmup", "0", "--iterations", "2")
@@ -162,9 +163,9 @@ def test_a_child_in_a_loop_ends_with_its_parent(small: Bundle) -> None:
     loop(small)
     code = (
         "import sys, threading\nfrom pathlib import Path\nimport numpy as np\n"
-        "from qcn.verify.runners import Options\nfrom qcn.verify.runners.isolated import IsolatedRunner\n"
-        "from qcn.verify.runners.model_file import ModelFile\n"
-        "from qcn.verify.runners.onnxruntime import OnnxRuntimeRunner\n"
+        "from qcn.export.backends.runner import Options\nfrom qcn.export.backends.isolated import IsolatedRunner\n"
+        "from qcn.export.backends.model_file import ModelFile\n"
+        "from qcn.export.backends.onnx.runner import OnnxRuntimeRunner\n"
         "inner = OnnxRuntimeRunner(ModelFile.at(Path(sys.argv[1])), Options())\n"
         "runner = IsolatedRunner(inner, 'onnxruntime', carries_code=False)\n"
         "runner.open()\nprint(runner.process, flush=True)\n"
@@ -375,7 +376,8 @@ def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_child_that_crashes_leaves_a_verdict(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     crash = isolated.START.replace(
         "serve(*map",
-        "import os, qcn.verify.runners.onnxruntime as o\no.OnnxRuntimeRunner.infer = lambda *_: os.abort()\nserve(*map",
+        "import os, qcn.export.backends.onnx.runner as o\n"
+        "o.OnnxRuntimeRunner.infer = lambda *_: os.abort()\nserve(*map",
     )
     monkeypatch.setattr(isolated, "START", crash)
     (verdict,) = parity.verify(small, ["onnxruntime"], {})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qcn.errors import UsageError
+from qcn.export.backends.candidates import candidates
+from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.progress import doing, shown
 from qcn.verify.parity.compare import Allowed
@@ -14,7 +16,6 @@ from qcn.verify.parity.samples import GOLDEN, Samples, samples
 from qcn.verify.parity.soak import Soak
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.parity.verify import verify
-from qcn.verify.runners import TIME_LIMIT, candidates
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from qcn.errors import UsageError
+from qcn.export.backends import FORMATS
+from qcn.export.backends.candidates import Candidate
+from qcn.export.backends.format import format_of
+from qcn.export.backends.precision import Seen
+from qcn.export.backends.runner import Runner
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Format, file_of
-from qcn.export.precision import Seen, onnx_file, read
-from qcn.export.tensorrt.receipt import from_inspector, receipt
 from qcn.names import AnyPrecision
-from qcn.verify.runners import Candidate, Runner
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ def held_to(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) 
     declared = candidate.precision
     if candidate.backend.precisions:  # the backend makes it, of float32 weights
         return Held(declared)
-    engine = candidate.artefact.format == "trt"
-    if engine and runner is None:
+    artefact = candidate.artefact
+    if FORMATS[artefact.format].proof == "answers" and runner is None:
         return Held(declared)
-    seen = _engine(bundle, candidate, runner) if engine and runner else _file(bundle, candidate)
+    seen = format_of(artefact.format).seen_running(bundle, artefact, runner) if runner else None
+    seen = seen or _file(bundle, candidate)
     if refused := seen.contradicts(declared):
         return Held(declared, refused=refused)
     if seen.precision is None and declared != "fp32":
@@ -46,26 +48,6 @@ def held_to(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) 
 def _file(bundle: Bundle, candidate: Candidate) -> Seen:
     artefact = candidate.artefact
     try:
-        return read(bundle.read(artefact), artefact.format, bundle.program())
+        return format_of(artefact.format).seen(bundle.read(artefact), bundle.program())
     except UsageError as error:  # weights that cannot be read: their own verdict says so
         return Seen(None, str(error), readable=False)
-
-
-def _engine(bundle: Bundle, candidate: Candidate, runner: Runner) -> Seen:
-    """By the engine inspector, with the types that the bundle's own graph gives to its convolutions."""
-    declared = candidate.precision
-    layers = from_inspector(runner.inspected())
-    found = receipt(layers, "engine inspector", declared, _graph_types(bundle, candidate))
-    if found.met is False:
-        return Seen(None, f"{found.unmet[0]} ({len(found.unmet)} such layers)")
-    why = "TensorRT shows no layers of it" if not layers else "no layer of it is named as a convolution of the graph"
-    return Seen(declared) if found.met else Seen(None, why, readable=False)
-
-
-def _graph_types(bundle: Bundle, candidate: Candidate) -> dict[str, str]:
-    """The convolutions of the graph that the engine was built from, if the bundle has it."""
-    graph: Format = "onnx-fused" if candidate.artefact.plugin else "onnx-tensorrt"
-    try:
-        return onnx_file.convolutions(bundle.read(bundle.find(file_of(graph, candidate.precision))))
-    except UsageError:  # not there
-        return {}

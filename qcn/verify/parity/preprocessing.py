@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 
 from qcn.data.fit import fit
 from qcn.errors import MissingError, QcnError
+from qcn.export.backends.candidates import Candidate
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.native.runner import NativeRunner
+from qcn.export.backends.runner import Options
+from qcn.export.backends.triton.config import LABELS
+from qcn.export.backends.triton.repository import read_repository
+from qcn.export.backends.triton.runner import SEEN
 from qcn.export.bundle import WEIGHTS, Artefact, Bundle
 from qcn.export.bundle.tolerance import last_place
-from qcn.export.triton.config import LABELS
-from qcn.export.triton.repository import read_repository
 from qcn.names import MANIFEST
 from qcn.packages import installed
 from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verdict import PREPROCESSING, Verdict
-from qcn.verify.runners import Candidate, Options
-from qcn.verify.runners.model_file import ModelFile
-from qcn.verify.runners.native import NativeRunner
-from qcn.verify.runners.triton import SEEN
 
 OTHER_SIZES = ((1, 1), (97, 33), (480, 640))  # of pictures, rows and columns
 

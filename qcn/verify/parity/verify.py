@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
+from qcn.export.backends import FORMATS
+from qcn.export.backends.candidates import Candidate, candidates
+from qcn.export.backends.runner import TIME_LIMIT, Runner
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import Batch
@@ -22,7 +25,6 @@ from qcn.verify.parity.precision import Held, held_to
 from qcn.verify.parity.run import Origin
 from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
 from qcn.verify.parity.verdict import Verdict
-from qcn.verify.runners import ONNX, TIME_LIMIT, Candidate, Runner, candidates
 from qcn.verify.words import share_of_allowed
 
 Answers = dict[str, Any]  # arrays by the name of an output, a layer or an iteration
@@ -104,10 +106,10 @@ class _Check:
         about = (self.candidate.backend.name, self.candidate.artefact.file, self.candidate.precision)
         if self.candidate.untrusted:
             return Verdict(*about, "untrusted", (self.candidate.untrusted,))
-        format = self.candidate.artefact.format
-        if self.origin is None or format == "native":  # of the program `check_run` has spoken
+        proof = FORMATS[self.candidate.artefact.format].proof
+        if self.origin is None or proof == "program":  # of which `check_run` has spoken
             return self.answered(about)
-        if format == "trt":
+        if proof == "answers":
             return self.answered_fresh(self.origin, self.answered(about))
         if refused := self.not_built(self.origin, about):
             return refused
@@ -143,10 +145,11 @@ class _Check:
         opened = candidate.runner(bundle, time_limit=self.time_limit)  # refuses an altered file
         try:
             held = _borne_out(held_to(bundle, candidate))
+            proof = FORMATS[candidate.artefact.format].proof
             with opened as runner:
-                if candidate.artefact.format == "native":
+                if proof == "program":
                     bundle.program()  # refuses weights of another network than the manifest's
-                if candidate.artefact.format == "trt":
+                if proof == "answers":
                     held = _borne_out(held_to(bundle, candidate, runner))
                 asked = self.ask(runner, plan(len(self.golden.rows), self.batch()))
         except MissingError as error:
@@ -250,7 +253,7 @@ class _Check:
         except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
             return (), f"no look inside: {error}"
         try:  # what the statistics of routing can be computed again from
-            routes = layers(self.bundle, precision, graph=candidate.artefact.format in ONNX)
+            routes = layers(self.bundle, precision, graph=FORMATS[candidate.artefact.format].graph)
         except QcnError:  # no whole weights, which their own verdict says
             routes = []
         looked = stages(found, golden, golden.judged_by(precision), routes)

@@ -10,6 +10,9 @@ from qcn.evaluate import answer_splits
 from qcn.evaluate.networks import CandidateNetwork
 from qcn.evaluate.rates import measure_answers
 from qcn.export import targets
+from qcn.export.backends import BACKENDS, FORMATS
+from qcn.export.backends.candidates import Candidate, candidates
+from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.progress import say
 from qcn.verify.machine import Environment
@@ -18,7 +21,6 @@ from qcn.verify.parity.check import Checked, Request
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, make_report
 from qcn.verify.parity.verdict import PREPROCESSING, RUN, Verdict
-from qcn.verify.runners import BACKENDS, TIME_LIMIT, Candidate, candidates
 from qcn.verify.ship import judge
 from qcn.verify.ship.judge import Row
 from qcn.verify.ship.limits import Limits
@@ -242,9 +244,10 @@ def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked)
 def _left(bundle: Bundle, candidate: Candidate, asked: Asked, here: bool) -> list[str]:
     """What nothing was said of, beside the rows that say so."""
     said = [] if here else [f"{asked.target}: nothing ran on it; times, memory and energy are of this machine"]
-    parts = ("golden", "openvino-weights")  # which nothing runs by itself
     others = [
-        one.file for one in bundle.manifest.files if one.file != candidate.artefact.file and one.format not in parts
+        one.file
+        for one in bundle.manifest.files
+        if one.file != candidate.artefact.file and not FORMATS[one.format].part_of
     ]
     if others:
         said.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.export.backends.candidates import Candidate
+from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
-from qcn.verify.runners import TIME_LIMIT, Candidate
 from qcn.verify.speed import nvml
 
 MIB = 1 << 20

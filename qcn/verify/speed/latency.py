@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from qcn.errors import MissingError, QcnError, UsageError
+from qcn.export.backends import find
+from qcn.export.backends.candidates import Candidate, candidates, key
+from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.progress import doing, part, shown
-from qcn.verify.runners import TIME_LIMIT, Candidate, candidates, find, key
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, meter
 from qcn.verify.speed.turns import Plan, Timing, take_turns

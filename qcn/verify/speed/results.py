@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Literal
 
 from rich.table import Table
 
 from qcn import records
 from qcn.errors import CheckFailed, UsageError
+from qcn.export.backends import find, parts_of
+from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies
 from qcn.export.bundle import Bundle
-from qcn.export.triton.batching import BatchTime, FileTimes, Latencies
 from qcn.tables import table_of
 from qcn.text import command_line
 from qcn.verify.machine import Environment, environment
 from qcn.verify.network import Network
-from qcn.verify.runners import find
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.turns import Plan
 from qcn.verify.words import amount, milliseconds
@@ -109,7 +109,7 @@ def _median(speed: Speed) -> float:
 def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], command: str) -> Benchmark:
     """The whole, for a file."""
     manifest, timed = bundle.manifest, {speed.file for speed in speeds if speed.latency_ms}
-    timed |= {str(PurePath(file).with_suffix(".bin")) for file in timed if file.endswith(".xml")}  # OpenVINO's weights
+    timed |= {part for one in manifest.files if one.file in timed for part in parts_of(one.format, one.precision)}
     return Benchmark(
         schema=SCHEMA,
         bundle=manifest.name,

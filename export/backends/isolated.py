@@ -1,0 +1,259 @@
+"""A runner in a process of its own, for files that a stranger may have made.
+
+A graph may compute for ever, and a file that carries code does what its author wants. So the file is loaded and run in
+a child process (`worker`) that gets its bytes and images, and returns arrays (`frames`); it opens no file of a bundle.
+Whether the arrays are right is decided here. The child is given no terminal, no open file, and of the environment what
+its libraries need. It has a time limit; when it dies, says nothing in time or answers nonsense, that is an error in
+words. It is no sandbox: code in it has the rights of the user who started it.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.export.backends.frames import LENGTHS, Arrays, NotAFrame, decode, encode, lengths
+from qcn.export.backends.runner import TIME_LIMIT, Runner
+from qcn.text import one_line
+
+TO_OPEN = 5  # time limits to load the backend, and as many to load the file
+PIPE = 1 << 20  # bytes that a pipe should hold, where the system lets us say so: fewer wake-ups for a large batch
+CHUNK = 1 << 20
+LAST_WORDS = 4096  # bytes of standard error that are kept
+
+# `-c` and not a file, whose folder Python would import from; nor is the current folder, which may be a stranger's.
+START = """
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+from qcn.export.backends.worker import serve
+serve(*map(int, sys.argv[1:]))
+"""
+# What Python, the backends and their libraries read. Anything else, such as a token, stays here.
+NEEDED = (
+    *("PATH", "HOME", "TMPDIR", "LANG", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE"),
+)
+NEEDED_PREFIXES = (
+    *("QCN_", "CUDA_", "NVIDIA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_"),
+    *("LC_", "XDG_CACHE_"),
+)
+SIGNALS = {one.value: one.name for one in signal.Signals}
+
+
+class IsolatedRunner(Runner):
+    """Another runner, which is not opened here but in a child process.
+
+    `inner` says which file, backend and options; `backend` is its name in `BACKENDS`. A file that `carries_code` could
+    speak for the child once it is loaded: from then on what the child says of itself is not taken over.
+    """
+
+    def __init__(self, inner: Runner, backend: str, *, carries_code: bool, time_limit: float = TIME_LIMIT) -> None:
+        super().__init__(inner.model, inner.options)
+        self.name, self.graph, self.transfers = inner.name, inner.graph, inner.transfers
+        self.backend, self.carries_code, self.time_limit = backend, carries_code, time_limit
+        self._child: subprocess.Popen[bytes] | None = None
+        self._to = self._from = -1
+        self._read = bytearray()  # of an answer, as far as it has come
+        self._last_words = b""
+        self._has_words = True  # until it closes its standard error
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the outputs of its first answer, without the batch
+        self._enqueued = 0
+
+    @property
+    def process(self) -> int:
+        """The child's process id."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Start the child, which then has Python, numpy and this package loaded, and no backend yet."""
+        theirs_in, self._to = os.pipe()
+        self._from, theirs_out = os.pipe()
+        try:
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", START, str(theirs_in), str(theirs_out)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(theirs_in, theirs_out),
+                env=_environment(os.environ),
+                cwd=os.sep,
+                start_new_session=True,  # so that its process group can be ended with it
+            )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+        for pipe in (self._to, self._from, self._errors()):
+            os.set_blocking(pipe, False)
+        for pipe in (self._to, self._from):
+            with contextlib.suppress(AttributeError, OSError):  # not Linux, or no more than the usual is allowed
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE)
+        model = self.model
+        about = {"path": str(model.path), "facts": model.facts, "rebuild": model.rebuild}
+        files = {name: np.frombuffer(content, np.uint8) for name, content in model.files.items()}
+        self._ask("start", files, backend=self.backend, options=asdict(self.options), model=about, limits=TO_OPEN)
+
+    def load_backend(self) -> None:
+        """Load its libraries; no file yet, so that the child can be believed."""
+        if self._child is None:
+            self.start()
+        said, _ = self._ask("load_backend", limits=TO_OPEN)
+        self._take_name(said)
+
+    def open(self) -> None:
+        self.load_backend()
+        said, _ = self._ask("open", limits=TO_OPEN)
+        if not self.carries_code:
+            self._take_name(said)
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        _, outputs = self._ask("infer", {"images": images})
+        if single := [name for name, array in outputs.items() if not array.ndim]:
+            raise UsageError(f"{self.path} returns one number for '{single[0]}', not one per image")
+        shapes = {name: array.shape[1:] for name, array in outputs.items()}
+        self._shapes = self._shapes or shapes
+        if shapes != self._shapes:
+            raise UsageError(f"{self.path} returns other outputs than before: {shapes}, not {self._shapes}")
+        return outputs
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        self._ask("upload", {"images": images})
+
+    def enqueue(self) -> None:
+        """Counted here; the child launches them when `synchronize` asks it to, so that one message does for both."""
+        self._enqueued += 1
+
+    def synchronize(self) -> None:
+        times, self._enqueued = self._enqueued, 0
+        self._ask("enqueue", times=times)
+
+    def close(self) -> None:
+        for pipe in (self._to, self._from):
+            if pipe >= 0:
+                os.close(pipe)
+        self._to = self._from = -1
+        if self._child is None:
+            return
+        child, self._child = self._child, None
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or all that is left is a zombie
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if child.stderr:
+            child.stderr.close()
+
+    def _take_name(self, said: Mapping[str, Any]) -> None:
+        self.name = one_line(said["name"], 200) if isinstance(said.get("name"), str) else self.name
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._child is None:
+            raise UsageError(f"the runner of {self.path} is not open")
+        return self._child
+
+    def _errors(self) -> int:
+        stream = self._running().stderr
+        assert stream is not None  # we asked for a pipe
+        return stream.fileno()
+
+    def _ask(
+        self, do: str, arrays: Arrays | None = None, *, limits: int = 1, **more: Any
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Send a request and return the answer to it; within so many time limits.
+
+        A child that did not answer is of no more use: the next call says that the runner is not open.
+        """
+        self._running()
+        limit = limits * self.time_limit
+        try:
+            texts, outputs = self._exchange(encode({"do": do, "graph": self.graph, **more}, arrays or {}), limit)
+        except (NotAFrame, _NoAnswer) as error:
+            self.close()
+            raise UsageError(f"{self.path} in a separate process: {error}") from error
+        if "error" in texts:
+            missing = texts.get("missing") is True and not (self.carries_code and do not in ("start", "load_backend"))
+            said = texts["error"] if isinstance(texts["error"], str) else "it failed, and did not say why"
+            raise (MissingError if missing else UsageError)(one_line(said))
+        return texts, outputs
+
+    def _exchange(self, parts: list[memoryview], limit: float) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Write the parts of a request and read its answer, whichever is possible, until the time is up."""
+        until = time.monotonic() + limit
+        head = body = None
+        while True:
+            if head is None and len(self._read) >= LENGTHS.size:
+                head, body = lengths(self._read[: LENGTHS.size])
+            if head is not None and body is not None and len(self._read) >= LENGTHS.size + head + body:
+                start, end = LENGTHS.size + head, LENGTHS.size + head + body
+                answer = decode(self._read[LENGTHS.size : start], self._read[start:end])
+                del self._read[:end]
+                return answer
+            self._wait_and_move(parts, until, limit)
+
+    def _wait_and_move(self, parts: list[memoryview], until: float, limit: float) -> None:
+        """Wait until a pipe is ready, and move what can be moved."""
+        errors = self._errors()
+        pipes = select.poll()
+        pipes.register(self._from, select.POLLIN)
+        if parts:
+            pipes.register(self._to, select.POLLOUT)
+        if self._has_words:
+            pipes.register(errors, select.POLLIN)
+        left = until - time.monotonic()
+        ready = dict(pipes.poll(max(0.0, 1e3 * left)))
+        if left <= 0 or not ready:
+            raise _NoAnswer(f"no answer within {limit:g} seconds (raise it with --time-limit)")
+        if errors in ready:
+            self._hear(errors)
+        if parts and ready.get(self._to, 0):
+            try:
+                written = os.write(self._to, parts[0][:CHUNK])
+            except BrokenPipeError:
+                raise _NoAnswer(self._how_it_ended()) from None
+            parts[:1] = [parts[0][written:]] if written < len(parts[0]) else []
+        if self._from in ready:
+            if not (read := os.read(self._from, CHUNK)):
+                raise _NoAnswer(self._how_it_ended())
+            self._read += read
+
+    def _how_it_ended(self) -> str:
+        """In words, with its own last ones."""
+        until = time.monotonic() + 1
+        # Looked at and not waited for: `close` ends its group, which has its number as long as nobody waited.
+        while (ended := os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
+            if time.monotonic() > until:
+                return "it closed its pipes, and gave no answer"
+            time.sleep(0.01)
+        self._hear(self._errors())  # once: what it started may go on talking
+        by_itself = ended.si_code == os.CLD_EXITED
+        number = ended.si_status
+        how = f"it ended by itself, with {number}" if by_itself else f"it was ended by {SIGNALS.get(number, number)}"
+        last = one_line(self._last_words.decode(errors="replace").strip().rpartition("\n")[2], 500)
+        return f"{how}, and gave no answer" + (f"; its last words: {last}" if last else "")
+
+    def _hear(self, errors: int) -> None:
+        """Keep the last of what it says on standard error."""
+        with contextlib.suppress(BlockingIOError):
+            words = os.read(errors, CHUNK)
+            self._has_words = bool(words)
+            self._last_words = (self._last_words + words)[-LAST_WORDS:]
+
+
+class _NoAnswer(Exception):
+    """Why there is none."""
+
+
+def _environment(here: Mapping[str, str]) -> dict[str, str]:
+    """Of these variables those that the child needs; folders to import from as they are found from here."""
+    kept = {name: value for name, value in here.items() if name in NEEDED or name.startswith(NEEDED_PREFIXES)}
+    if "PYTHONPATH" in kept:
+        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, kept["PYTHONPATH"].split(os.pathsep))))
+    return kept

@@ -1,0 +1,57 @@
+"""The two files of every bundle: the weights for libqcn, and the golden answers."""
+
+from qcn.errors import MissingError
+from qcn.export.backends.format import Format, Job, Made, Support
+from qcn.export.backends.native.runner import receipts
+from qcn.export.backends.precision import Seen
+from qcn.export.bundle import Artefact, Bundle
+from qcn.export.program import Program
+from qcn.libqcn import BUILD, find_library, load_library
+
+
+class Weights(Format):
+    """They are there already: every bundle is made with them."""
+
+    def make(self, job: Job) -> Made:
+        artefact = job.bundle.find(self.data.file)
+        job.bundle.read(artefact)
+        return Made(self.name, artefact)
+
+    def seen(self, content: bytes, program: Program) -> Seen:
+        return seen_in(program)
+
+    def support(self, artefact: Artefact, bundle: Bundle) -> Support:
+        try:
+            load_library("qcn_model_load_memory")
+        except MissingError as error:
+            return Support("cannot", str(error), BUILD)
+        found = receipts(bundle) if bundle.program().calibrated else []
+        lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in found if one.asked != "fp32"})
+        return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
+
+
+class GoldenAnswers(Format):
+    def seen(self, content: bytes, program: Program) -> Seen:
+        return Seen("fp64")
+
+    def support(self, artefact: Artefact, bundle: Bundle) -> Support:
+        return Support("intact", f"{len(bundle.golden().rows)} images with the reference's answers")
+
+
+def seen_in(program: Program) -> Seen:
+    """What the weights of a program compute in."""
+    if program.calibrated:
+        return Seen(program.precision)
+    found = {operation.precision for operation in program.operations}
+    return Seen(found.pop()) if len(found) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(found))}")
+
+
+def library() -> str:
+    """Where libqcn is; empty where it is not."""
+    try:
+        return str(find_library())
+    except MissingError:
+        return ""
+
+
+WEIGHTS, GOLDEN = Weights("native"), GoldenAnswers("golden")

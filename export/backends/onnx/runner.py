@@ -1,0 +1,231 @@
+"""An ONNX file in ONNX Runtime, by the execution provider that was asked for and no other."""
+
+import importlib
+import os
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import MissingError, UsageError
+from qcn.export.backends.definition import Device
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.runner import Options, Runner
+from qcn.packages import installed
+
+OPERATORS = "QCN_ONNXRUNTIME_OPS"  # environment variable: libqcn_onnxruntime.so, for fused graphs (deploy/onnxruntime)
+PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_INSTALL: dict[Device, str] = {"cpu": "pip install onnxruntime", "cuda": "pip install onnxruntime-gpu"}
+FIX = "pip install onnxruntime-gpu, on a machine with a GPU"  # for what `cannot` names
+
+
+def cannot(precision: str, device: Device) -> str:
+    """Why ONNX Runtime cannot run any graph of this precision on this device; empty if it can."""
+    return "ONNX Runtime has no bf16 convolutions on a CPU" if (precision, device) == ("bf16", "cpu") else ""
+
+
+def load_onnxruntime(device: Device) -> Any:
+    """ONNX Runtime, or what brings it."""
+    try:
+        return importlib.import_module("onnxruntime")
+    except ImportError as error:
+        raise MissingError(f"ONNX Runtime is not installed: {_INSTALL[device]}") from error
+
+
+def session_options(onnxruntime: Any, threads: int | None) -> Any:
+    """For a graph that may be a stranger's, with so many threads."""
+    options = onnxruntime.SessionOptions()
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    # Weights beside the graph would be weights that no hash was checked of.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+    return options
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What ONNX Runtime keeps on the GPU for one batch size, and the options to run it as a graph or not."""
+
+    images: Any
+    binding: Any
+    as_graph: Any
+    one_by_one: Any
+
+
+class OnnxRuntimeRunner(Runner):
+    """Runs an ONNX file.
+
+    ONNX Runtime falls back to the CPU without a word when CUDA's libraries do not load; here that is an error. On a GPU
+    an inference is captured as a CUDA graph at each new batch size. With layers, which go without such graphs, every
+    iteration of their routing is given out too where it is written out in the file.
+    """
+
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
+        self.device = options.device
+        self.graph = True if self.transfers and not options.layers else None
+        self.name = f"onnxruntime ({options.device})"
+        self._session: Any = None
+        self._bound: dict[tuple[int, ...], _Bound] = {}
+        self._current: Any = None
+
+    def open(self) -> None:
+        provider = PROVIDERS[self.device]
+        if why := cannot(self.options.precision, self.device):
+            raise MissingError(f"{why}: {FIX}")
+        if self.device == "cuda" and installed("torch"):
+            importlib.import_module("torch")  # its wheel brings CUDA's libraries; loading it makes them found
+        onnxruntime = load_onnxruntime(self.device)
+        available = onnxruntime.get_available_providers()
+        if provider not in available:
+            raise MissingError(
+                f"onnxruntime {onnxruntime.__version__} here has no {provider}, only {', '.join(available)}: "
+                f"{_INSTALL[self.device]}"
+            )
+        options = session_options(onnxruntime, self.options.threads)
+        operators = os.environ.get(OPERATORS, "") if self.device == "cpu" else ""
+        if operators and not Path(operators).is_file():
+            raise MissingError(f"{operators}, which {OPERATORS} names, does not exist: build it in deploy/onnxruntime")
+        try:
+            # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
+            settings = {"use_tf32": "0"} if self.device == "cuda" else {}
+            if self.graph is not None:
+                settings["enable_cuda_graph"] = "1"
+            if operators:
+                options.register_custom_ops_library(operators)
+            content, layers = self.model.content, self.options.layers
+            model = _with_layers(content, layers) if layers else content
+            session = onnxruntime.InferenceSession(model, options, providers=[(provider, settings)])
+        except Exception as error:  # its errors have no common base but Exception
+            raise UsageError(f"ONNX Runtime cannot load {self.path}: {error}") from error
+        got = session.get_providers()
+        if got[0] != provider:
+            raise MissingError(
+                f"{provider} was requested, but ONNX Runtime {onnxruntime.__version__} fell back to {got[0]}: "
+                f"the CUDA or cuDNN libraries did not load (its own message is above); see `qcn doctor`"
+            )
+        session.disable_fallback()
+        if len(session.get_inputs()) != 1:
+            names = ", ".join(value.name for value in session.get_inputs())
+            raise UsageError(f"{self.path} has the inputs {names}; only one is supported, the images")
+        self._session = session
+        by = f"{self.device}, {operators}" if operators else self.device
+        self.name = f"onnxruntime {onnxruntime.__version__} ({by})"
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        if self.transfers:
+            self.upload(images)
+            answer = self._answer_on_device
+        else:
+            given = {self._input_for(images).name: np.ascontiguousarray(images, np.float32)}
+            answer = partial(self._session.run, None, given)
+        try:
+            values = answer()
+        except Exception as error:  # its errors have no common base but Exception
+            raise UsageError(f"ONNX Runtime cannot run {self.path} on {list(images.shape)}: {error}") from error
+        return as_steps(dict(zip((output.name for output in self._session.get_outputs()), values, strict=True)))
+
+    def _answer_on_device(self) -> list[NDArray[Any]]:
+        self.enqueue()
+        values: list[NDArray[Any]] = self._current.binding.copy_outputs_to_cpu()
+        return values
+
+    def upload(self, images: NDArray[np.float32]) -> None:
+        """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
+        wanted = self._input_for(images)
+        if images.shape not in self._bound:
+            self._bound[images.shape] = self._bind(wanted.name, images.shape)
+        self._current = self._bound[images.shape]
+        self._current.images.update_inplace(np.ascontiguousarray(images, np.float32))
+
+    def enqueue(self) -> None:
+        current = self._current
+        self._session.run_with_iobinding(current.binding, current.as_graph if self.graph else current.one_by_one)
+
+    def synchronize(self) -> None:
+        self._current.binding.synchronize_outputs()
+
+    def _bind(self, image: str, shape: tuple[int, ...]) -> _Bound:
+        """Memory for images of this shape and for the answers: a graph reads and writes where it did when captured."""
+        import onnxruntime
+
+        images = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32, self.device, 0)
+        binding = self._session.io_binding()
+        binding.bind_ortvalue_input(image, images)
+        for output in self._session.get_outputs():
+            if self.graph is None:
+                binding.bind_output(output.name, self.device)  # of any shape: layers do not say theirs
+            else:
+                sides = [shape[0], *output.shape[1:]]
+                kept = onnxruntime.OrtValue.ortvalue_from_shape_and_type(sides, np.float32, self.device, 0)
+                binding.bind_ortvalue_output(output.name, kept)
+        numbered = onnxruntime.RunOptions(), onnxruntime.RunOptions()
+        for options, number in zip(numbered, (len(self._bound) + 1, -1), strict=True):
+            options.add_run_config_entry("gpu_graph_id", str(number))  # -1: no graph
+        return _Bound(images, binding, *numbered)
+
+    def _input_for(self, images: NDArray[np.float32]) -> Any:
+        """The graph's input, if it takes these images."""
+        if self._session is None:
+            raise UsageError(f"the runner of {self.path} is not open")
+        wanted = self._session.get_inputs()[0]
+        if len(wanted.shape) != images.ndim or any(
+            isinstance(size, int) and size != got for size, got in zip(wanted.shape, images.shape, strict=True)
+        ):
+            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {wanted.shape}")
+        return wanted
+
+    def close(self) -> None:
+        self._session = self._current = None
+        self._bound = {}
+
+
+def _with_layers(graph: bytes, layers: tuple[str, ...]) -> bytes:
+    """The graph with more outputs: its values are named for their places (`qcn.export.backends.onnx`)."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingError("looking into a graph needs the onnx package: pip install onnx") from error
+    model = onnx.load_from_string(graph)
+    there = {output for node in model.graph.node for output in node.output}
+    for name, place in layer_values(there, layers).items():
+        if name == place:  # of any type: a statistic that is not float32 is a fault to be found
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
+        else:
+            model.graph.node.append(onnx.helper.make_node("Identity", [place], [name], name))
+            model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    return bytes(model.SerializeToString())
+
+
+def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
+    """Of the values in a graph those that show its layers, by the names that a runner gives them."""
+    found = {}
+    for layer in layers:
+        for kind in ("pose", "activation"):
+            places = (f"{layer}/parents.{kind}", f"{layer}/{kind}")  # of an unrolled layer, of a fused one
+            place = next((place for place in places if place in there), None)
+            name = f"{layer}.{kind}"
+            if place is not None and name not in there:  # else another graph, or one that gives it out already
+                found[name] = place
+        iterations = re.compile(rf"{re.escape(layer)}/iteration\d+/(mean|variance|score|score\.unit)")
+        found |= {name: name for name in sorted(there) if iterations.fullmatch(name)}
+    return found
+
+
+def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Means and variances [B, 3, J, n] and logits [B, 1, J, n] of iterations as `qcn.verify.parity.inside` has them."""
+    found = {}
+    for name, value in outputs.items():
+        step, _, kind = name.rpartition("/")
+        if kind in ("mean", "variance"):
+            found[name] = value.transpose(0, 2, 1, 3)
+        elif kind == "score.unit" or (kind == "score" and f"{step}/score.unit" not in outputs):
+            found[f"{step}/logit"] = value[:, 0]
+        elif kind != "score":
+            found[name] = value
+    return found

@@ -1,0 +1,136 @@
+"""Puts a page together: libqcn as WebAssembly, the weights, and the scripts. node.js reads its data again."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qcn.data.viewpoints.dataset import SETS
+from qcn.errors import UsageError
+from qcn.export.backends.differences import bytes_difference
+from qcn.export.backends.web import BUILD
+from qcn.export.backends.web.scene import scene
+from qcn.export.bundle import WEIGHTS, Bundle
+from qcn.export.bundle.digest import manifest_sums
+from qcn.export.bundle.manifest import Manifest
+from qcn.html import render
+from qcn.libqcn import CLONE, PACKAGE, first_file
+
+HERE = Path(__file__).parent
+VARIANTS = ("simd", "plain", "threads")
+EXAMPLES, EXAMPLE_BYTES = 6, 60_000  # golden images in a page, each with the reference's answer; and their pixels
+
+
+def wasm_file(variant: str) -> Path:
+    """libqcn for browsers: the package's own, or the one that `make web` builds."""
+    places = [folder / "web" / f"qcn-{variant}.wasm" for folder in (PACKAGE, CLONE / "build")]
+    fix = f"in a clone of the repository `{BUILD}` makes it, and `make wheels` then puts it into the wheels"
+    return first_file(places, "a page needs libqcn as WebAssembly, which is not at", fix)
+
+
+def write_page(bundle: Bundle, beside: Bundle | None, path: Path) -> dict[str, Any]:
+    """Write the page of a bundle, with the network of another bundle beside its own; returns facts for the manifest."""
+    networks = (bundle, *([beside] if beside else ()))
+    if beside and (beside.manifest.classes, beside.manifest.image) != (bundle.manifest.classes, bundle.manifest.image):
+        raise UsageError(
+            f"{beside.folder} cannot be shown beside {bundle.folder}: its images are {list(beside.manifest.image)} of "
+            f"{len(beside.manifest.classes)} classes, not {list(bundle.manifest.image)} of "
+            f"{len(bundle.manifest.classes)}, or its classes have other names"
+        )
+    path.write_text(page_text(bundle, [network_of(one) for one in networks]), encoding="utf-8")
+    return {"networks": [one.manifest.name for one in networks]}
+
+
+def page_text(bundle: Bundle, networks: list[dict[str, Any]]) -> str:
+    """The page of a bundle that shows these networks, of which the first is its own (`network_of`)."""
+    data = {
+        "wasm": {variant: packed(wasm_file(variant).read_bytes()) for variant in VARIANTS},
+        "networks": networks,
+        "examples": _examples(bundle),
+        "scene": scene(bundle.manifest.image[1], source) if (source := bundle.manifest.source.data) in SETS else None,
+    }
+    script = "\n".join(map(_text, ("toys.js", "answers.js", "networks.js", "page.js")))
+    return render(
+        HERE / "page.html.jinja",
+        HERE / "page.css",
+        name=bundle.manifest.name,
+        library=_text("libqcn.js"),
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def networks_in(page: bytes) -> list[dict[str, Any]]:
+    """The networks that a page shows, as `network_of` makes them; what is not such a page is refused."""
+    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    try:
+        data = json.loads(found[1]) if found else None
+        networks = data["networks"] if isinstance(data, dict) else None
+    except (ValueError, KeyError, RecursionError):
+        networks = None
+    if not isinstance(networks, list) or not networks or not all(isinstance(one, dict) for one in networks):
+        raise UsageError("it is not a page that `qcn export --format web` wrote: it has no networks in it")
+    return networks
+
+
+def packed(content: bytes, fours: bool = False) -> dict[str, Any]:
+    """Bytes as `unpack` of libqcn.js reads them; `fours`: the bytes of float32 numbers, sorted to become fewer."""
+    if fours:
+        whole = len(content) // 4 * 4
+        content = np.frombuffer(content[:whole], np.uint8).reshape(-1, 4).T.tobytes() + content[whole:]
+    return {"base64": base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii"), "fours": fours}
+
+
+def network_of(bundle: Bundle) -> dict[str, Any]:
+    """The files that libqcn reads of a bundle. Of the manifest's entries only that of the weights."""
+    weights = bundle.find(WEIGHTS)
+    manifest = replace(bundle.manifest, files=(weights,)).to_json()
+    return {
+        "manifest": manifest,
+        "sums": manifest_sums(manifest.encode()).decode(),
+        "weights": packed(bundle.read(weights), fours=True),
+    }
+
+
+def _examples(bundle: Bundle) -> list[dict[str, Any]]:
+    """Golden images of as many classes as there is room for, and what the reference answers."""
+    golden = bundle.golden()
+    rows: Sequence[int] = [
+        int(np.argmax(golden.label == label)) for label in np.unique(golden.label[golden.label >= 0])
+    ]
+    return [
+        {
+            "label": int(golden.label[row]),
+            "image": base64.b64encode(golden.image[row].transpose(1, 2, 0).tobytes()).decode("ascii"),
+            "logit": golden.reference.logit[row].tolist(),
+        }
+        for row in rows[: min(EXAMPLES, max(1, EXAMPLE_BYTES // golden.image[0].size))]
+    ]
+
+
+def _text(name: str) -> str:
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def page_difference(bundle: Bundle, found: bytes) -> str:
+    """The same page, but for what its manifest says of tools and of errors on test images, which are added later."""
+    given, own = networks_in(found), bundle.manifest
+    if len(given) > 1:
+        return "it shows another network beside this one: export it without --beside"
+    text = given[0].get("manifest")
+    manifest = Manifest.from_json(text) if isinstance(text, str) else None
+    if manifest is None or replace(own, tools={}, measured=None, files=()) != replace(
+        manifest, tools={}, measured=None, files=()
+    ):
+        return "its network is described otherwise than in the bundle's manifest"
+    like = Bundle(bundle.folder, replace(own, tools=manifest.tools, measured=manifest.measured))
+    built = page_text(like, [network_of(like)]).encode()
+    return bytes_difference(found, built)
