@@ -7,7 +7,6 @@ seeds, each in three formats of all that there are, in turn (tests/forgeries/wor
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests" / "forgeries")]
 
-from machine import facts  # noqa: E402
+from measurements import write  # noqa: E402
 from workshop import FILES, Workshop, qcn  # noqa: E402
 
 from qcn.errors import MissingError  # noqa: E402
@@ -49,9 +48,7 @@ def main() -> int:
             shutil.rmtree(bundle)
     alarms = sum(row["status"] != "passed" for row in rows)
     print(f"{alarms} false alarms of {len(rows)} honest bundles")
-    if arguments.json:
-        record = {**facts(), "bundles": len(rows), "alarms": alarms, "results": rows}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write(arguments.json, bundles=len(rows), alarms=alarms, results=rows)
     return int(alarms > 0)
 
 

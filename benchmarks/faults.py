@@ -15,10 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from machine import facts
+from measurements import write
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "verify"))
+sys.path[:0] = [str(ROOT / "tests" / "verify"), str(ROOT / "tests")]
 
 from plants import FAULTS, honest  # noqa: E402
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20, help="networks whose routing is given half precision")
     arguments = parser.parse_args()
     parts = arguments.only or PARTS
-    record = facts()
+    record: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         if "faults" in parts:
             record["faults"] = faults(Path(folder))
@@ -50,8 +50,7 @@ def main() -> None:
         if "honest" in parts:
             record["honest"] = honest_ones(Path(folder), arguments.honest)
             print(json.dumps(record["honest"]))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write(arguments.json, **record)
 
 
 def faults(folder: Path) -> list[dict[str, Any]]:

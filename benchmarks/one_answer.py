@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from machine import facts
-from pages import RESULTS, read, source, table
+from measurements import RESULTS, put
 from PIL import Image
 
 import qcn
@@ -176,37 +175,6 @@ def compare(bundle: Path, pictures: Path, count: int) -> dict[str, Any]:
     return row
 
 
-def differences(rows: list[dict[str, Any]]) -> str:
-    """Pictures whose label, order or `known` is another than Python's, by way; the largest of the probabilities'."""
-    cells = [
-        [
-            f"`{row['network']}`",
-            *(f"{row[name]:,}" for name in ("pictures", "saturated", "unknown")),
-            *(f"{of['label'] + of['order'] + of['known']} ({of['probability']:.0e})" for of in row["ways"].values()),
-        ]
-        for row in rows
-    ]
-    return table(["network", "pictures", "saturated", "unknown", *rows[0]["ways"]], cells)
-
-
-def section() -> str:
-    """Of docs/results.md."""
-    record = read(FILE)
-    return f"""## One answer
-
-Every way to ask a network gives the same label, order of classes and `known`. Counted are the pictures for which one of
-these differs from what Python says; in brackets the largest difference of a probability (the shell rounds to a
-thousandth; C++ asks for one picture at a time and the page computes with other instructions, which changes last bits of
-the logits). "Saturated" pictures have an activation that is exactly 1 in float32, "unknown" ones an answer below the
-threshold. The third network was trained for four epochs on photographs of eight kinds of objects (ETH-80, 64×64), and
-was asked about pictures of CIFAR-10 too.
-{source(record)}: `python benchmarks/one_answer.py`.
-
-{differences(record["results"])}
-
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pairs", nargs="+", type=Path, metavar="BUNDLE PICTURES")
@@ -214,8 +182,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / FILE)
     arguments = parser.parse_args()
     rows = [compare(pair[0], pair[1], arguments.count) for pair in in_groups(arguments.pairs, 2)]
-    arguments.json.write_text(json.dumps({**facts(), "results": rows}, indent=1) + "\n", encoding="utf-8")
-    print(differences(rows))
+    put(arguments.json, rows, "network")
+    for row in rows:
+        print(row)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train and measure rows of docs/results.md#accuracy, or more of their kind, in pieces, on one GPU or under torchrun.
+"""Train and measure rows of docs/runs.csv, or more of their kind, in pieces, on one GPU or under torchrun.
 
     python benchmarks/reproduce.py --list
     python benchmarks/reproduce.py viewpoints-azimuth-pooled/qcn mnist/cnn-small --seeds 0-4 --data-dir data
@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evidence import MORE
-from machine import facts, results
-from pages import RESULTS
+from comparison import MORE
+from measurements import RESULTS, put, stamp
 
 from qcn.distributed import first_process, launched
 from qcn.evaluate import evaluate
-from qcn.files import held, write_text
+from qcn.files import held
 from qcn.names import RUN
 from qcn.train import resume, train
 from qcn.train.record import load_run
@@ -93,7 +92,7 @@ RECIPES = _recipes()
 
 def machine() -> dict[str, Any]:
     """Where and by which code a run is trained."""
-    found = facts()
+    found = stamp()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {"gpu": gpu, **found["versions"], "commit": found["commit"], "date": found["date"]}
 
@@ -138,6 +137,7 @@ def result(folder: Path, row: str) -> dict[str, Any]:
     evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text(encoding="utf-8"))
     best = run[evaluation["checkpoint"]]
     epoch = next(one for one in run["history"] if one["epoch"] == best["epoch"])
+    where = json.loads((folder / "machine.json").read_text(encoding="utf-8"))
     return {
         "row": row,
         **told(run["settings"]),
@@ -149,7 +149,9 @@ def result(folder: Path, row: str) -> dict[str, Any]:
         "seconds": sum(one["seconds"] for one in run["history"]),
         "splits": {split["split"]: split["overall"] for split in evaluation["splits"]},
         "by_azimuth": {split["split"]: split["by_azimuth"] for split in evaluation["splits"] if split["by_azimuth"]},
-        "machine": json.loads((folder / "machine.json").read_text(encoding="utf-8")),
+        "machine": where,
+        "date": where["date"],
+        "commit": where["commit"],
     }
 
 
@@ -163,26 +165,13 @@ def gather(runs: Path, file: Path) -> int:
         folder.parent for folder in sorted(runs.glob("*-seed*/evaluation")) if (folder / "evaluation.json").exists()
     ]
     new = [result(folder, row_of(folder)) for folder in done]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with held(file.parent):
-        rows = {row["weights_sha256"]: row for row in [*results(file), *new]}
-        write_text(file, json.dumps({"date": facts()["date"], "results": list(rows.values())}, indent=1) + "\n")
-    return len(rows)
+    return put(file, new, "weights_sha256")
 
 
 def seeds_of(text: str) -> list[int]:
     """ "3" or "0-4"."""
     first, _, last = text.partition("-")
     return list(range(int(first), int(last or first) + 1))
-
-
-def add_options(parser: argparse.ArgumentParser, runs: str, results: Path) -> None:
-    """What looks.py takes too: which seeds and settings of the rows, and the places."""
-    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings; named in the row")
-    parser.add_argument("--runs", type=Path, default=Path(runs))
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--json", type=Path, default=results)
 
 
 def changed_by(given: list[str]) -> tuple[dict[str, Any], str]:
@@ -195,7 +184,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="DATASET/MODEL: see --list")
     parser.add_argument("--list", action="store_true", help="show the rows and their settings")
-    add_options(parser, "runs/reproduce", FILE)
+    parser.add_argument("--seeds", type=seeds_of, default=[0], help="one, or a range such as 0-4")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="other settings; named in the row")
+    parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"))
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--json", type=Path, default=FILE)
     arguments = parser.parse_args()
     if unknown := set(arguments.rows) - set(RECIPES):
         parser.error(f"there is no row {min(unknown)}: see --list")

@@ -4,7 +4,7 @@
     python benchmarks/robustness.py --dataset mnist --limit 500 --attacked 64 mnist      # on a CPU, in minutes
 
 A network is a training run, a bundle, or the name of one that ships. Several runs of one model are averaged in the
-tables and figures of docs/results.md. The JSON, benchmarks/results/robustness-DATASET.json if not given, is written
+table of docs/results.md. The JSON, benchmarks/results/robustness-DATASET.json if not given, is written
 again after every network; one that is in it already, with the same weights and settings, is not measured again.
 Attacks need gradients, which a bundle does not have.
 """
@@ -18,16 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 from corruptions import CORRUPTIONS, EPSILONS, STEPS, corrupted, fooled
-from machine import facts
+from measurements import RESULTS, put, rows_of
 from numpy.typing import NDArray
-from pages import RESULTS
 
 from qcn import data
 from qcn.confidence import BINS, calibration_error
 from qcn.data.imageset import ImageSet
 from qcn.devices import pick_device
 from qcn.evaluate import Answers, Network, open_network
-from qcn.files import write_text
 from qcn.intervals import ErrorRate
 from qcn.names import MANIFEST, RUN
 from qcn.shipped import run_of
@@ -143,24 +141,19 @@ def main() -> None:
     path = arguments.json or RESULTS / f"robustness-{arguments.dataset}.json"
     torch.backends.cudnn.allow_tf32 = False
     settings = {name: getattr(arguments, name) for name in ("dataset", "split", "limit", "attacked")}
-    record: dict[str, Any] = {**settings, "results": []}
     if path.is_file():
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if {name: record[name] for name in settings} != settings:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if {name: before[name] for name in settings} != settings:
             parser.error(f"{path} was measured with another --split, --limit or --attacked: name another --json")
-    record.update(facts())
-    record["amounts"] = {
-        kind: {"values": list(values), "unit": unit} for kind, (_, values, unit) in CORRUPTIONS.items()
-    }
-    record["epsilons"], record["pgd_steps"] = list(EPSILONS), STEPS
+    amounts = {kind: {"values": list(values), "unit": unit} for kind, (_, values, unit) in CORRUPTIONS.items()}
+    about = {**settings, "amounts": amounts, "epsilons": list(EPSILONS), "pgd_steps": STEPS}
     for model in arguments.models:
         who = identity(model)
-        if any(row["sha256"] == who["sha256"] and row["model"] == who["model"] for row in record["results"]):
+        if any(row["sha256"] == who["sha256"] and row["model"] == who["model"] for row in rows_of(path)):
             print(f"{model} is in {path} already")
             continue
         row = measure(model, arguments, pick_device(arguments.device))
-        record["results"].append(row | {"commit": record["commit"]})
-        write_text(path, json.dumps(record, indent=1) + "\n")
+        put(path, [row], "sha256", "model", **about)
         worst = {kind: f"{100 * rates[-1]['error']:.1f}" for kind, rates in row["corruptions"].items()}
         print(f"{row['name']}: at severity 5 {worst}; ECE {100 * row['calibration']['error']:.2f} %", flush=True)
     print(path)

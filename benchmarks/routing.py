@@ -1,7 +1,7 @@
 """Speed, memory and error of routing: the reference, torch.compile and the fused operator, on the same weights.
 
-    python benchmarks/routing.py --device cuda --json FILE [--plot FILE.png]
-    python benchmarks/routing.py --device cpu --json FILE [--plot FILE.png]
+    python benchmarks/routing.py --device cuda --json FILE
+    python benchmarks/routing.py --device cpu --json FILE
 
 The full-size QCN on images of 2×32×32, float32. Times are medians of repeated runs, each variant in a process of its
 own; one that crashes it has `failed` in its row. `--run FOLDER` takes the trained weights of a run of the full-size
@@ -11,18 +11,17 @@ network for the table of errors, beside random ones.
 import argparse
 import functools
 import itertools
-import json
+import multiprocessing
 import statistics
 import time
 import unittest.mock
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from apart import Died, apart
-from machine import facts
-from pages import three_digits
+from measurements import write
 from torch import Tensor
 
 from qcn.model import QCN, choose_kernels, qcn
@@ -42,12 +41,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--plot", type=Path)
     parser.add_argument("--run", type=Path, help="a run of the full-size QCN, for errors on trained weights")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--only", metavar="TABLE", help="one of inference, training, layers, half and errors")
     arguments = parser.parse_args()
-    record: dict[str, Any] = {**facts(), "device": arguments.device}
+    record: dict[str, Any] = {"device": arguments.device}
     if arguments.run:
         _, run = checkpoint.load_network(arguments.run)
         record["trained"] = {"dataset": run.settings.dataset, "epochs": (run.best or run.last).epoch}
@@ -61,9 +59,7 @@ def main() -> None:
         for row in rows:
             print(row, flush=True)
         record.setdefault(name, []).extend(rows)
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
-    if arguments.plot:
-        plot(record, arguments.plot)
+        write(arguments.json, **record)
 
 
 def variants(arguments: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
@@ -312,38 +308,32 @@ def errors(device_name: str, trained: Path | None) -> list[Row]:
     return rows
 
 
-def plot(record: dict[str, Any], path: Path) -> None:
-    """Milliseconds of a forward by variant and batch, on a logarithmic scale."""
-    import matplotlib
+class Died(Exception):
+    """The process ended without an answer; says how."""
 
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-    rows = [row for row in record["inference"] if "ms" in row]
-    batches = sorted({row["batch"] for row in rows})
-    variants = list(dict.fromkeys(row["variant"] for row in sorted(rows, key=lambda row: row["variant"], reverse=True)))
-    size = (3.2 * len(batches) + 1.5, 0.45 * len(variants) + 1.4)
-    figure, axes = plt.subplots(1, len(batches), figsize=size, layout="constrained", sharey=True)
-    for axis, batch in zip(axes, batches, strict=True):
-        for row in (row for row in rows if row["batch"] == batch):
-            at = variants.index(row["variant"])
-            colour = "#2a78b5" if row["variant"].startswith("fused") else "#6b747c"
-            axis.plot(row["ms"], at, "o", color=colour, markersize=8)
-            axis.annotate(
-                three_digits(row["ms"]), (row["ms"], at), (8, 0), textcoords="offset points", va="center", color=colour
-            )
-        axis.set(title=f"batch {batch}", xlabel="ms", xscale="log", yticks=range(len(variants)), yticklabels=variants)
-        axis.xaxis.set_major_locator(LogLocator(10))
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.grid(axis="x", which="both", color="#e3e6e8")
-        axis.set_axisbelow(True)
-        axis.margins(x=0.35, y=0.15)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(axis="y", length=0)
-    figure.suptitle(f"A full-size QCN's forward: {record['machine']}")
-    figure.savefig(path, dpi=120)
+def apart(measure: Callable[..., list[Row]], *arguments: Any) -> list[Row]:
+    """Call `measure` in a new process: torch's Inductor, for one, can crash the one it runs in. Raises Died."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(there, measure, arguments))
+    child.start()
+    there.close()
+    try:
+        rows, failure = here.recv()
+    except EOFError:
+        rows, failure = None, None
+    child.join()
+    if rows is None:
+        raise Died(failure or f"ended with {child.exitcode}")
+    return list(rows)
+
+
+def _answer(there: Connection, measure: Callable[..., list[Row]], arguments: tuple[Any, ...]) -> None:
+    try:
+        there.send((measure(*arguments), None))
+    except Exception as error:  # of any kind: the other variants go on
+        there.send((None, f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ a process of its own. The earlier commit is the last before --run compared the n
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 import venv
 from pathlib import Path
 
-from machine import facts
+from measurements import write
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("cifar10-qcn-deep", "fashion-mnist-qcn")
@@ -57,9 +56,7 @@ def main() -> None:
                 f"as without, {times['now'] / times['before']:.2f} times as long as before",
                 flush=True,
             )
-    if arguments.json:
-        record = {**facts(), "before": arguments.before, "unit": "seconds", "results": rows}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write(arguments.json, before=arguments.before, unit="seconds", results=rows)
 
 
 def command(python: Path, *words: object) -> float:

@@ -1,14 +1,363 @@
-"""Writes docs/results.md and docs/speed.md from the files in benchmarks/results: no figure in them is typed by hand.
+"""Write the tables of the documentation from the files in benchmarks/results, and docs/runs.csv.
 
-python benchmarks/tables.py
+    python benchmarks/tables.py
+
+A page has a table between `<!-- table: NAME -->` and `<!-- end of table -->`. The text around it is written by hand.
 """
 
-import accuracy_page
-import speed_page
-from pages import ROOT
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
-PAGES = {"results.md": accuracy_page.page, "speed.md": speed_page.page}
+import comparison
+from measurements import RESULTS, ROOT, Row, csv_text, read, rows_of, table
+
+PAGES = [ROOT / "docs" / name for name in ("results.md", "speed.md", "calibrate.md")]
+RUNS = ROOT / "docs" / "runs.csv"
+H200 = "x86_64, 16 cores, NVIDIA H200"
+
+
+def runs() -> list[Row]:
+    return list(read("accuracy-h200.json")["results"])
+
+
+def runs_csv() -> str:
+    """docs/runs.csv: one line per training run."""
+    lines = []
+    for row in (one for several in comparison.by_recipe(runs()).values() for one in several):
+        recipe, machine, splits = comparison.recipe(row), row["machine"], row["splits"]
+        figures = {
+            f"{split}_{name}": splits[split][name] if split in splits else ""
+            for split in ("test", "familiar", "novel")
+            for name in ("wrong", "total")
+        }
+        lines.append(
+            {
+                **{name: row[name] for name in ("dataset", "model", "seed", "loss", "lr")},
+                "settings": recipe.varied,
+                "batch_size": row["batch_size"],
+                "epochs": row["epochs"],
+                "epoch": row["epoch"],
+                "validation_error": row["validation_error"],
+                "error_percent": f"{comparison.error_of(row):.2f}",
+                **figures,
+                "seconds": f"{row['seconds']:.0f}" if "seconds" in row else "",
+                "machine": machine["gpu"].partition(",")[0],
+                "torch": machine["torch"],
+                "commit": machine["commit"][:7],
+                "date": machine.get("date", ""),
+                "weights_sha256": row["weights_sha256"],
+            }
+        )
+    return csv_text(lines)
+
+
+def quality() -> str:
+    return comparison.quality(runs(), read("published.json"))
+
+
+def ablations() -> str:
+    return comparison.ablations(runs())
+
+
+def robustness() -> str:
+    """By data set and network: errors at the middle severity, under attack, calibration, and after rejection."""
+    lines, kinds = [], ("rotation", "shift", "noise", "blur", "contrast")
+    for record in (read(file.name) for file in sorted(RESULTS.glob("robustness-*.json"))):
+        weakest = record["epsilons"].index(4)
+        for row in sorted(record["results"], key=lambda row: (row["model"] != "qcn", row["model"])):
+            at = row["rejection"]["coverage"].index(0.9)
+            rates = [row["clean"], *(row["corruptions"][kind][2] for kind in kinds), row["attacks"]["pgd"][weakest]]
+            cells = [f"{100 * rate['error']:.1f}" for rate in rates]
+            cells += [f"{100 * row['calibration']['error']:.1f}", f"{100 * row['rejection']['error'][at]:.1f}"]
+            lines.append([f"{record['dataset']}, `{row['model']}`", *cells])
+    return table(["", "clean", *kinds, "PGD 4/255", "ECE", "least sure 10 % refused"], lines)
+
+
+def unknown() -> str:
+    """The share of pictures that each network calls known."""
+    others, lines = ("mnist", "fashion-mnist", "cifar10", "toys", "noise"), []
+    for row in sorted(read("unknown.json")["results"], key=lambda row: str(row["network"])):
+        rates = [row["kept"], *(row["others"].get(name, {}).get("called_known") for name in others)]
+        lines.append([f"`{row['network']}`", *(f"{100 * rate['error']:.0f}" if rate else "" for rate in rates)])
+    return table(["network", "own, right", *others], lines)
+
+
+def one_answer() -> str:
+    rows = read("one-answer.json")["results"]
+    cells = [
+        [
+            f"`{row['network']}`",
+            *(f"{row[name]:,}" for name in ("pictures", "saturated", "unknown")),
+            *(f"{of['label'] + of['order'] + of['known']} ({of['probability']:.0e})" for of in row["ways"].values()),
+        ]
+        for row in rows
+    ]
+    return table(["network", "pictures", "saturated", "unknown", *rows[0]["ways"]], cells)
+
+
+def times(**wanted: Any) -> list[Row]:
+    """The rows of speed.csv that have these values; a value may be one of several."""
+    rows = rows_of(RESULTS / "speed.csv")
+
+    def fits(row: Row) -> bool:
+        return all(
+            row.get(name, "") in (value if isinstance(value, tuple) else (value,)) for name, value in wanted.items()
+        )
+
+    return [row for row in rows if fits(row)]
+
+
+def ms(figure: str | None) -> str:
+    """Milliseconds, three digits."""
+    if not figure:
+        return ""
+    x = float(figure)
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
+
+
+def engines(rows: Iterable[Row], names: dict[str, str]) -> str:
+    """Medians at batch 1 and 64 by what `names` calls a row: its backend, and whether its routing is fused."""
+    cells: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        kind = "fused" if "fused" in row["file"] else "unrolled" if "engine" in row["file"] else ""
+        name = names.get(f"{row['backend']} {kind}".strip())
+        # Of engines for one batch and for several, the one for the batch alone.
+        if name and (f"b{row['batch']}-" in row["file"] or row["batch"] not in cells.get((name, row["precision"]), {})):
+            cells.setdefault((name, row["precision"]), {})[row["batch"]] = row
+    order = list(dict.fromkeys(names.values()))
+    lines = [
+        [name, precision, *(ms(of.get(batch, {}).get(what)) for batch in ("1", "64") for what in FIGURES)]
+        for (name, precision), of in sorted(
+            cells.items(), key=lambda one: (order.index(one[0][0]), one[0][1] != "fp32")
+        )
+    ]
+    return table(["", "precision", "1 image", "without transfers", "64 images", "without transfers"], lines)
+
+
+FIGURES = ("median_ms", "compute_ms")
+WAYS = {
+    "tensorrt fused": "TensorRT, fused routing",
+    "torch-cuda": "PyTorch, fused routing",
+    "tensorrt unrolled": "TensorRT, standard operators",
+    "torchscript-cuda": "TorchScript",
+    "onnxruntime-cuda": "ONNX Runtime",
+}
+
+
+def gpu() -> str:
+    return engines(times(machine=H200, commit="399668c", variant=""), WAYS)
+
+
+def calibrated_engines() -> str:
+    lines = []
+    for network in ("cifar10-qcn", "viewpoints-azimuth-pooled-qcn"):
+        for precision in ("fp32", "fp16", "int8"):
+            of = times(machine=H200, commit="29693a5", variant="", network=network, precision=precision)
+            by_batch = {row["batch"]: row for row in of}
+            cells = [ms(by_batch.get(batch, {}).get("median_ms")) for batch in ("1", "64")]
+            lines.append([f"`{network}`", precision, *cells])
+    return table(["network", "precision", "1 image", "64 images"], lines)
+
+
+def arm() -> str:
+    rows = times(commit="9c44b90", batch="1", file=("weights.safetensors", "model.ts", "model.onnx", NAIVE))
+    names = {
+        "native": "libqcn",
+        "torch-fused": "PyTorch, fused routing",
+        "torch": "PyTorch",
+        "torchscript": "TorchScript",
+    }
+    lines = [
+        [
+            names.get(
+                row["backend"],
+                f"ONNX Runtime, {'graph of torch’s own exporter' if row['file'] == NAIVE else '`qcn export`'}",
+            ),
+            ms(row["median_ms"]),
+        ]
+        for row in sorted(rows, key=lambda row: float(row["median_ms"]))
+    ]
+    return table(["fp32", "1 image"], lines)
+
+
+NAIVE = "by torch's own exporter"
+
+
+def runtimes() -> str:
+    rows = times(commit="02f3840", network="mnist-qcn", backend=("native", "onnxruntime", "openvino", "executorch"))
+    return table(
+        ["fp32", "1 image"], [[f"`{row['backend']}`", ms(row["median_ms"])] for row in rows if row.get("median_ms")]
+    )
+
+
+def instruction_sets() -> str:
+    """Least times of fp32 and calibrated networks, by the instruction sets allowed."""
+    rows = times(commit=("a42da51", "578dc77"))
+    order = dict.fromkeys((row["network"], row["machine"].partition(",")[0], row["instruction_set"]) for row in rows)
+    least = {
+        (row["network"], row["machine"].partition(",")[0], row["instruction_set"], row["precision"]): float(
+            row["least_ms"]
+        )
+        for row in rows
+    }
+    lines = []
+    for key in order:
+        before, after = least[(*key, "fp32")], least[(*key, "calibrated")]
+        if key[0].startswith("cifar10"):
+            lines.append([f"`{key[0]}`", f"`{key[2]}`", ms(str(before)), ms(str(after)), f"{before / after:.2f}"])
+    return table(["network", "up to", "fp32", "calibrated", "times as fast"], lines)
+
+
+def browser() -> str:
+    lines = []
+    for machine, narrow in (("x86_64, 2 cores", "sse2"), ("aarch64, 2 cores", "neon")):
+        rows = times(machine=machine, variant="1 thread")
+        for network in dict.fromkeys(row["network"] for row in rows):
+            of = {
+                (row["backend"], row.get("instruction_set", "")): row["least_ms"]
+                for row in rows
+                if row["network"] == network
+            }
+            keys = (("native", ""), ("native", narrow), ("web, Node", ""), ("web, Chromium", ""))
+            lines.append([f"`{network}`, {machine.partition(',')[0]}", *(ms(of[key]) for key in keys)])
+    return table(["network", "libqcn", "libqcn, 128 bits", "Node", "Chromium"], lines)
+
+
+def python_overhead() -> str:
+    rows = times(backend=("native, C++ program", "native, Python"))
+    lines = []
+    for one, other in zip(rows[::2], rows[1::2], strict=True):
+        size = one["variant"].partition(" ")[0].replace("x", "×")
+        lines.append([f"`{one['network']}`, {size}", ms(one["least_ms"]), ms(other["least_ms"])])
+    return table(["network, picture", "C++ program", "Python"], lines)
+
+
+def routing_gpu() -> str:
+    """Batch 64 alone."""
+    rows = [row for row in read("routing-cuda.json")["inference"] if row["batch"] == 64]
+    steps = {row["variant"]: row["ms"] for row in read("routing-cuda.json")["training"]}
+    plain = [row for row in rows if "CUDA graph" not in row["variant"]]
+    graphs = {row["variant"].removesuffix(", CUDA graph"): row["ms"] for row in rows if "CUDA graph" in row["variant"]}
+    lines = [
+        [
+            row["variant"],
+            *(ms(str(x)) for x in (row["ms"], graphs[row["variant"]], steps[row["variant"]])),
+            f"{row['peak_gib'] * 1024:,.0f}",
+        ]
+        for row in plain
+    ]
+    return table(["64 images", "forward", "as a CUDA graph", "training step", "MiB of a forward"], lines)
+
+
+def routing_cpu() -> str:
+    record = read("routing-cpu.json")
+    lines = [
+        [f"{what}, {row['variant']}", str(row["batch"]), ms(str(row["ms"]))]
+        for what, part in (("forward", "inference"), ("training step", "training"))
+        for row in record[part]
+    ]
+    return table(["", "images", "ms"], lines)
+
+
+def routing_cpp() -> str:
+    """The CUDA C++ kernels that are chosen, all layers as one graph."""
+    rows = [row for row in read("routing-cuda-cpp.json")["results"] if row["layer"] == "all four" and row["chosen"]]
+    batches = sorted({row["batch"] for row in rows})
+    by = {(row["batch"], row["arithmetic"]): row["us"] for row in rows}
+    lines = [[str(batch), *(f"{by[batch, arithmetic]:.0f}" for arithmetic in ("single", "half"))] for batch in batches]
+    return table(["images", "single, µs", "half, µs"], lines)
+
+
+def _calibrations() -> list[tuple[str, Row]]:
+    """By machine, every calibrated network; those of one network together."""
+    found = [
+        (machine, row) for machine in ("x86_64", "aarch64") for row in read(f"calibrate-{machine}.json")["results"]
+    ]
+    names = list(dict.fromkeys(row["model"] for _, row in found))
+    return sorted(found, key=lambda one: names.index(one[1]["model"]))
+
+
+def calibrated() -> str:
+    """What was chosen, what it costs and what it saves."""
+    lines = []
+    for machine, row in _calibrations():
+        splits = [one for one in row["rows"] if one["what"] == "calibrated" and one["split"] != "familiar"]
+        (after,) = splits
+        time = row["timed"][row["words"]]
+        size = row["weights"]["calibrated"] / row["weights"]["float32"]
+        lines.append(
+            [
+                f"`{row['model']}`, {machine}",
+                row["words"],
+                f"{100 * after['error']['error'] - after['drop']:.2f}",
+                f"{after['drop']:+.2f} ({after['low']:+.2f} to {after['high']:+.2f})",
+                f"{100 * size:.0f} %",
+                f"{time['float32']:.2f}",
+                f"{time['milliseconds']:.2f}",
+            ]
+        )
+    headings = ["network, machine", "chosen", "error, %", "points lost", "weights", "fp32, ms", "calibrated, ms"]
+    return table(headings, lines)
+
+
+def faults() -> str:
+    record = read("faults.json")
+    half = record["half"]
+    right = {
+        name: [row["status"] for row in half if (row["network"] == "honest") == (name == "honest")]
+        for name in ("honest", "faulty")
+    }
+    found = sum(row["status"] == "found" for row in record["faults"])
+    honest = record["honest"]
+    lines = [
+        ["kinds of faults planted in one network", str(len(record["faults"])), f"{found} found"],
+        [
+            "routing statistics in fp16, other weights",
+            str(len(right["faulty"])),
+            f"{right['faulty'].count('failed')} found",
+        ],
+        ["correct fp16 exports", str(len(right["honest"])), f"{right['honest'].count('failed')} false alarms"],
+        ["correct fp32 exports, other weights", str(honest["networks"]), f"{honest['alarms']} false alarms"],
+    ]
+    return table(["", "bundles", ""], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    function.__name__.replace("_", "-"): function
+    for function in (
+        quality,
+        ablations,
+        robustness,
+        unknown,
+        one_answer,
+        faults,
+        gpu,
+        calibrated_engines,
+        arm,
+        runtimes,
+        instruction_sets,
+        browser,
+        python_overhead,
+        routing_gpu,
+        routing_cpu,
+        routing_cpp,
+        calibrated,
+    )
+}
+
+
+def page(text: str) -> str:
+    """A page with its tables as the files have them now."""
+    form = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
+    return re.sub(form, lambda one: f"{one[1]}\n{TABLES[one[2]]()}\n\n{one[3]}", text, flags=re.DOTALL)
+
+
+def main() -> None:
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+    RUNS.write_text(runs_csv(), encoding="utf-8")
+
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (ROOT / "docs" / name).write_text(page(), encoding="utf-8")
+    main()

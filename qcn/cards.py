@@ -1,6 +1,6 @@
 """Model cards: what is known of a network that ships, read from models/NAME/card.json. No torch here.
 
-`benchmarks/ship_model.py` writes card.json into the bundle's folder, and card.md, which is `text` of it.
+`tools/ship_model.py` writes card.json into the bundle's folder, and card.md, which is `text` of it.
 """
 
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def load_card(folder: Path) -> Card:
     """The card of the network in this folder."""
     path = folder / CARD
     if not path.is_file():
-        raise UsageError(f"{folder} has no {CARD}: write it with `python benchmarks/ship_model.py RUN NAME`")
+        raise UsageError(f"{folder} has no {CARD}: write it with `python tools/ship_model.py RUN NAME`")
     return records.load(Card, path)
 
 

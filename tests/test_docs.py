@@ -1,7 +1,8 @@
 """The documentation says what the code does: figures come from files, links lead somewhere, options exist."""
 
+import csv
 import re
-import sys
+import statistics
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -14,23 +15,25 @@ OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "models" 
 DEPLOY_PAGES = sorted((ROOT / "deploy").rglob("*.md"))
 
 
-def test_results_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables
 
-    for name, page in tables.PAGES.items():
-        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page(), name
-    sys.modules.pop("tables")
+    shown = []
+    for path in tables.PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert text == tables.page(text), f"{path.name}: run benchmarks/tables.py"
+        shown += re.findall(r"<!-- table: ([\w-]+) -->", text)
+        assert text.count("<!-- table:") == text.count("<!-- end of table -->"), path.name
+    assert sorted(shown) == sorted(tables.TABLES)
+    assert tables.RUNS.read_text(encoding="utf-8") == tables.runs_csv()
 
 
-def test_figures_of_calibration_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import calibrate
-
-    results = sorted((ROOT / "benchmarks" / "results").glob("calibrate-*.json"), reverse=True)
-    text = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")
-    assert text == calibrate.page(text, results)
-    sys.modules.pop("calibrate")
+def test_every_benchmark_is_in_the_index() -> None:
+    folder = ROOT / "benchmarks"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    files = [*folder.glob("*.py"), *folder.glob("*.sh"), *folder.glob("results/*.*")]
+    assert [path.name for path in files if path.name not in text] == []
 
 
 def test_figures_in_the_readme_are_those_of_the_results() -> None:
@@ -46,37 +49,43 @@ def test_figures_in_the_readme_are_those_of_the_results() -> None:
 
 def test_errors_in_the_readme_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import evidence
+    import comparison
+    import measurements
 
-    rows = evidence.read("accuracy-h200.json")["results"]
+    rows = measurements.read("accuracy-h200.json")["results"]
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     azimuth, elevation = "viewpoints-azimuth", "viewpoints-elevation-pooled"
     sets = (f"{azimuth}-pooled", azimuth, elevation, "cifar10")
     lines = text.partition("| error, % |")[2].splitlines()[2:]
-    for model, line in zip((*evidence.OURS, *evidence.RIVALS), lines, strict=False):
+    for model, line in zip((*comparison.OURS, *comparison.RIVALS), lines, strict=False):
         cells = [cell.strip(" *") for cell in line.split("|")[3:-1]]
-        runs = [evidence.chosen(rows, dataset, model) for dataset in sets]
-        assert cells == [f"{evidence.mean_error(of):.2f}" if of else "" for of in runs], line
+        runs = [comparison.choose(rows, dataset, model) for dataset in sets]
+        assert cells == [f"{comparison.mean_error(of):.2f}" if of else "" for of in runs], line
     compared = ((f"{azimuth}-pooled", "qcn"), (azimuth, "qcn"), (azimuth, "qcn-deep"))
     expected = [
-        re.fullmatch(r"([\d.]+)×, p = ([\d.]+)", evidence.fairly_compared(rows, dataset, model, theirs)).groups()
+        re.fullmatch(r"([\d.]+)×, p = ([\d.]+)", comparison.fair_ratio(rows, dataset, model, theirs)).groups()
         for dataset, model in compared
-        if (theirs := evidence.chosen(rows, dataset, "cnn-small"))
+        if (theirs := comparison.choose(rows, dataset, "cnn-small"))
     ]
     better = text.partition("**QCN is better**")[2].partition("**It is not")[0].replace("\n", " ")
     assert re.findall(r"([\d.]+) times.*?p = ([\d.]+)", better) == expected
 
 
-def test_figures_of_augmentation_are_those_of_the_results() -> None:
-    training, results = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("training.md", "results.md"))
-    told = re.findall(r"^\| `([\w-]+)`, .*?((?: \| [\d.]+ % \(\d+ seeds\)){3}) \|$", training, re.M)
-    assert [model for model, _ in told] == ["qcn", "cnn-small"]
-    for model, cells in told:
-        found = re.findall(r"([\d.]+) % \((\d+) seeds\)", cells)
-        for name, (error, seeds) in zip(("light", "turned", "strong"), found, strict=True):
-            recipe = rf"`viewpoints-azimuth-pooled` \| `{model}` \| [^|]* \| {name} \| 30"
-            row = rf"{recipe} \| [^|]* \| {error} ± \S+ \({seeds}\)"
-            assert re.search(row, results), row
+def test_figures_of_augmentation_are_those_of_the_runs() -> None:
+    training = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    with (ROOT / "docs" / "runs.csv").open(encoding="utf-8", newline="") as file:
+        runs = [row for row in csv.DictReader(file) if row["dataset"] == "viewpoints-azimuth-pooled"]
+    cells = re.findall(r"^\| `([\w-]+)`, .*?((?: \| [\d.]+ % \(\d+ seeds\)){3}) \|$", training, re.M)
+    assert [model for model, _ in cells] == ["qcn", "cnn-small"]
+    for model, errors in cells:
+        figures = re.findall(r"([\d.]+) % \((\d+) seeds\)", errors)
+        for augment, (error, seeds) in zip(("light", "turned", "strong"), figures, strict=True):
+            by_seed: dict[str, list[float]] = {}
+            for row in runs:
+                if (row["model"], row["settings"], row["epochs"]) == (model, augment, "30"):
+                    by_seed.setdefault(row["seed"], []).append(float(row["error_percent"]))
+            mean = statistics.mean(statistics.mean(one) for one in by_seed.values())
+            assert (f"{mean:.2f}", str(len(by_seed))) == (error, seeds), (model, augment)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES, *DEPLOY_PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -115,7 +124,7 @@ def test_every_option_in_the_documentation_exists() -> None:
         own = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
         return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
 
-    others = {"--nproc-per-node", "--help", "--recipe", "--constraint", "--install"}
+    others = {"--nproc-per-node", "--help", "--list", "--seeds", "--constraint", "--install"}
     others |= {"--no-deps", "--model-repository", "--exit-on-error"}
     known = options(get_command(app)) | others
     for page in PAGES:

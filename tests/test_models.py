@@ -75,7 +75,7 @@ def test_the_recipe_of_a_card_is_what_trained_it(folder: Path) -> None:
     *teachers, own = load_card(folder).recipe.splitlines()
     run = load_run(RUNS / folder.name)
     trained, images = run.settings, run.data.train
-    assert settings_of(own, images) == trained, "write the cards again: python benchmarks/ship_model.py --cards"
+    assert settings_of(own, images) == trained, "write the cards again: python tools/ship_model.py --cards"
     assert [shlex.split(teacher)[-1] for teacher in teachers] == list(trained.teachers)
     assert all(settings_of(teacher, images).dataset == trained.dataset for teacher in teachers)
 
@@ -86,7 +86,7 @@ def test_a_bundle_is_of_its_run_whole_and_small(folder: Path) -> None:
     assert [finding.state for finding in bundle.check()] == ["intact", "intact"]
     assert {path.name for path in folder.iterdir()} == {
         *("card.json", "card.md", "golden.safetensors", "manifest.json", "manifest.sha256", "weights.safetensors")
-    }, "python benchmarks/ship_model.py --bundles"
+    }, "python tools/ship_model.py --bundles"
     manifest = bundle.manifest
     assert (manifest.name, manifest.classes, manifest.image) == (card.name, card.classes, card.image)
     assert (manifest.source.sha256, manifest.source.checkpoint) == (card.sha256, "best")
@@ -173,7 +173,7 @@ def test_a_network_errs_exactly_as_often_as_its_card_says(folder: Path) -> None:
 
 
 def test_the_page_of_networks_is_made_of_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     import ship_model
 
     assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == ship_model.page()

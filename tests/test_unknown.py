@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from qcn.data import load
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate, open_network
 from qcn.evaluate.unknown import fitted
-from qcn.intervals import ErrorRate
 from qcn.model import Prediction
 from qcn.train import resume
 from qcn.train.loop import Training
@@ -140,29 +138,3 @@ def test_pictures_of_any_kind_are_brought_to_the_form_of_the_network(channels: i
     assert image.shape == (wanted, 8, 8) and image.dtype == np.uint8
     if wanted == 2 != channels:
         assert np.array_equal(image[0], image[1])
-
-
-def test_the_page_says_which_score_was_chosen_and_which_was_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
-    import unknown
-
-    def others(probability: float, energy: float, known: int) -> dict[str, object]:
-        figures = {"probability": probability, "logit": 0.5, "energy": energy}
-        return {"called_known": vars(ErrorRate.of(known, 100)), "auroc": figures, "false_positives": figures}
-
-    rows = [
-        {
-            "network": "one",
-            "score": "probability",
-            "others": {"mnist": others(0.9, 0.8, 20), "noise": others(0, 1, 99)},
-        },
-        {"network": "two", "score": "probability", "others": {"cifar10": others(0.6, 0.7, 80)}},
-    ]
-    record = {"results": [{**row, "kept": vars(ErrorRate.of(95, 100))} for row in rows]}
-    monkeypatch.setattr(unknown, "read", lambda name: record)
-    monkeypatch.setattr(unknown, "source", lambda record: "today")
-    said = unknown.section()
-    assert "| `one` | probability | 95.0 | 20.0 (0.900) |  |  |  | 99.0 (0.000) |" in said
-    assert "| `two` | 0.600, 60.0 | 0.500, 50.0 | 0.700, 70.0 | probability | energy |" in said
-    assert "`two` calls 80 % of cifar10 known" in said and "for 1 of 2 networks" in said and "by 0.100 at most" in said
-    sys.modules.pop("unknown")

@@ -97,7 +97,7 @@ def test_a_wheel_has_the_library_the_programs_the_networks_and_the_licences(here
     info = f"qcn_toolkit-{qcn.__version__}.dist-info"
     assert {f"{info}/licenses/{name}" for name in ("LICENSE", "NOTICE", "deploy/programs/THIRD-PARTY.txt")} <= names
     assert {name.split("/")[0] for name in names} == {"qcn", info}  # nothing at the top level but the package
-    # At most a megabyte for each network, as in benchmarks/ship_model.py, and two and a half for everything else.
+    # At most a megabyte for each network, as in tools/ship_model.py, and two and a half for everything else.
     assert sum(sizes[name] for name in names - networks) < 2_500_000
     assert sum(sizes[name] for name in networks) < 1_000_000 * len({*ROOT.glob("models/*/card.json")})
 

@@ -1,5 +1,5 @@
 // What a routing call costs on a device: by this, qcn_cuda_routing_runs() and _choose() choose arithmetic and tile.
-// Host only. benchmarks/routing_cost.py fits the constants to measured times.
+// Host only. The constants were fitted to measured times by benchmarks/routing_cost.py of commit af6e196.
 #ifndef QCN_KERNELS_EM_ROUTING_COST_CUH
 #define QCN_KERNELS_EM_ROUTING_COST_CUH
 

@@ -4,7 +4,7 @@
 //     build/tests/cuda_routing [--bench] [--sweep] [--json FILE]
 //
 // --sweep: times of all tiles, not of the chosen one only. --json: times go to FILE too, with the date, the machine and
-// the commit, which the environment variable QCN_COMMIT names: benchmarks/tables.py makes a table of the chosen ones.
+// the commit, which the environment variable QCN_COMMIT names.
 //
 // An error may be four times that of the same plain loop in single precision; in half precision, of the loop with the
 // roundings of a fp16 Route. Exit status: 0 all right, 1 a check failed, 2 wrong usage, 3 no CUDA device.
@@ -311,7 +311,7 @@ std::vector<Time> bench(bool sweep) {
   return times;
 }
 
-// As the benchmarks in Python write theirs; see benchmarks/machine.py.
+// As the benchmarks in Python write theirs; see benchmarks/measurements.py.
 void write_json(const char* path, const std::vector<Time>& times) {
   std::FILE* file = std::fopen(path, "w");
   if (!file) {

@@ -3,8 +3,7 @@
 # full-size QCN's four capsule layers at batch 1, 64 and 256, each alone and all four as a CUDA graph, on every tile.
 #   usage: half_on_gpu.sh WORKDIR OUTDIR
 #     WORKDIR   where the kernels are compiled, unless they are there      OUTDIR   cuda_routing.log and half.json go there
-#   ARCH: for nvcc, as sm_90 (native). Needs nvcc and 100 seconds on 16 cores. What the kernels should choose by these
-#   times: python benchmarks/routing_cost.py OUTDIR/half.json
+#   ARCH: for nvcc, as sm_90 (native). Needs nvcc and 100 seconds on 16 cores.
 set -euo pipefail
 work=$(readlink -m "${1:?usage: half_on_gpu.sh WORKDIR OUTDIR}")
 out=$(readlink -m "${2:?usage: half_on_gpu.sh WORKDIR OUTDIR}")

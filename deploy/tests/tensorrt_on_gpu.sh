@@ -4,7 +4,7 @@
 #   usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]
 #     HEADERS    the folder of NvInferRuntime.h        TENSORRT   that of libnvinfer.so
 #     BUNDLE     what `qcn export` wrote               OUT        logs and JSON go there
-#     STEP       build, test, export, verify, benchmark, layers, libqcn; all of them if none is named. And refit: the
+#     STEP       build, test, export, verify, benchmark, libqcn; all of them if none is named. And refit: the
 #                engines get the weights of WEIGHTS, a bundle, which they go into
 #   PYTHON: a Python with TensorRT's bindings, numpy, onnx, safetensors, typer, rich and cuda-bindings (python3)
 #   ARCH:   for nvcc, as sm_90 (native)     WORK: where things are built (build/on_gpu), kept between calls
@@ -15,7 +15,7 @@ set -euo pipefail
 headers=${1:?usage: tensorrt_on_gpu.sh HEADERS TENSORRT BUNDLE OUT [STEP...]}
 headers=$(readlink -f "$headers") tensorrt=$(readlink -f "$2") bundle=$(readlink -f "$3") out=$(readlink -m "$4")
 shift 4
-steps=${*:-build test export verify benchmark layers libqcn}
+steps=${*:-build test export verify benchmark libqcn}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 deploy=$root/deploy work=${WORK:-$root/build/on_gpu} python=${PYTHON:-python3}
 mkdir -p "$work" "$out"
@@ -149,7 +149,6 @@ for step in $steps; do
           --json "$out/benchmark-b$batch.json"
       done ;;
     refit) qcn refit "$bundle" --weights "$(readlink -f "$WEIGHTS")" 2>&1 | tee "$out/refit.log" ;;
-    layers) with_qcn "$root/benchmarks/engine_layers.py" "$bundle"/engines/*.engine --json "$out/layers.json" ;;
     *) echo "no step named $step" >&2; exit 2 ;;
   esac
 done

@@ -97,7 +97,7 @@ def main() -> None:
 def _prepare() -> None:
     """What holds for the whole process, before a command runs."""
     # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
-    # Read when torch is loaded; a user's own choice stays. See benchmarks/waiting.py.
+    # Read when torch is loaded; a user's own choice stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("DNNL_JIT_PROFILE", "0")  # else on ARM every run of torch leaves /tmp/perf-PID.map behind
     for descriptor in range(3):

@@ -61,7 +61,7 @@ def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
     """Whether the last of these validation errors, shares of so many images, is in the 95 % interval of the least.
 
     Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
-    that chance does not tell apart, the latest has had the most training (benchmarks/choosing.py).
+    that chance does not tell apart, the latest has had the most training (docs/results.md#finished-studies).
     """
     return errors[-1] <= wilson(round(min(errors) * images), images)[1]
 

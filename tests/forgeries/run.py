@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
 from forgeries import FORGERIES, Forgery  # noqa: E402
-from machine import facts  # noqa: E402
+from measurements import stamp  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from workshop import CRASHED, Workshop, qcn  # noqa: E402
@@ -141,7 +141,7 @@ def main() -> int:
     without = sum(one.without == 0 for one in made)
     print(f"without --run {without} passed, {len(silent)} without saying what was not proven")
     if arguments.json:
-        record = {**facts(), "forgeries": len(made), "kinds": kinds, "not_refused": len(passed), "silent": len(silent)}
+        record = {**stamp(), "forgeries": len(made), "kinds": kinds, "not_refused": len(passed), "silent": len(silent)}
         record["results"] = [{**asdict(one), "seconds": round(one.seconds, 1)} for one in outcomes]
         arguments.json.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return int(bool(passed or silent))

@@ -1,7 +1,6 @@
 """The CUDA source compiles, without warnings and without spilling registers, for Jetson Orin and for Hopper.
 
-Needs nvcc, not a GPU. benchmarks/ptxas.py compiles for all devices. deploy/tests/cuda_routing.cu tests on a GPU what
-the kernels compute.
+Needs nvcc, not a GPU. deploy/tests/cuda_routing.cu tests on a GPU what the kernels compute.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Put a trained network into models/, as a bundle with its card, so that it ships with the product.
 
-    python benchmarks/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
-    python benchmarks/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
-    python benchmarks/ship_model.py --bundles --keep-golden      # after a change to a run.json, in seconds
-    python benchmarks/ship_model.py --refit --data-dir DATA      # fit and measure again, or --refit NAME …
-    python benchmarks/ship_model.py --cards                      # after a change to the form of cards, or to a preset
+    python tools/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
+    python tools/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
+    python tools/ship_model.py --bundles --keep-golden      # after a change to a run.json, in seconds
+    python tools/ship_model.py --refit --data-dir DATA      # fit and measure again, or --refit NAME …
+    python tools/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
 The run goes to models/runs/NAME, and models/NAME is the bundle of it. So that a wheel stays small, the bundle's golden
 answers are to few images, and without those of inner layers. The weights are those that were chosen on the validation
@@ -17,42 +17,46 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 import zlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import evidence
 import torch
-from machine import facts
-from reproduce import RECIPES, folder_of, row_of, told
 from torch import nn
 from typer.main import get_command
 
-from qcn import data
-from qcn.cards import Card, CardData, Seeds, load_card, text
-from qcn.cli import app
-from qcn.data.imageset import ImageSet
-from qcn.devices import pick_device
-from qcn.errors import UsageError
-from qcn.evaluate import measure
-from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools
-from qcn.export.lower import lower
-from qcn.export.pipeline import FROM_RUN
-from qcn.export.reference import SHIPPED_REAL, answers_alone, make_golden
-from qcn.files import file_sha256, write_text
-from qcn.intervals import ErrorRate
-from qcn.names import CARD, CARD_TEXT, MANIFEST
-from qcn.shipped import RUNS, SHIPPED, networks
-from qcn.train.checkpoint import load_network
-from qcn.train.record import Run, load_run
-from qcn.train.settings import RunSettings, for_images, settings_from
-from qcn.train.validation import measure_confidence, predict
-from qcn.zoo import parameter_count
-
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import comparison  # noqa: E402
+from measurements import stamp  # noqa: E402
+from reproduce import RECIPES, folder_of, row_of, told  # noqa: E402
+
+from qcn import data  # noqa: E402
+from qcn.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
+from qcn.cli import app  # noqa: E402
+from qcn.data.imageset import ImageSet  # noqa: E402
+from qcn.devices import pick_device  # noqa: E402
+from qcn.errors import UsageError  # noqa: E402
+from qcn.evaluate import measure  # noqa: E402
+from qcn.export.bundle import Bundle  # noqa: E402
+from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools  # noqa: E402
+from qcn.export.lower import lower  # noqa: E402
+from qcn.export.pipeline import FROM_RUN  # noqa: E402
+from qcn.export.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
+from qcn.files import file_sha256, write_text  # noqa: E402
+from qcn.intervals import ErrorRate  # noqa: E402
+from qcn.names import CARD, CARD_TEXT, MANIFEST  # noqa: E402
+from qcn.shipped import RUNS, SHIPPED, networks  # noqa: E402
+from qcn.train.checkpoint import load_network  # noqa: E402
+from qcn.train.record import Run, load_run  # noqa: E402
+from qcn.train.settings import RunSettings, for_images, settings_from  # noqa: E402
+from qcn.train.validation import measure_confidence, predict  # noqa: E402
+from qcn.zoo import parameter_count  # noqa: E402
+
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
 KNOWS = "A picture of something else may be called known, and then gets one of these classes: see the share below."
@@ -112,9 +116,9 @@ def on_record(**wanted: Any) -> list[dict[str, Any]]:
 
 def seeds(run: Run) -> Seeds | None:
     """The spread over the runs on record that differ from this one in nothing but the seed."""
-    ours = evidence.recipe(told(json.loads(json.dumps(asdict(run.settings)))))
-    rows = [row for row in on_record() if evidence.recipe(row) == ours]
-    errors = [error / 100 for error in evidence.by_seed(rows).values()]
+    ours = comparison.recipe(told(json.loads(json.dumps(asdict(run.settings)))))
+    rows = [row for row in on_record() if comparison.recipe(row) == ours]
+    errors = [error / 100 for error in comparison.by_seed(rows).values()]
     if len(errors) < 2:
         return None
     split = "novel" if "novel" in rows[0]["splits"] else "test"
@@ -139,7 +143,7 @@ def trained(folder: Path, sha256: str) -> str:
 
 def circumstances() -> str:
     """When, where and by which versions errors are counted."""
-    now = facts()
+    now = stamp()
     versions = ", ".join(f"{package} {version}" for package, version in now["versions"].items())
     return f"{now['date']}, {now['machine']}, {versions}, float32"
 
@@ -280,7 +284,7 @@ def page() -> str:
     table = "\n".join(rows)
     return f"""# Trained networks
 
-Written by `python benchmarks/ship_model.py` from the cards in `models/`; do not edit it by hand.
+Written by `python tools/ship_model.py` from the cards in `models/`; do not edit it by hand.
 
 These networks come with the product, in a wheel as well, and answer without torch. `qcn models` lists them, and
 `qcn models NAME` prints the card of one: its data and their terms, the command that trained it, its errors with
@@ -325,7 +329,7 @@ starts from their weights.
 ## Adding one
 
     qcn train --dataset fashion-mnist --epochs 60 --out RUN
-    python benchmarks/ship_model.py RUN fashion-mnist-qcn
+    python tools/ship_model.py RUN fashion-mnist-qcn
 
 The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
 temperature and the threshold of unknown pictures on that split, measures each test split once, makes the bundle, and
