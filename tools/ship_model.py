@@ -312,32 +312,25 @@ A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be lef
     qcn verify-parity cifar10 --run cifar10
     qcn evaluate mnist --device cuda
 
-`models/NAME` is a [bundle](bundle.md) with the card beside its files. Its golden answers are to four images of the data
-set and six edge cases, and only to what the whole network answers, so that a wheel has about 1 MB per network:
-`verify-parity` checks every backend against them, but cannot say in which layer a fault is. A bundle that `qcn export`
-makes can.
-
-`models/runs/NAME` is the training run that the bundle was made of, for everything that needs torch. A clone and the
-source distribution have it; a wheel does not, and commands that need it say so.
+`models/NAME` is a [bundle](bundle.md) with the card beside its files. Its golden answers are to four images and six
+edge cases, without those of inner layers, so that a wheel has about 1 MB per network: `verify-parity` checks every
+backend, but cannot say in which layer a fault is. `models/runs/NAME` is its training run, for everything that needs
+torch; a wheel does not have it. The runs cannot be resumed, since the state of the optimiser is left out; `--init`
+starts from their weights.
 
 A run or bundle in the working folder takes precedence over a shipped network of the same name. `evaluate` needs the
-data set: get it with `qcn datasets fetch`. `export` takes its golden images from the data set, or renders toys if it is
-not there. Probabilities are calibrated on the validation split
-([training.md](training.md)). The runs cannot be resumed, because the state of the optimiser is left out; `--init`
-starts from their weights.
+data set (`qcn datasets fetch`); `export` renders toys for its golden images if it is not there.
 
 ## Adding one
 
     qcn train --dataset fashion-mnist --epochs 60 --out RUN
     python tools/ship_model.py RUN fashion-mnist-qcn
 
-The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits the
-temperature and the threshold of unknown pictures on that split, measures each test split once, makes the bundle, and
-writes `card.json`, `card.md` and this page. It can also fit and measure again, or make all bundles again from their
-runs (see its first lines). Of several runs, ship the one with the least validation error; the card says how many have
-a smaller one. The script needs to know where the run was trained: `RUN/machine.json`, or a row in
-`benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card against its network; with the data sets
-in `QCN_DATA`, `make test-all` counts the errors again, and they must be equal.
+The script copies the weights that were chosen on the validation split (at most 1 MB) to `models/runs/`, fits
+temperature and threshold on that split, measures each test split once, makes the bundle, and writes `card.json`,
+`card.md` and this page. Of several runs, ship the one with the least validation error. Where the run was trained is
+read from `RUN/machine.json`, or from `benchmarks/results/accuracy-*.json`. `tests/test_models.py` checks every card
+against its network.
 """
 
 
