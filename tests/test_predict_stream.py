@@ -116,7 +116,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(bundle: Bundle, photos: Path, t
 
     whole = subprocess.run([sys.executable, "-m", "qcn", *ask("whole")], capture_output=True, check=False)
     assert whole.returncode == 1
-    stopped = [sys.executable, "-c", slow(0.05), *ask("parts")]
+    stopped = [sys.executable, "-c", slow(0.3), *ask("parts")]
     with subprocess.Popen(stopped, stdout=-1, stderr=-1) as running:
         written = tmp_path / "parts" / "a.jsonl"
         while not (written.exists() and written.read_bytes().count(b"\n") > 9):
