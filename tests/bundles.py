@@ -33,9 +33,9 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     """The folder of this name that `make` fills, once for all processes of a test session."""
     base = factory.getbasetemp()  # that of the process, where pytest-xdist has several
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
-    shared.mkdir(exist_ok=True)
-    done = shared / f"{name}.done"
-    with locked(shared):
+    done, lock = shared / f"{name}.done", shared / f"{name}.lock"
+    lock.mkdir(parents=True, exist_ok=True)
+    with locked(lock):
         if not done.exists():
             make(shared / name)
             done.touch()

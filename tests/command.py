@@ -1,5 +1,7 @@
 """`qcn` in this process: nothing is loaded twice, and its output can be looked at. And a process that gets a signal."""
 
+import contextlib
+import io
 import subprocess
 import sys
 import time
@@ -24,6 +26,20 @@ class Command:
             main()
         printed = self._printed.readouterr()
         return int(ended.value.code or 0), printed.out + printed.err
+
+
+def call(*arguments: object, columns: int = 200) -> subprocess.CompletedProcess[str]:
+    """`qcn` in this process, as `subprocess.run` would tell of it."""
+    words, out, err = ["qcn", *map(str, arguments)], io.StringIO(), io.StringIO()
+    code: object = 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", words)
+        patch.setenv("COLUMNS", str(columns))
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    return subprocess.CompletedProcess(words, int(str(code or 0)), out.getvalue(), err.getvalue())
 
 
 def signalled(

@@ -1,13 +1,16 @@
-"""What tests share: small data sets in the official file formats, and skips by name."""
+"""What tests share: small data sets in the official file formats, skips by name, and what each test costs."""
 
+import os
 import shutil
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from bundles import _bundle, bundle, made_once, manifest, program, run  # noqa: F401 (fixtures for all tests below)
+from in_process import _in_this_process  # noqa: F401
 from official import accept, idx, write
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +27,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def cpu_time() -> float:
+    """Seconds of this process and of those that it started and waited for."""
+    return sum(os.times()[:4])
+
+
+_counted = cpu_time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the CPU time of the test, fixtures that it was the first to need included, for tests/times.py."""
+    global _counted
+    if call.when == "teardown":
+        before, _counted = _counted, cpu_time()
+        item.user_properties.append(("cpu", f"{_counted - before:.3f}"))
+    return (yield)
 
 
 def write_bars(folder: Path, train: int = 200, test: int = 60) -> None:

@@ -141,7 +141,7 @@ def test_at_full_size_activations_are_unsaturated_at_start_and_tell_images_apart
     assert activation.std(dim=0).min() > 1e-3
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "em")) for name in SMALL])
 def test_a_few_steps_learn_sixteen_images(name: str) -> None:
     image, label = class_patterns(16)
     steps = 30 if name == "em" else 15

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import bundle_of
+from command import call
 from libqcn_load import BAD_ARGUMENT, BAD_SIGNATURE, OK, ROOT, load
 
 from qcn.errors import UsageError
@@ -49,6 +50,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def qcn(*arguments: object, without: str = "") -> subprocess.CompletedProcess[str]:
+    if not without:
+        return call(*arguments)
     code = f"import sys; sys.modules.update(dict.fromkeys({without.split()!r})); from qcn.cli import main; main()"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})

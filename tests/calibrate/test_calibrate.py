@@ -120,6 +120,7 @@ def test_an_axis_has_a_few_round_marks(values: list[float], marks: list[float]) 
     assert results.axis_marks(values) == marks
 
 
+@pytest.mark.slow  # it calibrates; tests/verify/test_openvino.py has the int8 of a network that was
 def test_openvino_computes_int8_or_nothing_is_written(
     bundle: Bundle,
     program: Program,

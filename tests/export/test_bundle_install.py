@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from command import call
 from test_bundle_writing import FullDisk, add, contents, kill
 
 from qcn.errors import UsageError
@@ -44,10 +45,11 @@ def versions(place: Path) -> list[str]:
 
 
 def qcn(*arguments: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, without torch; files of more than `limit` bytes cannot be written, as on a full disk."""
+    """The command; with a limit in a process without torch, where longer files cannot be written, as on a full disk."""
+    if not limit:
+        return call(*arguments)
     code = "import sys; sys.modules['torch'] = None; from qcn.cli import main; main()"
-    if limit:
-        code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); {code}"
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); {code}"
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
     )

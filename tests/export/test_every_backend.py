@@ -82,7 +82,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "qcn-64": (lambda: create("qcn", in_channels=2, classes=5, size=64), (64, 64)),
     "qcn-96": (lambda: create("qcn", in_channels=2, classes=5, size=96), (96, 96)),
 }
-SLOW = ("qcn-deep", "qcn-unbranched", "qcn-64", "qcn-96")
+SLOW = ("cnn-small", "qcn-tiny-64", "qcn-tiny-96", "qcn-deep", "qcn-unbranched", "qcn-64", "qcn-96")
 
 
 @dataclass

@@ -113,7 +113,7 @@ def test_nothing_in_a_pt2_file_is_unpickled(written: dict[str, Path], monkeypatc
 
 
 @every_format
-@pytest.mark.parametrize("batch", [1, 3, 64])
+@pytest.mark.parametrize("batch", [1, pytest.param(64, marks=pytest.mark.slow), 3])
 def test_any_batch_is_answered_as_the_trained_network_does(
     trained: QCN, program: Program, written: dict[str, Path], ending: str, batch: int
 ) -> None:
@@ -147,7 +147,9 @@ def test_every_layer_in_order_in_the_other_shapes_of_the_network(
 
 
 @every_format
-@pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp16", torch.float16), pytest.param("bf16", torch.bfloat16, marks=pytest.mark.slow)]
+)
 def test_half_precision_is_for_the_convolutions_alone(
     trained: QCN, program: Program, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any
 ) -> None:

@@ -53,6 +53,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_routing_is_as_precise_as_the_plan_allows(program: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -1,9 +1,10 @@
-"""What the tests of verify share: honest bundles, made once per process, and the command in this process."""
+"""What the tests of verify share: honest bundles, made once, and the command in this process."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+from bundles import made_once
 from command import Command
 from plants import honest
 
@@ -13,8 +14,11 @@ from qcn.export.bundle import Bundle
 @pytest.fixture(scope="session")
 def honest_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Honest bundles with a graph in single and in half precision: for 24×24 pixels of three channels, four classes."""
-    folder = tmp_path_factory.mktemp("honest")
-    return {precision: honest(folder / precision, precision=precision).folder for precision in ("fp32", "fp16")}
+
+    def make(precision: str) -> Path:
+        return made_once(tmp_path_factory, f"honest-{precision}", lambda folder: honest(folder, precision=precision))
+
+    return {precision: make(precision) for precision in ("fp32", "fp16")}
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`qcn verify-parity` finds planted faults, and names the place where that makes sense; honest bundles pass."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 from command import Command
 from fake_engine import FakeContext, FakeCuda, fake_runtime
-from plants import FAULTS, honest
+from plants import FAULTS, Fault, honest
 
 from qcn.export import targets
 from qcn.export.backends.tensorrt import runner as runner_module
@@ -19,8 +18,10 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.arithmetic import WAYS, Way, check, layers, statistics
+from qcn.verify.parity.check import Request
+from qcn.verify.parity.check import check as check_bundle
 from qcn.verify.parity.preprocessing import check_preprocessing
-from qcn.verify.parity.results import read_report
+from qcn.verify.parity.results import read_report, status_lines
 from qcn.verify.parity.verify import verify
 
 NATIVE = ["native"] if native_kernels.available() else []
@@ -34,25 +35,30 @@ def test_honest_bundles_pass(honest_folders: dict[str, Path], qcn: Command, prec
     assert code == 0 and said.startswith("passed") and "failed" not in said, said
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_found_and_its_place_named(
-    honest_folders: dict[str, Path], tmp_path: Path, qcn: Command, name: str
-) -> None:
-    fault = FAULTS[name]
+def planted(fault: Fault, honest_folders: dict[str, Path], folder: Path) -> Path:
     if fault.backend == "native" and not NATIVE:
         pytest.skip("libqcn is not built")
-    folder = shutil.copytree(honest_folders[fault.precision], tmp_path / "bundle")
-    fault.plant(Bundle.open(folder))
+    fault.plant(Bundle.open(shutil.copytree(honest_folders[fault.precision], folder)))
+    return folder
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_its_place_named(
+    honest_folders: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    fault = FAULTS[name]
+    folder = planted(fault, honest_folders, tmp_path / "bundle")
     with fault.running():
-        code, said = qcn("verify-parity", folder, "--backends", fault.backend, "--report", tmp_path / "report")
-    assert code == 1 and said.startswith("failed"), said
-    assert fault.says in said
-    *others, seen = read_report(tmp_path / "report" / "report.json").backends.values()
+        verdicts = check_bundle(Bundle.open(folder), Request(backends=[fault.backend], bisect=True)).verdicts
+    *others, seen = verdicts
     verdict = next((one for one in others if one.status == "failed"), others[0])
+    said = "\n".join(line for *_, lines in status_lines(verdicts, True) for line in lines)
+    assert fault.says in said
     if fault.place == "input":
         assert verdict.status == "passed"  # which is why pre-processing has its own verdict
-        assert seen.status == "failed" and re.search(r"failed +preprocessing: manifest\.json", said)
+        assert (seen.backend, seen.status) == ("preprocessing", "failed")
         return
+    assert verdict.status == "failed"
     seen_at = verdict.first_wrong
     if fault.place is None:
         assert seen_at in (None, "activation")
@@ -60,6 +66,19 @@ def test_a_planted_fault_is_found_and_its_place_named(
     assert seen_at in {fault.place, fault.next_place} - {None}
     if "/" in fault.place:
         assert f"the first to leave its tolerance: {seen_at}, which is" in said
+
+
+@pytest.mark.isolated
+@pytest.mark.parametrize("name", [*FAULTS][:: len(FAULTS) // 8][:8])
+def test_a_planted_fault_ends_the_command_with_1(
+    honest_folders: dict[str, Path], tmp_path: Path, qcn: Command, name: str
+) -> None:
+    fault = FAULTS[name]
+    folder, report = planted(fault, honest_folders, tmp_path / "bundle"), tmp_path / "report"
+    with fault.running():
+        code, said = qcn("verify-parity", folder, "--backends", fault.backend, "--report", report)
+    assert code == 1 and said.startswith("failed") and fault.says in said, said
+    assert read_report(report / "report.json").status == "failed"
 
 
 def half_statistics_are_found(folder: Path, seed: int) -> None:
@@ -76,13 +95,12 @@ def half_statistics_are_found(folder: Path, seed: int) -> None:
         assert FAULTS[name].says in verdict.reasons[0] and all(one.passed for one in verdict.outputs.values())
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_statistics_in_half_precision_are_found(tmp_path: Path, seed: int) -> None:
-    half_statistics_are_found(tmp_path, seed)
+def test_statistics_in_half_precision_are_found(tmp_path: Path) -> None:
+    half_statistics_are_found(tmp_path, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 21))
+@pytest.mark.parametrize("seed", range(2, 21))
 def test_statistics_in_half_precision_are_found_for_any_weights(tmp_path: Path, seed: int) -> None:
     half_statistics_are_found(tmp_path, seed)
 
@@ -150,9 +168,9 @@ def honest_networks_raise_no_alarm(folder: Path, seeds: range) -> None:
 
 
 def test_honest_networks_raise_no_alarm(tmp_path: Path) -> None:
-    honest_networks_raise_no_alarm(tmp_path, range(4))
+    honest_networks_raise_no_alarm(tmp_path, range(2))
 
 
 @pytest.mark.slow
 def test_fifty_honest_networks_raise_no_alarm(tmp_path: Path) -> None:
-    honest_networks_raise_no_alarm(tmp_path, range(4, 50))
+    honest_networks_raise_no_alarm(tmp_path, range(2, 50))

@@ -224,6 +224,7 @@ def test_a_histogram_counts_every_run() -> None:
     assert latency.histogram([[2.0]]).counts[0] == 1
 
 
+@pytest.mark.isolated
 def test_a_cold_start_is_measured_in_a_process_of_its_own(
     bundle: Bundle, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

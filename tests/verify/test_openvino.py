@@ -169,6 +169,7 @@ def test_int8_runs_as_int8_or_not_at_all(low: Bundle, qcn: Command) -> None:
     assert product.load(bundle.folder, "openvino").predict(bundle.golden().image[0].transpose(1, 2, 0)).label
 
 
+@pytest.mark.isolated  # a child asks whether int8 runs here
 def test_doctor_compiles_nothing(low: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger's graph may take for ever."""
     assert qcn("export", low.folder, "--format", "openvino")[0] == 0

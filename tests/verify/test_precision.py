@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from bundles import put_manifest
+from bundles import made_once, put_manifest
 from command import Command
 from graphs import BATCH, above_size, behind, graph, put_graph
 from onnx import TensorProto, helper, numpy_helper
@@ -37,30 +37,30 @@ from qcn.verify.parity.precision import held_to
 from qcn.verify.parity.verify import verify
 
 HALVES = ("fp16", "bf16")
+ROUTING = {"onnx": "unrolled", "onnx-tensorrt": "tensorrt", "onnx-fused": "fused"}
 
 
 def read(content: bytes, format: str, program: Program) -> Seen:
     return format_of(format).seen(content, program)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
     """A file of each format in each precision, of one small network, by format and precision."""
-    folder = tmp_path_factory.mktemp("files")
-    program = lower(create("qcn-tiny", in_channels=3, classes=4), 24, 24)
-    made = {}
-    for precision in PRECISIONS:
-        for format_, routing in (("onnx", "unrolled"), ("onnx-tensorrt", "tensorrt"), ("onnx-fused", "fused")):
-            path = folder / f"{format_}.{precision}"
-            opset = 22 if precision == "bf16" else 17
-            path.write_bytes(
-                build(program.at(precision, rest=precision), style=STYLES[routing], opset=opset).SerializeToString()
-            )
-            made[format_, precision] = path
-        for format_, write in (("torchscript", write_torchscript), ("pt2", write_pt2)):
-            made[format_, precision] = folder / f"{format_}.{precision}"
-            write(program, made[format_, precision], precision=precision, metadata={})
-    return made
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        program = lower(create("qcn-tiny", in_channels=3, classes=4), 24, 24)
+        for precision in PRECISIONS:
+            opset, at = 22 if precision == "bf16" else 17, program.at(precision, rest=precision)  # type: ignore[arg-type]
+            for format_, routing in ROUTING.items():
+                content = build(at, style=STYLES[routing], opset=opset).SerializeToString()
+                (folder / f"{format_}.{precision}").write_bytes(content)
+            for format_, write in (("torchscript", write_torchscript), ("pt2", write_pt2)):
+                write(program, folder / f"{format_}.{precision}", precision=precision, metadata={})
+
+    made = made_once(tmp_path_factory, "precisions", make)
+    return {(one.name.split(".")[0], one.name.split(".")[1]): one for one in made.iterdir()}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -15,6 +15,7 @@ import chromium
 import numpy as np
 import pytest
 from chromium import Browser
+from command import call
 
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
@@ -344,16 +345,11 @@ def test_it_needs_no_torch() -> None:
 
 def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
     """As `make demo` ends: a benchmark, then parity with a report that shows both."""
-
-    def qcn(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "qcn", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
     timed = tmp_path / "timed.json"
     one = ("--backends", "torch")
-    result = qcn("benchmark", bundle.folder, *one, "--duration", 0.1, "--warmup", 0, "--json", timed)
+    result = call("benchmark", bundle.folder, *one, "--duration", 0.1, "--warmup", 0, "--json", timed)
     assert result.returncode == 0, result.stderr
-    result = qcn("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
+    result = call("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
     assert result.returncode == 0, result.stderr
     assert str(tmp_path / "report" / "report.html") in result.stdout
     found = read_report(tmp_path / "report" / "report.json")
@@ -362,10 +358,10 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
     page = (tmp_path / "report" / "report.html").read_text()
     for words in ("Every backend answers as", "One image", "iteration 2", "logit", "to repeat", "qcn benchmark"):
         assert words.lower() in page.lower(), words
-    result = qcn("verify-parity", bundle.folder, *one, "--benchmark", timed)
+    result = call("verify-parity", bundle.folder, *one, "--benchmark", timed)
     assert result.returncode == 2 and "--report" in result.stderr
     timed.write_text("[]")
-    result = qcn("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
+    result = call("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
     assert result.returncode == 2 and "is not what `qcn benchmark --json` writes" in result.stderr
 
 

@@ -13,6 +13,7 @@ import attacks
 import numpy as np
 import plants
 import pytest
+from bundles import made_once
 from command import Command
 
 import qcn as product
@@ -56,13 +57,15 @@ OF_LOAD = [backend for backend in BACKENDS if backend in ("native", *engines.FOR
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory, wasm: None) -> Path:
     """Two bundles of two networks with a file of every format: `honest`, and `other`, whose classes are in reverse."""
-    folder = tmp_path_factory.mktemp("swapped")
-    formats = tuple(name for name, backends in HERE.items() if backends)
-    for seed, name in enumerate(("honest", "other")):
-        with mock.patch.object(plants, "CLASSES", plants.CLASSES[:: -1 if seed else 1]):
-            made = plants.honest(folder / name, seed=seed)
-        export(made.folder, None, Request(formats=formats), Path("nowhere"))
-    return folder
+
+    def make(folder: Path) -> None:
+        formats = tuple(name for name, backends in HERE.items() if backends)
+        for seed, name in enumerate(("honest", "other")):
+            with mock.patch.object(plants, "CLASSES", plants.CLASSES[:: -1 if seed else 1]):
+                made = plants.honest(folder / name, seed=seed)
+            export(made.folder, None, Request(formats=formats), Path("nowhere"))
+
+    return made_once(tmp_path_factory, "swapped", make)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import attacks
 import numpy as np
 import pytest
+from bundles import made_once
 from command import Command
 from graphs import behind, graph, put_graph
 from onnx import TensorProto, helper
@@ -30,7 +31,7 @@ from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity
 from qcn.verify.parity.verdict import Verdict, conclude, overall
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+pytestmark = [pytest.mark.isolated, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
 SHORT = ("--duration", "0", "--warmup", "0", "--iterations", "2")
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1;1Hpassed\u202e"
 
@@ -38,9 +39,8 @@ ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1;1Hpassed\u202e"
 @pytest.fixture(scope="session")
 def wrong(honest_folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A pt2 file of another network than the honest bundle's."""
-    path = tmp_path_factory.mktemp("wrong") / "model.pt2"
-    attacks.wrong_pt2(path, Bundle.open(honest_folders["fp32"]))
-    return path.read_bytes()
+    honest = Bundle.open(honest_folders["fp32"])
+    return made_once(tmp_path_factory, "wrong.pt2", lambda path: attacks.wrong_pt2(path, honest)).read_bytes()
 
 
 def stranger(path: Path, time_limit: float = 30.0, carries_code: bool = False) -> IsolatedRunner:
