@@ -40,15 +40,16 @@ demo: $(BIN)/.installed build/libqcn.so $(WASM_HERE)
 		--json $(DEMO)/benchmark.json
 	$(BIN)/qcn verify-parity $(DEMO)/bundle --run $(DEMO)/train --report $(DEMO)/report --benchmark $(DEMO)/benchmark.json
 
-test: $(BIN)/.installed-dev build/tests/.built lint
-	$(PYTEST) -m 'not slow and not wheels'
+# What they cost, and what was skipped, is in build/test*.xml, for tests/times.py.
+test: $(BIN)/.installed-dev build/tests/.built $(WASM_HERE) lint
+	$(PYTEST) -m 'not slow and not wheels' --junitxml build/test.xml
 
-test-all: $(BIN)/.installed-dev build/tests/.built
-	$(PYTEST) -m slow
+test-all: $(BIN)/.installed-dev build/tests/.built $(WASM_HERE)
+	$(PYTEST) -m slow --junitxml build/test-all.xml
 
 # Makes the wheels of both machines, and installs what runs here: several minutes. For a release.
 test-wheels: $(BIN)/.installed-dev
-	$(PYTEST) -m wheels
+	$(PYTEST) -m wheels --junitxml build/test-wheels.xml
 
 lint: $(BIN)/.installed-dev
 	$(BIN)/ruff check

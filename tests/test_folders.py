@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command import call
 from test_train import SHORT, command, environment
 
 from qcn.cli import main
@@ -19,7 +20,7 @@ from qcn.train.record import load_run
 
 
 def options(data_dir: Path, epochs: int) -> tuple[object, ...]:
-    small = ("--dataset", "mnist", "--model", "qcn-tiny", "--batch-size", 30, "--device", "cpu")
+    small = ("--dataset", "mnist", "--model", "cnn-small", "--batch-size", 60, "--device", "cpu")
     return ("train", *small, "--data-dir", data_dir, "--epochs", epochs)
 
 
@@ -28,7 +29,7 @@ def test_two_trainings_started_together_get_two_folders(data_dir: Path, tmp_path
     both = [subprocess.Popen(start, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(240) for process in both] == [0, 0]
     folders = sorted((tmp_path / "runs" / "train").iterdir())
-    assert [folder.name for folder in folders] == ["mnist-qcn-tiny", "mnist-qcn-tiny-2"]
+    assert [folder.name for folder in folders] == ["mnist-cnn-small", "mnist-cnn-small-2"]
     assert [len(load_run(folder).history) for folder in folders] == [1, 1]
     assert not list(tmp_path.rglob(".lock"))
 
@@ -49,9 +50,7 @@ def test_a_run_keeps_its_folder_to_itself_while_it_lives(data_dir: Path, tmp_pat
         deadline = time.monotonic() + 240
         while not (out / "run.json").exists() and first.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        second = subprocess.run(
-            command(*options(data_dir, 1), "--out", out), env=environment(), capture_output=True, text=True, check=False
-        )
+        second = call(*options(data_dir, 1), "--out", out)
         assert second.returncode == 2 and last_line(second.stderr) == (
             f"qcn: another process is writing to {out}: wait until it ends, or name another folder"
         )

@@ -5,8 +5,8 @@
 
 Prints the twenty tests that took most CPU time, the total, and each reason for a skip. CPU time is that of the test's
 process and of those that it started and waited for: unlike the clock, it hardly depends on what else the machine does.
- With --budget it ends with 1 if the total is half as much again; with --skips, if a reason has none of the texts
-in that file. Needs nothing but Python.
+With --budget it ends with 1 if the total is half as much again; with --skips, if a reason has none of the texts in that
+file. Needs nothing but Python.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def read(file: Path) -> list[Case]:
             f"{case.get('classname', '').replace('.', '/')}::{case.get('name')}",
             sum(float(one.get("value", 0)) for one in case.iter("property") if one.get("name") == "cpu"),
             float(case.get("time", 0)),
-            next((_reason(one) for one in case.iter("skipped") if one.get("type") == "pytest.skip"), ""),
+            next((_reason(one) for one in case.iter("skipped") if one.get("type") != "pytest.xfail"), ""),
         )
         for case in ElementTree.parse(file).iter("testcase")
     ]

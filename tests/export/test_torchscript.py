@@ -29,6 +29,7 @@ Answers = dict[str, Tensor]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 every_format = pytest.mark.parametrize("ending", WRITERS)
+HALVES = [("fp16", torch.float16), pytest.param("bf16", torch.bfloat16, marks=pytest.mark.slow)]
 
 
 def images(program: Program, batch: int = 6) -> Tensor:
@@ -147,9 +148,7 @@ def test_every_layer_in_order_in_the_other_shapes_of_the_network(
 
 
 @every_format
-@pytest.mark.parametrize(
-    ("precision", "dtype"), [("fp16", torch.float16), pytest.param("bf16", torch.bfloat16, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("precision", "dtype"), HALVES)
 def test_half_precision_is_for_the_convolutions_alone(
     trained: QCN, program: Program, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any
 ) -> None:
