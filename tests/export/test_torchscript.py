@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import made_once
 from torch import Tensor
 
 from qcn.errors import BuildError, UsageError
@@ -90,9 +91,13 @@ def trained(run: Path) -> QCN:
 @pytest.fixture(scope="module")
 def written(program: Program, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The program in both formats."""
-    folder = tmp_path_factory.mktemp("written")
-    for ending, write in WRITERS.items():
-        write(program, folder / f"model.{ending}", metadata={"name": "a name"})
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for ending, write in WRITERS.items():
+            write(program, folder / f"model.{ending}", metadata={"name": "a name"})
+
+    folder = made_once(tmp_path_factory, "written", make)
     return {ending: folder / f"model.{ending}" for ending in WRITERS}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import made_once
 
 from qcn.model import QCN
 from qcn.shipped import run_of
@@ -46,11 +47,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on P
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp("emulated") / "emulated_routing"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas", "-Wno-unused-function"]
     source = DEPLOY / "tests" / "emulated_routing.cpp"
-    subprocess.run(["g++", *flags, "-I", str(DEPLOY / "kernels"), str(source), "-o", str(built)], check=True)
-    return built
+    command = ["g++", *flags, "-I", str(DEPLOY / "kernels"), str(source), "-o"]
+    return made_once(tmp_path_factory, "emulated", lambda built: subprocess.run([*command, str(built)], check=True))
 
 
 @pytest.mark.slow

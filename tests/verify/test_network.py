@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bundles import made_once
 from command import Command
 from graphs import graph, put_graph
 from plants import honest
@@ -30,7 +31,7 @@ ONLY = ("--backends", "onnxruntime")
 @pytest.fixture(scope="session")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Another network under the same name, with the same source in its manifest."""
-    return honest(tmp_path_factory.mktemp("other") / "bundle", seed=1)
+    return Bundle.open(made_once(tmp_path_factory, "other-network", lambda folder: honest(folder, seed=1)))
 
 
 def timed(bundle: Bundle, path: Path, file: str = "model.onnx") -> Path:
