@@ -16,7 +16,12 @@ GOALS: tuple[Goal, ...] = get_args(Goal)
 
 @dataclass(frozen=True)
 class Request:
-    """What to do; the fields are the options of `qcn calibrate`. `command` is what was typed."""
+    """What to do; the fields are the options of `qcn calibrate`.
+
+    out      the bundle to write; None: runs/calibrate/MODEL/bundle
+    report   folder of the records, where an interrupted calibration goes on; None: runs/calibrate/MODEL
+    command  what was typed
+    """
 
     data: str | None = None
     max_drop: float = 0.2
@@ -25,6 +30,8 @@ class Request:
     goal: Goal = "latency"
     images: int | None = None
     data_dir: Path = Path("data")
+    out: Path | None = None
+    report: Path | None = None
     public_key: Path | None = None
     command: str = "qcn calibrate"
 

@@ -12,6 +12,7 @@ from qcn.export.backends.tensorrt.find import FLAVOURS
 from qcn.export.backends.triton.batching import Latencies
 from qcn.export.bundle import Batch
 from qcn.names import BUNDLE, PRECISIONS, OperationPrecision, Precision
+from qcn.settings import setting
 
 ROUTINGS = ("unrolled", "fused")
 # What people ask for that there is not, and what there is instead.
@@ -40,7 +41,7 @@ class Request:
 
     formats: tuple[str, ...] = ("onnx",)
     precision: Precision = "fp32"
-    batch: Batch = Batch(1, 8, 64)  # noqa: RUF009 (frozen)
+    batch: Batch = setting(Batch(1, 8, 64), "Batch size: a number, or min:opt:max.", parse=Batch.parse)
     routing: str = "unrolled"
     opset: int | None = None
     every_layer: bool = False

@@ -1,6 +1,9 @@
 """Quaternion Capsule Networks: train one, and carry it to a verified, fast engine on an edge device.
 
     import qcn
+    run = qcn.train("my/pictures", size=64)                 # a Run; qcn.open("runs/train/…") opens one: see `qcn.api`
+    bundle = run.export("onnx")                             # a Bundle
+    assert bundle.verify(run=run).passed
     model = qcn.load("runs/export/my-toys")                 # a bundle, ready to answer: see `qcn.runtime`
     answer = model.predict("photo.jpg")
     network = qcn.create("qcn", in_channels=2, classes=5)   # any network of the product, by name
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from qcn.api import Bundle, Run, open, train
     from qcn.runtime import Answer, Model, load
 
     __version__: str
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 if not os.path.isdir(os.path.join(__path__[0], "export")):  # noqa: PTH112, PTH118
     __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
-__all__ = ["Answer", "Model", "__version__", "create", "load"]
+__all__ = ["Answer", "Bundle", "Model", "Run", "__version__", "create", "load", "open", "train"]
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
@@ -41,6 +45,14 @@ def __getattr__(name: str) -> "Any":
         from qcn import runtime
 
         return getattr(runtime, name)
+    if name in ("api", "train"):  # `train` is a package that can be called: importing a part of it puts it here too
+        from importlib import import_module
+
+        return import_module(f"qcn.{name}")
+    if name in ("Bundle", "Run", "open"):
+        from qcn import api
+
+        return getattr(api, name)
     if name == "__version__":
         from importlib.metadata import version
 

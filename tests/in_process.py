@@ -11,10 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, QcnError
-from qcn.verify.runners import Candidate, Runner
-from qcn.verify.runners.frames import LENGTHS, decode, encode, lengths
-from qcn.verify.runners.isolated import IsolatedRunner
-from qcn.verify.runners.worker import _answer
+from qcn.export.backends.candidates import Candidate
+from qcn.export.backends.frames import LENGTHS, decode, encode, lengths
+from qcn.export.backends.isolated import IsolatedRunner
+from qcn.export.backends.runner import Runner
+from qcn.export.backends.worker import _answer
 
 Answer = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 

@@ -22,9 +22,10 @@ from rich.table import Table
 from typer.main import get_command
 
 from qcn import doctor, zoo
+from qcn.api import Run
 from qcn.cli import app, complete
 from qcn.cli.say import say, show
-from qcn.cli.train import exportable, why_best
+from qcn.cli.train import why_best
 from qcn.data import DATASETS, load
 from qcn.errors import MissingError
 from qcn.export.backends import BACKENDS
@@ -488,7 +489,7 @@ def test_export_is_suggested_for_networks_that_can_be_exported(data_dir: Path) -
     splits, settings = load("mnist", data_dir), RunSettings("mnist", "qcn")
     preprocessing = DATASETS["mnist"].preprocessing.fitted(splits.train)
     runs = {name: new_run(replace(settings, model=name), "mnist", splits, preprocessing) for name in zoo.MODELS}
-    refused = {name for name, run in runs.items() if not exportable(run)}
+    refused = {name for name, run in runs.items() if not Run(name, run).exportable}
     assert refused == {"em", "em-branched", "em-unbranched", "vb"}
 
 

@@ -1,17 +1,14 @@
 """`qcn calibrate`."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, MODEL, DataDir, PublicKey, check_folder
+from qcn.cli.options import DATA, MODEL, DataDir, PublicKey
 from qcn.cli.say import command, say, say_next, show
-from qcn.errors import UsageError
 from qcn.export.backends import CALIBRATED
-from qcn.progress import doing, shown
 
 if TYPE_CHECKING:
     from qcn.calibrate.digits import Digits
@@ -62,6 +59,7 @@ def calibrate(
     public_key: PublicKey = None,
 ) -> None:
     """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
+    from qcn.calibrate import command as calibrating
     from qcn.calibrate.request import Request
     from qcn.shipped import run_of
 
@@ -73,37 +71,26 @@ def calibrate(
         goal=goal,  # type: ignore[arg-type]
         images=images,
         data_dir=data_dir,
+        out=out,
+        report=report,
         public_key=public_key,
         command=command(),
     )
-    source = run_of(model)
-    folder = report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
-    bundle = out or folder / "bundle"
-    check_folder("--report", folder)
-    check_folder("--out", bundle)
-    if bundle.is_dir() and any(bundle.iterdir()):
-        raise UsageError(f"{bundle} exists: remove it, or name another bundle with --out")
-    with shown():
-        doing("loading torch")
-        import torch  # noqa: F401 (first, so that its absence is what is reported)
+    done = calibrating.calibrate(run_of(model), request, _tell)
+    from qcn.calibrate import results, sensitivity
 
-        from qcn.calibrate import pipeline, results, sensitivity
-
-        found = pipeline.calibrate(source, folder, request, _tell)
-        doing(f"writing {bundle}")
-        written, receipts = pipeline.write(found, bundle, request)
-        paths = results.write(folder, found, receipts, request.command)
-    show(sensitivity.table(found.sensitivities))
-    show(results.trials_table(found))
-    if receipts:
-        show(results.receipts_table(receipts))
-    say(f"answers and times are by {found.search.body}")
-    for text in found.search.refused:
+    search = done.calibrated.search
+    show(sensitivity.table(done.calibrated.sensitivities))
+    show(results.trials_table(done.calibrated))
+    if done.receipts:
+        show(results.receipts_table(done.receipts))
+    say(f"answers and times are by {search.body}")
+    for text in search.refused:
         say(f"refused: {text}")
-    for path in (written.folder, *paths):
+    for path in (done.bundle.folder, *done.files):
         say(path)
-    say(results.verdict(found))
-    say_next("qcn", "verify-parity", written.folder)
+    say(done.summary)
+    say_next("qcn", "verify-parity", done.bundle.folder)
 
 
 def _tell(audit: "Audit", digits: "list[Digits]") -> None:

@@ -1,6 +1,5 @@
 """`qcn evaluate`."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,6 @@ from rich.table import Table
 from qcn.cli import complete
 from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey, data_dir_option
 from qcn.cli.say import say, say_next, show
-from qcn.cli.train import exportable
 from qcn.progress import doing, shown
 from qcn.tables import table_of
 from qcn.text import readable
@@ -64,45 +62,40 @@ def evaluate(
     """Measure a network's error with its 95 % interval, overall, by class and by viewpoint; show the worst mistakes."""
     with shown():
         doing(f"loading {model}")
-        from qcn.evaluate import evaluate as measure
-        from qcn.measured import FILE
+        from qcn.evaluate import Request, evaluate_model
         from qcn.names import RUN
         from qcn.packages import installed
-        from qcn.shipped import place
 
-        found = place(model)
-        folder = out or Path("runs/evaluate") / _results_folder(found, dataset, backend, checkpoint, split)
-        results = measure(
-            found,
-            dataset,
-            data_dir,
-            folder,
-            which=checkpoint,
+        request = Request(
+            data=dataset,
             split=split,
-            device=device,
-            kernels=kernels,
-            backend=backend,
-            public_key=public_key,
             top=top,
             unknown=unknown or (),
+            backend=backend,
+            checkpoint=checkpoint,
+            data_dir=data_dir,
+            device=device,
+            kernels=kernels,
+            out=out,
+            public_key=public_key,
         )
-    show(overall(results, f"{model}: error on {dataset or 'its own data set'}"))
-    for result in results:
+        done = evaluate_model(model, request)
+    show(overall(done.results, f"{model}: error on {dataset or 'its own data set'}"))
+    for result in done.results:
         show(by_class(result))
         if unknown:
             show(by_known(result))
-    kept = [found / FILE] if (found / FILE).is_file() and dataset is None and split is None else []
-    for path in [*sorted(path for path in folder.glob("*") if path.is_file()), *kept]:
+    for path in done.files:
         say(path)
     if not installed("matplotlib"):
         print("confusion.png was not drawn, because matplotlib is not installed: pip install matplotlib")
-    if not (found / RUN).is_file():
-        say_next("qcn", "verify-parity", found)
+    if not (done.model / RUN).is_file():
+        say_next("qcn", "verify-parity", done.model)
         return
-    from qcn.train.record import load_run  # which needs torch, as the run did
+    from qcn.api import Run
 
-    if exportable(load_run(found)):
-        say_next("qcn", "export", found, *data_dir_option(data_dir))
+    if Run(done.model).exportable:
+        say_next("qcn", "export", done.model, *data_dir_option(data_dir))
 
 
 def overall(results: list["Result"], title: str) -> Table:
@@ -149,14 +142,3 @@ def _known(rate: "ErrorRate") -> tuple[str, str, str]:
 
 def _shown(rate: "ErrorRate") -> tuple[str, str]:
     return f"{100 * rate.error:.2f} %", f"{100 * rate.low:.2f} to {100 * rate.high:.2f} %"
-
-
-def _results_folder(model: Path, dataset: str | None, backend: str, checkpoint: str, split: str | None) -> Path:
-    """One per run, checkpoint, bundle, backend and data set, and one inside it per split: none overwrites another."""
-    from qcn.data import dataset_name
-    from qcn.names import RUN
-
-    ran_by = "" if (model / RUN).is_file() else "bundle" if backend == "auto" else backend
-    measured = "" if checkpoint == "best" else checkpoint
-    names = (Path(os.path.realpath(model)).name, ran_by, measured, dataset_name(dataset) if dataset else "")
-    return Path("-".join(filter(None, names)), split or "")

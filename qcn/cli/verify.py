@@ -18,12 +18,8 @@ from qcn.cli.options import (
     Run,
     TimeLimit,
     Trust,
-    check_file,
-    check_folder,
 )
 from qcn.cli.say import command, say, say_next, show
-from qcn.errors import MissingError, UsageError
-from qcn.progress import doing, shown
 
 
 def verify_parity(
@@ -81,22 +77,9 @@ def verify_parity(
 ) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
-    from qcn.verify.network import Network
     from qcn.verify.parity import results
     from qcn.verify.parity.check import Request, check
-    from qcn.verify.parity.soak import Soak
-    from qcn.verify.parity.verdict import conclude
-    from qcn.verify.report.files import write
-    from qcn.verify.speed.results import read_benchmark_of
 
-    if benchmark and not report:
-        raise UsageError("--benchmark is for the report: name its folder with --report")
-    check_folder("--report", report)
-    soaking = Soak.parse(soak, seed)
-    opened = Bundle.open(bundle, public_key)
-    timed = read_benchmark_of(benchmark, opened) if benchmark else None
-    network = Network.of(opened.manifest)  # now: the new report may take the baseline's place
-    before = results.read_baseline(baseline, network, other_network) if baseline else None
     request = Request(
         backends=backends,
         data=data,
@@ -105,34 +88,29 @@ def verify_parity(
         atol=atol or (),
         rtol=rtol or (),
         run=run,
-        bisect=bisect or report is not None,
+        bisect=bisect,
+        soak=soak,
+        seed=seed,
+        report=report,
+        benchmark=benchmark,
+        baseline=baseline,
+        other_network=other_network,
         trust=trust,
         time_limit=time_limit,
-        soak=soaking,
+        command=command(),
     )
-    if soaking:
-        say(f"soak of {soak}: --seed {soaking.seed} repeats it")
-    checked = check(opened, request)
-    found, chosen, asked = checked.verdicts, checked.samples, bool(backends)
-    for why in chosen.unreadable:
+    checked = check(Bundle.open(bundle, public_key), request)
+    for why in checked.samples.unreadable:
         say(f"left out: {why}")
-    for status, name, lines in results.status_lines(found, asked):
+    for status, name, lines in results.status_lines(checked.verdicts, bool(backends)):
         say(name, results.WORDS[status], results.COLOURS[status])
         for line in lines:
             say(line, "")
-    show(results.table(found, chosen))
-    record = results.make_report(opened, chosen, found, command(), asked, timed)
-    if report:
-        images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
-        with shown():
-            doing("writing the report")
-            written = write(report, record, images)
-        for path in written:
-            say(path)
-    conclude(found, asked, chosen.golden.plan)
-    if baseline and before:
-        results.check_baseline(baseline, before, record, asked)
-    say(results.verdict(found, chosen, run))
+    show(results.table(checked.verdicts, checked.samples))
+    for path in checked.files:
+        say(path)
+    checked.require()
+    say(checked.summary)
     say_next("qcn", "benchmark", bundle)
 
 
@@ -157,47 +135,43 @@ def benchmark(
     public_key: PublicKey = None,
 ) -> None:
     """Time each backend of a bundle, by trtexec's definitions."""
-    from qcn import records
     from qcn.export.bundle import Bundle
-    from qcn.verify.network import Network, check_baseline_network
-    from qcn.verify.speed import latency, nvml, results
-    from qcn.verify.speed.turns import Plan
+    from qcn.verify.speed import check, nvml, results
     from qcn.verify.words import by_reason
 
-    plan = Plan(tuple(dict.fromkeys(batch or (1,))), warmup, duration, iterations, fps)
-    check_file("--json", json)
-    opened = Bundle.open(bundle, public_key)
-    before = results.read_benchmark(baseline) if baseline else None  # now: the new file may take its place
-    if baseline and before:
-        check_baseline_network(baseline, before.network, Network.of(opened.manifest), other_network)
-    with shown():
-        found = latency.benchmark(opened, backends, plan, trust, time_limit)
-    measured, missing = ([speed for speed in found if bool(speed.missing) is lacking] for lacking in (False, True))
-    for size in plan.batches:
-        if any(speed.batch == size for speed in measured):
-            show(results.table(found, size))
-    if measured:
+    request = check.Request(
+        backends=backends,
+        batch=batch or (1,),
+        warmup=warmup,
+        duration=duration,
+        iterations=iterations,
+        fps=fps,
+        json=json,
+        baseline=baseline,
+        other_network=other_network,
+        max_regression=max_regression,
+        trust=trust,
+        time_limit=time_limit,
+        command=command(),
+    )
+    measured = check.benchmark(Bundle.open(bundle, public_key), request)
+    for size in request.plan().batches:
+        if any(speed.batch == size for speed in measured.speeds):
+            show(results.table(measured.speeds, size))
+    if measured.speeds:
         pace = f"at {fps:g} per second" if fps else "back to back"
         print(
             f"milliseconds, including transfers to and from a GPU (except `compute`), {pace}; open, first and "
             f"MiB were measured"
         )
         print("in a new process: loading the backend and the model, the first answer, and the memory for both")
-    if energy := next((speed.energy_of for speed in measured if speed.energy_of), ""):
+    if energy := next((speed.energy_of for speed in measured.speeds if speed.energy_of), ""):
         say(f"mJ per inference: {energy}, idle power included")
     if why := nvml.obstacle():
         say(f"memory and energy of the GPU were not measured: {why}")
-    for reason, keys in by_reason({speed.key: speed.missing for speed in missing}):
+    for reason, keys in by_reason({speed.key: speed.missing for speed in measured.missing}):
         say(f"not measured: {'; '.join(keys)}: {reason}")
-    if json:
-        records.write(json, results.benchmark_record(opened, plan, found, command()))
-    if failed := next((speed for speed in missing if speed.failed), None):
-        raise UsageError(f"{failed.key}: {failed.missing}")
-    if missing and (backends or not measured):
-        raise MissingError(f"{missing[0].key}: {missing[0].missing}")
-    if baseline and before:
-        results.check_regression(baseline, before, found, max_regression)
-    for size in plan.batches:
-        if line := results.fastest(measured, size):
-            say(line)
+    measured.require()
+    for line in measured.fastest:
+        say(line)
     say_next("qcn", "verify-parity", bundle, *(("--report", "report", "--benchmark", json) if json else ()))

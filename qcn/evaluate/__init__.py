@@ -1,14 +1,15 @@
 """How often a network is wrong: overall, by class, by the viewpoint it saw, and where it was most certain of it."""
 
 import json
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qcn import plots
-from qcn.data import read
+from qcn.data import dataset_name, read
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
 from qcn.errors import UsageError, unknown_name
@@ -18,17 +19,102 @@ from qcn.evaluate.rates import Answers, Result, measure, measure_answers
 from qcn.evaluate.unknown import NO_THRESHOLD, measure_unknown
 from qcn.files import alone_in, write_text
 from qcn.intervals import ErrorRate
-from qcn.measured import Measured, SplitError
+from qcn.measured import FILE, Measured, SplitError
+from qcn.names import RUN
 from qcn.packages import installed
 from qcn.predict.draw import save
 from qcn.progress import doing, part, shown
+from qcn.shipped import place
 from qcn.text import csv_line
 
-__all__ = ["Answers", "ErrorRate", "Network", "Result", "evaluate", "measure", "open_network"]
+__all__ = [
+    "Answers",
+    "ErrorRate",
+    "Evaluated",
+    "Network",
+    "Request",
+    "Result",
+    "evaluate",
+    "evaluate_model",
+    "measure",
+    "open_network",
+]
 
 TOP = 5
 Answered = dict[str, tuple[ImageSet, Answers]]  # by split
 PICTURES = ("confusion.png", "error-by-azimuth.png", "error-by-elevation.png", "mistakes.png")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure; the fields are the options of `qcn evaluate`, and those of `evaluate` below."""
+
+    data: str | None = None
+    split: str | None = None
+    top: int = TOP
+    unknown: Sequence[str] = ()
+    backend: str = "auto"
+    checkpoint: str = "best"
+    data_dir: Path = Path("data")
+    device: str = "auto"
+    kernels: str = "auto"
+    out: Path | None = None
+    public_key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise UsageError(f"--top must be 1 or more, not {self.top}")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What was measured on each split, the network's folder, and the files that were written."""
+
+    model: Path
+    results: list[Result]
+    files: list[Path]
+
+    def __str__(self) -> str:
+        """The error of each split with its 95 % interval."""
+        return "\n".join(
+            f"{one.split}: {100 * one.overall.error:.2f} % of {one.overall.total:,} images wrong "
+            f"({100 * one.overall.low:.2f} to {100 * one.overall.high:.2f} %)"
+            for one in self.results
+        )
+
+
+def evaluate_model(model: str | Path, request: Request) -> Evaluated:
+    """The same as `evaluate`, in one call for the shell and for Python: of a run, a bundle or a shipped network."""
+    folder = place(str(model))
+    out = request.out or Path("runs/evaluate") / _results_folder(folder, request)
+    results = evaluate(
+        folder,
+        request.data,
+        request.data_dir,
+        out,
+        which=request.checkpoint,
+        split=request.split,
+        device=request.device,
+        kernels=request.kernels,
+        backend=request.backend,
+        public_key=request.public_key,
+        top=request.top,
+        unknown=request.unknown,
+    )
+    files = sorted(path for path in out.glob("*") if path.is_file())
+    if (folder / FILE).is_file() and request.data is None and request.split is None:
+        files.append(folder / FILE)
+    return Evaluated(folder, results, files)
+
+
+def _results_folder(model: Path, request: Request) -> Path:
+    """One per run, checkpoint, bundle, backend and data set, and one inside it per split: none overwrites another."""
+    backend = request.backend
+    ran_by = "" if (model / RUN).is_file() else "bundle" if backend == "auto" else backend
+    checkpoint = "" if request.checkpoint == "best" else request.checkpoint
+    data = dataset_name(request.data) if request.data else ""
+    names = (Path(os.path.realpath(model)).name, ran_by, checkpoint, data)
+    return Path("-".join(filter(None, names)), request.split or "")
 
 
 def evaluate(

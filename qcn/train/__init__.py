@@ -9,9 +9,12 @@ validation    a network's answers to a set of images    faults       where a NaN
 signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does
 """
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qcn import Run
     from qcn.train.begin import resume, train
 
 __all__ = ["resume", "train"]
@@ -24,3 +27,15 @@ def __getattr__(name: str) -> Any:
 
         return getattr(begin, name)
     raise AttributeError(f"module 'qcn.train' has no attribute '{name}'")
+
+
+class _Package(ModuleType):
+    """`qcn.train` is this package and, since its users know the word from the shell, a function too."""
+
+    def __call__(self, data: Any, **settings: Any) -> "Run":
+        import qcn
+
+        return qcn.api.train(data, **settings)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,10 +1,7 @@
 """The settings of a training run, and the two presets they start from. No torch here: they are checked before it."""
 
-import os
 from dataclasses import dataclass, fields
 from typing import Any, get_args
-
-import numpy as np
 
 from qcn import records
 from qcn.confidence import KEEP
@@ -13,6 +10,7 @@ from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
 from qcn.names import Kernels, Loss, Mode, Precision
+from qcn.settings import values
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
 CHOICES = {
@@ -155,17 +153,4 @@ def settings_from(preset: str, **chosen: Any) -> Settings:
     """The preset's settings with what the user chose on top; a choice of None means the preset's."""
     if preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
-    known = {f.name for f in fields(Settings)}
-    if unknown := set(chosen) - known:
-        raise unknown_name("setting", min(unknown), known)
-    given = {name: _plain(value) for name, value in chosen.items() if value is not None}
-    return Settings(**{"preset": preset, **PRESETS[preset], **given})
-
-
-def _plain(value: Any) -> Any:
-    """A number of NumPy's, a path or a list as what a setting holds."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return tuple(map(_plain, value)) if isinstance(value, list) else value
+    return Settings(**{"preset": preset, **PRESETS[preset], **values(Settings, **chosen)})

@@ -4,18 +4,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qcn.errors import UsageError
+from qcn.errors import QcnError, UsageError
 from qcn.export.backends.candidates import candidates
 from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
-from qcn.progress import doing, shown
+from qcn.progress import doing, say, shown
+from qcn.verify.network import Network
 from qcn.verify.parity.compare import Allowed
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
+from qcn.verify.parity.results import Report, check_baseline, make_report, read_baseline, verdict
 from qcn.verify.parity.run import Origin, check_run
 from qcn.verify.parity.samples import GOLDEN, Samples, samples
 from qcn.verify.parity.soak import Soak
-from qcn.verify.parity.verdict import Verdict
+from qcn.verify.parity.verdict import Verdict, conclude
 from qcn.verify.parity.verify import verify
+from qcn.verify.report.files import write
+from qcn.verify.speed.results import read_benchmark_of
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class Request:
     backends   by name; None: every one that has a file
     file       one file of the bundle; None: every one
     run        the training run that the bundle must come from; None: that is not checked
+    soak       how long to ask for random images: "60s", "10min"; None: not at all
+    report     folder to write the report to, with what `benchmark` (a file of `qcn benchmark --json`) measured
+    baseline   an earlier report.json; `other_network` allows one of another network
+    command    what was typed, for the report
     """
 
     backends: Sequence[str] | None = None
@@ -36,53 +44,120 @@ class Request:
     rtol: Sequence[str] = ()
     run: str | None = None
     bisect: bool = False
+    soak: str | None = None
+    seed: int | None = None
+    report: Path | None = None
+    benchmark: Path | None = None
+    baseline: Path | None = None
+    other_network: bool = False
     trust: bool = False
     time_limit: float = TIME_LIMIT
-    soak: Soak | None = None
+    command: str = "bundle.verify()"
+
+    def __post_init__(self) -> None:
+        if self.benchmark and not self.report:
+            raise UsageError("--benchmark is for the report: name its folder with --report")
+        if self.report and self.report.exists() and not self.report.is_dir():
+            raise UsageError(f"{self.report} is a file; --report names a folder")
+        if not 0 < self.time_limit <= 86_400:  # the system cannot wait for months
+            raise UsageError(
+                f"--time-limit must be a number of seconds over 0, up to a day (86400), not {self.time_limit:g}"
+            )
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found, on which images; `run` is the training run that the bundle was compared with."""
+    """The whole verdict on a bundle.
+
+    verdicts   one per file in a backend, and on pre-processing and the run
+    samples    the images that they were compared on
+    report     the record of it all, for programs
+    files      what was written to the report's folder
+    problem    what is wrong, or was not measured, as the error that the shell ends with; None: it passed
+    """
 
     verdicts: list[Verdict]
     samples: Samples
+    report: Report
+    files: tuple[Path, ...]
+    problem: QcnError | None
     run: str | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every backend that ran answers as the trained network does, and at least one did run."""
+        return self.problem is None
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one line: what was proven and on what, or what is wrong."""
+        return str(self.problem) if self.problem else verdict(self.verdicts, self.samples, self.run)
+
+    def require(self) -> None:
+        """Raise what is wrong, if anything is."""
+        if self.problem:
+            raise self.problem
 
 
 def check(bundle: Bundle, request: Request) -> Checked:
-    """Every verdict: on the files in their backends, on pre-processing, and with `run` on where the bundle is from.
+    """The whole verdict, and its report where a folder is named for it."""
+    soak = Soak.parse(request.soak, request.seed)
+    timed = read_benchmark_of(request.benchmark, bundle) if request.benchmark else None
+    before = None  # read now: the new report may take the baseline's place
+    if request.baseline:
+        before = read_baseline(request.baseline, Network.of(bundle.manifest), request.other_network)
+    if soak:
+        say(f"soak of {request.soak}: --seed {soak.seed} repeats it")
+    with shown():
+        verdicts, chosen = _verdicts(bundle, request, soak)
+        asked = bool(request.backends)
+        report = make_report(bundle, chosen, verdicts, request.command, asked, timed)
+        files: list[Path] = []
+        if request.report:
+            doing("writing the report")
+            files = write(request.report, report, dict(zip(chosen.golden.rows, chosen.golden.image, strict=True)))
+    problem = None
+    try:
+        conclude(verdicts, asked, chosen.golden.plan)
+        if request.baseline and before:
+            check_baseline(request.baseline, before, report, asked)
+    except QcnError as error:
+        problem = error
+    return Checked(verdicts, chosen, report, tuple(files), problem, request.run)
+
+
+def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list[Verdict], Samples]:
+    """On the files in their backends, on pre-processing, and with `run` on where the bundle is from.
 
     Nothing of a bundle is run that is not of the `run` which it should be of.
     """
     allowed = tolerances(request.atol, request.rtol, [port.name for port in bundle.manifest.outputs])
     origin, of_run = None, list[Verdict]()
-    with shown():
-        if request.run:
-            doing(f"comparing with {request.run}")
-            origin = Origin.open(request.run, bundle)
-            of_run = [check_run(bundle, origin, request.data_dir)]
-            if of_run[0].status == "failed":
-                return Checked([*_not_run(bundle, request), *of_run], samples(bundle), request.run)
-        doing(f"reading {request.data} images")
-        chosen = samples(bundle, request.data, request.samples, request.data_dir, origin)
-        trust = request.trust or origin is not None  # then files are compared with their program before they run
-        served = candidates(bundle, request.backends, trust, request.file)
-        found = verify(
-            bundle,
-            request.backends,
-            allowed,
-            request.bisect,
-            chosen.golden,
-            trust,
-            request.time_limit,
-            request.file,
-            origin,
-            request.soak,
-        )
-        doing("checking pre-processing")
-        found += [check_preprocessing(bundle), *check_repositories(bundle, served, request.time_limit), *of_run]
-    return Checked(found, chosen, request.run)
+    if request.run:
+        doing(f"comparing with {request.run}")
+        origin = Origin.open(request.run, bundle)
+        of_run = [check_run(bundle, origin, request.data_dir)]
+        if of_run[0].status == "failed":
+            return [*_not_run(bundle, request), *of_run], samples(bundle)
+    doing(f"reading {request.data} images")
+    chosen = samples(bundle, request.data, request.samples, request.data_dir, origin)
+    trust = request.trust or origin is not None  # then files are compared with their program before they run
+    served = candidates(bundle, request.backends, trust, request.file)
+    results = verify(
+        bundle,
+        request.backends,
+        allowed,
+        request.bisect or request.report is not None,
+        chosen.golden,
+        trust,
+        request.time_limit,
+        request.file,
+        origin,
+        soak,
+    )
+    doing("checking pre-processing")
+    results += [check_preprocessing(bundle), *check_repositories(bundle, served, request.time_limit), *of_run]
+    return results, chosen
 
 
 def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
