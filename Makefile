@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # each other must not spin (passive): they would take the time of the other process.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all test-wheels lint wheels web clean
+.PHONY: demo test test-all test-wheels lint docs wheels web clean
 
 # libqcn as WebAssembly, where Emscripten is installed: with it a bundle's page can be made.
 WASM := build/web/qcn-simd.wasm
@@ -56,6 +56,17 @@ lint: $(BIN)/.installed-dev
 	$(BIN)/ruff format --check
 	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
 	$(BIN)/mypy
+
+# The documentation as a site: build/site/index.html.
+SITE := build/docs
+docs: $(SITE)/.installed
+	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+
+$(SITE)/.installed: Makefile
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip $(PIP) mkdocs-material 'mkdocstrings[python]'
+	touch $@
 
 # The source distribution, and made from it one wheel per machine, in dist/. The wheels need a glibc and a libstdc++ as
 # those of Ubuntu 22.04 (JetPack 6) or newer. They are made on Debian 12; on a newer system they would need more:

@@ -6,7 +6,7 @@
     print(bundle.benchmark(), bundle.calibrate().verify().summary)
     print(bundle.predict("photo.jpg").label)
 
-Keywords are the settings of the command of the same name (docs/settings.md), and the shell calls what these methods
+Keywords are the settings of the command of the same name (docs/python.md), and the shell calls what these methods
 call. Nothing is imported before it is needed: a bundle does without torch.
 """
 

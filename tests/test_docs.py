@@ -141,3 +141,11 @@ def test_pages_name_the_same_versions_of_python() -> None:
     for name in ("README.md", "CONTRIBUTING.md", "docs/install.md"):
         text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
         assert set(re.findall(r"Python (3\.\d+) or newer", text)) == {runs, f"{major}.{minor}"}, name
+
+
+def test_every_backend_has_a_row() -> None:
+    from qcn.export.backends import BACKENDS
+
+    rows = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8").splitlines()
+    named = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(BACKENDS)

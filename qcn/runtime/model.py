@@ -164,9 +164,8 @@ def load(
 ) -> Model:
     """The bundle in this folder, or the network that ships under this name, ready to answer; its self-test has passed.
 
-    backend     "native" (libqcn on the CPU), "tensorrt" (an engine of this machine), "onnxruntime", "web" (a page, by
-                Node), "openvino", "executorch"; "auto" takes TensorRT where the bundle has an engine for this machine,
-                else native, else ONNX Runtime
+    backend     "auto" takes TensorRT where the bundle has an engine for this machine, else native (libqcn on the CPU),
+                else ONNX Runtime; or one of `qcn.export.backends.LOADED`
     precision   "fp32", "fp16", "bf16" or "int8": of the engine, or of the file that runs; None: the fastest engine,
                 else what the bundle was made in
     threads     of the native backend, for all models of this process; 0: one per core
