@@ -116,8 +116,8 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
     lines = result.stdout.splitlines()
     heads = [line.split("  ")[0] for line in lines if not line.startswith(" ")]
     assert (
-        heads[:3] == ["GPU", "torch", "triton"]
-        and heads[-4:] == ["libqcn", "WebAssembly", "Node", "next: qcn doctor BUNDLE"]
+        heads[:3] == ["GPU", "libqcn", "torch"]
+        and heads[-4:] == ["nvidia-ml-py", "C++ compiler", "nvcc", "next: qcn doctor BUNDLE"]
         and len(heads) == 18
     )
     for line, after in itertools.pairwise([*lines, ""]):

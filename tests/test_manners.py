@@ -256,7 +256,7 @@ def with_bf16(bundle: Bundle, qcn: Command) -> Bundle:
 def test_bf16_on_a_cpu_cannot_run_here_in_every_command(
     with_bf16: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "this_gpu", lambda: None)
+    monkeypatch.setattr("qcn.export.backends.onnx.format.this_gpu", lambda: None)
     (said_by_doctor,) = (row for row in doctor.diagnose(with_bf16.folder) if row.file == "model.bf16.onnx")
     assert said_by_doctor.state == "cannot"
     code, said = qcn("verify-parity", with_bf16.folder)

@@ -1,6 +1,7 @@
 """`qcn doctor BUNDLE`: the right word for every file on every kind of machine, and the command that helps."""
 
 import hashlib
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from fake_tensorrt import fake
 
 from qcn import doctor
 from qcn.errors import UsageError
+from qcn.export.backends import FOLDERS
 from qcn.export.backends.tensorrt import plugin
 from qcn.export.backends.tensorrt.find import TensorRT
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
@@ -39,10 +41,13 @@ def row(bundle: Bundle, file: str) -> doctor.Row:
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A machine to be equipped by the test: versions of packages by module, and its GPU."""
     has: dict[str, Any] = {"packages": {}, "gpu": None}
-    monkeypatch.setattr(doctor, "installed", lambda module: module in has["packages"])
-    monkeypatch.setattr(doctor, "version", lambda module: has["packages"][module])
-    monkeypatch.setattr(doctor, "distribution", lambda module: module + ("-gpu" if has["gpu"] else ""))
-    monkeypatch.setattr(doctor, "this_gpu", lambda: has["gpu"])
+    for folder in FOLDERS:
+        module = importlib.import_module(f"qcn.export.backends.{folder}.format")
+        monkeypatch.setattr(module, "installed", lambda name: name in has["packages"], raising=False)
+        monkeypatch.setattr(module, "version", lambda name: has["packages"][name], raising=False)
+        monkeypatch.setattr(module, "distribution", lambda name: name + ("-gpu" if has["gpu"] else ""), raising=False)
+        monkeypatch.setattr(module, "this_gpu", lambda: has["gpu"], raising=False)
+    monkeypatch.setattr("qcn.export.targets.this_gpu", lambda: has["gpu"])
     return has
 
 
@@ -137,7 +142,7 @@ def test_fused_routing_needs_its_plugin(
 ) -> None:
     machine.update(packages={"tensorrt": "8.6.2"}, gpu=ORIN)
     tensorrt = TensorRT("tensorrt", (8, 6, 2), fake("8.6.2"))
-    monkeypatch.setattr(doctor, "find", lambda flavour: tensorrt)
+    monkeypatch.setattr("qcn.export.backends.tensorrt.format.find", lambda flavour: tensorrt)
     monkeypatch.setenv("QCN_PLUGIN", str(tmp_path / plugin.LIBRARY))
     facts = {"flavour": "tensorrt", "version": "8.6.2", "sm": 87}
     add(bundle, "engines/plain.engine", "trt", **facts)

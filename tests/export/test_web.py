@@ -24,7 +24,8 @@ from qcn.data.viewpoints import raytrace
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, toy
 from qcn.errors import UsageError
-from qcn.export import pipeline, web
+from qcn.export import pipeline
+from qcn.export.backends import web
 from qcn.export.backends.candidates import capsule_layers, create
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.runner import Options

@@ -15,7 +15,6 @@ from command import Command
 from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends.candidates import Candidate, candidates
-from qcn.export.backends.definition import Backend
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import Bundle
@@ -193,7 +192,7 @@ def test_a_look_at_the_counter_does_not_hold_the_runs_up(monkeypatch: pytest.Mon
 def test_with_and_without_transfers_graph_and_energy(
     bundle: Bundle, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Backend, "create", lambda backend, path, options: Gpu(clock))
+    monkeypatch.setattr("qcn.export.backends.candidates._create", lambda backend, path, options: Gpu(clock))
     monkeypatch.setattr(latency, "cold_start", lambda *_: Cold(1.0, 2.0, None, None))
     monkeypatch.setattr(latency, "meter", lambda: Counter(clock))
     plan = Plan(batches=(1, 4), warmup_ms=0, duration_s=0, iterations=3, turn_s=0.02)

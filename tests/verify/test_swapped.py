@@ -19,6 +19,7 @@ from command import Command
 import qcn as product
 from qcn import binding
 from qcn.errors import MissingError, UsageError
+from qcn.export.backends import LOADED
 from qcn.export.backends.candidates import candidates
 from qcn.export.backends.runner import Runner
 from qcn.export.backends.web.runner import find_node
@@ -51,7 +52,7 @@ HERE = {
     "web": ["web"] if web() else [],
 }
 BACKENDS = [backend for found in HERE.values() for backend in found]
-OF_LOAD = [backend for backend in BACKENDS if backend in ("native", *engines.FORMATS)]
+OF_LOAD = [backend for backend in BACKENDS if backend in LOADED]
 
 
 @pytest.fixture(scope="session")

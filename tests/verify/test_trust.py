@@ -19,7 +19,8 @@ from graphs import behind, graph, put_graph
 from onnx import TensorProto, helper
 
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.export.backends.candidates import candidates, frames, isolated
+from qcn.export.backends import frames, isolated
+from qcn.export.backends.candidates import candidates
 from qcn.export.backends.isolated import IsolatedRunner
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.onnx.runner import OnnxRuntimeRunner
