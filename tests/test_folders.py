@@ -24,6 +24,7 @@ def options(data_dir: Path, epochs: int) -> tuple[object, ...]:
     return ("train", *small, "--data-dir", data_dir, "--epochs", epochs)
 
 
+@pytest.mark.slow  # below, four processes make folders at once
 def test_two_trainings_started_together_get_two_folders(data_dir: Path, tmp_path: Path) -> None:
     start = command(*options(data_dir, 1))
     both = [subprocess.Popen(start, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL) for _ in range(2)]

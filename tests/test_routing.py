@@ -263,7 +263,7 @@ def test_a_map_that_does_not_fit_is_refused(kernels: Kernels, change: dict, says
         routing.route(**{**arguments, **change}, kernels=kernels)
 
 
-@pytest.mark.parametrize("kernels", ["fused", "reference"])
+@pytest.mark.parametrize("kernels", ["fused", pytest.param("reference", marks=pytest.mark.slow)])
 def test_torch_compile_finds_one_graph(kernels: Kernels) -> None:
     network = qcn_tiny(1, 3)
     choose_kernels(network, kernels)

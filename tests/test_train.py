@@ -124,19 +124,15 @@ def test_slow_routing_is_announced(
 
 
 # cnn: dropout, so the random state counts too
-@pytest.mark.parametrize(
-    ("model", "kills"),
-    [("cnn", 1), *(pytest.param(model, 3, marks=pytest.mark.slow) for model in ("cnn", "qcn-tiny"))],
-)
-def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(
-    data_dir: Path, tmp_path: Path, model: str, kills: int
-) -> None:
+@pytest.mark.slow  # the next test stops one in its own process
+@pytest.mark.parametrize("model", ["cnn", "qcn-tiny"])
+def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(data_dir: Path, tmp_path: Path, model: str) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     options = ("--dataset", "mnist", "--model", model, "--data-dir", data_dir, "--epochs", 3, "--batch-size", 60)
     subprocess.run(command("train", *options, "--out", whole), env=environment(), check=True, capture_output=True)
     generator = np.random.default_rng(0)
     start = command("train", *options, "--out", killed)
-    for _ in range(kills):
+    for _ in range(3):
         process = subprocess.Popen(start, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 240
         while not (killed / "run.json").exists() and process.poll() is None and time.monotonic() < deadline:
@@ -203,6 +199,7 @@ def test_a_run_may_be_in_a_thread(data_dir: Path, tmp_path: Path) -> None:
     assert load_run(tmp_path / "run").progress.epoch == 1
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
     options = ("--dataset", "mnist", "--model", "qcn-tiny", "--data-dir", data_dir, "--epochs", 1, "--batch-size", 30)
     subprocess.run(

@@ -142,6 +142,7 @@ def test_a_run_becomes_a_bundle_that_doctor_finds_whole(
     ]
 
 
+@pytest.mark.slow  # test_rebuild.py makes all formats by their writers
 def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> None:
     """All formats there are, both ways of writing routing; and a word about what cannot be made here."""
     out = tmp_path / "bundle"

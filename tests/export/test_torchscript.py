@@ -30,6 +30,8 @@ Answers = dict[str, Tensor]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 every_format = pytest.mark.parametrize("ending", WRITERS)
+# pt2 takes ten times as long to write.
+pt2_slow = pytest.mark.parametrize("ending", ["ts", pytest.param("pt2", marks=pytest.mark.slow)])
 HALVES = [("fp16", torch.float16), pytest.param("bf16", torch.bfloat16, marks=pytest.mark.slow)]
 
 
@@ -130,7 +132,7 @@ def test_any_batch_is_answered_as_the_trained_network_does(
     assert_agree(found, exact, tolerance)
 
 
-@every_format
+@pt2_slow
 @pytest.mark.parametrize("make", [qcn_tiny, pytest.param(qcn_unbranched, marks=pytest.mark.slow)])
 def test_every_layer_in_order_in_the_other_shapes_of_the_network(
     make: Callable[..., QCN], ending: str, tmp_path: Path
@@ -152,7 +154,7 @@ def test_every_layer_in_order_in_the_other_shapes_of_the_network(
     assert_agree(found, exact, tolerances(exact, answers(trained, image)))
 
 
-@every_format
+@pt2_slow
 @pytest.mark.parametrize(("precision", "dtype"), HALVES)
 def test_half_precision_is_for_the_convolutions_alone(
     trained: QCN, program: Program, written: dict[str, Path], tmp_path: Path, ending: str, precision: str, dtype: Any

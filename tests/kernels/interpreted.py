@@ -64,6 +64,7 @@ def test_extremes(case: str, size: tuple[int, int]) -> None:
     check(lambda _: found, p, grad_floor=1e-3 if case == "one loud child" else None)
 
 
+@pytest.mark.slow
 def test_a_child_far_from_every_parent() -> None:
     p = problem((4, 4))
     p.pose[:, 1, :, 1, 1], p.activation[:, 1, 1, 1] = 1e3, 1e-9
@@ -86,7 +87,7 @@ def test_rotations() -> None:
 
 
 def test_wrong_shapes_are_refused() -> None:
-    p = problem((3, 3))
+    p = problem((3, 3), batch=1)
     *_, statistics = cuda.forward(*p.inputs, **p.options, save=True)
     with pytest.raises(UsageError, match="activation must be"):
         cuda.forward(p.pose, p.activation[:, :1], *p.inputs[2:], **p.options, save=False)

@@ -167,10 +167,11 @@ def test_shares_have_wilsons_interval(bundle: Bundle) -> None:
     assert accuracy(perfect, replace(golden, label=np.full_like(golden.label, -1))) is None
 
 
-def test_files_with_every_layer_are_compared_layer_by_layer(small: Bundle, qcn: Command) -> None:
+@pytest.mark.parametrize("format_", ["torchscript", pytest.param("pt2", marks=pytest.mark.slow)])
+def test_files_with_every_layer_are_compared_layer_by_layer(small: Bundle, qcn: Command, format_: str) -> None:
     """TorchScript and pt2 say in the file what their outputs are; of the iterations they have nothing."""
-    export(qcn, small, "--format", "torchscript", "--format", "pt2", "--every-layer")
-    for verdict in parity.verify(Bundle.open(small.folder), ["torchscript", "pt2"], {}, bisect=True, trust=True):
+    export(qcn, small, "--format", format_, "--every-layer")
+    for verdict in parity.verify(Bundle.open(small.folder), [format_], {}, bisect=True, trust=True):
         assert verdict.status == "passed"
         assert [stage.name for stage in verdict.stages] == [
             f"capsules{layer}.{output}" for layer in (1, 2) for output in ("activation", "pose")

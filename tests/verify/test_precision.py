@@ -44,34 +44,46 @@ def read(content: bytes, format: str, program: Program) -> Seen:
     return format_of(format).seen(content, program)
 
 
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
-    """A file of each format in each precision, of one small network, by format and precision."""
+class Files(dict[tuple[str, str], Path]):
+    """A file of each format in each precision, of one small network, by format and precision; made when asked for."""
 
-    def make(folder: Path) -> None:
-        folder.mkdir()
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self._factory = factory
+
+    def __missing__(self, key: tuple[str, str]) -> Path:
+        self[key] = made_once(self._factory, ".".join(key), lambda path: self._make(path, *key))
+        return self[key]
+
+    def _make(self, path: Path, format_: str, precision: Any) -> None:
         program = lower(create("qcn-tiny", in_channels=3, classes=4), 24, 24)
-        for precision in PRECISIONS:
-            opset, at = 22 if precision == "bf16" else 17, program.at(precision, rest=precision)  # type: ignore[arg-type]
-            for format_, routing in ROUTING.items():
-                content = build(at, style=STYLES[routing], opset=opset).SerializeToString()
-                (folder / f"{format_}.{precision}").write_bytes(content)
-            for format_, write in (("torchscript", write_torchscript), ("pt2", write_pt2)):
-                write(program, folder / f"{format_}.{precision}", precision=precision, metadata={})
-
-    made = made_once(tmp_path_factory, "precisions", make)
-    return {(one.name.split(".")[0], one.name.split(".")[1]): one for one in made.iterdir()}
+        if write := {"torchscript": write_torchscript, "pt2": write_pt2}.get(format_):
+            write(program, path, precision=precision, metadata={})
+            return
+        opset, at = 22 if precision == "bf16" else 17, program.at(precision, rest=precision)
+        path.write_bytes(build(at, style=STYLES[ROUTING[format_]], opset=opset).SerializeToString())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("format_", ["onnx", "onnx-tensorrt", "onnx-fused", "torchscript", "pt2"])
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory)
+
+
+KINDS = [
+    pytest.param(format_, precision, marks=[pytest.mark.slow] * (format_ == "pt2" and precision != "fp32"))
+    for format_ in (*ROUTING, "torchscript", "pt2")
+    for precision in PRECISIONS
+]
+
+
+@pytest.mark.parametrize(("format_", "precision"), KINDS)
 def test_it_is_read_from_every_kind_of_file(
-    files: dict[tuple[str, str], Path], monkeypatch: pytest.MonkeyPatch, format_: Any, precision: str
+    files: Files, monkeypatch: pytest.MonkeyPatch, format_: Any, precision: str
 ) -> None:
     program = lower(create("qcn-tiny", in_channels=3, classes=4), 24, 24)
+    content = files[format_, precision].read_bytes()
     for package in ("torch", "onnx"):
         monkeypatch.setitem(sys.modules, package, None)  # neither is needed
-    seen = read(files[format_, precision].read_bytes(), format_, program)
+    seen = read(content, format_, program)
     assert (seen.precision, seen.why) == (precision, "")
     assert seen.contradicts(precision) == ""
     for other in set(PRECISIONS) - {precision}:
@@ -102,9 +114,7 @@ def test_an_fp32_graph_declared_bf16_is_refused_however_many_decisions_change(sm
 
 
 @pytest.mark.parametrize("format_", ["torchscript", "pt2"])
-def test_a_torch_file_declared_otherwise_is_refused(
-    small: Bundle, files: dict[tuple[str, str], Path], format_: Any
-) -> None:
+def test_a_torch_file_declared_otherwise_is_refused(small: Bundle, files: Files, format_: Any) -> None:
     """Before it is opened: it is not run."""
     with small.adding(file_of(format_, "fp16"), format_, "fp16", FROM_RUN) as draft:
         shutil.copy(files[format_, "fp32"], draft.path)
@@ -160,9 +170,7 @@ def one_half(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_graphs_that_pretend_to_be_half_precision_are_refused(
-    small: Bundle, files: dict[tuple[str, str], Path], tmp_path: Path
-) -> None:
+def test_graphs_that_pretend_to_be_half_precision_are_refused(small: Bundle, files: Files, tmp_path: Path) -> None:
     program, path = small.program(), tmp_path / "graph.onnx"
 
     def seen(model: onnx.ModelProto, declared: Any) -> str:
@@ -296,7 +304,7 @@ def layers_text(precision: str, graph_file: Path) -> str:
     return json.dumps({"Layers": layers})
 
 
-def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: dict[tuple[str, str], Path]) -> None:
+def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: Files) -> None:
     with small.adding("engines/one.engine", "trt", "fp16", FROM_RUN, batch=BATCH) as draft:
         draft.path.write_bytes(b"plan")
         draft.facts |= {"flavour": "tensorrt", "precision": "fp16"}

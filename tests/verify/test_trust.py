@@ -52,7 +52,7 @@ def stranger(path: Path, time_limit: float = 30.0, carries_code: bool = False) -
 # Without --trust
 
 
-@pytest.mark.parametrize("by", ["sample inputs", "constants"])
+@pytest.mark.parametrize("by", ["sample inputs", pytest.param("constants", marks=pytest.mark.slow)])
 def test_no_command_loads_a_file_that_carries_code_unless_it_is_trusted(
     small: Bundle, tmp_path: Path, qcn: Command, wrong: bytes, by: str
 ) -> None:
@@ -96,7 +96,7 @@ def test_untrusted_files_alone_have_not_passed(small: Bundle, qcn: Command, wron
 @pytest.mark.parametrize(
     ("code", "by", "says"),
     [
-        (attacks.PATCH, "sample inputs", "logit is off by"),
+        pytest.param(attacks.PATCH, "sample inputs", "logit is off by", marks=pytest.mark.slow),
         ("import os; os._exit(0)", "constants", "it does not run: .* it ended by itself, with 0"),
     ],
     ids=["classes patched", "exit with 0"],
@@ -120,6 +120,7 @@ def test_torchscript_that_runs_for_ever_has_a_time_limit(small: Bundle) -> None:
     assert verdict.status == "failed" and "no answer within 8 seconds" in verdict.reasons[0]
 
 
+@pytest.mark.slow
 def test_a_benchmark_times_trusted_files_from_outside(small: Bundle, tmp_path: Path, qcn: Command) -> None:
     attacks.put_torchscript(small, attacks.Writes(str(tmp_path / "mark"), 4))
     code, said = qcn("benchmark", small.folder, "--backends", "torchscript", "--trust", *SHORT)
