@@ -30,7 +30,7 @@ WASM_HERE := $(if $(shell command -v emcmake),$(WASM))
 
 demo: $(BIN)/.installed build/libqcn.so $(WASM_HERE)
 	rm -rf $(DEMO)
-	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --loss spread --lr 0.02 \
+	$(BIN)/qcn train --dataset viewpoints-demo --model qcn-tiny --set loss=spread --lr 0.02 \
 		--batch-size 27 --epochs 18 --out $(DEMO)/train
 	$(BIN)/qcn datasets show viewpoints-demo --out $(DEMO)/contact-sheet.png
 	$(BIN)/qcn evaluate $(DEMO)/train --out $(DEMO)/evaluate

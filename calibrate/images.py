@@ -92,7 +92,7 @@ def _refusals(seen: Audit) -> Iterable[str]:
     if seen.in_tests > SOME * seen.images:
         yield (
             f"{seen.in_tests:,} of {seen.images:,} are also in {' and '.join(seen.known_tests)}: test "
-            "images must not be used to choose settings; use the validation split (leave out --data)"
+            "images must not be used to choose settings; use the validation split (leave out --dataset)"
         )
     least_drop = 100 * paired_drop(0, 0, seen.images)[1]
     if least_drop > seen.max_drop:

@@ -126,7 +126,7 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
     write_text(bundle.folder / CALIBRATION, text)
     try:
         # An engine is built on its device; until then the graph that is there speaks for it.
-        target = request.target if find(request.target).receipts else "onnxruntime"
+        target = request.backend if find(request.backend).receipts else "onnxruntime"
         (format, *_) = find(target).formats
         if not any(one.format == format for one in bundle.manifest.files):
             format_of(format).make(Job(bundle, ExportRequest()))
@@ -160,8 +160,7 @@ def calibration_images(
 ) -> tuple[ImageSet, dict[str, NDArray[np.uint8]], str]:
     """The validation split of the data; what it must not be among, by name; and the data's name."""
     network = open_network(source, public_key=request.public_key)
-    network.data_option = "--data"
-    dataset = network.dataset(request.data)
+    dataset = network.dataset(request.dataset)
     splits = read(dataset, request.data_dir)
     tests = {f"the {split} split of {dataset.name}": part.images for split, part in splits.tests.items()}
     tests |= _own_tests(network.own_dataset, dataset, request.data_dir)
@@ -208,8 +207,8 @@ def search_in(
 ) -> Search:
     """The search, from the trials at `path` on, as far as they are of the same calibration and target."""
     lowered = apply(program, lowest(program), calibration)
-    body = find_body(base, request.target, lowered)
-    new = Search(calibration.key, calibration.method, request.target, body.name, request.goal, request.max_drop)
+    body = find_body(base, request.backend, lowered)
+    new = Search(calibration.key, calibration.method, request.backend, body.name, request.goal, request.max_drop)
     if path.exists():
         before = records.load(Search, path, "qcn calibrate")
         if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):

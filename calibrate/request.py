@@ -5,44 +5,47 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from qcn.errors import UsageError, unknown_name
+from qcn.errors import UsageError
 from qcn.export.backends import CALIBRATED
+from qcn.settings import PUBLIC_KEY, check_choices, setting
 
 Method = Literal["mse", "minmax", "entropy", "percentile"]  # how ranges are chosen, see `qcn.calibrate.ranges`
 METHODS: tuple[Method, ...] = get_args(Method)
 Goal = Literal["latency", "size"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to do; the fields are the options of `qcn calibrate`.
+    """What `qcn calibrate` is asked for. `command` is what was typed."""
 
-    out      the bundle to write; None: runs/calibrate/MODEL/bundle
-    report   folder of the records, where an interrupted calibration goes on; None: runs/calibrate/MODEL
-    command  what was typed
-    """
-
-    data: str | None = None
-    max_drop: float = 0.2
-    target: str = "native"
-    method: Method = "mse"
-    goal: Goal = "latency"
-    images: int | None = None
-    data_dir: Path = Path("data")
-    out: Path | None = None
-    report: Path | None = None
-    public_key: Path | None = None
+    dataset: str | None = setting(
+        None,
+        "Data set, or folder of pictures, whose validation split is used.",
+        unset="the one that it was trained on",
+        complete="data",
+    )
+    max_drop: float = setting(
+        0.2, "Percentage points of accuracy it may lose, by the upper end of the confidence interval."
+    )
+    backend: str = setting("native", "Backend to optimise for: {choices}.", choices=tuple(CALIBRATED))
+    images: int | None = setting(None, "Use at most this many validation images.", unset="all")
+    method: Method = setting("mse", "How ranges are chosen: {choices}.", rare=True)
+    goal: Goal = setting(
+        "latency", "What to win: latency, or size (a smaller bundle, even if it is not faster).", rare=True
+    )
+    report: Path | None = setting(
+        None,
+        "Folder for records, charts and a page; an interrupted calibration resumes from it.",
+        unset="runs/calibrate/MODEL",
+        rare=True,
+    )
+    data_dir: Path = setting(Path("data"), "Folder that holds the data sets.")
+    out: Path | None = setting(None, "Bundle to write.", unset="runs/calibrate/MODEL/bundle")
+    public_key: Path | None = setting(None, PUBLIC_KEY, unset="no check")
     command: str = "qcn calibrate"
 
     def __post_init__(self) -> None:
-        for kind, name, known in (
-            ("target", self.target, CALIBRATED),
-            ("method", self.method, METHODS),
-            ("goal (--for)", self.goal, GOALS),
-        ):
-            if name not in known:
-                raise unknown_name(kind, name, known)
+        check_choices(self)
         if not 0 < self.max_drop <= 100:
             raise UsageError(
                 f"--max-drop is in percentage points of accuracy, above 0 and up to 100, not {self.max_drop:g}"
@@ -55,11 +58,10 @@ class Request:
         """The command that makes the bundle again, as a manifest has it: {bundle} stands for the bundle's folder."""
         options: dict[str, object] = {
             "--max-drop": self.max_drop,
-            "--target": self.target,
-            "--method": self.method,
-            "--for": self.goal,
+            "--backend": self.backend,
         }
-        options |= {"--data": self.data} if self.data else {}
+        options |= {"--dataset": self.dataset} if self.dataset else {}
         options |= {"--images": self.images} if self.images else {}
         given = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+        given += "".join(f" --set {name}={getattr(self, name)}" for name in ("method", "goal"))
         return f"qcn calibrate MODEL {given} --out {{bundle}}"

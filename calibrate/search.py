@@ -119,7 +119,7 @@ class Searcher:
         if self.record.goal == "latency" and timed and timed.share > FASTER:
             raise CheckFailed(
                 f"the assignment that keeps the accuracy is not faster on {self.record.target}: "
-                f"{timed.words()}; use --for size to accept it anyway"
+                f"{timed.words()}; use --set goal=size to accept it anyway"
             )
         self._keep(replace(self.record, chosen=self.record.known(chosen.assignment)))
         return self.record
@@ -162,7 +162,7 @@ class Searcher:
         self._keep(replace(self.record, refused=tuple(refused)))
         if not kept:
             raise CheckFailed(
-                f"{'; '.join(refused)}: calibrating would gain nothing; --for size makes a smaller bundle"
+                f"{'; '.join(refused)}: calibrating would gain nothing; --set goal=size makes a smaller bundle"
             )
         return kept
 

@@ -1,4 +1,4 @@
-"""`qcn refit`: a network that was trained again takes over the engines of the one before, without building them again.
+"""`qcn export --refit`: a network that was trained again takes over the engines of the one before, unbuilt.
 
 The engines go into the bundle of the new weights, whose golden answers and hashes are then theirs too; the bundle that
 they come from stays as it is.
@@ -59,12 +59,12 @@ def _engines(bundle: Bundle, source: Path) -> list[Artefact]:
     if not engines:
         if source.is_file():
             raise UsageError(f"{source} is not an engine that {bundle.folder / MANIFEST} names")
-        build = command_line("qcn", "export", source, "--format", "trt", "--refittable")
+        build = command_line("qcn", "export", source, "--format", "trt", "--set", "refittable")
         raise UsageError(f"{source} has no TensorRT engine; build one on the device with: {build}")
     able = [one for one in engines if one.facts.get("refittable") or one.facts.get("stripped")]
     if not able:
         again = engines[0].rebuild_command(bundle.folder)
-        raise UsageError(f"{source} has no engine that can be refitted: build one with: {again} --refittable")
+        raise UsageError(f"{source} has no engine that can be refitted: build one with: {again} --set refittable")
     return able
 
 

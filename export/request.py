@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export import targets
@@ -12,9 +13,10 @@ from qcn.export.backends.tensorrt.find import FLAVOURS
 from qcn.export.backends.triton.batching import Latencies
 from qcn.export.bundle import Batch
 from qcn.names import BUNDLE, PRECISIONS, OperationPrecision, Precision
-from qcn.settings import setting
+from qcn.settings import PUBLIC_KEY, setting
 
-ROUTINGS = ("unrolled", "fused")
+Routing = Literal["unrolled", "fused"]
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 # What people ask for that there is not, and what there is instead.
 WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
 OTHER_FORMATS = {
@@ -33,30 +35,46 @@ OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first 
 
 @dataclass(frozen=True)
 class Request:
-    """What to make; the fields are the options of `qcn export`.
+    """What `qcn export` is asked for.
 
     target_tensorrt   the TensorRT version of the target, where that is known
     host              what ssh knows the target by
+    benchmark         what `qcn benchmark --json` measured, for a server
     """
 
-    formats: tuple[str, ...] = ("onnx",)
-    precision: Precision = "fp32"
+    formats: tuple[str, ...] = setting(
+        ("onnx",),
+        "{choices}; separate several by commas, or repeat the option.",
+        unset="onnx",
+        option="--format",
+        choices=(*EXPORTED, "all"),
+    )
+    precision: Precision = setting("fp32", "{choices}; the statistics of routing stay fp32.")
     batch: Batch = setting(Batch(1, 8, 64), "Batch size: a number, or min:opt:max.", parse=Batch.parse)
-    routing: str = "unrolled"
-    opset: int | None = None
-    every_layer: bool = False
-    checkpoint: str = "best"
-    target: str = "this"
+    routing: Routing = setting(
+        "unrolled", "unrolled (standard operators) or fused (one custom node per capsule layer)."
+    )
+    opset: int | None = setting(None, "ONNX opset.", unset="17, which TensorRT 8.6 reads; 22 for bf16")
+    target: str = setting(
+        "this",
+        "Machine to build the engine for: this, jetson-orin, jetson-thor or smXY; or a TOML file with a list of "
+        "devices, to make one bundle per device.",
+        complete="target",
+    )
+    checkpoint: str = setting("best", "best (chosen on the validation split) or last.", rare=True)
+    every_layer: bool = setting(False, "Also output every capsule layer's pose and activation.", rare=True)
+    tensorrt: str | None = setting(None, "tensorrt or rtx, if both are installed.", unset="tensorrt", rare=True)
+    tf32: bool = setting(False, "Allow TF32 in fp32 engines.", rare=True)
+    optimization: int | None = setting(
+        None, "TensorRT's optimisation level, 0 to 5.", unset="TensorRT's own, 3", rare=True
+    )
+    workspace: int | None = setting(None, "MiB of GPU memory that an engine may use.", unset="all", rare=True)
+    fleet: Fleet = Fleet()  # noqa: RUF009 (frozen)
+    beside: Path | None = setting(None, "For web: a second bundle, to compare both networks on one page.", unset="none")
+    public_key: Path | None = setting(None, PUBLIC_KEY, unset="no check")
+    benchmark: Latencies | None = None
     target_tensorrt: str | None = None
     host: str = "device"
-    tensorrt: str | None = None
-    tf32: bool = False
-    optimization: int | None = None
-    workspace: int | None = None
-    fleet: Fleet = Fleet()  # noqa: RUF009 (frozen)
-    beside: Path | None = None
-    benchmark: Latencies | None = None
-    public_key: Path | None = None
 
     def __post_init__(self) -> None:
         for name in self.formats:
@@ -77,7 +95,7 @@ class Request:
             raise unknown_name("TensorRT", self.tensorrt, FLAVOURS)
         if self.fleet.version_compatible and self.routing == "fused":
             raise UsageError(
-                "--version-compatible needs --routing unrolled: the plugin of fused routing works with one version only"
+                "version_compatible needs --routing unrolled: the plugin of fused routing works with one version only"
             )
         self.engine()
 
@@ -109,13 +127,14 @@ class Request:
             "--batch": self.batch,
             "--opset": self.opset,
             "--routing": self.routing if self.routing != "unrolled" else None,
-            "--optimization": self.optimization,
-            "--workspace": self.workspace,
             "--beside": self.beside and shlex.quote(str(self.beside)),
             "--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file)),
         }
         valued = {name: value for name, value in valued.items() if name[2:] in ("format", "precision", *options)}
-        switches = {"--every-layer": self.every_layer, "--tf32": self.tf32 and "tf32" in options}
-        switches |= {f"--{name.replace('_', '-')}": "fleet" in options for name in self.fleet.asked}
-        given = [f"{option} {value}" for option, value in valued.items() if value is not None]
-        return " ".join(("qcn export", BUNDLE, *given, *(option for option, on in switches.items() if on)))
+        numbers = {"optimization": self.optimization, "workspace": self.workspace}
+        rare = ["every_layer"] if self.every_layer else []
+        rare += [f"{name}={value}" for name, value in numbers.items() if value is not None and name in options]
+        rare += ["tf32"] if self.tf32 and "tf32" in options else []
+        rare += self.fleet.asked if "fleet" in options else []
+        words = [f"{option} {value}" for option, value in valued.items() if value is not None]
+        return " ".join(("qcn export", BUNDLE, *words, *(f"--set {name}" for name in rare)))

@@ -100,7 +100,8 @@ class _Source:
 
     def evaluate(self, **settings: Any) -> "Evaluated":
         """The error with its 95 % interval on each test split, by class and by viewpoint (`qcn evaluate`)."""
-        from qcn.evaluate import Request, evaluate_model
+        from qcn.evaluate import evaluate_model
+        from qcn.evaluate.request import Request
 
         return evaluate_model(self.folder, make(Request, **{**self._own(), **settings}))
 
@@ -181,13 +182,15 @@ class Bundle(_Source, stored.Bundle):
 
         `run` is a Run, its folder or a shipped network's name: the bundle must then be built from its network.
         """
-        from qcn.verify.parity.check import Request, check
+        from qcn.verify.parity.check import check
+        from qcn.verify.parity.request import Request
 
         return check(self, make(Request, **settings))
 
     def benchmark(self, **settings: Any) -> "Benchmarked":
         """How fast each backend is (`qcn benchmark`); printed, a table."""
-        from qcn.verify.speed.check import Request, benchmark
+        from qcn.verify.speed.check import benchmark
+        from qcn.verify.speed.request import Request
 
         return benchmark(self, make(Request, **settings))
 
@@ -203,11 +206,11 @@ class Bundle(_Source, stored.Bundle):
         return self.load()
 
     def _own(self) -> dict[str, Any]:
-        return {"public_key": self.public_key, "data": self.pictures}
+        return {"public_key": self.public_key, "dataset": self.pictures}
 
 
 def train(
-    data: Name,
+    dataset: Name,
     *,
     model: str | None = None,
     preset: str = "best",
@@ -223,7 +226,7 @@ def train(
     """
     if quantise and not settings.get("init"):
         raise UsageError("--quantise needs the network that was calibrated: name it with --init")
-    chosen = {"dataset": data, "model": model, **settings}
+    chosen = {"dataset": dataset, "model": model, **settings}
     _check(preset, **chosen | {"model": model or "qcn"})
     with shown():
         doing("loading torch")

@@ -11,24 +11,117 @@ import collections.abc
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, field, fields
-from functools import lru_cache
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import numpy as np
 
 from qcn.errors import UsageError, unknown_name
 
 Made = TypeVar("Made")
+PUBLIC_KEY = "Refuse a bundle that was not signed (`qcn sign`) with the key of this public key, a PEM file."
 SWITCHES = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def setting(default: Any, help: str, *, parse: Callable[[str], Any] | None = None) -> Any:
-    """A field with what a user reads of it. `parse` makes a value of text, where the type alone does not say how."""
-    metadata = {"help": help, "parse": parse}
-    return field(default=default, metadata=metadata)
+def setting(
+    default: Any,
+    help: str,
+    *,
+    unset: str = "",
+    rare: bool = False,
+    option: str = "",
+    complete: str = "",
+    choices: tuple[str, ...] = (),
+    parse: Callable[[str], Any] | None = None,
+) -> Any:
+    """A field with what the shell and the documentation say of it.
+
+    help      one or two sentences; {choices} stands for the values that it may have
+    unset     what a default of None or () means, in words
+    rare      the shell takes it by `--set NAME=VALUE`
+    option    the shell's name for it, where that is another: of several things, the name of one
+    complete  what a shell completes: a name in `qcn.cli.complete`
+    choices   the values that it may have, where its type does not say so
+    parse     makes a value of text, where the type alone does not say how
+    """
+    facts = {"help": help, "unset": unset, "rare": rare, "option": option, "complete": complete}
+    return field(default=default, metadata=facts | {"choices": choices, "parse": parse})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field of a dataclass of settings, or of one that is a part of it: `group` is then the name of that part."""
+
+    name: str
+    hint: Any
+    default: Any
+    facts: Mapping[str, Any]
+    group: str = ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that it may have, where they are a few names."""
+        hint = self.hint if self.item is None else self.item
+        literal = (name for one in kinds_of(hint) if get_origin(one) is Literal for name in get_args(one))
+        return self.facts.get("choices") or tuple(literal)
+
+    @property
+    def item(self) -> Any:
+        """The type of each item, where its value is several things; None where it is one."""
+        several = [one for one in kinds_of(self.hint) if get_origin(one) in (tuple, list, collections.abc.Sequence)]
+        return get_args(several[0])[0] if several else None
+
+    @property
+    def help(self) -> str:
+        """What a user reads of it; empty for what is not for users."""
+        names = self.choices
+        choices = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
+        return str(self.facts.get("help", "")).replace("{choices}", choices)
+
+    @property
+    def rare(self) -> bool:
+        return bool(self.facts.get("rare"))
+
+    @property
+    def option(self) -> str:
+        """Its name in the shell."""
+        return str(self.facts.get("option") or f"--{self.name.replace('_', '-')}")
+
+    def value(self, value: object) -> Any:
+        """What it holds: text as its type says, NumPy's numbers and paths as Python's, one thing as a list of it."""
+        if (parse := self.facts.get("parse")) and isinstance(value, str | int):
+            return parse(str(value))
+        if self.item is None:
+            return _value(self.name, value, kinds_of(self.hint))
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, Iterable) or isinstance(items, os.PathLike):
+            items = (items,)
+        return tuple(_value(self.name, one, kinds_of(self.item)) for one in items)
+
+
+@cache
+def settings_of(cls: type) -> Mapping[str, Setting]:
+    """The settings by name, those of parts that are dataclasses of settings too."""
+    found: dict[str, Setting] = {}
+    hints = get_type_hints(cls)
+    for one in fields(cls):
+        hint = hints[one.name]
+        if isinstance(hint, type) and is_dataclass(hint) and any(part.metadata for part in fields(hint)):
+            found |= {name: replace(part, group=one.name) for name, part in settings_of(hint).items()}
+        else:
+            found[one.name] = Setting(one.name, hint, one.default, one.metadata)
+    return found
+
+
+def check_choices(settings: object, except_for: tuple[str, ...] = ()) -> None:
+    """Refuse a value that is none of its setting's."""
+    cls: Any = type(settings)
+    for one in settings_of(cls).values():
+        value = None if one.group or one.name in except_for else getattr(settings, one.name)
+        given = value if one.item is not None and value is not None else (value,)
+        if one.choices and (wrong := [name for name in given if name is not None and name not in one.choices]):
+            raise unknown_name(one.name, str(wrong[0]), one.choices)
 
 
 def make(cls: type[Made], **given: object) -> Made:
@@ -37,22 +130,19 @@ def make(cls: type[Made], **given: object) -> Made:
 
 
 def values(cls: type, **given: object) -> dict[str, Any]:
-    """What was given for some settings, as they hold it. None stands for the default; unknown names are refused."""
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(cls)}
+    """What was given for some settings, as their fields hold it. None stands for the default; unknown names are
+    refused. Settings of a part are given beside all others."""
+    known = settings_of(cls)
     if unknown := given.keys() - known.keys():
         raise unknown_name("setting", min(unknown), known)
-    hints = hints_of(cls)
-    return {
-        name: value_of(name, value, hints[name], known[name].metadata)
-        for name, value in given.items()
-        if value is not None
-    }
-
-
-@lru_cache
-def hints_of(cls: type) -> Mapping[str, Any]:
-    """The type of each field."""
-    return get_type_hints(cls)
+    made: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        if value is not None:
+            place = groups.setdefault(known[name].group, {}) if known[name].group else made
+            place[name] = known[name].value(value)
+    hints = get_type_hints(cls)
+    return made | {group: hints[group](**parts) for group, parts in groups.items()}
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:
@@ -61,44 +151,21 @@ def kinds_of(hint: Any) -> tuple[Any, ...]:
     return tuple(one for one in (get_args(hint) if union else (hint,)) if one is not types.NoneType)
 
 
-def item_of(hint: Any) -> Any:
-    """The type of each item, where a value is several; None where it is one."""
-    several = [one for one in kinds_of(hint) if get_origin(one) in (tuple, list, collections.abc.Sequence)]
-    return get_args(several[0])[0] if several else None
-
-
-def choices_of(hint: Any) -> tuple[str, ...]:
-    """The values that a setting may have, where they are a few names."""
-    return tuple(name for one in kinds_of(hint) if get_origin(one) is Literal for name in get_args(one))
-
-
-def value_of(name: str, value: object, hint: Any, metadata: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
-    """What a setting holds: text as what its type says, NumPy's numbers and paths as Python's, one thing as a list."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if (parse := metadata.get("parse")) and isinstance(value, str | int):
-        return parse(str(value))
-    kinds = kinds_of(hint)
-    if (item := item_of(hint)) is not None:
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, Iterable) or isinstance(items, os.PathLike):
-            items = (items,)
-        return tuple(value_of(name, one, item) for one in items)
+def _value(name: str, value: object, kinds: tuple[Any, ...]) -> Any:
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()  # type: ignore[attr-defined]
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
     if str in kinds and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value}"
-    return _of_text(name, value, kinds) if isinstance(value, str) else value
-
-
-def _of_text(name: str, text: str, kinds: tuple[Any, ...]) -> Any:
+    if not isinstance(value, str):
+        return value
+    if Path in kinds:
+        return Path(value)
     for kind, words in KINDS.items():
-        if kind not in kinds:
-            continue
-        try:
-            return SWITCHES[text.lower()] if kind is bool else kind(text)
-        except (ValueError, KeyError):
-            raise UsageError(f"{name} must be {words}, not '{text}'") from None
-    return text
+        if kind in kinds:
+            try:
+                return SWITCHES[value.lower()] if kind is bool else kind(value)
+            except (ValueError, KeyError):
+                raise UsageError(f"{name} must be {words}, not '{value}'") from None
+    return value

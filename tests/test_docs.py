@@ -149,3 +149,22 @@ def test_every_backend_has_a_row() -> None:
     rows = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8").splitlines()
     named = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([a-z0-9-]+)`", row.split("|")[1])]
     assert sorted(named) == sorted(BACKENDS)
+
+
+def test_the_page_of_settings_is_made_from_their_definitions() -> None:
+    from qcn.cli.reference import page
+
+    made = "python -m qcn.cli.reference > docs/settings.md"
+    assert (ROOT / "docs/settings.md").read_text(encoding="utf-8") == page(), made
+
+
+def test_the_shell_has_few_options() -> None:
+    """What a person can look through; rare settings are given by --set."""
+    from qcn.cli import app
+
+    def options(command: object) -> list[str]:
+        below = getattr(command, "commands", {}).values()
+        own = [] if below else [one.opts[0] for one in command.params if one.param_type_name == "option"]  # type: ignore[attr-defined]
+        return [*own, *(option for one in below for option in options(one))]
+
+    assert len(options(get_command(app))) <= 120

@@ -376,7 +376,7 @@ def test_a_split_of_its_own_leaves_the_test_results(
     for arguments in (
         (run, *common),
         (run, "--split", "validation", *common),
-        (run, "--checkpoint", "last", *common),
+        (run, "--set", "checkpoint=last", *common),
         (run, "--dataset", "mnist", *common),
         (bundle.folder, "--data-dir", data_dir),
         (bundle.folder, "--backend", "native", "--split", "test", "--data-dir", data_dir),

@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_written_is_named_as_the_user_did(tmp_path: Path) 
         "train --dataset mnist --model qcn-tiny --out LOOP",
         "train --dataset mnist --model qcn-tiny --data-dir LOOP",
         "verify-parity BUNDLE --report LOOP",
-        "verify-parity BUNDLE --data LOOP",
+        "verify-parity BUNDLE --dataset LOOP",
         "verify-parity BUNDLE --baseline LOOP",
         "benchmark BUNDLE --baseline LOOP",
         "datasets fetch mnist --data-dir LOOP",

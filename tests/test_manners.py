@@ -105,10 +105,10 @@ def test_models_are_listed_without_torch() -> None:
         (("--model", "qcn-tniy"), "no model named 'qcn-tniy'; did you mean 'qcn-tiny'"),
         (("--epochs", "0"), "epochs must be positive, not 0"),
         (("--batch-size", "-3"), "batch_size must be positive, not -3"),
-        (("--loss", "mse"), "no loss named 'mse'"),
+        (("--set", "loss=mse"), "no loss named 'mse'"),
         (("--dataset", "mnits"), "did you mean 'mnist'"),
         (("--dataset", "no/pictures"), "there is no folder, table of pictures or data set named 'no/pictures'"),
-        (("--size", "32"), "--size, --fit and --channels are for folders of pictures"),
+        (("--size", "32"), "size, fit and channels are for folders of pictures"),
         (("--init", "runs/gone"), "runs/gone is neither a training run"),
         (("--teacher", "runs/gone"), "runs/gone is neither a training run"),
     ],
@@ -152,7 +152,7 @@ def test_tables_fit_60_columns(
         ("datasets", "list"),
         ("export", bundle.folder, "--format", "onnx", "--precision", "fp16"),
         ("verify-parity", bundle.folder, "--backends", "native,onnxruntime"),
-        ("benchmark", bundle.folder, "--backends", "native,onnxruntime", "--duration", 0.01, "--warmup", 0),
+        ("benchmark", bundle.folder, "--backends", "native,onnxruntime", "--duration", 0.01, "--set", "warmup=0"),
         ("evaluate", bundle.folder, "--data-dir", data_dir, "--backend", "native", *out),
         ("predict", picture, "--model", bundle.folder),
     ):
@@ -262,7 +262,7 @@ def test_bf16_on_a_cpu_cannot_run_here_in_every_command(
     code, said = qcn("verify-parity", with_bf16.folder)
     assert code == 0 and "failed" not in said
     assert f"cannot    onnxruntime: model.bf16.onnx (bf16)\n          {said_by_doctor.reason}" in said
-    code, said = qcn("benchmark", with_bf16.folder, "--duration", 0.01, "--warmup", 0)
+    code, said = qcn("benchmark", with_bf16.folder, "--duration", 0.01, "--set", "warmup=0")
     assert code == 0 and "fastest: " in said
     assert f"model.bf16.onnx (bf16), batch 1: cannot run here: {said_by_doctor.reason}" in said
 
@@ -271,7 +271,7 @@ def test_bf16_on_a_cpu_cannot_run_here_in_every_command(
 def test_a_file_that_fails_does_not_keep_others_from_being_measured(bundle: Bundle, qcn: Command) -> None:
     with bundle.adding("model.onnx", "onnx", "fp32", f"qcn export {BUNDLE}") as draft:
         draft.path.write_bytes(b"no graph")
-    code, said = qcn("benchmark", bundle.folder, "--duration", 0.01, "--warmup", 0)
+    code, said = qcn("benchmark", bundle.folder, "--duration", 0.01, "--set", "warmup=0")
     assert (
         code == 2 and " native " in said and "onnxruntime: model.onnx (fp32), batch 1: ONNX Runtime cannot load" in said
     )

@@ -117,7 +117,7 @@ def test_slow_routing_is_announced(
 ) -> None:
     monkeypatch.setattr("qcn.kernels.native.available", lambda: False)
     monkeypatch.setattr("qcn.kernels.native.why_not", lambda: "there is no libqcn")
-    for kernels, why in (("auto", "there is no libqcn"), ("reference", "--kernels reference was asked for")):
+    for kernels, why in (("auto", "there is no libqcn"), ("reference", "kernels=reference was asked for")):
         train(replace(SHORT, epochs=1, kernels=kernels), data_dir, tmp_path / kernels, "cpu")
         shown = capsys.readouterr().err
         assert shown.count(f"routing: in plain torch, which is slow: {why}") == 1, shown

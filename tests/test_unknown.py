@@ -97,8 +97,8 @@ def test_too_few_right_answers_give_no_threshold_and_training_says_so(
     code, said = qcn("evaluate", out, "--data-dir", data_dir, "--unknown", tmp_path, "--out", tmp_path / "results")
     assert code == 2 and "calls every picture known, because no threshold was fitted" in said, said
     assert not (tmp_path / "results").exists()
-    code, said = qcn(*train, "--keep", 1.5, "--out", tmp_path / "other")
-    assert code == 2 and "--keep is a share of right answers, between 0 and 1, not 1.5" in said
+    code, said = qcn(*train, "--set", "keep=1.5", "--out", tmp_path / "other")
+    assert code == 2 and "keep is a share of right answers, between 0 and 1, not 1.5" in said
 
 
 def test_evaluate_counts_unknown_pictures_that_are_called_known(

@@ -210,7 +210,7 @@ class IsolatedRunner(Runner):
         left = until - time.monotonic()
         ready = dict(pipes.poll(max(0.0, 1e3 * left)))
         if left <= 0 or not ready:
-            raise _NoAnswer(f"no answer within {limit:g} seconds (raise it with --time-limit)")
+            raise _NoAnswer(f"no answer within {limit:g} seconds (raise it with --set time_limit=SECONDS)")
         if errors in ready:
             self._hear(errors)
         if parts and ready.get(self._to, 0):

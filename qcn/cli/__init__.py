@@ -3,55 +3,105 @@
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import qcn
-from qcn.cli import (
-    calibrate,
-    datasets,
-    evaluate,
-    explain,
-    export,
-    install,
-    models,
-    predict,
-    report,
-    ship,
-    sign,
-    train,
-    verify,
-)
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.text import readable, started
 
+# Each command's module, and the panel of `qcn --help` that it stands in. It is imported when the command is used.
+LEARN, DEPLOY, BUNDLE, TRUST = "Train", "Deploy", "A bundle in your hands", "Trust"
+COMMANDS = {
+    "train": ("train", LEARN),
+    "evaluate": ("evaluate", LEARN),
+    "predict": ("predict", LEARN),
+    "models": ("models", LEARN),
+    "datasets": ("datasets", LEARN),
+    "export": ("export", DEPLOY),
+    "calibrate": ("calibrate", DEPLOY),
+    "verify-parity": ("verify", TRUST),
+    "benchmark": ("verify", TRUST),
+    "ship-check": ("ship", TRUST),
+    "explain": ("explain", TRUST),
+    "report": ("report", TRUST),
+    "doctor": ("bundle", BUNDLE),
+    "sign": ("bundle", BUNDLE),
+    "install": ("bundle", BUNDLE),
+}
+
+
+def _shown(name: str) -> dict[str, Any]:
+    """What the list of commands shows of one, read from its source: importing all of them takes a second."""
+    module, panel = COMMANDS[name]
+    source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    function = rf'^def {name.replace("-", "_")}\(.*?"""(.*?)"""'
+    found = re.search(r'^app = typer\.Typer\(help="(.*?)"', source, re.M) or re.search(function, source, re.M | re.S)
+    return {"help": found[1] if found else None, "rich_help_panel": panel}
+
+
+class LazyCommands(dict[str, Any]):
+    """Commands by name, each made when it is first asked for: of most, others are not needed."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(COMMANDS))
+
+    def __getitem__(self, name: str) -> Any:
+        if super().__getitem__(name) is None:
+            module, panel = COMMANDS[name]
+            of = import_module(f"qcn.cli.{module}")
+            if hasattr(of, "app"):
+                command: Any = typer.main.get_group(of.app)
+            else:
+                alone = typer.Typer(add_completion=False)
+                alone.command(name)(getattr(of, name.replace("-", "_")))
+                command = typer.main.get_command(alone)
+            command.name, command.rich_help_panel = name, panel
+            self[name] = command
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 (which would not make it)
+
+    def items(self) -> Any:
+        return [(name, self[name]) for name in self]
+
+    def values(self) -> Any:
+        return [self[name] for name in self]
+
+
+class Commands(TyperGroup):
+    """The commands of `qcn`. Its own help shows their first sentences without importing them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = LazyCommands()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        made, self.commands = self.commands, {name: TyperCommand(name, **_shown(name)) for name in COMMANDS}
+        super().format_help(ctx, formatter)
+        self.commands = made
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """In the order above, without making any."""
+        return list(COMMANDS)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train a Quaternion Capsule Network and carry it to a verified, fast engine on an edge device.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train.train)
-app.command()(models.models)
-app.command()(evaluate.evaluate)
-app.command()(predict.predict)
-app.command()(export.export)
-app.command()(export.refit)
-app.command()(calibrate.calibrate)
-app.command()(export.doctor)
-app.command()(sign.sign)
-app.command()(install.install)
-app.command("verify-parity")(verify.verify_parity)
-app.command()(verify.benchmark)
-app.command("ship-check")(ship.ship_check)
-app.command()(explain.explain)
-app.add_typer(report.app, name="report")
-app.add_typer(datasets.app, name="datasets")
 
 # Packages that a command may find missing, and the extra in pyproject.toml that installs each.
 EXTRAS = dict.fromkeys(("torch", "matplotlib", "scipy", "tensorboard"), "train")

@@ -3,7 +3,6 @@
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import get_args
 
 Names = Callable[[], Iterable[str]]
 Complete = Callable[[str], list[str]]
@@ -46,22 +45,11 @@ def shipped() -> list[str]:
     return list(networks())
 
 
-def formats() -> list[str]:
-    return [*names_in("qcn.export.backends", "EXPORTED")(), "all"]
-
-
-def fits() -> Iterable[str]:
-    from qcn.data.fit import Fit
-
-    return get_args(Fit)
-
-
 datasets = names_in("qcn.data", "DATASETS")
 models = names_in("qcn.names", "NETWORKS")
-precisions = names_in("qcn.names", "PRECISIONS")
-routings = names_in("qcn.export.request", "ROUTINGS")
-targets = names_in("qcn.export.targets", "TARGETS", "ALIASES")
-calibration_targets = names_in("qcn.export.backends", "CALIBRATED")
-methods = names_in("qcn.calibrate.request", "METHODS")
-backends = names_in("qcn.export.backends", "BACKENDS")
 runtimes = names_in("qcn.runtime.model", "BACKENDS")  # what `qcn.load` takes for a backend
+# What settings name as their `complete`.
+data = or_folder(datasets)
+golden_or_data = or_folder(lambda: ("golden", *datasets()))
+model = or_folder(shipped)
+target = one_of(names_in("qcn.export.targets", "TARGETS", "ALIASES"))

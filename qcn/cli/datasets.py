@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, Channels, DataDir, Fit, Size, data_dir_option
+from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
 from qcn.progress import doing, shown
 from qcn.tables import table_of
 from qcn.text import counted, readable
+from qcn.train.settings import Settings
 
 SHOWN = 10  # of a kind
 
@@ -86,11 +87,10 @@ def show(
 
 
 @app.command()
+@takes(Settings, only=("size", "fit", "channels"))
 def check(
     folder: Annotated[str, typer.Argument(help="A folder or table of pictures.")],
-    size: Size = None,
-    fit: Fit = None,
-    channels: Channels = None,
+    settings: dict[str, Any],
     data_dir: DataDir = DATA,
 ) -> None:
     """Check a folder of pictures: sizes, classes, duplicates, unreadable files."""
@@ -104,7 +104,7 @@ def check(
         raise UsageError(f"{folder} is not a folder or table of pictures")
     with shown():
         doing(f"listing {folder}")
-        dataset = find(folder, Stored(size, fit, channels))  # type: ignore[arg-type]  # checked by Stored
+        dataset = find(folder, Stored(**settings))
         splits = read(dataset, data_dir)
     index = read_index(data_dir / dataset.folder)
     table = table_of("class", *SPLITS, right=SPLITS)
@@ -126,8 +126,8 @@ def check(
     for file, why in list(index.skipped.items())[:SHOWN]:
         say(f"left out: {file}: {why}")
     splits.refuse_no_validation(folder)
-    chosen = [("--size", size), ("--fit", fit), ("--channels", channels)]
-    options = [word for option, value in chosen if value is not None for word in (option, value)]
+    rare = [word for name in ("fit", "channels") if name in settings for word in ("--set", f"{name}={settings[name]}")]
+    options = [*(("--size", settings["size"]) if "size" in settings else ()), *rare]
     say_next("qcn", "train", "--dataset", folder, *options, *data_dir_option(data_dir))
 
 

@@ -1,15 +1,16 @@
 """`qcn evaluate`."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
 from qcn.cli import complete
-from qcn.cli.options import DATA, KERNELS, Backend, DataDir, PublicKey, data_dir_option
+from qcn.cli.options import data_dir_option, takes
 from qcn.cli.say import say, say_next, show
+from qcn.evaluate.request import Request
 from qcn.progress import doing, shown
+from qcn.settings import make
 from qcn.tables import table_of
 from qcn.text import readable
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from qcn.intervals import ErrorRate
 
 
+@takes(Request)
 def evaluate(
     model: Annotated[
         str,
@@ -26,64 +28,21 @@ def evaluate(
             help="A training run, a bundle, or the name of a shipped network.",
         ),
     ],
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.or_folder(complete.datasets),
-            help="Data set, or folder of pictures. Default: the one that it was trained on.",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="One split, such as novel or validation. Default: all test splits.")
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=1, help="The k of the top-k error, shown if there are more than k classes.")
-    ] = 5,
-    unknown: Annotated[
-        list[str] | None,
-        typer.Option(
-            autocompletion=complete.or_folder(complete.datasets),
-            help="Folder or data set of other things: how many does it call known? May be repeated. Default: none.",
-        ),
-    ] = None,
-    backend: Backend = "auto",
-    checkpoint: Annotated[str, typer.Option(help="For a run: best (chosen on validation) or last.")] = "best",
-    data_dir: DataDir = DATA,
-    device: Annotated[str, typer.Option(help="For a run: auto (a GPU if there is one), cpu, cuda or cuda:N.")] = "auto",
-    kernels: Annotated[str, typer.Option(help=f"For a run: {KERNELS[0].lower()}{KERNELS[1:]}")] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder to write. Default: runs/evaluate/RUN[-last][-DATASET], and SPLIT below it with --split."
-        ),
-    ] = None,
-    public_key: PublicKey = None,
+    settings: dict[str, Any],
 ) -> None:
     """Measure a network's error with its 95 % interval, overall, by class and by viewpoint; show the worst mistakes."""
+    request = make(Request, **settings)
     with shown():
         doing(f"loading {model}")
-        from qcn.evaluate import Request, evaluate_model
+        from qcn.evaluate import evaluate_model
         from qcn.names import RUN
         from qcn.packages import installed
 
-        request = Request(
-            data=dataset,
-            split=split,
-            top=top,
-            unknown=unknown or (),
-            backend=backend,
-            checkpoint=checkpoint,
-            data_dir=data_dir,
-            device=device,
-            kernels=kernels,
-            out=out,
-            public_key=public_key,
-        )
         done = evaluate_model(model, request)
-    show(overall(done.results, f"{model}: error on {dataset or 'its own data set'}"))
+    show(overall(done.results, f"{model}: error on {request.dataset or 'its own data set'}"))
     for result in done.results:
         show(by_class(result))
-        if unknown:
+        if request.unknown:
             show(by_known(result))
     for path in done.files:
         say(path)
@@ -95,7 +54,7 @@ def evaluate(
     from qcn.api import Run
 
     if Run(done.model).exportable:
-        say_next("qcn", "export", done.model, *data_dir_option(data_dir))
+        say_next("qcn", "export", done.model, *data_dir_option(request.data_dir))
 
 
 def overall(results: list["Result"], title: str) -> Table:

@@ -1,25 +1,23 @@
 """Options that several commands take."""
 
+import functools
+import inspect
 import math
 import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qcn.cli import complete
-from qcn.errors import UsageError
-from qcn.export.backends import BACKENDS, LOADED
+from qcn.errors import UsageError, unknown_name
+from qcn.export.backends import LOADED
+from qcn.settings import PUBLIC_KEY, Setting, kinds_of, settings_of
 
 
 def by_commas(given: list[str] | None) -> list[str]:
     return [name for names in given or () for name in names.split(",")]
-
-
-def _time_limit(seconds: float) -> float:
-    if not 0 < seconds <= 86_400:  # the system cannot wait for months
-        raise UsageError(f"--time-limit must be a number of seconds over 0, up to a day (86400), not {seconds:g}")
-    return seconds
 
 
 def _max_regression(share: float) -> float:
@@ -45,36 +43,7 @@ BundleFolder = Annotated[
 ]
 JsonFile = Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")]
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")]
-Backends = Annotated[
-    list[str] | None,
-    typer.Option(
-        callback=by_commas,
-        autocompletion=complete.several(complete.backends),
-        help=f"{', '.join(BACKENDS)}; separate several by commas, or repeat the option. Default: all that run here.",
-    ),
-]
-PublicKey = Annotated[
-    Path | None,
-    typer.Option(
-        help="Refuse a bundle that was not signed (`qcn sign`) with the key of this public key, a PEM file. "
-        "Default: no check."
-    ),
-]
-Size = Annotated[
-    int | None,
-    typer.Option(help="For a folder: resize pictures to this side, in pixels. Default: chosen from the pictures."),
-]
-Fit = Annotated[
-    str | None,
-    typer.Option(
-        autocompletion=complete.one_of(complete.fits),
-        help="For a folder: crop (to the centre), letterbox (the whole picture, on black) or stretch. Default: crop.",
-    ),
-]
-Channels = Annotated[
-    int | None, typer.Option(help="For a folder: 1 (grey) or 3 (colour). Default: chosen from the pictures.")
-]
+PublicKey = Annotated[Path | None, typer.Option(help=f"{PUBLIC_KEY} Default: no check.")]
 Backend = Annotated[
     str,
     typer.Option(
@@ -94,13 +63,6 @@ Run = Annotated[
     str | None,
     typer.Option(help="Require that the bundle is built from this training run's network; needs torch. Default: none."),
 ]
-TimeLimit = Annotated[
-    float,
-    typer.Option(
-        callback=_time_limit,
-        help="Seconds per answer for a file that runs in a separate process; five times that to load it.",
-    ),
-]
 MaxRegression = Annotated[
     float, typer.Option(callback=_max_regression, help="How much worse than the baseline it may get; 0.1 is 10 %.")
 ]
@@ -113,7 +75,6 @@ OtherNetwork = Annotated[
     ),
 ]
 DATA = Path("data")
-KERNELS = "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow)."
 
 
 def data_dir_option(data_dir: Path) -> tuple[object, ...]:
@@ -131,3 +92,104 @@ def check_folder(option: str, path: Path | None) -> None:
     """Refuse a file where an option names a folder to write."""
     if path and path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file; {option} names a folder")
+
+
+def takes(
+    cls: type, by_preset: bool = False, only: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose options are the settings of `cls`, beside its own arguments.
+
+    The command gets what was typed as `settings`, by name: what was left out is not in it. With `by_preset` a preset
+    decides the defaults. `only` names some of the settings.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = {name: one for name, one in inspect.signature(command).parameters.items() if name != "settings"}
+        offered = {name: one for name, one in settings_of(cls).items() if one.help and (not only or name in only)}
+        common = {name: one for name, one in offered.items() if only or not one.rare}
+        rare = {name: one for name, one in offered.items() if name not in common}
+
+        @functools.wraps(command)
+        def run(**typed: Any) -> None:
+            settings = {name: typed.pop(name) for name in common if name in typed}
+            settings |= _set(typed.pop("rare", None) or [], rare)
+            command(**typed, settings={name: value for name, value in settings.items() if value not in (None, [])})
+
+        made = [*(_parameter(one, by_preset) for one in common.values()), *own.values()]
+        made += [_rare_parameter(cls, rare)] if rare else []
+        order = {"data_dir": 1, "out": 2, "public_key": 3}  # arguments first, and the same options last
+        made.sort(key=lambda one: -1 if one.name in own and one.default is one.empty else order.get(one.name, 0))
+        made = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in made]
+        run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in made} | {"return": None}
+        del run.__wrapped__  # its signature is another
+        return run
+
+    return decorate
+
+
+def _parameter(one: Setting, by_preset: bool) -> inspect.Parameter:
+    """The option of a setting."""
+    kinds = kinds_of(one.hint if one.item is None else one.item)
+    kind = next((plain for plain in (bool, int, float, Path) if plain in kinds), str)
+    switch = kind is bool
+    unset = one.facts.get("unset") or (_default(one) if by_preset else "")
+    facts: dict[str, Any] = {"help": f"{one.help}{f' Default: {unset}.' if unset else ''}"}
+    if one.item is not None and kind is str:
+        facts["callback"] = by_commas
+    if one.facts.get("complete"):
+        facts["autocompletion"] = getattr(complete, one.facts["complete"])
+    elif one.choices:
+        names = one.choices
+        facts["autocompletion"] = (
+            complete.several(lambda: names) if one.item is not None else complete.one_of(lambda: names)
+        )
+    if one.name == "data_dir":
+        facts["envvar"] = "QCN_DATA"
+    default = None if by_preset or one.item is not None else one.default
+    if switch:
+        default, facts["show_default"] = False, "off"
+    elif default is not None and one.facts.get("parse"):
+        default, kind = str(default), str
+    plain: Any = list[kind] if one.item is not None else kind  # type: ignore[valid-type]
+    annotation = plain if default is not None else plain | None
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[annotation, typer.Option(one.option, **facts)],
+    )
+
+
+def _default(one: Setting) -> str:
+    """The default of a setting of training, and that of the paper's preset where it is another."""
+    from qcn.train.settings import PAPER
+
+    def words(value: object) -> str:
+        return f"{value:g}" if isinstance(value, float) else "none" if value in (None, ()) else str(value)
+
+    paper = f" (paper: {words(PAPER[one.name])})" if one.name in PAPER else ""
+    return f"{words(one.default)}{paper}"
+
+
+def _rare_parameter(cls: type, rare: Mapping[str, Setting]) -> inspect.Parameter:
+    names = ", ".join(rare)
+    text = f"A rare setting, NAME=VALUE; may be repeated: {names}. What they mean: docs/settings.md. Default: none."
+    option = typer.Option(
+        "--set", metavar="NAME=VALUE", autocompletion=complete.one_of(lambda: [f"{name}=" for name in rare]), help=text
+    )
+    return inspect.Parameter(
+        "rare", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, option]
+    )
+
+
+def _set(typed: Iterable[str], rare: Mapping[str, Setting]) -> dict[str, str]:
+    """What `--set` was given; a name alone is switched on."""
+    settings = {}
+    for text in typed:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in rare:
+            raise unknown_name("setting (--set)", name, rare)
+        settings[name] = value if equals else "true"
+    return settings

@@ -6,98 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qcn.cli import complete
-from qcn.cli.options import DATA, KERNELS, Channels, DataDir, Device, Fit, Size, data_dir_option
+from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.tables import table_of
+from qcn.train.settings import Settings
 
 if TYPE_CHECKING:
     from qcn.train.record import Epoch
 
 
+@takes(Settings, by_preset=True)
 def train(
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.or_folder(complete.datasets),
-            help="Data set (see `qcn datasets list`) or folder of pictures. Default: that of --resume.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.one_of(complete.models),
-            help=f"{', '.join(complete.models())}. Default: that of --init, or qcn.",
-        ),
-    ] = None,
-    size: Size = None,
-    fit: Fit = None,
-    channels: Channels = None,
+    settings: dict[str, Any],
     data_dir: DataDir = DATA,
-    preset: Annotated[
-        str | None, typer.Option(help="Preset that the settings below start from: best or paper. Default: best.")
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(help="Passes over the training images. Default: 16 (paper: 300); more if there are few images."),
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Images per step, over all processes. Default: 128 (paper: 64); fewer if there are few images."
-        ),
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Largest learning rate. Default: 0.01 (paper: 0.003).")] = None,
-    loss: Annotated[str | None, typer.Option(help="ce (cross-entropy) or spread. Default: ce (paper: spread).")] = None,
-    device: Device = "auto",
-    precision: Annotated[
-        str | None, typer.Option(help="fp32 or bf16 (convolutions only; routing stays fp32). Default: fp32.")
-    ] = None,
-    compile: Annotated[
-        bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile. Default: no.")
-    ] = None,
-    kernels: Annotated[str | None, typer.Option(help=f"{KERNELS} Default: auto.")] = None,
-    augment: Annotated[
-        str | None,
-        typer.Option(
-            help="Augmentation of training images: none, light, turned, elastic, cutout or strong. Default: the set's."
-        ),
-    ] = None,
-    label_smoothing: Annotated[
-        float | None, typer.Option(help="Share of a label that is spread over all classes. Default: 0.")
-    ] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. Default: 0.0001.")] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(help="Iterations of routing. Default: those of --init, or the network's own; 2 for qcn."),
-    ] = None,
-    teachers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--teacher",
-            autocompletion=complete.or_folder(complete.shipped),
-            help="Also learn from the answers of this run (distillation). If repeated, from their mean. Default: none.",
-        ),
-    ] = None,
-    init: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete.or_folder(complete.shipped),
-            help="Start from the weights of this run or shipped network. Default: random weights.",
-        ),
-    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")] = "auto",
     quantise: Annotated[
         Path | None,
         typer.Option(
             help="Train with the int8 rounding of this calibrated bundle, to win back accuracy. Default: none."
-        ),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice in the run. Default: 0.")] = None,
-    keep: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of right answers that must stay known: it decides which answers are unknown. Default: 0.95."
         ),
     ] = None,
     resume: Annotated[
@@ -109,43 +36,21 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: runs/train/DATASET-MODEL.")] = None,
 ) -> None:
     """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
-    chosen: dict[str, Any] = {
-        "model": model,
-        "preset": preset,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "loss": loss,
-        "precision": precision,
-        "compile": compile,
-        "kernels": kernels,
-        "augment": augment,
-        "label_smoothing": label_smoothing,
-        "weight_decay": weight_decay,
-        "iterations": iterations,
-        "teachers": teachers or None,
-        "init": init,
-        "quantise": quantise,
-        "seed": seed,
-        "keep": keep,
-        "size": size,
-        "fit": fit,
-        "channels": channels,
-        "out": out,
+    others: dict[str, Any] = {
+        name: value for name, value in {"quantise": quantise, "out": out}.items() if value is not None
     }
-    settings = {name: value for name, value in chosen.items() if value is not None}
-    others = [name for name in (*(["dataset"] if dataset else ()), *settings) if name != "epochs"]
-    if resume and others:
-        raise UsageError(f"--resume continues a run with its own settings: leave out --{others[0].replace('_', '-')}")
-    if not resume and not dataset:
+    if resume and (wrong := {**settings, **others}.keys() - {"epochs"}):
+        first = next(name for name in (*settings, *others) if name in wrong)
+        raise UsageError(f"--resume continues a run with its own settings: leave out --{first.replace('_', '-')}")
+    if not resume and "dataset" not in settings:
         raise UsageError("name a data set with --dataset; `qcn datasets list` shows all of them")
 
     from qcn import api
 
     if resume:
-        run = api.resume(resume, epochs=epochs, data_dir=data_dir, device=device)
+        run = api.resume(resume, epochs=settings.get("epochs"), data_dir=data_dir, device=device)
     else:
-        run = api.train(str(dataset), data_dir=data_dir, device=device, **settings)
+        run = api.train(**settings, **others, data_dir=data_dir, device=device)
     from qcn.distributed import first_process
 
     if not first_process():

@@ -119,7 +119,7 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     """What whoever trains on it should know, in words."""
     stored = index.stored
     kind = "grey" if stored.channels == 1 else "colour"
-    said = [f"{found.name}: {len(index.labels):,} pictures as {stored.size}×{stored.size} {kind} (--fit {stored.fit})"]
+    said = [f"{found.name}: {len(index.labels):,} pictures as {stored.size}×{stored.size} {kind} (fit={stored.fit})"]
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, index.counts, strict=True))
     made = f"; {' and '.join(index.dealt)} chosen by qcn" if index.dealt else ""
     said.append(f"{counts}{made}")

@@ -94,9 +94,9 @@ class Stored:
         if self.size is not None and not 8 <= self.size <= 1024:
             raise UsageError(f"--size must be 8 to 1024 pixels, not {self.size}")
         if self.fit is not None and self.fit not in get_args(Fit):
-            raise unknown_name("--fit", self.fit, get_args(Fit))
+            raise unknown_name("fit", self.fit, get_args(Fit))
         if self.channels not in (None, 1, 3):
-            raise UsageError(f"--channels must be 1 (grey) or 3 (colour), not {self.channels}")
+            raise UsageError(f"channels must be 1 (grey) or 3 (colour), not {self.channels}")
 
     @property
     def shape(self) -> tuple[int, int, int]:

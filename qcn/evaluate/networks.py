@@ -40,7 +40,6 @@ class Network(ABC):
     temperature  of its probabilities
     known        when an answer counts as known; None: always
     trained_on   the name of its data set, and the sha256 of the training images
-    data_option  the command's option that names the data set, for what its errors advise
     """
 
     classes: tuple[str, ...]
@@ -50,7 +49,6 @@ class Network(ABC):
     temperature: float
     known: Known | None
     trained_on: tuple[str, str]
-    data_option = "--dataset"
 
     @abstractmethod
     def answers(self, images: ImageSet, report: Report) -> Answers: ...
@@ -85,7 +83,7 @@ class Network(ABC):
             raise UsageError(
                 f"the pictures of '{name}' have changed since training, and so have its splits: the test split "
                 f"may contain pictures that the network was trained on. Train again, or name another folder of "
-                f"new pictures with {self.data_option}"
+                f"new pictures with --dataset"
             )
 
     def _other(self, name: str) -> Dataset:
@@ -118,9 +116,7 @@ def open_network(
             )
         return RunNetwork(folder, which, device, kernels)
     if by_torch:
-        raise UsageError(
-            f"--checkpoint, --device and --kernels are for training runs; {folder} is a bundle: use --backend"
-        )
+        raise UsageError(f"--device, checkpoint and kernels are for training runs; {folder} is a bundle: use --backend")
     return BundleNetwork(folder, backend, public_key)
 
 
@@ -182,7 +178,7 @@ class _OfBundle(Network):
         if self._source.data not in DATASETS:
             raise UsageError(
                 f"{self._folder} was trained on '{self._source.data}', which is not one of qcn's data sets: "
-                f"name a folder of pictures with {self.data_option}"
+                f"name a folder of pictures with --dataset"
             )
         return find(self._source.data)
 
@@ -222,8 +218,6 @@ def logits_by(
 
 class CandidateNetwork(_OfBundle):
     """One file of a bundle in one backend, as `qcn verify-parity` and `qcn benchmark` run it."""
-
-    data_option = "--data"
 
     def __init__(self, bundle: Bundle, candidate: Candidate, time_limit: float = TIME_LIMIT) -> None:
         super().__init__(bundle)

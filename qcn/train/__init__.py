@@ -32,10 +32,10 @@ def __getattr__(name: str) -> Any:
 class _Package(ModuleType):
     """`qcn.train` is this package and, since its users know the word from the shell, a function too."""
 
-    def __call__(self, data: Any, **settings: Any) -> "Run":
+    def __call__(self, dataset: Any, **settings: Any) -> "Run":
         import qcn
 
-        return qcn.api.train(data, **settings)
+        return qcn.api.train(dataset, **settings)
 
 
 sys.modules[__name__].__class__ = _Package

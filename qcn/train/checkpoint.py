@@ -79,7 +79,7 @@ def load_network(folder: Path, which: str = "best") -> tuple[nn.Module, Run]:
         )
         raise UsageError(f"{folder / RUN} does not describe a network: {error}{own}") from None
     if which == "last" and run.best and not run.last:
-        raise UsageError(f"{folder} has only the weights that were chosen on validation: leave out --checkpoint last")
+        raise UsageError(f"{folder} has only the weights that were chosen on validation: leave out checkpoint=last")
     restore(network, load_tensors(folder, run.weights(which)), folder)
     return network.eval(), run
 

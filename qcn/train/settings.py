@@ -1,7 +1,7 @@
 """The settings of a training run, and the two presets they start from. No torch here: they are checked before it."""
 
 from dataclasses import dataclass, fields
-from typing import Any, get_args
+from typing import Any, Literal
 
 from qcn import records
 from qcn.confidence import KEEP
@@ -9,73 +9,84 @@ from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
-from qcn.names import Kernels, Loss, Mode, Precision
-from qcn.settings import values
+from qcn.names import NETWORKS, Kernels, Loss, Mode
+from qcn.settings import check_choices, setting, values
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
-CHOICES = {
-    "augment": get_args(Augment),
-    "loss": get_args(Loss),
-    "margin": get_args(MarginSchedule),
-    "mode": get_args(Mode),
-    "schedule": get_args(LearningRateSchedule),
-    "precision": ("fp32", "bf16"),
-    "kernels": get_args(Kernels),
-}
+Preset = Literal["best", "paper"]
+TrainingPrecision = Literal["fp32", "bf16"]
+FROM_PICTURES = "chosen from the pictures"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user chooses of a run. The defaults are the preset "best".
+    """What a user chooses of a run. The defaults are the preset "best"."""
 
-    epochs, batch_size   None: chosen by the number of training images (`for_images`)
-    margin        the spread loss's margin: the paper's schedule, or one scaled to the run's length
-    mode          a parent's activation, see `qcn.routing`
-    schedule      the learning rate: one cycle with 15 % warm-up, or the paper's decay by 0.96 every 20,000 steps
-    clip          largest gradient norm; None: not clipped
-    ema           decay of the averaged weights that evaluation uses; None: the raw weights
-    kernels       of routing: fused where there are any (auto), always (fused) or never (reference)
-    augment       variations of training images (`qcn.data.spec`); None: those that the data set asks for
-    label_smoothing   share of a label that is spread over all classes; of cross-entropy only
-    iterations    of routing; None: the network's own
-    init          the run whose weights this one starts from
-    teachers      runs whose answers this one learns beside the labels (`distillation` in `qcn.train.losses`);
-                  on a GPU they answer in bfloat16, whatever the precision of this one
-    keep          share of right answers that stay known, of validation images (`qcn.confidence.fit_known`)
-    size, fit, channels   of a folder of pictures: see `qcn.data.spec.Stored`; None for other data sets
-    """
-
-    dataset: str
-    model: str
-    preset: str = "best"
-    epochs: int | None = None
-    batch_size: int | None = None
-    lr: float = 1e-2
-    loss: Loss = "ce"
-    margin: MarginSchedule = "scaled"
-    mode: Mode = "logistic"
-    schedule: LearningRateSchedule = "one-cycle"
-    weight_decay: float = 1e-4
-    clip: float | None = 5.0
-    ema: float | None = 0.999
-    precision: Precision = "fp32"
-    compile: bool = False
-    kernels: Kernels = "auto"
-    augment: Augment | None = None
-    label_smoothing: float = 0.0
-    iterations: int | None = None
-    init: str | None = None
-    teachers: tuple[str, ...] = ()
-    seed: int = 0
-    keep: float = KEEP
-    size: int | None = None
-    fit: Fit | None = None
-    channels: int | None = None
+    dataset: str = setting(
+        "", "Data set (see `qcn datasets list`) or folder of pictures.", unset="that of --resume", complete="data"
+    )
+    model: str = setting("qcn", "{choices}.", unset="that of --init, or qcn", choices=NETWORKS)
+    preset: Preset = setting("best", "Preset that the settings below start from: {choices}.")
+    size: int | None = setting(None, "For a folder: resize pictures to this side, in pixels.", unset=FROM_PICTURES)
+    fit: Fit | None = setting(
+        None,
+        "For a folder: crop (to the centre), letterbox (the whole picture, on black) or stretch.",
+        unset="crop",
+        rare=True,
+    )
+    channels: int | None = setting(None, "For a folder: 1 (grey) or 3 (colour).", unset=FROM_PICTURES, rare=True)
+    epochs: int | None = setting(
+        None, "Passes over the training images.", unset="16 (paper: 300); more if there are few images"
+    )
+    batch_size: int | None = setting(
+        None, "Images per step, over all processes.", unset="128 (paper: 64); fewer if there are few images"
+    )
+    lr: float = setting(1e-2, "Largest learning rate.")
+    loss: Loss = setting("ce", "What is minimised: ce (cross-entropy) or spread.", rare=True)
+    margin: MarginSchedule = setting(
+        "scaled", "Margin of the spread loss: the paper's schedule, or one scaled to the run's length.", rare=True
+    )
+    mode: Mode = setting("logistic", "A parent's activation, see `qcn.routing`: {choices}.", rare=True)
+    schedule: LearningRateSchedule = setting(
+        "one-cycle",
+        "Learning rate: one cycle with 15 % warm-up, or the paper's decay by 0.96 every 20,000 steps.",
+        rare=True,
+    )
+    weight_decay: float = setting(1e-4, "Weight decay.", rare=True)
+    clip: float | None = setting(5.0, "Largest gradient norm.", rare=True)
+    ema: float | None = setting(0.999, "Decay of the averaged weights that evaluation uses.", rare=True)
+    precision: TrainingPrecision = setting("fp32", "fp32 or bf16 (convolutions only; routing stays fp32).", rare=True)
+    compile: bool = setting(False, "Use torch.compile.", rare=True)
+    kernels: Kernels = setting(
+        "auto", "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow).", rare=True
+    )
+    augment: Augment | None = setting(None, "Augmentation of training images: {choices}.", unset="the set's")
+    label_smoothing: float = setting(
+        0.0, "Share of a label that is spread over all classes; with cross-entropy only.", rare=True
+    )
+    iterations: int | None = setting(
+        None, "Iterations of routing.", unset="those of --init, or the network's own; 2 for qcn"
+    )
+    init: str | None = setting(
+        None,
+        "Start from the weights of this run or shipped network.",
+        unset="random weights",
+        complete="model",
+    )
+    teachers: tuple[str, ...] = setting(
+        (),
+        "Also learn from the answers of this run (distillation), on a GPU in bfloat16. If repeated, from their mean.",
+        unset="none",
+        option="--teacher",
+        complete="model",
+    )
+    seed: int = setting(0, "Seed of every random choice in the run.")
+    keep: float = setting(
+        KEEP, "Share of right answers that must stay known: it decides which answers are unknown.", rare=True
+    )
 
     def __post_init__(self) -> None:
-        for name, choices in {**CHOICES, "preset": tuple(PRESETS)}.items():
-            if (value := getattr(self, name)) is not None and value not in choices:
-                raise unknown_name(name, str(value), choices)
+        check_choices(self, except_for=("model",))  # a user's file may add one
         records.check(self)  # what run.json could not hold, or would be read back as something else
         for name in ("epochs", "batch_size", "lr"):
             if (value := getattr(self, name)) is not None and value <= 0:
@@ -83,9 +94,9 @@ class Settings:
         if not 0 <= self.label_smoothing < 1:
             raise UsageError(f"label_smoothing must be 0 or more and less than 1, not {self.label_smoothing}")
         if self.label_smoothing and self.loss != "ce":
-            raise UsageError(f"--label-smoothing works with cross-entropy (--loss ce), not with {self.loss}")
+            raise UsageError(f"label_smoothing works with cross-entropy (loss=ce), not with {self.loss}")
         if self.teachers and self.loss != "ce":
-            raise UsageError(f"--teacher works with cross-entropy (--loss ce), not with {self.loss}")
+            raise UsageError(f"--teacher works with cross-entropy (loss=ce), not with {self.loss}")
         if self.iterations is not None and not 1 <= self.iterations <= MAX_ITERATIONS:
             raise UsageError(f"iterations must be 1 to {MAX_ITERATIONS}, not {self.iterations}")
         for name in ("weight_decay", "seed"):
@@ -96,7 +107,7 @@ class Settings:
         if self.ema is not None and not 0 < self.ema < 1:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
         if not 0 < self.keep < 1:
-            raise UsageError(f"--keep is a share of right answers, between 0 and 1, not {self.keep}")
+            raise UsageError(f"keep is a share of right answers, between 0 and 1, not {self.keep}")
         if self.seed >= 1 << 63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}")
         Stored(self.size, self.fit, self.channels)  # refuses what is wrong

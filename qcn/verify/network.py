@@ -26,5 +26,5 @@ def check_baseline_network(path: Path, before: Network, now: Network, other_netw
     """Refuse a baseline of another network, unless `other_network` allows it."""
     if before.sha256 != now.sha256 and not other_network:
         raise UsageError(
-            f"{path} is of another network: {before}, not {now}; add --other-network to compare with it all the same"
+            f"{path} is of another network: {before}, not {now}; --set other_network compares them all the same"
         )

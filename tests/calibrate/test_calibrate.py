@@ -61,8 +61,8 @@ def test_the_road_stopped_and_gone_on_with(
     bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, report = tmp_path / "calibrated", tmp_path / "report"
-    asked = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--target", "tensorrt")
-    asked += ("--out", out, "--report", report)
+    asked = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "tensorrt")
+    asked += ("--out", out, "--set", f"report={report}")
     judged, predicted = list[str](), TorchBody.predicted
 
     def stopped_at_third(self: TorchBody, program: Program, images: object, said: str) -> object:
@@ -100,8 +100,8 @@ def test_the_road_stopped_and_gone_on_with(
             *options,
             *asked[2:8],
             *(() if "--out" in options else ("--out", out)),
-            "--report",
-            tmp_path / "other",
+            "--set",
+            f"report={tmp_path}/other",
         )
         assert ended == code and words in said, said
 
@@ -142,8 +142,8 @@ def test_openvino_computes_int8_or_nothing_is_written(
         monkeypatch.setattr(OpenVinoRunner, "_require_integers", lambda self: None)
     out = tmp_path / "calibrated"
     code, said = qcn(
-        *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--target", "openvino"),
-        *("--for", "size", "--out", out, "--report", tmp_path / "report"),
+        *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "openvino"),
+        *("--set", "goal=size", "--out", out, "--set", f"report={tmp_path}/report"),
     )
     assert "openvino; times are the least of many runs" in (tmp_path / "report/search.json").read_text(), said
     if there:
@@ -162,13 +162,13 @@ def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Progra
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--method", "kl"), 2, "no method named 'kl'; known: entropy, minmax, mse, percentile"),
-        (("--target", "cuda"), 2, "no target named 'cuda'"),
-        (("--for", "speed"), 2, "no goal (--for) named 'speed'; known: latency, size"),
+        (("--set", "method=kl"), 2, "no method named 'kl'; known: entropy, minmax, mse, percentile"),
+        (("--backend", "cuda"), 2, "no backend named 'cuda'"),
+        (("--set", "goal=speed"), 2, "no goal named 'speed'; known: latency, size"),
         (("--max-drop", "0"), 2, "--max-drop is in percentage points of accuracy, above 0 and up to 100, not 0"),
         (("--max-drop", "0.2"), 2, "for --max-drop 0.2 use at least 1,351 images, or allow --max-drop 12.0"),
         (("--images", "0"), 2, "--images must be 1 or more, not 0"),
-        (("--data", "nothing/here"), 2, "there is no folder, table of pictures or data set named 'nothing/here'"),
+        (("--dataset", "nothing/here"), 2, "there is no folder, table of pictures or data set named 'nothing/here'"),
         (("--data-dir", "elsewhere"), 3, "get it with: qcn datasets fetch mnist"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -176,7 +176,7 @@ def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Progra
 def test_wrong_input_is_one_line(
     bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, options: tuple[str, ...], code: int, words: str
 ) -> None:
-    given = {"--data-dir": str(data_dir), "--max-drop": "40", "--report": str(tmp_path / "report")}
+    given = {"--data-dir": str(data_dir), "--max-drop": "40", "--set": f"report={tmp_path}/report"}
     given |= dict([options])
     ended, said = qcn("calibrate", bundle.folder, *(part for pair in given.items() for part in pair))
     assert ended == code and words in said, said
@@ -244,7 +244,7 @@ def test_what_is_not_faster_is_refused_unless_size_is_asked_for(
     small = searched(program, calibration, slow, goal="size").chosen
     assert small is not None and small.assignment == assignments.lowest(program)
     never = Planted(lambda low: 990, lambda low: 1.0)
-    with pytest.raises(CheckFailed, match="calibrating would gain nothing; --for size makes a smaller bundle"):
+    with pytest.raises(CheckFailed, match="calibrating would gain nothing; --set goal=size makes a smaller bundle"):
         searched(program, calibration, never)
     with pytest.raises(CheckFailed, match=r"no assignment keeps the drop within 1 points: .* drops 49.00"):
         searched(program, calibration, Planted(lambda low: 500 if low else 990, lambda low: 0.5 if low else 1.0))

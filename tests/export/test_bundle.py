@@ -308,7 +308,9 @@ def test_batches_are_read_as_the_command_line_gives_them() -> None:
 def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     """As the request had it, and for the bundle where it lies now, whatever its folder is called."""
     engine = Request(("trt",), "fp16", Batch(1, 8, 64), routing="fused", tf32=True, workspace=64)
-    command = "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --workspace 64 --tf32"
+    command = (
+        "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --set workspace=64 --set tf32"
+    )
     assert engine.command("trt") == command
     allowed = {"logit": 1.0, "pose": 1.0}
     artefact = Artefact("engines/x.engine", "trt", HASH, 1, "fp16", "fp16", Batch(1, 8, 64), command, True, allowed)
@@ -316,7 +318,7 @@ def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     assert artefact.rebuild_command(Path("my bundle")).startswith("qcn export 'my bundle' --format trt ")
     graph = Request(("onnx",), batch=Batch(4, 4, 4), opset=18, every_layer=True)
     assert graph.command("onnx") == (
-        "qcn export {bundle} --format onnx --precision fp32 --batch 4 --opset 18 --every-layer"
+        "qcn export {bundle} --format onnx --precision fp32 --batch 4 --opset 18 --set every_layer"
     )
     assert Request(("pt2",), "bf16").command("pt2") == "qcn export {bundle} --format pt2 --precision bf16"
     assert FROM_RUN == "qcn export RUN --format native --out {bundle}"

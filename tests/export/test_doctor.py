@@ -237,11 +237,11 @@ def test_engines_for_a_fleet(bundle: Bundle, machine: dict[str, Any]) -> None:
     many, newer, bare = (row(bundle, f"engines/{name}.engine") for name in ("many", "newer", "bare"))
     assert (many.state, many.reason) == (
         "runs",
-        "by TensorRT 8.6.1 on NVIDIA H200; every GPU from sm80 on; `qcn refit` gives it other weights",
+        "by TensorRT 8.6.1 on NVIDIA H200; every GPU from sm80 on; `qcn export --refit` gives it other weights",
     )
     assert newer.reason.endswith("; newer versions too, by the lean runtime of 8.6.1")
     assert (bare.state, bare.reason) == ("cannot", "it has no weights in it")
-    assert bare.fix == f"qcn refit {bundle.folder}/engines/bare.engine --weights {bundle.folder}"
+    assert bare.fix == f"qcn export {bundle.folder} --refit {bundle.folder}/engines/bare.engine"
     machine["packages"]["tensorrt"] = "10.3.0"
     assert "which runs it by the lean runtime of 8.6.1" in row(bundle, "engines/newer.engine").reason
     machine["gpu"] = Gpu("T4", 75)

@@ -166,7 +166,7 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
 def test_several_formats_in_one_go_and_more_later(qcn: Command, bundle: Bundle, run: Path, data_dir: Path) -> None:
     before = contents(bundle.folder)
     assert ended(qcn("export", bundle.folder, "--format", "torchscript,native"), 0)
-    assert ended(qcn("export", bundle.folder, "--precision", "fp16", "--batch", 4, "--every-layer"), 0)
+    assert ended(qcn("export", bundle.folder, "--precision", "fp16", "--batch", 4, "--set", "every_layer"), 0)
     assert ended(qcn("export", bundle.folder, "--precision", "bf16", "--routing", "fused", "--opset", 24), 0)
     again = Bundle.open(bundle.folder)
     facts = {artefact.file: artefact for artefact in again.manifest.files}
@@ -240,10 +240,10 @@ def test_an_engine_is_of_the_graph_that_was_asked_for(qcn: Command, bundle: Bund
     orin = ("--target", "jetson-orin")  # only its graph is made here
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, *orin), 0)
     fixed = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
-    assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, "--optimization", 0), 0)
+    assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, "--set", "optimization=0"), 0)
     assert Bundle.open(bundle.folder).find("model.tensorrt.onnx") == fixed
-    options = ("--batch", "1:2:4", "--every-layer", "--opset", 18, "--target", "sm89", "--workspace", 64)
-    result = qcn("export", bundle.folder, "--format", "trt", "--optimization", 0, *options)
+    options = ("--batch", "1:2:4", "--set", "every_layer", "--opset", 18, "--target", "sm89", "--set", "workspace=64")
+    result = qcn("export", bundle.folder, "--format", "trt", "--set", "optimization=0", *options)
     assert ended(result, 0)
     graph = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
     assert (graph.batch, graph.facts["opset"]) == (Batch(1, 2, 4), 18)
@@ -258,7 +258,7 @@ def test_without_tensorrt_the_command_to_get_it_is_said(qcn: Command, bundle: Bu
     before = contents(bundle.folder)
     result = qcn("export", bundle.folder, "--format", "trt", without=TENSORRT)
     assert ended(result, 3, "TensorRT is not installed; install it with `pip install tensorrt`")
-    result = qcn("export", bundle.folder, "--format", "trt", "--tensorrt", "rtx", without=TENSORRT)
+    result = qcn("export", bundle.folder, "--format", "trt", "--set", "tensorrt=rtx", without=TENSORRT)
     assert ended(result, 3, "`pip install --no-deps tensorrt_rtx_cu13_libs tensorrt_rtx_cu13_bindings`")
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--routing", "fused"), 3, "--routing unrolled")
     assert contents(bundle.folder) == before
@@ -266,12 +266,12 @@ def test_without_tensorrt_the_command_to_get_it_is_said(qcn: Command, bundle: Bu
 
 @pytest.mark.parametrize("without", [(), TENSORRT], ids=["with TensorRT", "without TensorRT"])
 def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundle, without: tuple[str, ...]) -> None:
-    options = ("--format", "trt", "--precision", "fp16", "--batch", "1:2:4", "--tf32", "--target", "jetson-orin")
+    options = ("--format", "trt", "--precision", "fp16", "--batch", "1:2:4", "--set", "tf32", "--target", "jetson-orin")
     result = qcn("export", bundle.folder, *options, without=without, columns=40)
     assert ended(result, 0)
     assert result.stdout.splitlines()[-2:] == [
         f"  scp -r {bundle.folder} device:",
-        "  ssh device qcn export bundle --format trt --precision fp16 --batch 1:2:4 --tf32",
+        "  ssh device qcn export bundle --format trt --precision fp16 --batch 1:2:4 --set tf32",
     ]
     assert "trt was not made: " in result.stdout
     assert (
@@ -298,10 +298,10 @@ def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundl
         (["--batch", "0"], "a batch range must rise"),
         (["--batch", "1:8"], "--batch takes a number of images, or min:opt:max such as 1:8:64, not '1:8'"),
         (["--target", "jetson-orinn"], "did you mean 'jetson-orin'?"),
-        (["--tensorrt", "rtxx"], "did you mean 'rtx'?"),
-        (["--optimization", "6"], "optimisation level 6 is not one of 0 to 5"),
-        (["--workspace", "0"], "a workspace of 0 MiB is too small"),
-        (["--checkpoint", "lats"], "did you mean 'last'?"),
+        (["--set", "tensorrt=rtxx"], "did you mean 'rtx'?"),
+        (["--set", "optimization=6"], "optimisation level 6 is not one of 0 to 5"),
+        (["--set", "workspace=0"], "a workspace of 0 MiB is too small"),
+        (["--set", "checkpoint=lats"], "did you mean 'last'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -322,7 +322,7 @@ def test_what_is_neither_run_nor_bundle(qcn: Command, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     assert ended(qcn("export", tmp_path), 2, "manifest.json cannot be read")
     assert ended(qcn("doctor", tmp_path), 2, "manifest.json cannot be read")
-    assert ended(qcn("export", tmp_path, "--checkpoint", "last"), 2, "is a bundle, which holds one checkp")
+    assert ended(qcn("export", tmp_path, "--set", "checkpoint=last"), 2, "is a bundle, which holds one checkp")
 
 
 def test_a_run_without_its_data_set(qcn: Command, run: Path, tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) ->
 
 def test_the_command_that_rebuilds_a_file_rebuilds_it(qcn: Command, bundle: Bundle) -> None:
     """As the manifest has it, options and all."""
-    options = ("--precision", "fp16", "--batch", "1:2:4", "--routing", "fused", "--opset", 18, "--every-layer")
+    options = ("--precision", "fp16", "--batch", "1:2:4", "--routing", "fused", "--opset", 18, "--set", "every_layer")
     assert ended(qcn("export", bundle.folder, *options), 0)
     before = contents(bundle.folder)
     path = bundle.folder / "model.fused.fp16.onnx"

@@ -64,11 +64,11 @@ def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     def building(tensorrt: TensorRT, **asked: bool) -> None:
         build(path.read_bytes(), BuildRequest("fp32", OPEN, fleet=Fleet(**asked)), tensorrt)
 
-    with pytest.raises(MissingError, match=r"--stripped needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
+    with pytest.raises(MissingError, match=r"stripped needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
         building(faked("8.6.1"), stripped=True)
     with pytest.raises(MissingError, match="has no lean runtime"):
         building(rtx, version_compatible=True)
-    with pytest.raises(UsageError, match="runs on every GPU that it supports: leave out --hardware-compatible"):
+    with pytest.raises(UsageError, match="runs on every GPU that it supports: leave out hardware_compatible"):
         building(rtx, hardware_compatible=True)
     monkeypatch.setattr(targets, "on_jetson", lambda: True)
     with pytest.raises(MissingError, match="no hardware-compatible engines on a Jetson"):
@@ -90,11 +90,11 @@ def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypa
 
 
 def test_requests() -> None:
-    with pytest.raises(UsageError, match="--version-compatible needs --routing unrolled"):
+    with pytest.raises(UsageError, match="version_compatible needs --routing unrolled"):
         Request(("trt",), routing="fused", fleet=Fleet(version_compatible=True))
     asked = Request(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
-    assert asked.command("trt").endswith("--batch 1:8:64 --routing fused --hardware-compatible --refittable")
-    assert "--refittable" not in asked.command("onnx")
+    assert asked.command("trt").endswith("--batch 1:8:64 --routing fused --set hardware_compatible --set refittable")
+    assert "refittable" not in asked.command("onnx")
 
 
 # Running
@@ -166,7 +166,7 @@ def test_an_engine_gets_the_weights_of_a_network_trained_again(
     assert (found.folder, after.file, after.facts["refitted_from"]) == (again.folder, file, before.sha256)
     assert after.facts["onnx_sha256"] == found.find("model.tensorrt.onnx").sha256 != before.facts["onnx_sha256"]
     assert after.sha256 == after.facts["plan_sha256"]
-    assert after.facts["refittable"] and "--refittable" in after.rebuild
+    assert after.facts["refittable"] and "--set refittable" in after.rebuild
     flags = b"[]" if tensorrt.version[0] == 8 else b'["INCLUDE_REFIT"]'  # else a plan would leave its weights out again
     assert flags in (again.folder / file).read_bytes()
     assert Bundle.open(bundle.folder).find(file) == before
@@ -189,7 +189,9 @@ def test_what_cannot_be_refitted_is_said(
     with pytest.raises(UsageError, match="has no TensorRT engine"):
         refit.refit_engines(bundle.folder, again.folder, None, Path())
     file = export(bundle)
-    with pytest.raises(UsageError, match=r"no engine that can be refitted: build one with: qcn export .* --refittable"):
+    with pytest.raises(
+        UsageError, match=r"no engine that can be refitted: build one with: qcn export .* --set refittable"
+    ):
         refit.refit_engines(bundle.folder / file, again.folder, None, Path())
     export(bundle, fleet=Fleet(refittable=True))
     with monkeypatch.context() as without:
@@ -226,5 +228,5 @@ def test_weights_of_each_precision_as_the_real_tensorrt_takes_them(
 def test_weights_that_are_nowhere(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = Command(monkeypatch, capsys)("refit", bundle.folder, "--weights", tmp_path / "nowhere")
+    code, said = Command(monkeypatch, capsys)("export", tmp_path / "nowhere", "--refit", bundle.folder)
     assert code == 2 and "nowhere" in said

@@ -139,7 +139,7 @@ def test_only_the_functions_go(program: Program) -> None:
 
 def test_the_command_that_rebuilds_it_asks_for_fused_routing() -> None:
     command = Request(("trt",), "fp16", OPEN, routing="fused", tf32=True).command("trt")
-    assert command == "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --tf32"
+    assert command == "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --set tf32"
 
 
 def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h200: None) -> None:

@@ -281,7 +281,7 @@ def test_what_is_missing_or_cannot_be_served_is_said(served: Bundle, monkeypatch
 def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
     left_out = {
         "rtx": ({"flavour": "rtx"}, "Triton does not run plans of TensorRT-RTX"),
-        "bare": ({"stripped": True}, "it has no weights, until `qcn refit` gives it some"),
+        "bare": ({"stripped": True}, "it has no weights, until `qcn export --refit` gives it some"),
         "any": ({"version_compatible": True}, "it is version-compatible, and"),
     }
     for name, facts in (("plan", {}), *((name, facts) for name, (facts, _) in left_out.items())):

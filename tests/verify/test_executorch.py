@@ -40,7 +40,7 @@ def test_what_is_missing_is_named(cnn: Bundle, qcn: Command, monkeypatch: pytest
 @needed
 @pytest.mark.slow
 def test_the_road_of_a_pte(small: Bundle, qcn: Command) -> None:
-    code, said = qcn("export", small.folder, "--format", "executorch", "--every-layer")
+    code, said = qcn("export", small.folder, "--format", "executorch", "--set", "every_layer")
     said = " ".join(said.split())
     assert code == 0 and "model.pte, for batches of 1: XNNPACK runs" in said and "unfold_copy" in said, said
     code, said = qcn("verify-parity", small.folder, "--backends", "executorch", "--bisect")

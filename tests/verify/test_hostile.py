@@ -29,7 +29,7 @@ from qcn.verify.parity import verify as parity
 from qcn.verify.parity.check import tolerances
 
 KEY = "onnxruntime: model.onnx (fp32)"
-SHORT = ("--duration", "0", "--warmup", "0", "--iterations", "2")
+SHORT = ("--duration", "0", "--set", "warmup=0", "--set", "runs=2")
 
 
 @pytest.fixture
@@ -160,7 +160,14 @@ def test_pictures_of_odd_names(bundle: Bundle, tmp_path: Path, qcn: Command) -> 
     for name in ("two\nlines", "\udcfe", ":bug:", "3\u202fPM"):
         picture(f"{folder}/{name}.png")
     code, said = qcn(
-        "verify-parity", bundle.folder, "--backends", "onnxruntime", "--data", folder, "--report", tmp_path / "report"
+        "verify-parity",
+        bundle.folder,
+        "--backends",
+        "onnxruntime",
+        "--dataset",
+        folder,
+        "--report",
+        tmp_path / "report",
     )
     assert code == 0, said
     record = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
@@ -185,6 +192,6 @@ def test_broken_pictures(bundle: Bundle, tmp_path: Path, qcn: Command, name: str
     (tmp_path / "pictures").mkdir()
     signature = b"\x89PNG\r\n\x1a\n" if name.endswith("png") else b""
     (tmp_path / "pictures" / name).write_bytes(signature + content)
-    code, said = qcn("verify-parity", bundle.folder, "--data", tmp_path / "pictures")
+    code, said = qcn("verify-parity", bundle.folder, "--dataset", tmp_path / "pictures")
     reasons = ("cannot be read as a picture", "is not a picture", "has more than 178,956,970 pixels")
     assert code == 2 and any(f"{name} {reason}" in said for reason in reasons)

@@ -304,7 +304,7 @@ def test_plans_that_cannot_be_are_refused(option: str, wrong: dict[str, Any]) ->
 
 def test_from_the_command_line(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:
     assert qcn("export", bundle.folder, "--batch", 4)[0] == 0
-    short = ("--duration", 0.1, "--warmup", 10)
+    short = ("--duration", 0.1, "--set", "warmup=10")
     wanted = ("--backends", "onnxruntime,torch", "--batch", 4, "--batch", 4)
     code, said = qcn("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
     assert code == 0, said

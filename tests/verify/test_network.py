@@ -91,7 +91,7 @@ def test_a_report_shows_no_benchmark_of_another_bundle(
 def test_a_baseline_of_another_network_must_be_asked_for(
     small: Bundle, other: Bundle, tmp_path: Path, qcn: Command
 ) -> None:
-    short = ("--duration", 0.05, "--warmup", 0, "--iterations", 1)
+    short = ("--duration", 0.05, "--set", "warmup=0", "--set", "runs=1")
     for command, before, more in (
         ("verify-parity", reported(other, tmp_path / "report.json"), ()),
         ("benchmark", timed(other, tmp_path / "timed.json"), short),
@@ -100,8 +100,8 @@ def test_a_baseline_of_another_network_must_be_asked_for(
         code, said = qcn(*check)
         words = " ".join(said.split())
         assert code == 2 and f"{before} is of another network: planted (network " in words, said
-        assert "add --other-network to compare with it all the same" in words
-        code, said = qcn(*check, "--other-network")
+        assert "--set other_network compares them all the same" in words
+        code, said = qcn(*check, "--set", "other_network")
         assert code == 0, said
     assert qcn("verify-parity", small.folder, *ONLY, "--baseline", reported(small, tmp_path / "own.json"))[0] == 0
 

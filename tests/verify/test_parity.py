@@ -170,7 +170,7 @@ def test_shares_have_wilsons_interval(bundle: Bundle) -> None:
 @pytest.mark.parametrize("format_", ["torchscript", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_files_with_every_layer_are_compared_layer_by_layer(small: Bundle, qcn: Command, format_: str) -> None:
     """TorchScript and pt2 say in the file what their outputs are; of the iterations they have nothing."""
-    export(qcn, small, "--format", format_, "--every-layer")
+    export(qcn, small, "--format", format_, "--set", "every_layer")
     for verdict in parity.verify(Bundle.open(small.folder), [format_], {}, bisect=True, trust=True):
         assert verdict.status == "passed"
         assert [stage.name for stage in verdict.stages] == [

@@ -347,7 +347,7 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path) -> None:
     """As `make demo` ends: a benchmark, then parity with a report that shows both."""
     timed = tmp_path / "timed.json"
     one = ("--backends", "torch")
-    result = call("benchmark", bundle.folder, *one, "--duration", 0.1, "--warmup", 0, "--json", timed)
+    result = call("benchmark", bundle.folder, *one, "--duration", 0.1, "--set", "warmup=0", "--json", timed)
     assert result.returncode == 0, result.stderr
     result = call("verify-parity", bundle.folder, *one, "--report", tmp_path / "report", "--benchmark", timed)
     assert result.returncode == 0, result.stderr

@@ -125,8 +125,8 @@ def test_what_cannot_be_compared_on_is_refused(
     refused("no data set or folder named 'mnst'; did you mean 'mnist'", "mnst")
     refused("mnist has other classes", "mnist")
     refused("has no pictures", str(tmp_path))
-    refused("--samples is for a data set or a folder", "golden", 3)
-    refused("--samples must be 1 or more", "mnist", 0)
+    refused("--images is for a data set or a folder", "golden", 3)
+    refused("--images must be 1 or more", "mnist", 0)
     (tmp_path / "broken.png").write_bytes(b"no png")
     refused(r"broken\.png is not a picture that Pillow can read", str(tmp_path))
     with pytest.raises(MissingError, match="qcn datasets fetch mnist"):

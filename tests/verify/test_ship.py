@@ -35,7 +35,7 @@ from qcn.verify.ship.limits import Latency, Limits, parse_latency
 from qcn.verify.ship.results import Ship, conclude, overall
 from qcn.verify.speed.nvml import State
 
-SHORT = ("--duration", "0")
+SHORT = ("--set", "duration=0")
 
 
 def limits(**given: str) -> Limits:
@@ -284,30 +284,29 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
     """Met limits end with 0 and leave the files; the accuracy is that of `qcn evaluate`; limits not met end with 1."""
     right = evaluated(small, pictures, tmp_path)
     assert right.of == 48 and 0 < right.low < right.high < 1
-    place = ("--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
+    place = ("--dataset", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
     ask = ("ship-check", small.folder, *place)
     met = ("--min-accuracy", right.low * 0.999, "--max-latency", "60s", "--max-memory", "64GiB")
-    out = (tmp_path / "ship.json", tmp_path / "ship.xml", tmp_path / "report")
-    files_to = ("--json", out[0], "--junit", out[1], "--report", out[2])
+    report = tmp_path / "report"
+    files_to = ("--report", report)
     code, said = qcn(*ask, *met, "--max-calibration-error", "99.9%", *files_to)
     assert code == 0 and "Ready to ship" in said, said
-    found = records.load(Ship, out[0], "qcn ship-check")
-    assert found == records.load(Ship, out[2] / "ship.json", "qcn ship-check")
+    found = records.load(Ship, report / "ship.json", "qcn ship-check")
     assert found.status == "passed" and (found.backend, found.file) == ("onnxruntime", "model.onnx")
     by_name = {row.name: row for row in found.rows}
     assert by_name["accuracy on test"].value == right.right / right.of and not found.calibrated
     assert [row.status for row in found.rows] == [*["passed"] * 5, by_name["energy"].status]
-    root = ET.parse(out[1]).getroot()
+    root = ET.parse(report / "junit.xml").getroot()
     assert root.get("failures") == "0" and root[0].get("tests") == "5"
-    assert "Ready to ship" in (out[2] / "report.html").read_text()
+    assert "Ready to ship" in (report / "report.html").read_text()
     assert any("weights.safetensors" in what for what in found.not_tested)
     code, said = qcn(*ask, "--min-accuracy", (1 + right.high) / 2, "--max-latency", "1us@p50")
     assert code == 1 and "Do not ship: accuracy on test, p50 latency failed" in said, said
-    code, said = qcn(
-        "ship-check", small.folder, "--backend", "onnxruntime", *SHORT, "--max-latency", "60s", *files_to[:2]
-    )
+    code, said = qcn("ship-check", small.folder, "--backend", "onnxruntime", *SHORT, "--max-latency", "60s", *files_to)
     assert code == 0, said  # of a device without test images
-    assert [row.status for row in records.load(Ship, out[0], "qcn ship-check").rows[:2]] == ["not tested"] * 2
+    assert [row.status for row in records.load(Ship, report / "ship.json", "qcn ship-check").rows[:2]] == [
+        "not tested"
+    ] * 2
     code, said = qcn(*ask, "--max-latency", "60s", "--target", "jetson-orin")
     assert code == 3 and "p99 latency was not tested on jetson-orin" in said, said
 
@@ -315,8 +314,18 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
 def test_a_planted_fault_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
     """One that accuracy does not show: the limits are met, and it is not the trained network."""
     FAULTS["a transposed pose"].plant(small)
-    ask = ("ship-check", small.folder, "--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
-    code, said = qcn(*ask, "--min-accuracy", "0.0001%", "--junit", tmp_path / "junit.xml")
+    ask = (
+        "ship-check",
+        small.folder,
+        "--dataset",
+        pictures,
+        "--data-dir",
+        tmp_path,
+        "--backend",
+        "onnxruntime",
+        *SHORT,
+    )
+    code, said = qcn(*ask, "--min-accuracy", "0.0001%", "--report", tmp_path)
     assert code == 1 and "answers as the trained network failed" in said and "pose is off by" in said, said
     suite = ET.parse(tmp_path / "junit.xml").getroot()[0]
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
@@ -325,8 +334,18 @@ def test_a_planted_fault_does_not_ship(small: Bundle, pictures: Path, tmp_path: 
 
 def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
     FAULTS["a truncated graph"].plant(small)
-    ask = ("ship-check", small.folder, "--data", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
-    code, said = qcn(*ask, "--min-accuracy", "1%", "--max-latency", "60s", "--json", tmp_path / "ship.json")
+    ask = (
+        "ship-check",
+        small.folder,
+        "--dataset",
+        pictures,
+        "--data-dir",
+        tmp_path,
+        "--backend",
+        "onnxruntime",
+        *SHORT,
+    )
+    code, said = qcn(*ask, "--min-accuracy", "1%", "--max-latency", "60s", "--report", tmp_path)
     assert code == 1 and "it does not run" in said, said
     statuses = [row.status for row in records.load(Ship, tmp_path / "ship.json", "qcn ship-check").rows]
     assert statuses == ["not tested", "not tested", "failed", "not tested", "not tested", "not tested"]
@@ -341,12 +360,11 @@ def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, t
         (("--min-accuracy", "nan"), "'nan'"),
         (("--min-accuracy", "0.9", "--target", "jetson-orion"), "jetson-orin"),
         (("--min-accuracy", "0.9", "--backend", "onnx"), "no backend named 'onnx'"),
-        (("--min-accuracy", "0.9", "--file", "model.onx"), "did you mean 'model.onnx'"),
+        (("--min-accuracy", "0.9", "--set", "file=model.onx"), "did you mean 'model.onnx'"),
         (("--min-accuracy", "0.9", "--backend", "pt2"), "no file for the backend pt2"),
-        (("--min-accuracy", "0.9"), "name a folder of pictures with --data"),
+        (("--min-accuracy", "0.9"), "name a folder of pictures with --dataset"),
         (("--min-accuracy", "0.9", "--report", __file__), "--report names a folder"),
-        (("--min-accuracy", "0.9", "--json", Path(__file__).parent), "--json names a file"),
-        (("--min-accuracy", "0.9", "--duration", "nan"), "--duration"),
+        (("--min-accuracy", "0.9", "--set", "duration=nan"), "--duration"),
     ],
 )
 def test_wrong_usage_ends_with_two_in_one_line(small: Bundle, qcn: Command, options: Any, says: str) -> None:

@@ -33,9 +33,9 @@ def test_a_fault_of_one_batch_size(small: Bundle, qcn: Command, tmp_path: Path) 
     check = ("verify-parity", small.folder, "--backends", "onnxruntime")
     code, said = qcn(*check)
     assert code == 0, "64 calls do not show it"
-    code, said = qcn(*check, "--soak", "60s", "--seed", 25, "--report", tmp_path)
+    code, said = qcn(*check, "--soak", "60s", "--set", "seed=25", "--report", tmp_path)
     words = " ".join(said.split())
-    assert code == 1 and "--seed 25 repeats it" in words
+    assert code == 1 and "--set seed=25 repeats it" in words
     found = re.search(
         r"logit is off by .* times .*, in batches of 37; first at call (\d+) of the soak, a batch of 37", words
     )
@@ -58,7 +58,7 @@ def test_a_fault_after_a_hundred_calls(small: Bundle, qcn: Command) -> None:
         code, said = qcn(*check, "--soak", "1min")
     words = " ".join(said.split())
     assert code == 1 and "from call 100 of the soak on, a batch of " in words, said
-    assert re.search(r"soak: 164 further calls of 1 to 64 images in .* answers, all compared \(--seed \d+\)", words)
+    assert re.search(r"soak: 164 further calls of 1 to 64 images in .* answers, all compared \(seed=\d+\)", words)
 
 
 @needs_libqcn
@@ -133,7 +133,7 @@ def test_times_and_seeds() -> None:
     assert Soak.parse(None, None) is None
     fresh = {found.seed for _ in range(8) if (found := Soak.parse("1s", None))}
     assert len(fresh) > 4
-    with pytest.raises(UsageError, match="--seed is for --soak"):
+    with pytest.raises(UsageError, match="seed is for --soak"):
         Soak.parse(None, 1)
-    with pytest.raises(UsageError, match="--seed must be from 0"):
+    with pytest.raises(UsageError, match="seed must be from 0"):
         Soak.parse("1s", -1)

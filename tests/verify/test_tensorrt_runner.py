@@ -116,7 +116,7 @@ def test_an_engine_of_another_machine_is_refused(tmp_path: Path, changes: dict[s
 def test_an_engine_without_weights_says_how_it_gets_some(tmp_path: Path) -> None:
     path = write_engine(tmp_path, stripped=True)
     with pytest.raises(
-        MissingError, match=f"contains no weights; add them with: qcn refit {path} --weights {path.parents[1]}"
+        MissingError, match=f"contains no weights; add them with: qcn export {path.parents[1]} --refit {path}"
     ):
         create("tensorrt", path).open()
 

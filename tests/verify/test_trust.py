@@ -33,7 +33,7 @@ from qcn.verify.parity import verify as parity
 from qcn.verify.parity.verdict import Verdict, conclude, overall
 
 pytestmark = [pytest.mark.isolated, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
-SHORT = ("--duration", "0", "--warmup", "0", "--iterations", "2")
+SHORT = ("--duration", "0", "--set", "warmup=0", "--set", "runs=2")
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x1b[1;1Hpassed\u202e"
 
 
@@ -153,12 +153,12 @@ def loop(bundle: Bundle) -> None:
 def test_a_graph_that_loops_for_ever_has_a_time_limit(small: Bundle, qcn: Command, command: str) -> None:
     loop(small)
     began = time.monotonic()
-    code, said = qcn(command, small.folder, "--backends", "onnxruntime", "--time-limit", 3)
-    assert code in (1, 2) and "no answer within 3 seconds (raise it with --time-limit)" in said
+    code, said = qcn(command, small.folder, "--backends", "onnxruntime", "--set", "time_limit=3")
+    assert code in (1, 2) and "no answer within 3 seconds (raise it with --set time_limit=SECONDS)" in said
     assert time.monotonic() - began < 60
     for wrong in ("nan", 1e9):
-        code, said = qcn(command, small.folder, "--time-limit", wrong)
-        assert code == 2 and "--time-limit must be a number of seconds over 0, up to a day" in said
+        code, said = qcn(command, small.folder, "--set", f"time_limit={wrong}")
+        assert code == 2 and "time_limit must be a number of seconds over 0, up to a day" in said
 
 
 def test_a_child_in_a_loop_ends_with_its_parent(small: Bundle) -> None:

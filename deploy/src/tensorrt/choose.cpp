@@ -16,7 +16,7 @@ constexpr int kAmpere = 80;  // the oldest GPU that hardware-compatible engines 
 std::string described(const Artefact& engine) {
   const std::string sm = (engine.sm ? "sm" + std::to_string(engine.sm) : "any GPU") +
                          (engine.hardware_compatible ? ", and all from sm80 on" : "") +
-                         (engine.stripped ? ", without weights: see `qcn refit`" : "");
+                         (engine.stripped ? ", without weights: see `qcn export --refit`" : "");
   return engine.file + ": " + engine.precision + ", TensorRT" + (engine.flavour == "rtx" ? "-RTX " : " ") +
          engine.version + ", " + (engine.gpu.empty() ? sm : engine.gpu + " (" + sm + ")");
 }

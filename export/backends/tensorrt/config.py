@@ -11,6 +11,7 @@ from qcn.export.backends.tensorrt.find import TensorRT
 from qcn.export.backends.tensorrt.progress import BuildLog
 from qcn.export.bundle.manifest import Batch
 from qcn.names import PRECISIONS, OperationPrecision
+from qcn.settings import setting
 
 # Kernels that TensorRT takes from other libraries: the library's name and a function of it.
 _BORROWED = {
@@ -22,18 +23,14 @@ _BORROWED = {
 
 @dataclass(frozen=True)
 class Fleet:
-    """Of an engine for many machines, or for a network that will be trained again.
+    """Of an engine for many machines, or for a network that will be trained again."""
 
-    version_compatible    newer versions of TensorRT run it too, by the lean runtime of the one that built it
-    hardware_compatible   every GPU from Ampere (sm80) on runs it, and not only the kind that built it
-    refittable            `qcn refit` can give it other weights
-    stripped              it has no weights at all, until `qcn refit` gives it some
-    """
-
-    version_compatible: bool = False
-    hardware_compatible: bool = False
-    refittable: bool = False
-    stripped: bool = False
+    version_compatible: bool = setting(
+        False, "Build an engine that newer TensorRT versions run too, by the lean runtime of this one.", rare=True
+    )
+    hardware_compatible: bool = setting(False, "Build an engine for every GPU from Ampere (sm80) on.", rare=True)
+    refittable: bool = setting(False, "Build an engine whose weights `qcn export --refit` can replace.", rare=True)
+    stripped: bool = setting(False, "Build an engine without weights; `qcn export --refit` adds them.", rare=True)
 
     @property
     def asked(self) -> list[str]:
@@ -85,15 +82,13 @@ def check_support(request: BuildRequest, tensorrt: TensorRT) -> None:
 
 def _check_fleet(fleet: Fleet, tensorrt: TensorRT) -> None:
     if fleet.stripped and not hasattr(tensorrt.module.BuilderFlag, "STRIP_PLAN"):
-        raise MissingError(f"--stripped needs TensorRT 10 or newer, this is {tensorrt}; use --refittable")
+        raise MissingError(f"stripped needs TensorRT 10 or newer, this is {tensorrt}; use refittable")
     if tensorrt.flavour == "rtx" and fleet.version_compatible:
         raise MissingError(f"{tensorrt} has no lean runtime, which other versions need to run its engines")
     if tensorrt.flavour == "rtx" and fleet.hardware_compatible:
-        raise UsageError(f"an engine of {tensorrt} runs on every GPU that it supports: leave out --hardware-compatible")
+        raise UsageError(f"an engine of {tensorrt} runs on every GPU that it supports: leave out hardware_compatible")
     if fleet.hardware_compatible and targets.on_jetson():
-        raise MissingError(
-            "TensorRT builds no hardware-compatible engines on a Jetson: leave out --hardware-compatible"
-        )
+        raise MissingError("TensorRT builds no hardware-compatible engines on a Jetson: leave out hardware_compatible")
     if tensorrt.flavour == "rtx" and fleet.asked and targets.this_gpu() is None:
         raise MissingError(f"{tensorrt} can build such engines ({', '.join(fleet.asked)}) only with a GPU")
 

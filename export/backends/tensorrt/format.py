@@ -122,7 +122,7 @@ def _reach(facts: Mapping[str, Any]) -> str:
     words = [
         f"every GPU from sm{targets.AMPERE} on" if facts.get("hardware_compatible") else "",
         f"newer versions too, by the lean runtime of {facts.get('version')}" if facts.get("version_compatible") else "",
-        "`qcn refit` gives it other weights" if facts.get("refittable") else "",
+        "`qcn export --refit` gives it other weights" if facts.get("refittable") else "",
     ]
     return "".join(f"; {one}" for one in words if one)
 

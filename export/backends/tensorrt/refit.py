@@ -24,7 +24,9 @@ def refit(plan: bytes, graph: bytes, tensorrt: TensorRT) -> bytes:
     if engine is None:
         raise MissingError(f"{tensorrt} cannot load the engine:{log.summary()}")
     if not engine.refittable:
-        raise UsageError("the engine cannot be refitted: build one with `qcn export BUNDLE --format trt --refittable`")
+        raise UsageError(
+            "the engine cannot be refitted: build one with `qcn export BUNDLE --format trt --set refittable`"
+        )
     given, refitter = weights_of(graph), trt.Refitter(engine, trt_logger)
     if kept := sorted(given.keys() - set(refitter.get_all_weights())):
         raise BuildError(f"the engine cannot take '{kept[0]}' of the graph: it was built without such a weight")

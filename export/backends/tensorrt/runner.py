@@ -195,7 +195,7 @@ class TensorRTRunner(Runner):
 
 def refit_command(path: Path) -> str:
     """The command that gives a stripped engine the weights of the bundle that it lies in."""
-    return f"qcn refit {shlex.quote(str(path))} --weights {shlex.quote(str(path.parent.parent))}"
+    return f"qcn export {shlex.quote(str(path.parent.parent))} --refit {shlex.quote(str(path))}"
 
 
 def refuse_foreign(model: ModelFile, tensorrt: TensorRT, gpu: targets.Gpu) -> None:

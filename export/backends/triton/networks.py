@@ -44,7 +44,7 @@ def obstacle(engine: Artefact) -> str:
     if engine.plugin:
         return "it needs a plugin, which Triton would have to be given"
     if engine.facts.get("stripped"):
-        return "it has no weights, until `qcn refit` gives it some"
+        return "it has no weights, until `qcn export --refit` gives it some"
     if engine.facts.get("version_compatible"):
         return "it is version-compatible, and Triton runs such plans only where it is told to trust them"
     return unbatched(engine.batch) if engine.batch else "it does not say which batches it takes"

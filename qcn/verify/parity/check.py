@@ -6,63 +6,20 @@ from pathlib import Path
 
 from qcn.errors import QcnError, UsageError
 from qcn.export.backends.candidates import candidates
-from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.progress import doing, say, shown
 from qcn.verify.network import Network
 from qcn.verify.parity.compare import Allowed
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
+from qcn.verify.parity.request import Request
 from qcn.verify.parity.results import Report, check_baseline, make_report, read_baseline, verdict
 from qcn.verify.parity.run import Origin, check_run
-from qcn.verify.parity.samples import GOLDEN, Samples, samples
+from qcn.verify.parity.samples import Samples, samples
 from qcn.verify.parity.soak import Soak
 from qcn.verify.parity.verdict import Verdict, conclude
 from qcn.verify.parity.verify import verify
 from qcn.verify.report.files import write
 from qcn.verify.speed.results import read_benchmark_of
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to check, and how; the fields are the options of `qcn verify-parity`.
-
-    backends   by name; None: every one that has a file
-    file       one file of the bundle; None: every one
-    run        the training run that the bundle must come from; None: that is not checked
-    soak       how long to ask for random images: "60s", "10min"; None: not at all
-    report     folder to write the report to, with what `benchmark` (a file of `qcn benchmark --json`) measured
-    baseline   an earlier report.json; `other_network` allows one of another network
-    command    what was typed, for the report
-    """
-
-    backends: Sequence[str] | None = None
-    file: str | None = None
-    data: str = GOLDEN
-    samples: int | None = None
-    data_dir: Path = Path("data")
-    atol: Sequence[str] = ()
-    rtol: Sequence[str] = ()
-    run: str | None = None
-    bisect: bool = False
-    soak: str | None = None
-    seed: int | None = None
-    report: Path | None = None
-    benchmark: Path | None = None
-    baseline: Path | None = None
-    other_network: bool = False
-    trust: bool = False
-    time_limit: float = TIME_LIMIT
-    command: str = "bundle.verify()"
-
-    def __post_init__(self) -> None:
-        if self.benchmark and not self.report:
-            raise UsageError("--benchmark is for the report: name its folder with --report")
-        if self.report and self.report.exists() and not self.report.is_dir():
-            raise UsageError(f"{self.report} is a file; --report names a folder")
-        if not 0 < self.time_limit <= 86_400:  # the system cannot wait for months
-            raise UsageError(
-                f"--time-limit must be a number of seconds over 0, up to a day (86400), not {self.time_limit:g}"
-            )
 
 
 @dataclass(frozen=True)
@@ -107,7 +64,7 @@ def check(bundle: Bundle, request: Request) -> Checked:
     if request.baseline:
         before = read_baseline(request.baseline, Network.of(bundle.manifest), request.other_network)
     if soak:
-        say(f"soak of {request.soak}: --seed {soak.seed} repeats it")
+        say(f"soak of {request.soak}: --set seed={soak.seed} repeats it")
     with shown():
         verdicts, chosen = _verdicts(bundle, request, soak)
         asked = bool(request.backends)
@@ -139,13 +96,13 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
         of_run = [check_run(bundle, origin, request.data_dir)]
         if of_run[0].status == "failed":
             return [*_not_run(bundle, request), *of_run], samples(bundle)
-    doing(f"reading {request.data} images")
-    chosen = samples(bundle, request.data, request.samples, request.data_dir, origin)
+    doing(f"reading {request.dataset} images")
+    chosen = samples(bundle, request.dataset, request.images, request.data_dir, origin)
     trust = request.trust or origin is not None  # then files are compared with their program before they run
-    served = candidates(bundle, request.backends, trust, request.file)
+    served = candidates(bundle, request.backends or None, trust, request.file)
     results = verify(
         bundle,
-        request.backends,
+        request.backends or None,
         allowed,
         request.bisect or request.report is not None,
         chosen.golden,
@@ -162,7 +119,7 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
 
 def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
     """A verdict for each file of a bundle that is not of the run."""
-    found, why = candidates(bundle, request.backends, True, request.file), f"the bundle is not of {request.run}"
+    found, why = candidates(bundle, request.backends or None, True, request.file), f"the bundle is not of {request.run}"
     return [Verdict(one.backend.name, one.artefact.file, one.precision, "untrusted", (why,)) for one in found]
 
 

@@ -123,7 +123,7 @@ class Report:
 
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
-    """One line for each that ran, those that failed first; with `--data` also accuracies, the reference's own last."""
+    """One line for each that ran, those that failed first; with `--dataset` also accuracies, the reference's last."""
     tested = samples.name != GOLDEN
     columns = ("backend", "file", "precision", "status", "allowed deviation used", "same class")
     shown = table_of(*columns, *["accuracy"] * tested)
@@ -166,7 +166,7 @@ def verdict(verdicts: Sequence[Verdict], samples: Samples, run: str | None) -> s
         same = f"the plan of a calibration of {run}" if plan else f"the same network as {run}"
         return f"passed: {same}, and all {ran} that ran answer as it does {on_images(samples)}{rest}"
     whose = "the calibrated network's plan" if plan else "the trained network"
-    other = " or that they answer other images so (--data DATA)" if samples.name == GOLDEN else ""
+    other = " or that they answer other images so (--dataset DATA)" if samples.name == GOLDEN else ""
     return (
         f"passed: all {ran} that ran answer as {whose} does {on_images(samples)}{rest}; not proven: that they are of a "
         f"training run (--run RUN){other}"

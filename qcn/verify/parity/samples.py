@@ -52,21 +52,21 @@ def samples(
     data_dir: Path = Path("data"),
     origin: Origin | None = None,
 ) -> Samples:
-    """What `--data` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own.
+    """What `--dataset` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own.
 
     An `origin`, to which the bundle's program was found to belong, answers them.
     """
     if data == GOLDEN:
         if count is not None:
-            raise UsageError("--samples is for a data set or a folder; golden images are all used")
+            raise UsageError("--images is for a data set or a folder; golden images are all used")
         kept = bundle.golden()
         return Samples(GOLDEN, kept, int(np.sum(kept.label < 0)))
     if count is not None and count < 1:
-        raise UsageError(f"--samples must be 1 or more, not {count}")
+        raise UsageError(f"--images must be 1 or more, not {count}")
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        fix = "pip install 'qcn-toolkit[train]', or compare on --data golden"
+        fix = "pip install 'qcn-toolkit[train]', or compare on --dataset golden"
         raise MissingError(f"images other than the golden ones need torch, which is not installed: {fix}") from error
     from qcn.data import DATASETS
 
@@ -153,7 +153,7 @@ def _image(pixels: NDArray[np.uint8], path: Path, bundle: Bundle) -> NDArray[np.
     try:
         return fit(pixels, bundle.manifest.image, bundle.manifest.preprocessing.fit)
     except UsageError as error:
-        raise UsageError(f"{path}: {error}; compare on a data set (--data NAME)") from error
+        raise UsageError(f"{path}: {error}; compare on a data set (--dataset NAME)") from error
 
 
 def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":

@@ -46,17 +46,17 @@ class Soak:
 
     @staticmethod
     def parse(duration: str | None, seed: int | None) -> "Soak | None":
-        """From `--soak` and `--seed`; a new seed if none is given."""
+        """From `--soak` and its seed; a new seed if none is given."""
         if duration is None:
             if seed is not None:
-                raise UsageError("--seed is for --soak: give both")
+                raise UsageError("seed is for --soak: give both")
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h)", duration.strip())
         seconds = float(match[1]) * SECONDS[match[2]] if match else 0.0
         if not 0 < seconds <= LONGEST:
             raise UsageError(f"--soak takes a time of up to 7 days, such as 60s, 10min or 2h, not '{duration}'")
         if seed is not None and not 0 <= seed < 1 << 64:
-            raise UsageError(f"--seed must be from 0 to 2⁶⁴ − 1, not {seed}")
+            raise UsageError(f"seed must be from 0 to 2⁶⁴ − 1, not {seed}")
         return Soak(seconds, secrets.randbelow(1 << 32) if seed is None else seed)
 
 
@@ -92,7 +92,7 @@ class Tally:
         left = 0 if self.first else all_sizes - len(self.sizes)
         short = f"; {left} of {counted(all_sizes, 'batch size')} got no turn: soak for longer" if left else ""
         calls = f"{counted(self.calls, 'further call')} of {of} in {self.seconds:.3g} s"
-        return f"soak: {calls}: {self.answers:,} answers, all compared (--seed {seed}){short}"
+        return f"soak: {calls}: {self.answers:,} answers, all compared (seed={seed}){short}"
 
     def when(self) -> str:
         """Which calls were wrong, in words; empty if none was."""

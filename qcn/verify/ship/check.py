@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.evaluate import answer_splits
+from qcn.evaluate.evaluation import answer_splits
 from qcn.evaluate.networks import CandidateNetwork
 from qcn.evaluate.rates import measure_answers
 from qcn.export import targets
@@ -17,8 +17,9 @@ from qcn.export.bundle import Bundle
 from qcn.progress import say
 from qcn.verify.machine import Environment
 from qcn.verify.parity import check as parity
-from qcn.verify.parity.check import Checked, Request
+from qcn.verify.parity.check import Checked
 from qcn.verify.parity.compare import Share
+from qcn.verify.parity.request import Request
 from qcn.verify.parity.results import Report, make_report
 from qcn.verify.parity.verdict import PREPROCESSING, RUN, Verdict
 from qcn.verify.ship import judge

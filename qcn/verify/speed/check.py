@@ -1,59 +1,23 @@
 """A benchmark of a bundle in one call, for the shell and for Python: measured, recorded, compared with a baseline."""
 
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
 from qcn import records
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.progress import shown
 from qcn.verify.network import Network, check_baseline_network
 from qcn.verify.speed import latency
 from qcn.verify.speed.latency import Speed
+from qcn.verify.speed.request import Request
 from qcn.verify.speed.results import Benchmark, benchmark_record, check_regression, fastest, read_benchmark, table
 from qcn.verify.speed.turns import Plan
 
 WIDTH = 130  # columns of the tables as text
-
-
-@dataclass(frozen=True)
-class Request:
-    """What to measure, and how; the fields are the options of `qcn benchmark`. `command` is what was typed."""
-
-    backends: Sequence[str] | None = None
-    batch: Sequence[int] = (1,)
-    warmup: float = 200.0
-    duration: float = 3.0
-    iterations: int = 10
-    fps: float | None = None
-    json: Path | None = None
-    baseline: Path | None = None
-    other_network: bool = False
-    max_regression: float = 0.1
-    trust: bool = False
-    time_limit: float = TIME_LIMIT
-    command: str = "bundle.benchmark()"
-
-    def __post_init__(self) -> None:
-        if self.json and self.json.is_dir():
-            raise UsageError(f"{self.json} is a folder; --json names a file")
-        if not 0 <= self.max_regression < math.inf:
-            raise UsageError(f"--max-regression must be 0 or more, not {self.max_regression}")
-        if not 0 < self.time_limit <= 86_400:  # the system cannot wait for months
-            raise UsageError(
-                f"--time-limit must be a number of seconds over 0, up to a day (86400), not {self.time_limit:g}"
-            )
-        self.plan()
-
-    def plan(self) -> Plan:
-        """How long to measure."""
-        return Plan(tuple(dict.fromkeys(self.batch)), self.warmup, self.duration, self.iterations, self.fps)
 
 
 @dataclass(frozen=True)
@@ -99,12 +63,13 @@ class Benchmarked:
 
 def benchmark(bundle: Bundle, request: Request) -> Benchmarked:
     """Time each backend of a bundle; write the record where a file is named for it."""
+    batches = tuple(dict.fromkeys(request.batch))
+    plan = Plan(batches, request.warmup, request.duration, request.runs, request.fps)
     before = read_benchmark(request.baseline) if request.baseline else None  # now: the new file may take its place
     if request.baseline and before:
         check_baseline_network(request.baseline, before.network, Network.of(bundle.manifest), request.other_network)
-    plan = request.plan()
     with shown():
-        speeds = latency.benchmark(bundle, request.backends, plan, request.trust, request.time_limit)
+        speeds = latency.benchmark(bundle, request.backends or None, plan, request.trust, request.time_limit)
     record = benchmark_record(bundle, plan, speeds, request.command)
     if request.json:
         records.write(request.json, record)

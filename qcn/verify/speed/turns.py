@@ -38,9 +38,9 @@ class Plan:
         limits = {
             f"--batch must be from 1 to {MOST_IMAGES}": bool(self.batches)
             and 1 <= min(self.batches) <= max(self.batches) <= MOST_IMAGES,
-            "--warmup must be a number from 0 on": 0 <= self.warmup_ms < math.inf,
+            "warmup must be a number from 0 on": 0 <= self.warmup_ms < math.inf,
             "--duration must be a number from 0 on": 0 <= self.duration_s < math.inf,
-            "--iterations must be 1 or more": self.iterations >= 1,
+            "runs must be 1 or more": self.iterations >= 1,
             "--fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
         }
         if wrong := [rule for rule, kept in limits.items() if not kept]:

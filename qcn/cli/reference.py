@@ -1,0 +1,52 @@
+"""docs/settings.md: every setting of every command, from its definition. `python -m qcn.cli.reference` prints it."""
+
+import importlib
+from collections.abc import Iterator
+
+from qcn.settings import Setting, settings_of
+
+REQUESTS = {
+    "qcn train": "qcn.train.settings.Settings",
+    "qcn evaluate": "qcn.evaluate.request.Request",
+    "qcn export": "qcn.export.request.Request",
+    "qcn calibrate": "qcn.calibrate.request.Request",
+    "qcn verify-parity": "qcn.verify.parity.request.Request",
+    "qcn benchmark": "qcn.verify.speed.request.Request",
+    "qcn ship-check": "qcn.verify.ship.request.Request",
+}
+INTRODUCTION = """# Settings
+
+Shell and Python take the same settings by the same names: `qcn calibrate MODEL --max-drop 1` is
+`bundle.calibrate(max_drop=1)` ([python.md](python.md)). The shell takes rare ones by `--set`, which may be repeated:
+`--set weight_decay=0.01 --set compile`. This page is made from the code by `python -m qcn.cli.reference`.
+"""
+
+
+def page() -> str:
+    """The page."""
+    return "\n".join([INTRODUCTION, *(line for name, place in REQUESTS.items() for line in _table(name, place))])
+
+
+def _table(command: str, place: str) -> Iterator[str]:
+    module, _, name = place.rpartition(".")
+    cls = getattr(importlib.import_module(module), name)
+    yield f"## {command}\n"
+    yield "| in the shell | in Python | default | what it is |"
+    yield "|---|---|---|---|"
+    for one in settings_of(cls).values():
+        if one.help:
+            shell = f"--set {one.name}=…" if one.rare else one.option
+            yield f"| `{shell}` | `{one.name}` | {_default(one)} | {one.help} |"
+    yield ""
+
+
+def _default(one: Setting) -> str:
+    if unset := one.facts.get("unset"):
+        return str(unset)
+    if isinstance(one.default, bool):
+        return "on" if one.default else "off"
+    return f"`{one.default:g}`" if isinstance(one.default, float) else f"`{one.default}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
