@@ -452,7 +452,7 @@ def test_commands_end_with_the_next_one(
             f"next: qcn train --dataset mnist --data-dir {data_dir}"
         ),
         ("datasets", "check", pictures, "--size", 20, "--channels", 1, *data): (
-            f"next: qcn train --dataset '{pictures}' --size 20 --channels 1 --data-dir {data_dir}"
+            f"next: qcn train --dataset '{pictures}' --size 20 --set channels=1 --data-dir {data_dir}"
         ),
         ("evaluate", run, *data, "--device", "cpu", "--out", out): f"next: qcn export {run} --data-dir {data_dir}",
     }.items():

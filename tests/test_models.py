@@ -64,8 +64,9 @@ def settings_of(command: str, images: int) -> RunSettings:
     words = shlex.split(command)
     assert words[:2] == ["qcn", "train"]
     given = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
-    others = ("preset", "out", "resume", "data_dir", "device", "quantise")
+    others = ("preset", "out", "resume", "data_dir", "device", "quantise", "rare")
     chosen = {name: value for name, value in given.items() if name not in others}
+    chosen |= {name: value or "true" for name, _, value in (one.partition("=") for one in given["rare"] or ())}
     chosen |= {"model": given["model"] or "qcn", "teachers": tuple(given["teachers"] or ())}
     return for_images(settings_from(given["preset"] or "best", **chosen), images)
 

@@ -26,7 +26,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from typer.main import get_command
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -37,7 +36,6 @@ from reproduce import RECIPES, folder_of, row_of, told  # noqa: E402
 
 from qcn import data  # noqa: E402
 from qcn.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
-from qcn.cli import app  # noqa: E402
 from qcn.data.imageset import ImageSet  # noqa: E402
 from qcn.devices import pick_device  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
@@ -50,10 +48,11 @@ from qcn.export.reference import SHIPPED_REAL, answers_alone, make_golden  # noq
 from qcn.files import file_sha256, write_text  # noqa: E402
 from qcn.intervals import ErrorRate  # noqa: E402
 from qcn.names import CARD, CARD_TEXT, MANIFEST  # noqa: E402
+from qcn.settings import settings_of  # noqa: E402
 from qcn.shipped import RUNS, SHIPPED, networks  # noqa: E402
 from qcn.train.checkpoint import load_network  # noqa: E402
 from qcn.train.record import Run, load_run  # noqa: E402
-from qcn.train.settings import RunSettings, for_images, settings_from  # noqa: E402
+from qcn.train.settings import RunSettings, Settings, for_images, settings_from  # noqa: E402
 from qcn.train.validation import measure_confidence, predict  # noqa: E402
 from qcn.zoo import parameter_count  # noqa: E402
 
@@ -93,16 +92,15 @@ def teaching(names: tuple[str, ...], images: int) -> list[str]:
 def command(settings: RunSettings, images: int) -> str:
     """The command of one run with so many images: what differs from the preset, as options."""
     start = for_images(settings_from(settings.preset, dataset=settings.dataset, model="qcn"), images)
-    known = {parameter.name: parameter.opts[0] for parameter in get_command(app).commands["train"].params}
+    known = settings_of(Settings)
     words = ["qcn train", f"--dataset {settings.dataset}"]
     words += [f"--preset {settings.preset}"] if settings.preset != "best" else []
     for name, value in asdict(settings).items():
         if value == getattr(start, name):
             continue
-        if name not in known:
-            raise UsageError(f"the run has {name} = {value!r}, for which `qcn train` has no option")
         values = value if isinstance(value, tuple) else (value,)
-        words += [known[name] if one is True else f"{known[name]} {one}" for one in values]
+        option = f"--set {name}=" if known[name].rare else f"{known[name].option} "
+        words += [option.rstrip(" =") if one is True else f"{option}{one}" for one in values]
     return " ".join(words)
 
 

@@ -25,6 +25,4 @@ class Network:
 def check_baseline_network(path: Path, before: Network, now: Network, other_network: bool) -> None:
     """Refuse a baseline of another network, unless `other_network` allows it."""
     if before.sha256 != now.sha256 and not other_network:
-        raise UsageError(
-            f"{path} is of another network: {before}, not {now}; --set other_network compares them all the same"
-        )
+        raise UsageError(f"{path} is of another network: {before}, not {now}; the setting other_network allows it")

@@ -125,7 +125,7 @@ class Workshop:
         """As `qcn calibrate` makes it."""
 
         def make(out: Path) -> None:
-            options = ("--data-dir", self.data, "--max-drop", 40, "--for", "size", "--report", f"{out}-report")
+            options = ("--data-dir", self.data, "--max-drop", 40, "--set", "goal=size", "--set", f"report={out}-report")
             self._qcn("calibrate", self.run, *options, "--out", out)
 
         return Bundle.open(self._once("calibrated", make))

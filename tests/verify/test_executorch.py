@@ -43,7 +43,7 @@ def test_the_road_of_a_pte(small: Bundle, qcn: Command) -> None:
     code, said = qcn("export", small.folder, "--format", "executorch", "--set", "every_layer")
     said = " ".join(said.split())
     assert code == 0 and "model.pte, for batches of 1: XNNPACK runs" in said and "unfold_copy" in said, said
-    code, said = qcn("verify-parity", small.folder, "--backends", "executorch", "--bisect")
+    code, said = qcn("verify-parity", small.folder, "--backends", "executorch", "--set", "bisect")
     assert code == 0 and "passed    executorch: model.pte (fp32)" in said, said
     facts = Bundle.open(small.folder).find("model.pte").facts
     assert facts["xnnpack"]["convolution"] > len(small.program().routes) and "convolution" not in facts["portable"]

@@ -31,7 +31,7 @@ HALF = ("variance in fp16", "sums of squares in fp16", "sums of squares in fp16,
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_honest_bundles_pass(honest_folders: dict[str, Path], qcn: Command, precision: str) -> None:
     backends = ",".join(["onnxruntime", "torch", *NATIVE])
-    code, said = qcn("verify-parity", honest_folders[precision], "--backends", backends, "--bisect")
+    code, said = qcn("verify-parity", honest_folders[precision], "--backends", backends, "--set", "bisect")
     assert code == 0 and said.startswith("passed") and "failed" not in said, said
 
 

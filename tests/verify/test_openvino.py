@@ -66,7 +66,7 @@ def test_the_road_of_an_ir(small: Bundle, qcn: Command) -> None:
     code, said = qcn("doctor", small.folder)
     assert code == 1 and "altered   weights.safetensors" in said and "runs      model.xml" in said, said
     (small.folder / WEIGHTS).write_bytes(whole)
-    code, said = qcn("verify-parity", small.folder, "--backends", "openvino", "--bisect")
+    code, said = qcn("verify-parity", small.folder, "--backends", "openvino", "--set", "bisect")
     assert code == 0 and "passed    openvino: model.xml (fp32)" in said, said
     code, said = qcn("benchmark", small.folder, "--backends", "openvino", "--duration", "0.01")
     assert code == 0 and "model.xml" in said, said

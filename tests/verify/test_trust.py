@@ -415,7 +415,7 @@ def test_outputs_of_odd_names_are_not_shown(small: Bundle, qcn: Command) -> None
     model.graph.output.append(helper.make_tensor_value_info(ESCAPES, TensorProto.FLOAT, None))
     helper.set_model_props(model, {ESCAPES: ESCAPES})
     put_graph(small, model)
-    code, said = qcn("verify-parity", small.folder, "--backends", "onnxruntime", "--bisect")
+    code, said = qcn("verify-parity", small.folder, "--backends", "onnxruntime", "--set", "bisect")
     assert code == 0 and "\x1b" not in said, said
 
 
@@ -445,7 +445,7 @@ def test_layers_of_odd_names_are_refused(small: Bundle, qcn: Command, monkeypatc
         careless.setattr(golden, "readable", str)
         with small.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
             write_arrays(draft.path, odd, golden.SCHEMA, **texts)
-    code, said = qcn("verify-parity", small.folder, "--backends", "onnxruntime", "--bisect")
+    code, said = qcn("verify-parity", small.folder, "--backends", "onnxruntime", "--set", "bisect")
     assert code == 2 and r"capsules1\x1b]0;owned" in said and "has control characters in its name" in said
     assert not set(said) & {"\x1b", "\x07", "\u202e"}
     program = small.program()
