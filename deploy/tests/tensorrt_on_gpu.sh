@@ -148,7 +148,7 @@ for step in $steps; do
         qcn benchmark "$bundle" --backends tensorrt --batch "$batch" --duration "${DURATION:-3}" \
           --json "$out/benchmark-b$batch.json"
       done ;;
-    refit) qcn refit "$bundle" --weights "$(readlink -f "$WEIGHTS")" 2>&1 | tee "$out/refit.log" ;;
+    refit) qcn export "$(readlink -f "$WEIGHTS")" --refit "$bundle" 2>&1 | tee "$out/refit.log" ;;
     *) echo "no step named $step" >&2; exit 2 ;;
   esac
 done
