@@ -20,7 +20,7 @@ ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 # What people ask for that there is not, and what there is instead.
 WITHOUT_GPU = "a machine without a GPU runs --format native (libqcn) and --format onnx (ONNX Runtime)"
 OTHER_FORMATS = {
-    **dict.fromkeys(("tflite", "litert", "coreml", "ncnn"), WITHOUT_GPU),
+    **dict.fromkeys(("coreml", "ncnn"), WITHOUT_GPU),
     **{word: hint for format in FORMATS.values() for word, hint in format.hints.items()},
 }
 OTHER_PRECISIONS = {

@@ -199,7 +199,7 @@ def test_statuses_stand_in_one_column(capsys: pytest.CaptureFixture[str]) -> Non
     ("options", "says"),
     [
         (("--format", "trt", "--target", "jetson-nano"), "its newest TensorRT is 8.2, and 8.6 or newer is needed"),
-        (("--format", "tflite"), "runs --format native (libqcn) and --format onnx (ONNX Runtime)"),
+        (("--format", "coreml"), "runs --format native (libqcn) and --format onnx (ONNX Runtime)"),
         (("--format", "tensorrt"), "--format trt"),
         (("--precision", "int8"), "`qcn calibrate` makes such a bundle"),
         (("--precision", "fp61"), "did you mean 'fp16'?"),

@@ -12,7 +12,7 @@ from qcn.errors import unknown_name
 from qcn.export.backends.definition import Backend, FileFormat, Registration
 from qcn.names import AnyPrecision
 
-FOLDERS = ("native", "torch", "onnx", "tensorrt", "web", "triton", "openvino", "executorch")
+FOLDERS = ("native", "torch", "onnx", "tensorrt", "web", "triton", "openvino", "executorch", "litert")
 REGISTRATIONS: tuple[Registration, ...] = tuple(import_module(f"{__name__}.{name}").REGISTRATION for name in FOLDERS)
 
 FORMATS: dict[str, FileFormat] = {one.name: one for of in REGISTRATIONS for one in of.formats}

@@ -173,6 +173,12 @@ def in_openvino(case: Case, images: Array) -> Answers:
         return runner.infer(images)
 
 
+def in_litert(case: Case, images: Array) -> Answers:
+    pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed: pip install ai-edge-litert")
+    with create_runner("litert", case.made("model.tflite", formats=("litert",))) as runner:
+        return runner.infer(images)
+
+
 def in_libqcn(case: Case, images: Array) -> Answers:
     """By libqcn's C interface. It reads the program from weights.safetensors: deploy/src/program.h."""
     if not native_kernels.available():
@@ -193,6 +199,7 @@ BACKENDS: dict[str, tuple[str, Callable[[Case, Array], Answers]]] = {
     "ONNX Runtime, fused": ("model.fused.onnx", in_onnx_runtime("model.fused.onnx", routing="fused")),
     "ONNX Runtime, tensorrt": ("model.tensorrt.onnx", in_onnx_runtime_as_for_tensorrt),
     "OpenVINO": ("model.xml", in_openvino),
+    "LiteRT": ("model.tflite", in_litert),
     "libqcn": (WEIGHTS, in_libqcn),
 }
 

@@ -42,6 +42,7 @@ Command = Callable[..., Result]
 PAGE = ["page.html"] if (Path(__file__).parents[2] / "build" / "web" / "qcn-simd.wasm").exists() else []
 # OpenVINO's two files where it is installed.
 PTE = ["model.pte"] if installed("executorch") else []
+TFLITE = ["model.tflite"] if installed("ai_edge_litert") else []
 IR = ["model.bin", "model.xml"] if installed("openvino") else []
 TENSORRT = ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings")
 # Packages that are as if not installed, from the start of the process on.
@@ -148,10 +149,11 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     out = tmp_path / "bundle"
     result = qcn("export", run, "--format", "all", "--data-dir", data_dir, "--out", out, without=TENSORRT)
     assert ended(result, 0)
-    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE, *IR, *PTE]
+    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE, *IR, *PTE, *TFLITE]
     assert sorted(formats(out)) == sorted([GOLDEN, WEIGHTS, *made])
     assert IR or "openvino was not made: OpenVINO is not installed: pip install openvino" in result.stdout
     assert PTE or "executorch was not made: ExecuTorch is not installed: pip install executorch" in result.stdout
+    assert TFLITE or "litert was not made: LiteRT is not installed: pip install ai-edge-litert" in result.stdout
     assert PAGE or "web was not made: a page needs libqcn as WebAssembly" in result.stdout
     assert "trt was not made: TensorRT is not installed; install it with `pip install tensorrt`" in result.stdout
     assert all(finding.state == "intact" for finding in Bundle.open(out).check())
@@ -159,7 +161,8 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     assert ended(result, 0)
     running = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("runs")]
     assert [file for file in running if file != f"{WEIGHTS}:"] == [
-        f"{file}:" for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx", *PAGE, *IR[1:], *PTE)
+        f"{file}:"
+        for file in ("model.fused.onnx", "model.ts", "model.pt2", "model.onnx", *PAGE, *IR[1:], *PTE, *TFLITE)
     ]
 
 

@@ -33,7 +33,8 @@ def _files(_bundle: Path, tmp_path_factory: pytest.TempPathFactory, wasm: None) 
     def make(folder: Path) -> None:
         bundle = Bundle.open(Path(shutil.copytree(_bundle, folder)))
         for name in EXPORTED:
-            if name not in ("native", "trt") and (name not in ("openvino", "executorch") or installed(name)):
+            package = {"openvino": "openvino", "executorch": "executorch", "litert": "ai_edge_litert"}.get(name, "qcn")
+            if name not in ("native", "trt") and installed(package):
                 format_of(name).make(Job(bundle, Request()))
         for request in (
             Request(routing="fused"),

@@ -48,6 +48,7 @@ HERE = {
     "onnx": ["onnxruntime"] if installed("onnxruntime") else [],
     "openvino": ["openvino"] if installed("openvino") else [],
     "executorch": ["executorch"] if installed("executorch") else [],
+    "litert": ["litert"] if installed("ai_edge_litert") else [],
     "triton": ["triton"] if installed("tritonclient") else [],
     "web": ["web"] if web() else [],
 }

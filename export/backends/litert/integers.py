@@ -1,0 +1,80 @@
+"""Products of integers in LiteRT. A convolution of int8 weights with a float32 input rounds the input to int8, by the
+range of each image, multiplies integers, and gives float32: to LiteRT, dynamic range quantisation.
+
+The range must be the calibrated one. So the input comes as the program's integers, and both ends of their range stand
+beside them in every image: as two channels more, `MARKS`, whose weights are 0. LiteRT's step is then 1 and its zero 0:
+its rounding changes nothing, and the sums are those of the program. The scales are those of the weights.
+
+    x → DIV scale → ROUND, halves to even → MAXIMUM, MINIMUM → PAD → ADD marks → CONV_2D
+"""
+
+import functools
+
+import numpy as np
+
+from qcn.export.backends.litert.graph import Graph, Tensor, fused
+from qcn.export.backends.litert.precision import MARKS
+from qcn.export.program import Array
+
+
+def rounded(g: Graph, name: str, x: Tensor, scale: float) -> Tensor:
+    """clamp(round(x / scale), -128, 127), in float32."""
+    lowest, highest = (g.number(f"{name}.end", end) for end in MARKS)
+    steps = g.binary("DIV", f"{name}.steps", x, g.number(f"{name}.scale", scale))
+    least = g.binary("MAXIMUM", f"{name}.least", g.unary("ROUND", f"{name}.round", steps), lowest)
+    return g.binary("MINIMUM", f"{name}.rounded", least, highest)
+
+
+def convolution(
+    g: Graph, name: str, q: Tensor, kernel: Array, scales: Array, bias: Array, stride: int, padding: int, relu: bool
+) -> Tensor:
+    """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias."""
+    out, *window, _ = kernel.shape
+    maps = _marked(g, name, q, ((0, 0), (padding, padding), (padding, padding)))
+    given = (maps, g.constant(f"{name}.weight", _unmarked(kernel), scales), _scaled(g, name, bias, scales))
+    return g.slide("CONV_2D", name, *given, out=out, window=window, stride=stride, relu=relu)
+
+
+def linear(g: Graph, name: str, q: Tensor, weight: Array, scales: Array, bias: Array, relu: bool) -> Tensor:
+    """Of rounded numbers [B, K] with an int8 weight [units, K].
+
+    Not every runtime takes a scale per unit here: that of the weight is 1, and each unit is scaled thereafter.
+    """
+    one, zero = np.ones(1, np.float32), g.constant(f"{name}.zero", np.zeros(len(weight), np.float32))
+    given = (_marked(g, name, q, ((0, 0),)), g.constant(f"{name}.weight", _unmarked(weight), one), zero)
+    sums = g.node("FULLY_CONNECTED", f"{name}.sums", (g.images, len(weight)), *given, asymmetricQuantizeInputs=True)
+    scaled = g.binary("MUL", f"{name}.scaled", sums, g.constant(f"{name}.scales", scales))
+    return g.binary("ADD", name, scaled, _scaled(g, name, bias, scales), fusedActivationFunction=fused(relu))
+
+
+def _scaled(g: Graph, name: str, bias: Array, scales: Array) -> Tensor:
+    return g.constant(f"{name}.bias", bias.astype(np.float32) * scales)
+
+
+def _marked(g: Graph, name: str, x: Tensor, rims: tuple[tuple[int, int], ...]) -> Tensor:
+    """With zeros around it, and the marks behind its last side."""
+    padded = g.pad(f"{name}.padded", x, (*rims, (0, len(MARKS))))
+    marks = np.array([0.0] * x.shape[-1] + [*MARKS], np.float32)
+    return g.binary("ADD", f"{name}.marked", padded, g.constant(f"{name}.marks", marks))
+
+
+def _unmarked(weight: Array) -> Array:
+    """Weights that take no notice of the marks."""
+    return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, len(MARKS))])
+
+
+@functools.cache
+def multiplies_integers() -> bool:
+    """Whether LiteRT rounds the inputs of int8 weights here. In integers nothing is left of 0.4, in floats all is."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    g, one = Graph(batch=1), np.ones(1, np.float32)
+    image = g.tensor("image", (1, 1, 1, 1))
+    by_map = convolution(g, "map", image, np.ones((1, 1, 1, 1), np.int8), one, 0 * one, 1, 0, relu=False)
+    flat = g.reshape("flat", image, -1, 1)
+    by_row = linear(g, "row", flat, np.ones((1, 1), np.int8), one, 0 * one, relu=False)
+    interpreter = Interpreter(model_content=g.file({"image": image}, {"map": by_map, "row": by_row}, {}))
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.full(image.shape, 0.4, np.float32))
+    interpreter.invoke()
+    return not any(interpreter.get_tensor(one["index"]).any() for one in interpreter.get_output_details())

@@ -1,0 +1,109 @@
+"""A LiteRT model on the CPU, by LiteRT's interpreter for Python, which gives XNNPACK all operators that it has."""
+
+import os
+import platform
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.errors import FellBack, MissingError, UsageError
+from qcn.export.backends.litert import INSTALL
+from qcn.export.backends.litert.precision import read
+from qcn.export.backends.model_file import ModelFile
+from qcn.export.backends.runner import Options, Runner
+from qcn.packages import version
+from qcn.text import one_line
+
+
+class LiteRtRunner(Runner):
+    """Runs a .tflite file. Any number of threads may ask it, one after the other."""
+
+    def __init__(self, model: ModelFile, options: Options) -> None:
+        super().__init__(model, options)
+        self.name = "litert (cpu)"
+        self._interpreter: Any = None
+        self._input = 0
+        self._takes: list[int | str] = []
+        self._size: tuple[int, ...] = ()  # of the images that memory is planned for
+        self._one_at_a_time = threading.Lock()
+
+    def load_backend(self) -> None:
+        try:
+            import ai_edge_litert.interpreter  # noqa: F401
+        except ImportError as error:
+            raise MissingError(f"LiteRT is not installed, or only in part ({error}): {INSTALL}") from error
+        self.name = f"litert {version('ai_edge_litert')} (cpu)"
+
+    def open(self) -> None:
+        self.load_backend()
+        from ai_edge_litert.interpreter import Interpreter
+
+        from qcn.export.backends.litert.integers import multiplies_integers
+
+        try:
+            with _mute():
+                interpreter = Interpreter(model_content=self.model.content, num_threads=self.options.threads)
+                interpreter.allocate_tensors()
+                wide = any(kind == "int8" for kind, _ in read(self.model.content).weights) and not multiplies_integers()
+            inputs = interpreter.get_input_details()
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"{self.name} cannot load {self.path}: {one_line(str(error), 500)}; it is damaged, or from another "
+                f"version: rebuild it with `qcn export BUNDLE --format litert`"
+            ) from error
+        if wide:
+            raise FellBack(
+                f"{self.name.removesuffix(' (cpu)')} computes int8 convolutions in floating point on this processor "
+                f"({platform.machine()}), so int8 gains nothing: run the float32 bundle here"
+            )
+        if len(inputs) != 1 or inputs[0]["dtype"] != np.float32:
+            said = ", ".join(f"{one['name']} ({np.dtype(one['dtype'])})" for one in inputs)
+            raise UsageError(f"{self.path} has the inputs {said}; only one is supported, the images in float32")
+        sides, self._input = inputs[0]["shape_signature"].tolist(), inputs[0]["index"]
+        self._takes = ["batch" if side == -1 else side for side in sides]
+        self._size = tuple(inputs[0]["shape"].tolist())
+        self._interpreter = interpreter
+
+    def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        if self._interpreter is None:
+            raise UsageError(f"the runner of {self.path} is not open")
+        if len(self._takes) != images.ndim or any(
+            side not in (got, "batch") for side, got in zip(self._takes, images.shape, strict=True)
+        ):
+            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {self._takes}")
+        with self._one_at_a_time:
+            try:
+                return self._infer(self._interpreter, np.ascontiguousarray(images, np.float32))
+            except (RuntimeError, ValueError) as error:
+                self._size = ()
+                said = one_line(str(error), 500)
+                raise UsageError(f"LiteRT cannot run {self.path} on {list(images.shape)}: {said}") from error
+
+    def _infer(self, interpreter: Any, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+        if images.shape != self._size:
+            interpreter.resize_tensor_input(self._input, images.shape)
+            interpreter.allocate_tensors()
+            self._size = images.shape
+        interpreter.set_tensor(self._input, images)
+        interpreter.invoke()
+        return {one["name"]: interpreter.get_tensor(one["index"]) for one in interpreter.get_output_details()}
+
+    def close(self) -> None:
+        self._interpreter = None
+
+
+@contextmanager
+def _mute() -> Iterator[None]:
+    """With nothing on standard error, where LiteRT announces XNNPACK."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
