@@ -31,8 +31,8 @@ from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.request import Request as ExportRequest
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
-from qcn.progress import shown
-from qcn.shipped import run_of
+from qcn.networks.shipped import run_of
+from qcn.terminal.progress import shown
 
 MODELS = (
     "mnist",

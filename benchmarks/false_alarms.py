@@ -24,7 +24,7 @@ from measurements import write  # noqa: E402
 from workshop import FILES, Workshop, qcn  # noqa: E402
 
 from qcn.errors import MissingError  # noqa: E402
-from qcn.shipped import RUNS, networks  # noqa: E402
+from qcn.networks.shipped import RUNS, networks  # noqa: E402
 
 PER_SEED = 3  # bundles of each small network
 Case = tuple[str, Path, Path, tuple[str, ...]]  # name, bundle, run, and what the command is asked for besides

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from qcn.export.targets import this_gpu
-from qcn.files import held, write_text
 from qcn.packages import installed
+from qcn.storage.files import held, write_text
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parent.parent

@@ -28,10 +28,10 @@ from PIL import Image
 
 import qcn
 from qcn.cli import predict as shell
-from qcn.confidence import order
 from qcn.export import web
 from qcn.export.bundle import Bundle
-from qcn.libqcn import find_program
+from qcn.libqcn.location import find_program
+from qcn.networks.confidence import order
 
 FILE = "one-answer.json"
 PAGE = """

@@ -22,10 +22,10 @@ import torch
 from comparison import MORE
 from measurements import RESULTS, put, stamp
 
-from qcn.distributed import first_process, launched
 from qcn.evaluate import evaluate
-from qcn.files import held
 from qcn.names import RUN
+from qcn.networks.distributed import first_process, launched
+from qcn.storage.files import held
 from qcn.train import resume, train
 from qcn.train.record import load_run
 from qcn.train.settings import settings_from

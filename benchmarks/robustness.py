@@ -22,15 +22,15 @@ from measurements import RESULTS, put, rows_of
 from numpy.typing import NDArray
 
 from qcn import data
-from qcn.confidence import BINS, calibration_error
 from qcn.data.imageset import ImageSet
-from qcn.devices import pick_device
 from qcn.evaluate import Answers, Network, open_network
 from qcn.intervals import ErrorRate
 from qcn.names import MANIFEST, RUN
-from qcn.shipped import run_of
+from qcn.networks.confidence import BINS, calibration_error
+from qcn.networks.devices import pick_device
+from qcn.networks.shipped import run_of
+from qcn.networks.zoo import parameter_count
 from qcn.train.checkpoint import load_network
-from qcn.zoo import parameter_count
 
 COVERAGES = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 

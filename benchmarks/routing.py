@@ -24,8 +24,8 @@ import torch
 from measurements import write
 from torch import Tensor
 
-from qcn.model import QCN, choose_kernels, qcn
 from qcn.names import Kernels
+from qcn.networks.model import QCN, choose_kernels, qcn
 from qcn.routing import route
 from qcn.train import checkpoint
 
@@ -251,10 +251,10 @@ def half(device_name: str, batch: int) -> list[Row]:
     `chosen` is the split that a fp16 Route would get, 0 for float32. Errors are those of an image against the float64
     reference; `planned` is what rounding votes and distances to float16 costs there.
     """
-    from qcn.kernels import cuda
+    from qcn.kernels import launch
 
     device, network, rows = torch.device(device_name), seeded(device_name).eval(), []
-    choose = cuda._half_split
+    choose = launch._half_split
     for name, inputs, options in problems(network, torch.randn(batch, 2, 32, 32, device=device)):
         chosen: list[int] = []
 
@@ -265,10 +265,9 @@ def half(device_name: str, batch: int) -> list[Row]:
                 chosen.append(choose(*given))
                 return chosen[-1] if split is None else split
 
-            with unittest.mock.patch.object(cuda, "_half_split", decide):
-                return cuda.forward(*inputs, **options, iterations=2, unit=False, logit=False, save=False, half=True)[
-                    :2
-                ]
+            with unittest.mock.patch.object(launch, "_half_split", decide):
+                fixed = {"iterations": 2, "unit": False, "logit": False, "save": False, "half": True}
+                return launch.forward(*inputs, **options, **fixed)[:2]
 
         forward(None)
         row: Row = {"layer": name, "batch": batch, "chosen": chosen[0]}

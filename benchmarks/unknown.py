@@ -17,14 +17,14 @@ from measurements import RESULTS, put
 from numpy.typing import NDArray
 
 from qcn import data
-from qcn.confidence import KEEP, SCORES, auroc, keeping
 from qcn.data.imageset import ImageSet
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.errors import UsageError
 from qcn.evaluate import Answers, Network, open_network
 from qcn.evaluate.unknown import fitted
 from qcn.intervals import ErrorRate
-from qcn.shipped import networks, run_of
+from qcn.networks.confidence import KEEP, SCORES, auroc, keeping
+from qcn.networks.shipped import networks, run_of
 
 FILE = "unknown.json"
 REAL = ("mnist", "fashion-mnist", "cifar10")

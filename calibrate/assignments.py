@@ -8,8 +8,8 @@ import numpy as np
 
 from qcn.calibrate.record import Calibration
 from qcn.errors import UsageError
-from qcn.export.program import Convolution, Linear, Operation, Program, Route
-from qcn.export.quantise import channel_scales, find, halved, quantised
+from qcn.export.program.program import Convolution, Linear, Operation, Program, Route
+from qcn.export.program.quantise import channel_scales, find, halved, quantised
 from qcn.names import OperationPrecision
 
 Assignment = Mapping[str, OperationPrecision]

@@ -23,9 +23,9 @@ from qcn.export.backends.candidates import Candidate, candidates
 from qcn.export.backends.format import Job, format_of
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
-from qcn.progress import doing, undisturbed
+from qcn.terminal.progress import doing, undisturbed
 from qcn.verify.speed.cold import first_images
 from qcn.verify.speed.turns import Plan, Timing, take_turns
 from qcn.verify.words import milliseconds

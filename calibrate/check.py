@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from qcn import records
 from qcn.calibrate.assignments import apply
 from qcn.calibrate.bodies import find_body
 from qcn.calibrate.images import OBSERVED, data_sha256, spread
@@ -25,11 +24,12 @@ from qcn.data import read
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
-from qcn.export.bundle import WEIGHTS, Bundle, inside
-from qcn.export.program import Product, Program
-from qcn.export.reference import program_answers
+from qcn.export.bundle import WEIGHTS, Bundle, paths
+from qcn.export.program.program import Product, Program
+from qcn.export.program.reference import program_answers
 from qcn.intervals import paired_drop
 from qcn.names import CALIBRATION
+from qcn.storage import records
 from qcn.train.record import Run
 
 # How many times the scale found again a scale may be, by how many images it is found on. Of 16 images, honest scales of
@@ -46,7 +46,7 @@ def read_calibration(bundle: Bundle) -> Calibration:
     facts = bundle.find(WEIGHTS).facts.get("calibration")
     expected = facts.get("sha256") if isinstance(facts, dict) else None
     try:
-        text = inside.read_file(bundle.folder, CALIBRATION)
+        text = paths.read_file(bundle.folder, CALIBRATION)
     except FileNotFoundError:
         raise UsageError(
             f"{bundle.folder} has no {CALIBRATION}: copy it from where the bundle was calibrated"

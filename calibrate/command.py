@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from qcn.calibrate import pipeline, results
+from qcn.calibrate import outcome, pipeline
 from qcn.calibrate.digits import Digits
 from qcn.calibrate.images import Audit
 from qcn.calibrate.pipeline import Calibrated
@@ -13,7 +13,7 @@ from qcn.calibrate.request import Request
 from qcn.errors import UsageError
 from qcn.export.backends.receipts import Receipt
 from qcn.export.bundle import Bundle
-from qcn.progress import doing, shown
+from qcn.terminal.progress import doing, shown
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CalibratedBundle:
     @property
     def summary(self) -> str:
         """One line: what was chosen, what it saves, what it costs."""
-        return results.verdict(self.calibrated)
+        return outcome.verdict(self.calibrated)
 
 
 def _ignore(audit: Audit, digits: list[Digits]) -> None:
@@ -53,5 +53,5 @@ def calibrate(
         calibrated = pipeline.calibrate(source, folder, request, told)
         doing(f"writing {out}")
         bundle, receipts = pipeline.write(calibrated, out, request)
-        files = results.write(folder, calibrated, receipts, request.command)
+        files = outcome.write(folder, calibrated, receipts, request.command)
     return CalibratedBundle(bundle, calibrated, receipts, files)

@@ -18,12 +18,12 @@ from qcn.calibrate.observers import fastest_kernels
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.backends.torch.interpreter import Interpreter
-from qcn.export.program import Program, Route
+from qcn.export.program.program import Program, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
-from qcn.progress import doing
 from qcn.rounding import rounded
 from qcn.routing import in_windows, voted
-from qcn.tables import table_of
+from qcn.terminal.progress import doing
+from qcn.terminal.tables import table_of
 from qcn.verify.words import share
 
 IMAGES = 8  # that intermediates are taken from: a full-size QCN has 19 million votes per image

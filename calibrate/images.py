@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qcn.data.imageset import ImageSet
 from qcn.errors import UsageError
 from qcn.intervals import ONE_SIDED, paired_drop
-from qcn.text import counted
+from qcn.terminal.text import counted
 
 LEAST = 16  # images: fewer are refused
 FEW = 256  # fewer are told

@@ -18,9 +18,9 @@ from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed
 from qcn.export.backends.torch.interpreter import Interpreter
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.names import ProgramKernels
-from qcn.progress import doing
+from qcn.terminal.progress import doing
 
 BINS = 2048
 BATCH = 32

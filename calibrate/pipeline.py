@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import records
 from qcn.calibrate import digits, record, sensitivity
 from qcn.calibrate.assignments import apply, lowest, require_float32
 from qcn.calibrate.bodies import find_body
@@ -32,12 +31,13 @@ from qcn.export.backends.receipts import Receipt, receipts, require_met
 from qcn.export.bundle import Bundle
 from qcn.export.calibrated import write_calibrated
 from qcn.export.pipeline import open_source
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request as ExportRequest
-from qcn.files import alone_in, write_text
 from qcn.names import CALIBRATION, MANIFEST
 from qcn.packages import installed
-from qcn.progress import doing, part
+from qcn.storage import records
+from qcn.storage.files import alone_in, write_text
+from qcn.terminal.progress import doing, part
 
 SENSITIVITY, SEARCH, AUDIT = "sensitivity.json", "search.json", "audit.json"
 FLOAT32 = "float32"  # the bundle of a run, in the report's folder

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from qcn import records
 from qcn.calibrate.images import data_sha256
 from qcn.calibrate.observers import Observer, observe
 from qcn.calibrate.ranges import scale_of
@@ -20,7 +19,8 @@ from qcn.calibrate.request import Method
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.export.program import Program
+from qcn.export.program.program import Program
+from qcn.storage import records
 
 SHOWN_BINS = 32
 SAVE_EVERY = 8  # batches

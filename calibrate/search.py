@@ -24,11 +24,11 @@ from qcn.calibrate.request import Goal, Method
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.data.imageset import ImageSet
 from qcn.errors import CheckFailed
-from qcn.export.program import Program
-from qcn.export.quantise import find
+from qcn.export.program.program import Program
+from qcn.export.program.quantise import find
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
-from qcn.progress import part
+from qcn.terminal.progress import part
 
 FASTER = 0.97  # of the time of float32: less of a gain is within what timings vary by
 

@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from qcn import plots
 from qcn.calibrate.assignments import apply, lowest
 from qcn.calibrate.record import Calibration
 from qcn.calibrate.simulation import Outputs, answers
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.intervals import lost_and_won
 from qcn.names import OperationPrecision
-from qcn.progress import doing
-from qcn.tables import table_of
+from qcn.pages import plots
+from qcn.terminal.progress import doing
+from qcn.terminal.tables import table_of
 
 IMAGES = 128  # at most
 

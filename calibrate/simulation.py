@@ -13,9 +13,9 @@ from qcn.calibrate.observers import batches
 from qcn.data.spec import Preprocessing
 from qcn.export.backends.torch.interpreter import DTYPES, Interpreter
 from qcn.export.backends.torch.unrolled import UnrolledRoute
-from qcn.export.program import Program, Route
+from qcn.export.program.program import Program, Route
 from qcn.kernels import native
-from qcn.progress import doing
+from qcn.terminal.progress import doing
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from qcn.errors import UsageError
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, weights
-from qcn.export.program import Product, Program, Route
+from qcn.export.program.program import Product, Program, Route
 from qcn.export.request import Request
 
 
@@ -32,7 +32,7 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
     `record` says what it was calibrated by: its `sha256`, and whatever else a reader of the manifest should know.
     `rebuild` is the command that makes it again, with {bundle} for its folder.
     """
-    from qcn.export.reference import planned
+    from qcn.export.program.reference import planned
 
     if not program.calibrated:
         raise UsageError("no operation has a lower precision: there is nothing to write")

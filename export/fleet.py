@@ -17,7 +17,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qcn import records
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.format import Made
 from qcn.export.bundle import WEIGHTS, Batch, Bundle
@@ -25,7 +24,8 @@ from qcn.export.pipeline import export, open_source
 from qcn.export.request import Request
 from qcn.names import MANIFEST, Precision
 from qcn.packages import installed
-from qcn.progress import doing, part
+from qcn.storage import records
+from qcn.terminal.progress import doing, part
 
 CPU = "cpu"  # the target of a device without a GPU
 WORDS = (

@@ -14,12 +14,12 @@ from qcn.export.backends.format import Job, Made, format_of, need
 from qcn.export.backends.torch import INSTALL
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import manifest_of, tools
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
 from qcn.names import BUNDLE, RUN
+from qcn.networks.shipped import is_shipped_run
 from qcn.packages import installed
-from qcn.progress import doing, part, say
-from qcn.shipped import is_shipped_run
+from qcn.terminal.progress import doing, part, say
 
 # The command that makes the weights and the golden answers, which come with every export of a run.
 FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
@@ -84,8 +84,8 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
 
 
 def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bundle:
-    from qcn.export.lower import lower
-    from qcn.export.reference import make_golden
+    from qcn.export.program.lower import lower
+    from qcn.export.program.reference import make_golden
     from qcn.train.checkpoint import load_network
 
     trained, run = load_network(source, request.checkpoint)

@@ -20,11 +20,11 @@ from qcn.export.backends.tensorrt.format import graph_for
 from qcn.export.backends.tensorrt.refit import refit
 from qcn.export.bundle import Artefact, Batch, Bundle, folder_of
 from qcn.export.pipeline import open_source
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
 from qcn.names import MANIFEST
-from qcn.progress import doing, part
-from qcn.text import command_line
+from qcn.terminal.progress import doing, part
+from qcn.terminal.text import command_line
 
 
 @dataclass(frozen=True)

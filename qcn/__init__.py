@@ -11,7 +11,7 @@
 Importing this package imports no torch: the half of the product that runs on a device does without it.
 """
 
-import os.path  # and no other module: `qcn.entry` should be reached at once
+import os.path  # and no other module: `qcn.__main__` should be reached at once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ __all__ = ["Answer", "Bundle", "Model", "Run", "__version__", "create", "load", 
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
-    """A freshly initialised network: "qcn", "qcn-deep", "qcn-tiny", "em", "vb", "cnn", … (see `qcn.zoo`)."""
-    from qcn.zoo import create as create_network
+    """A freshly initialised network: "qcn", "qcn-deep", "qcn-tiny", "em", "vb", "cnn", … (see `qcn.networks.zoo`)."""
+    from qcn.networks.zoo import create as create_network
 
     return create_network(name, in_channels=in_channels, classes=classes, **options)
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, overload
 from qcn.errors import UsageError, unknown_name
 from qcn.export import bundle as stored
 from qcn.names import RUN
-from qcn.progress import doing, shown
+from qcn.networks.shipped import place, run_of
 from qcn.settings import make
-from qcn.shipped import place, run_of
-from qcn.text import command_line
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.text import command_line
 
 if TYPE_CHECKING:
     from qcn.evaluate import Evaluated
@@ -75,7 +75,7 @@ class _Source:
         """A bundle with files in these formats, `onnx` if none is named; a bundle gets them added (`qcn export`)."""
         from qcn.export import pipeline
         from qcn.export.request import Request
-        from qcn.verify.speed.results import for_serving
+        from qcn.verify.speed.timings import for_serving
 
         latencies = for_serving(Path(benchmark)) if benchmark else None
         request = make(
@@ -149,7 +149,7 @@ class Run(_Source):
     @property
     def exportable(self) -> bool:
         """Whether its network can be exported. Matrix capsules and other routing rules are for training only."""
-        from qcn.export.lower import lower
+        from qcn.export.program.lower import lower
 
         run = self.record
         try:
@@ -231,8 +231,8 @@ def train(
     with shown():
         doing("loading torch")
         from qcn.data import dataset_name
-        from qcn.distributed import first_process
-        from qcn.files import new_folder
+        from qcn.networks.distributed import first_process
+        from qcn.storage.files import new_folder
         from qcn.train import begin
         from qcn.train.record import load_run
         from qcn.train.settings import settings_from
@@ -274,7 +274,7 @@ def _check(preset: str, **chosen: Any) -> "Settings":
     from qcn.train.settings import settings_from
 
     settings = settings_from(preset, **chosen)
-    zoo = sys.modules.get("qcn.zoo")  # imported where a user's file added a network to it
+    zoo = sys.modules.get("qcn.networks.zoo")  # imported where a user's file added a network to it
     known = zoo.MODELS if zoo else NETWORKS
     if settings.model not in known:
         raise unknown_name("model", settings.model, known)
@@ -287,7 +287,7 @@ def _check(preset: str, **chosen: Any) -> "Settings":
 
 def _quantised(plan: Path, init: str) -> "Quantised":
     """The scales of the calibrated bundle `plan`, by layer of the network that training starts from."""
-    from qcn.export.lower import layer_scales
+    from qcn.export.program.lower import layer_scales
     from qcn.train.checkpoint import load_network
     from qcn.train.record import Quantised
 

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from qcn.text import readable
+from qcn.terminal.text import readable
 
 
 class QcnError(Exception):

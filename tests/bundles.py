@@ -19,10 +19,10 @@ from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Evaluation
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, manifest_of, ports, tools
 from qcn.export.bundle.transaction import locked
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
-from qcn.export.reference import golden_of, make_golden, with_edge_cases
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program
+from qcn.export.program.reference import golden_of, make_golden, with_edge_cases
 from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
 from qcn.train.record import load_run

@@ -15,10 +15,10 @@ from qcn.calibrate.request import Request as Calibration
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Batch
 from qcn.export.bundle import Bundle as Stored
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
+from qcn.networks.zoo import MODELS
 from qcn.train.settings import RunSettings
-from qcn.verify.speed.results import read_benchmark
-from qcn.zoo import MODELS
+from qcn.verify.speed.timings import read_benchmark
 
 ROOT = Path(__file__).parent.parent
 

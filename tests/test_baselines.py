@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qcn.baselines import (
+from qcn.errors import UsageError
+from qcn.networks.baselines import (
     INVERSE_TEMPERATURE,
     VARIANCE_FLOOR,
     Votes,
@@ -19,10 +20,9 @@ from qcn.baselines import (
     em_routing,
     em_unbranched,
 )
-from qcn.errors import UsageError
-from qcn.model import qcn
-from qcn.vb import vb, vb_routing
-from qcn.zoo import parameter_count
+from qcn.networks.model import qcn
+from qcn.networks.vb import vb, vb_routing
+from qcn.networks.zoo import parameter_count
 
 Build = Callable[[int, int], nn.Module]
 

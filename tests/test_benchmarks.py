@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qcn.files import held
+from qcn.storage.files import held
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -21,9 +21,9 @@ from qcn.data.spec import Preprocessing
 from qcn.export import targets
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Manifest, Source, ports
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.reference import golden_of, with_edge_cases
+from qcn.export.program.lower import lower
+from qcn.export.program.reference import golden_of, with_edge_cases
 
 # A device often has none of these: every command must at least explain itself without them.
 BARE = """
@@ -157,7 +157,7 @@ def test_the_package_imports_and_lists_data_sets_without_torch() -> None:
 
 
 def test_the_network_does_without_torchs_compiler() -> None:
-    code = "import sys, qcn.model; sys.exit('torch._dynamo' in sys.modules)"
+    code = "import sys, qcn.networks.model; sys.exit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

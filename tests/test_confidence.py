@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qcn.confidence import (
+from qcn.errors import CheckFailed, UsageError
+from qcn.networks.confidence import (
     FEWEST,
     SCORES,
     Confidence,
@@ -21,7 +22,6 @@ from qcn.confidence import (
     order,
     probabilities,
 )
-from qcn.errors import CheckFailed, UsageError
 
 RNG = np.random.default_rng(0)
 CASES = json.loads((Path(__file__).parent / "answers.json").read_text(encoding="utf-8"))["cases"]

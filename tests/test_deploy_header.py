@@ -14,7 +14,7 @@ import torch
 from bundles import bundle_of
 
 from qcn.data.spec import Preprocessing
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
 
 ROOT = Path(__file__).parents[1]
 INCLUDE = ROOT / "deploy" / "include"

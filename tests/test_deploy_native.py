@@ -13,10 +13,8 @@ import torch
 from torch import nn
 
 from qcn import create
-from qcn.binding import Model
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.export import integers
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.runner import Options
@@ -24,11 +22,13 @@ from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Answers, Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest, Source, ports
 from qcn.export.bundle.tolerance import noise_floor
-from qcn.export.lower import lower
-from qcn.export.program import Array, Convolution, Linear, Output, Product, Program, Value
-from qcn.export.quantise import halved, quantised
-from qcn.export.reference import answers
+from qcn.export.program import integers
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Array, Convolution, Linear, Output, Product, Program, Value
+from qcn.export.program.quantise import halved, quantised
+from qcn.export.program.reference import answers
 from qcn.kernels.native import instruction_set, set_threads
+from qcn.libqcn.binding import Model
 
 FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
 CHANNELS, CLASSES = 2, 4

@@ -12,7 +12,7 @@ import pytest
 from qcn.export.backends.candidates import create
 from qcn.export.backends.onnx.build import FUSED, build
 from qcn.export.bundle import Bundle
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.names import Precision
 from qcn.verify.parity.compare import compare
 

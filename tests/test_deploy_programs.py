@@ -24,16 +24,6 @@ from PIL import Image
 
 import qcn
 from qcn import create
-from qcn.confidence import (
-    SCORES,
-    Confidence,
-    Known,
-    ScoreName,
-    is_known,
-    order,
-    probabilities,
-    temperature_of,
-)
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
@@ -43,7 +33,17 @@ from qcn.export.backends.runner import Options
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.pipeline import export
 from qcn.export.request import Request
-from qcn.model import qcn_tiny
+from qcn.networks.confidence import (
+    SCORES,
+    Confidence,
+    Known,
+    ScoreName,
+    is_known,
+    order,
+    probabilities,
+    temperature_of,
+)
+from qcn.networks.model import qcn_tiny
 from qcn.runtime.preprocess import preprocess
 
 ROOT = Path(__file__).parents[1]

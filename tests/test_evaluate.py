@@ -37,17 +37,17 @@ from qcn.evaluate import (
     write_results,
 )
 from qcn.evaluate.rates import Result, measure, measure_answers
-from qcn.export import reference
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import export, open_source
+from qcn.export.program import reference
 from qcn.export.request import Request
 from qcn.intervals import wilson
+from qcn.networks.zoo import create
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run, load_run
 from qcn.train.settings import PAPER, RunSettings, Settings
 from qcn.train.validation import logits, predict
-from qcn.zoo import create
 
 
 def test_intervals_are_wilsons() -> None:

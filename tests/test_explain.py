@@ -22,23 +22,23 @@ from verify.chromium import Browser
 
 import qcn as product
 from qcn import routing
-from qcn.confidence import probabilities
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, UsageError
 from qcn.explain import drawing, panels
 from qcn.explain.evidence import evidence, loudest
 from qcn.explain.fields import Field, fields, over_image
-from qcn.explain.inside import PRIMARY, Capsules, Inside, look
 from qcn.explain.page import HERE, page
 from qcn.explain.picture import Picture, from_file
+from qcn.explain.routing import PRIMARY, Capsules, Inside, look
 from qcn.explain.source import Source, check_capsules, open_source
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
-from qcn.export.lower import lower
-from qcn.export.program import Array, Operation, Output, Program, Route
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Array, Operation, Output, Program, Route
 from qcn.limits import MASS_FLOOR
-from qcn.model import QCN, CapsuleLayer, QCNConfig
+from qcn.networks.confidence import probabilities
+from qcn.networks.model import QCN, CapsuleLayer, QCNConfig
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 PANELS = ("image", "classes", "routing", "votes", "poses", "primary", "layers", "care")

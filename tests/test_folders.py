@@ -14,7 +14,7 @@ from test_train import SHORT, command, environment
 from qcn.cli import main
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate
-from qcn.files import alone_in, new_folder, write_text
+from qcn.storage.files import alone_in, new_folder, write_text
 from qcn.train import resume, train
 from qcn.train.record import load_run
 
@@ -89,7 +89,7 @@ def test_a_folder_to_which_nothing_is_written_goes_again(tmp_path: Path) -> None
 MANY = """
 import sys
 from pathlib import Path
-from qcn.files import new_folder
+from qcn.storage.files import new_folder
 for _ in range(50):
     with new_folder(Path(sys.argv[1]) / "run") as folder:
         (folder / "made").touch(exist_ok=False)

@@ -11,8 +11,8 @@ import torch
 from pictures import write_pictures
 
 from qcn.errors import UsageError
-from qcn.export.lower import lower
-from qcn.model import capsule_layers, qcn_tiny, routed_by
+from qcn.export.program.lower import lower
+from qcn.networks.model import capsule_layers, qcn_tiny, routed_by
 from qcn.routing import em_routing
 from qcn.train.checkpoint import load_network
 

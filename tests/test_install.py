@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import qcn
-from qcn import libqcn, programs
 from qcn.errors import MissingError
+from qcn.libqcn import location, programs
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,8 +80,8 @@ def test_the_programs_are_commands(
             pytest.skip("there is no build/programs/qcn-run: make build/libqcn.so")
         done = subprocess.run([commands / name, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == qcn.__version__
-    monkeypatch.setattr(libqcn, "PACKAGE", tmp_path)
-    monkeypatch.setattr(libqcn, "CLONE", tmp_path)
+    monkeypatch.setattr(location, "PACKAGE", tmp_path)
+    monkeypatch.setattr(location, "CLONE", tmp_path)
     with pytest.raises(SystemExit) as ended:
         programs.run()
     assert ended.value.code == MissingError.exit_code

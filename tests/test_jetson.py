@@ -12,7 +12,7 @@ import torch
 from bundles import bundle_of
 
 import qcn
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "deploy" / "jetson" / "README.md"

@@ -12,13 +12,14 @@ from bundles import bundle_of, put_manifest
 from libqcn_load import BAD_ARGUMENT, BAD_BUNDLE, OK, load
 
 import qcn
-from qcn import libqcn, limits
+from qcn import limits
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.candidates import create
 from qcn.export.backends.tensorrt import plugin
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.kernels import native
-from qcn.model import qcn_tiny
+from qcn.libqcn import location
+from qcn.networks.model import qcn_tiny
 
 
 def test_a_library_of_the_system_is_found_before_it_one_that_was_built_and_first_the_package_s_own(
@@ -26,21 +27,21 @@ def test_a_library_of_the_system_is_found_before_it_one_that_was_built_and_first
 ) -> None:
     for variable in ("QCN_LIBRARY", "QCN_PLUGIN"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(libqcn, "PACKAGE", tmp_path / "clone" / "qcn")
-    monkeypatch.setattr(libqcn, "CLONE", tmp_path / "clone")
-    monkeypatch.setattr(libqcn, "INSTALLED", (tmp_path / "lib",))
+    monkeypatch.setattr(location, "PACKAGE", tmp_path / "clone" / "qcn")
+    monkeypatch.setattr(location, "CLONE", tmp_path / "clone")
+    monkeypatch.setattr(location, "INSTALLED", (tmp_path / "lib",))
     with pytest.raises(MissingError, match=r"libqcn is not at .*lib/libqcn.so; `make"):
-        libqcn.find_library()
+        location.find_library()
     for folder in (tmp_path / "lib", tmp_path / "clone" / "build", tmp_path / "clone" / "qcn" / "lib"):
         folder.mkdir(parents=True)
         for name in ("libqcn.so", plugin.LIBRARY):
             (folder / name).touch()
-        assert (libqcn.find_library(), plugin.find()) == (folder / "libqcn.so", folder / plugin.LIBRARY)
+        assert (location.find_library(), plugin.find()) == (folder / "libqcn.so", folder / plugin.LIBRARY)
 
 
 def test_the_command_that_builds_it_puts_it_where_it_is_looked_for(tmp_path: Path) -> None:
-    assert libqcn.BUILD == "make build/libqcn.so"  # of this clone
-    assert libqcn.build_command(tmp_path) == "pip install --force-reinstall WHEEL-OR-CLONE"
+    assert location.BUILD == "make build/libqcn.so"  # of this clone
+    assert location.build_command(tmp_path) == "pip install --force-reinstall WHEEL-OR-CLONE"
 
 
 def test_limits_are_those_of_the_library() -> None:

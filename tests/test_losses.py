@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qcn.errors import UsageError
-from qcn.model import Prediction
+from qcn.networks.model import Prediction
 from qcn.train.losses import TAUGHT, TEMPERATURE, check_prediction, distillation, loss_of, spread_loss
 
 

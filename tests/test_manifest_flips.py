@@ -21,7 +21,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import MANIFEST_SHA256
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
 from qcn.verify.parity.preprocessing import check_preprocessing
 
 SIDE = 28

@@ -21,7 +21,6 @@ from PIL import Image
 from rich.table import Table
 from typer.main import get_command
 
-from qcn import doctor, zoo
 from qcn.api import Run
 from qcn.cli import app, complete
 from qcn.cli.say import say, show
@@ -30,12 +29,14 @@ from qcn.data import DATASETS, load
 from qcn.errors import MissingError
 from qcn.export.backends import BACKENDS
 from qcn.export.bundle import Bundle
-from qcn.files import write_text
 from qcn.names import BUNDLE
-from qcn.text import command_line
+from qcn.networks import zoo
+from qcn.storage.files import write_text
+from qcn.terminal.text import command_line
 from qcn.train import train
 from qcn.train.record import Epoch, new_run
 from qcn.train.settings import RunSettings, Settings
+from qcn.verify import doctor
 from qcn.verify.parity import results
 
 
@@ -283,8 +284,8 @@ def test_a_file_that_fails_does_not_keep_others_from_being_measured(bundle: Bund
 @pytest.fixture
 def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that would be said if it took long."""
-    monkeypatch.setattr("qcn.progress.QUIET_S", 0.0)
-    monkeypatch.setattr("qcn.progress.PACE", math.inf)
+    monkeypatch.setattr("qcn.terminal.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("qcn.terminal.progress.PACE", math.inf)
 
 
 @pytest.mark.usefixtures("talkative")
@@ -352,7 +353,7 @@ class Begun:
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs are started without
 sys.meta_path.insert(0, Begun())
-from qcn.entry import main
+from qcn.__main__ import main
 main()
 """
 
@@ -367,8 +368,8 @@ def test_a_signal_ends_a_command_that_is_still_being_imported(delay_s: float, nu
 
 LOST = """
 import signal, sys, time
-from qcn import doctor
-from qcn.entry import main
+from qcn.verify import doctor
+from qcn.__main__ import main
 
 class Dropped:
     def __del__(self):
@@ -393,9 +394,9 @@ def test_a_signal_where_exceptions_are_ignored_ends_a_command_too(number: int, b
 
 WRITING = """
 import pathlib, sys, time
-from qcn import doctor
+from qcn.verify import doctor
 from qcn.cli import main
-from qcn.files import atomic_write
+from qcn.storage.files import atomic_write
 
 def writing(*_):
     with atomic_write(pathlib.Path("result.json")) as aside:
@@ -426,10 +427,10 @@ def test_closed_streams_do_not_mix_with_other_files(bundle: Bundle, qcn: Command
 def test_nothing_is_imported_before_ctrl_c_is_caught() -> None:
     code = (
         "import os.path, sys; sys.path.insert(0, sys.argv[1]); before = set(sys.modules)\n"
-        "import qcn.entry; print(*sorted(set(sys.modules) - before))"
+        "import qcn.__main__; print(*sorted(set(sys.modules) - before))"
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(__file__).parent.parent)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "qcn qcn.entry\n"
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "qcn qcn.__main__\n"
 
 
 def test_commands_end_with_the_next_one(

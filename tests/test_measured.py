@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from libqcn_load import OK, load
 
-from qcn import measured
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate, open_network
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import open_source
 from qcn.export.request import Request
-from qcn.measured import Measured, SplitError
-from qcn.shipped import run_of
+from qcn.networks.shipped import run_of
+from qcn.storage import measured
+from qcn.storage.measured import Measured, SplitError
 from qcn.train import checkpoint
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run

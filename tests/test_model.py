@@ -7,8 +7,8 @@ import torch
 
 import qcn
 from qcn.errors import UsageError
-from qcn.model import QCN, BranchedExtractor, CapsuleLayer, ConvCapsules, QCNConfig, RunningRMS, strides_for
-from qcn.zoo import MODELS, parameter_count
+from qcn.networks.model import QCN, BranchedExtractor, CapsuleLayer, ConvCapsules, QCNConfig, RunningRMS, strides_for
+from qcn.networks.zoo import MODELS, parameter_count
 
 
 @pytest.mark.parametrize(

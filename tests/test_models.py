@@ -17,20 +17,20 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from qcn import data
-from qcn.cards import load_card, text
 from qcn.cli import app
 from qcn.data.imageset import ImageSet
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure, open_network
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import GOLDEN, Bundle, golden
-from qcn.export.lower import lower
-from qcn.shipped import RUNS, SHIPPED, bundle_of, networks, place, run_of
+from qcn.export.program.lower import lower
+from qcn.networks.cards import load_card, text
+from qcn.networks.shipped import RUNS, SHIPPED, bundle_of, networks, place, run_of
+from qcn.networks.zoo import parameter_count
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
 from qcn.train.settings import RunSettings, for_images, settings_from
 from qcn.train.validation import measure_confidence, predict
-from qcn.zoo import parameter_count
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("QCN_DATA", ROOT / "data"))
@@ -202,7 +202,7 @@ def test_a_bundle_to_run_and_a_run_to_train_from(tmp_path: Path, monkeypatch: py
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "run.json").write_text("{}")
     assert run_of("mine") == place("mine") == bundle_of("mine") == Path("mine")
-    monkeypatch.setattr("qcn.shipped.RUNS", tmp_path / "none")  # as in a wheel
+    monkeypatch.setattr("qcn.networks.shipped.RUNS", tmp_path / "none")  # as in a wheel
     for words in (("export", "mnist"), ("train", "--dataset", "mnist", "--init", "mnist"), ("calibrate", "mnist")):
         failed = CliRunner().invoke(app, [*words])
         assert isinstance(failed.exception, MissingError), failed.output

@@ -10,11 +10,11 @@ import time
 import pytest
 from rich.console import Console
 
-from qcn import progress
+from qcn.terminal import progress
 
 SLOW = """
 import time
-from qcn.progress import doing, shown
+from qcn.terminal.progress import doing, shown
 with shown():
     doing("thinking")
     time.sleep(5)
@@ -42,7 +42,7 @@ def test_a_quick_command_says_nothing(capsys: pytest.CaptureFixture[str]) -> Non
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, to be set."""
     now = [0.0]
-    monkeypatch.setattr("qcn.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("qcn.terminal.progress.time.monotonic", lambda: now[0])
     return now
 
 

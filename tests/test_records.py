@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from qcn import records
 from qcn.errors import UsageError
+from qcn.storage import records
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import nn
 
 from qcn.data.spec import Preprocessing
 from qcn.evaluate import Answers
-from qcn.model import Prediction
+from qcn.networks.model import Prediction
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qcn import routing
 from qcn.errors import MissingError, UsageError
-from qcn.model import choose_kernels, qcn_tiny
 from qcn.names import Kernels, Mode
+from qcn.networks.model import choose_kernels, qcn_tiny
 from qcn.quaternion import conjugate, hamilton_product, rotate, rotation_matrix, rotor
 
 MODES: tuple[Mode, Mode] = ("logistic", "unit")

@@ -18,13 +18,13 @@ from bundles import put_manifest
 from PIL import Image
 
 import qcn
-from qcn.confidence import Confidence
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends import BACKENDS
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.bundle.weights import write as write_weights
 from qcn.export.pipeline import export
 from qcn.export.request import Request
+from qcn.networks.confidence import Confidence
 from qcn.runtime import Model
 from qcn.runtime.engines import RunnerEngine
 

@@ -20,7 +20,7 @@ from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, signing, weights
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
 from qcn.export.pipeline import FROM_RUN
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
 
 pytest.importorskip("cryptography")
 from cryptography.exceptions import InvalidSignature

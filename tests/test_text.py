@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from qcn.text import csv_cell, csv_line
+from qcn.terminal.text import csv_cell, csv_line
 
 FORMULAS = [
     '=HYPERLINK("http://x";"y")',

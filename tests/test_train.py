@@ -26,7 +26,7 @@ from qcn.cli import app
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import CheckFailed, Stopped, UsageError
-from qcn.model import QCN
+from qcn.networks.model import QCN
 from qcn.train import loop, resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.graph import WARM_UP
@@ -257,7 +257,7 @@ def test_nan_stops_the_run_names_step_and_layer_and_keeps_the_checkpoint(
 
 
 def test_a_layer_that_overflows_is_named(data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qcn.model import ConvCapsules
+    from qcn.networks.model import ConvCapsules
 
     forward, calls = ConvCapsules.forward, []
 

@@ -10,9 +10,9 @@ from command import Command
 from qcn.errors import UsageError
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
-from qcn.export.lower import layer_scales
-from qcn.export.program import Array, Product, Program
-from qcn.export.quantise import quantised
+from qcn.export.program.lower import layer_scales
+from qcn.export.program.program import Array, Product, Program
+from qcn.export.program.quantise import quantised
 from qcn.train.checkpoint import load_network, load_tensors
 from qcn.train.quantise import apply, by_channel, rounded
 from qcn.train.record import Quantised, load_run

@@ -17,7 +17,8 @@ from qcn.data import load
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.preprocess import preprocess
 from qcn.errors import CheckFailed, MissingError, UsageError
-from qcn.shipped import run_of
+from qcn.networks.shipped import run_of
+from qcn.networks.zoo import MODELS, create
 from qcn.train import resume
 from qcn.train.checkpoint import load_network, optimizer_tensors, restore_optimizer
 from qcn.train.graph import WARM_UP
@@ -26,7 +27,6 @@ from qcn.train.losses import distillation, loss_of, softened
 from qcn.train.record import load_run
 from qcn.train.settings import Settings
 from qcn.train.start import channels_innermost, start_from
-from qcn.zoo import MODELS, create
 
 CPU = torch.device("cpu")
 

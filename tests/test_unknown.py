@@ -13,17 +13,17 @@ from conftest import write_bars
 from pictures import write_pictures
 from torch import Tensor, nn
 
-from qcn.confidence import KEEP, SCORES
 from qcn.data import load
 from qcn.errors import UsageError
 from qcn.evaluate import evaluate, open_network
 from qcn.evaluate.unknown import fitted
-from qcn.model import Prediction
+from qcn.networks.confidence import KEEP, SCORES
+from qcn.networks.model import Prediction
+from qcn.networks.zoo import MODELS
 from qcn.train import resume
 from qcn.train.loop import Training
 from qcn.train.record import load_run
 from qcn.train.settings import Settings
-from qcn.zoo import MODELS
 
 CPU = torch.device("cpu")
 

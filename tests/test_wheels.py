@@ -17,7 +17,7 @@ from bundles import bundle_of, made_once
 from PIL import Image
 
 import qcn
-from qcn.model import qcn_tiny
+from qcn.networks.model import qcn_tiny
 from qcn.train.checkpoint import load_network
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +114,9 @@ def test_an_installed_wheel_runs_at_once_without_torch(installed: Path, shipped:
     bundle, picture = shipped / "mnist", shipped / "picture.png"
     assert command(installed / "qcn", "--version", cwd=tmp_path).strip() == f"qcn {qcn.__version__}"
     assert command(installed / "qcn-run", "--version", cwd=tmp_path).strip() == qcn.__version__
-    library = command(installed / "python", "-c", "from qcn.libqcn import *; print(find_library())", cwd=tmp_path)
+    library = command(
+        installed / "python", "-c", "from qcn.libqcn.location import *; print(find_library())", cwd=tmp_path
+    )
     assert Path(library.strip()).is_relative_to(installed.parent)
     assert "by libqcn" in command(installed / "qcn", "doctor", bundle, cwd=tmp_path)
     answers = tmp_path / "answers.json"

@@ -5,9 +5,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.distributed import process_group, rank
-from qcn.model import qcn_tiny
-from qcn.vb import vb
+from qcn.networks.distributed import process_group, rank
+from qcn.networks.model import qcn_tiny
+from qcn.networks.vb import vb
 
 
 def gradients(

@@ -24,8 +24,8 @@ from measurements import read  # noqa: E402
 from qcn.data.viewpoints import raytrace  # noqa: E402
 from qcn.data.viewpoints.light import LIGHTS  # noqa: E402
 from qcn.data.viewpoints.toys import CATEGORIES, toy  # noqa: E402
-from qcn.plots import COLOURS  # noqa: E402
-from qcn.text import counted  # noqa: E402
+from qcn.pages.plots import COLOURS  # noqa: E402
+from qcn.terminal.text import counted  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 POLAR = "viewpoints-azimuth-pooled"

@@ -35,26 +35,26 @@ from measurements import stamp  # noqa: E402
 from reproduce import RECIPES, folder_of, row_of, told  # noqa: E402
 
 from qcn import data  # noqa: E402
-from qcn.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
 from qcn.data.imageset import ImageSet  # noqa: E402
-from qcn.devices import pick_device  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
 from qcn.evaluate import measure  # noqa: E402
 from qcn.export.bundle import Bundle  # noqa: E402
 from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools  # noqa: E402
-from qcn.export.lower import lower  # noqa: E402
 from qcn.export.pipeline import FROM_RUN  # noqa: E402
-from qcn.export.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
-from qcn.files import file_sha256, write_text  # noqa: E402
+from qcn.export.program.lower import lower  # noqa: E402
+from qcn.export.program.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
 from qcn.intervals import ErrorRate  # noqa: E402
 from qcn.names import CARD, CARD_TEXT, MANIFEST  # noqa: E402
+from qcn.networks.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
+from qcn.networks.devices import pick_device  # noqa: E402
+from qcn.networks.shipped import RUNS, SHIPPED, networks  # noqa: E402
+from qcn.networks.zoo import parameter_count  # noqa: E402
 from qcn.settings import settings_of  # noqa: E402
-from qcn.shipped import RUNS, SHIPPED, networks  # noqa: E402
+from qcn.storage.files import file_sha256, write_text  # noqa: E402
 from qcn.train.checkpoint import load_network  # noqa: E402
 from qcn.train.record import Run, load_run  # noqa: E402
 from qcn.train.settings import RunSettings, Settings, for_images, settings_from  # noqa: E402
 from qcn.train.validation import measure_confidence, predict  # noqa: E402
-from qcn.zoo import parameter_count  # noqa: E402
 
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four

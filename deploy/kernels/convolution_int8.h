@@ -1,4 +1,4 @@
-// Convolutions of integers on CPUs, exact: what export/integers.py computes, to the last bit before the ending. Shapes
+// Convolutions of integers on CPUs, exact: what export/program/integers.py computes, to the last bit before the ending. Shapes
 // and layouts are those of convolution.h, but a map that is read has bytes, and the channels of a pixel are filled up
 // to a multiple of four: four products are summed at once.
 //

@@ -38,7 +38,7 @@ class Arguments {
 };
 
 // Text from a stranger's file, or its name, for a terminal: control characters, and others that show nothing, are
-// written out, as qcn/text.py does. ESC becomes \x1b.
+// written out, as qcn/terminal/text.py does. ESC becomes \x1b.
 std::string readable(const std::string& text);
 
 // Text in quotes, as in JSON. Bytes that are not UTF-8 become U+FFFD.

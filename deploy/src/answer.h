@@ -1,4 +1,4 @@
-// From the logits of an image to an answer. The same in Python (qcn/confidence.py) and in pages
+// From the logits of an image to an answer. The same in Python (qcn/networks/confidence.py) and in pages
 // (export/backends/web/answers.js), and tested on the same cases (tests/answers.json).
 #ifndef QCN_SRC_ANSWER_H
 #define QCN_SRC_ANSWER_H

@@ -1,5 +1,5 @@
 // A network as weights.safetensors has it: operations in the order in which they run, with the arrays that they use.
-// docs/bundle.md says what each computes; export/program.py writes it. Nothing of the network is known but this list.
+// docs/bundle.md says what each computes; export/program/program.py writes it. Nothing of the network is known but this list.
 #ifndef QCN_SRC_PROGRAM_H
 #define QCN_SRC_PROGRAM_H
 
@@ -38,7 +38,7 @@ struct Integers {
   float input_scale;
 };
 
-// out = ending(the sum of one or two convolutions + bias). In int8: see export/program.py.
+// out = ending(the sum of one or two convolutions + bias). In int8: see export/program/program.py.
 struct Convolution {
   struct Source {
     Value in;

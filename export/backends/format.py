@@ -16,7 +16,7 @@ from qcn.export.backends.precision import Seen, seen
 from qcn.export.backends.products import Products
 from qcn.export.backends.runner import Runner
 from qcn.export.bundle import Artefact, Batch, Bundle
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
 from qcn.names import AnyPrecision, OperationPrecision
 from qcn.packages import installed

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.frames import LENGTHS, Arrays, NotAFrame, decode, encode, lengths
 from qcn.export.backends.runner import TIME_LIMIT, Runner
-from qcn.text import one_line
+from qcn.terminal.text import one_line
 
 TO_OPEN = 5  # time limits to load the backend, and as many to load the file
 PIPE = 1 << 20  # bytes that a pipe should hold, where the system lets us say so: fewer wake-ups for a large batch

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from qcn.errors import UsageError
 from qcn.export.backends.products import ELEMENT_TYPES, FLOATS, Products
-from qcn.export.program import Product, Program, Shape
+from qcn.export.program.program import Product, Program, Shape
 from qcn.names import PRECISIONS, AnyPrecision
 
 

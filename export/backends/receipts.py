@@ -13,7 +13,7 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends import BACKENDS, find
 from qcn.export.backends.definition import load
 from qcn.export.bundle import Bundle
-from qcn.export.program import Operation
+from qcn.export.program.program import Operation
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Options:
 
     precision   what to compute in, where a file can be run in several
     kernels     what routes, where a backend has a choice
-    layers      capsule layers to give out beside the answers (`qcn.verify.parity.inside`)
+    layers      capsule layers to give out beside the answers (`qcn.verify.parity.stages`)
     threads     CPU threads; None: the backend's choice
     """
 

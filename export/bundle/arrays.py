@@ -11,9 +11,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from qcn import records
 from qcn.errors import UsageError
-from qcn.export.program import Array
+from qcn.export.program.program import Array
+from qcn.storage import records
 
 
 def write_arrays(path: Path, arrays: dict[str, Array], schema: str, **texts: str) -> None:

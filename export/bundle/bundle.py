@@ -2,13 +2,13 @@
 
     manifest.json         what the network is, where it came from, the sha256 of every file (manifest.py)
     manifest.sha256       the sha256 of manifest.json itself (digest.py)
-    weights.safetensors   the program (`qcn.export.program`) golden.safetensors   images and the reference's answers
+    weights.safetensors   the program (export/program)    golden.safetensors   images and the reference's answers
     model.onnx            model.fused.onnx, model.fp16.onnx  model.ts, model.pt2  for torch
     model.xml, model.bin  OpenVINO's graph and its weights
     engines/*.engine      TensorRT plans, with a copy of each one's entry, for people, in a .json beside it
 
 A file is read once, and its bytes are given out when their hash is the manifest's: nothing opens it by its name again,
-since another may lie there by then. No symbolic link in a bundle is followed (inside.py). A new file is written aside
+since another may lie there by then. No symbolic link in a bundle is followed (paths.py). A new file is written aside
 and taken in whole, with a new manifest, or not at all (transaction.py). Several processes may add to one bundle at
 once, while others read it.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from qcn.errors import UsageError, unknown_name
-from qcn.export.bundle import golden, inside, signing, weights
+from qcn.export.bundle import golden, paths, signing, weights
 from qcn.export.bundle.findings import MOST_BYTES, Finding, foreign, look
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import (
@@ -48,11 +48,11 @@ from qcn.export.bundle.transaction import (
     take_in,
     undisturbed,
 )
-from qcn.export.program import Program
-from qcn.files import refuse_dead_link
+from qcn.export.program.program import Program
 from qcn.names import MANIFEST, RUN, AnyPrecision
-from qcn.shipped import DEFAULT, networks
-from qcn.text import command_line, readable
+from qcn.networks.shipped import DEFAULT, networks
+from qcn.storage.files import refuse_dead_link
+from qcn.terminal.text import command_line, readable
 
 
 @dataclass
@@ -226,7 +226,7 @@ class Bundle:
         new = [
             replace(planned, sha256=sha256, bytes=draft.path.stat().st_size, found=draft.found, facts=draft.facts)
             for draft, planned in made
-            if (sha256 := inside.sha256(aside, planned.file)) is not None
+            if (sha256 := paths.sha256(aside, planned.file)) is not None
         ]
         if missing := {planned.file for _, planned in made} - {artefact.file for artefact in new}:
             raise FileNotFoundError(f"{aside / min(missing)} was not written")
@@ -255,9 +255,9 @@ class Bundle:
         """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
         for artefact in self.manifest.files:
             text, beside = artefact.to_json().encode(), artefact.facts_file
-            if artefact.has_record and inside.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
-                inside.write_new(self.folder, f"{aside.name}/facts", text)
-                inside.move(self.folder, f"{aside.name}/facts", beside)
+            if artefact.has_record and paths.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():
+                paths.write_new(self.folder, f"{aside.name}/facts", text)
+                paths.move(self.folder, f"{aside.name}/facts", beside)
 
     def _look(self, artefact: Artefact) -> tuple[Finding, bytes | None]:
         """One file against its entry, or against its entry by now if a writer replaced it; and its bytes, if whole."""
@@ -366,7 +366,7 @@ def _check_golden(found: Golden, manifest: Manifest) -> None:
         if artefact.tolerance is not None and artefact.tolerance != tolerances(found, artefact.precision):
             raise UsageError(f"{artefact.file} has other tolerances in {MANIFEST} than these answers imply")
     for row, label in zip(found.rows, found.label, strict=True):
-        named = row.partition(": ")[2]  # as `qcn.export.reference` names images: SPLIT NUMBER: CLASS
+        named = row.partition(": ")[2]  # as `qcn.export.program.reference` names images: SPLIT NUMBER: CLASS
         if label >= 0 and named in manifest.classes and named != manifest.classes[label]:
             raise UsageError(f"'{row}' is of the class {label}, which {MANIFEST} calls '{manifest.classes[label]}'")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from qcn.errors import UsageError
-from qcn.export.bundle import inside
+from qcn.export.bundle import paths
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Artefact, Manifest
 from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, held, is_part
 from qcn.names import CALIBRATION, CARD, CARD_TEXT, MANIFEST
-from qcn.text import command_line, readable
+from qcn.terminal.text import command_line, readable
 
 MOST_BYTES = 1 << 30  # of a file of a bundle: it is read into memory
 
@@ -41,7 +41,7 @@ def _read(folder: Path, artefact: Artefact, place: str) -> tuple[Finding, bytes 
     fix = artefact.rebuild_command(folder)
     state: Literal["altered", "missing", "denied"] = "altered"
     try:
-        with os.fdopen(inside.open_file(folder, place), "rb") as file:
+        with os.fdopen(paths.open_file(folder, place), "rb") as file:
             # The size first: a stranger's file may be of any.
             size = os.fstat(file.fileno()).st_size
             content = file.read(size) if size == artefact.bytes <= MOST_BYTES else b""
@@ -84,9 +84,9 @@ def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 def _lying(folder: Path) -> list[str]:
     """What lies in the bundle: everything in its folder, and in the folder of its engines."""
-    names = inside.names_in(folder, ".")
+    names = paths.names_in(folder, ".")
     if "engines" in names and not (folder / "engines").is_symlink() and (folder / "engines").is_dir():
-        names = names - {"engines"} | {f"engines/{name}" for name in inside.names_in(folder, "engines")}
+        names = names - {"engines"} | {f"engines/{name}" for name in paths.names_in(folder, "engines")}
     return sorted(names)
 
 

@@ -15,7 +15,7 @@
     trained.logit, trained.pose        float64              of a calibrated bundle: see below
 
 The answers are those that files of the bundle must give: the trained network's. But those of a calibrated network
-(`qcn.export.quantise`) are of its plan: its own program in float64, with the rounding to int8 and of its arrays; the
+(program/quantise.py) are of its plan: its own program in float64, with the rounding to int8 and of its arrays; the
 ones ending in .float32 are of the same program in float32, with all of its rounding, and so say how far apart two
 bodies of it may be. What the trained network itself answered is there too, to show what the plan costs.
 
@@ -23,7 +23,7 @@ With them (`qcn.export.bundle.arrays`) go texts in JSON. Three are lists: `rows`
 rows whose input no image gives (denormal numbers), whose `image` is black and stands for nothing; `classes`, the names
 of the classes. The fourth is `preprocessing`, what makes the inputs of the images. The last two must be the manifest's.
 The fifth, which a calibrated bundle lacks, is `floors`: for fp16 and for bf16, the largest error that rounding to it
-makes in each array, by names such as logit, capsules1.pose, capsules1/iteration2/mean. `qcn.export.reference`
+makes in each array, by names such as logit, capsules1.pose, capsules1/iteration2/mean. `qcn.export.program.reference`
 makes all of it; no torch here.
 """
 
@@ -38,12 +38,12 @@ from typing import Any
 
 import numpy as np
 
-from qcn import records
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle.arrays import read_arrays, write_arrays
-from qcn.export.program import Array
-from qcn.text import readable
+from qcn.export.program.program import Array
+from qcn.storage import records
+from qcn.terminal.text import readable
 
 Floors = dict[str, dict[str, float]]  # by precision and array
 SCHEMA = "3"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qcn.errors import UsageError
-from qcn.export.bundle import inside
+from qcn.export.bundle import paths
 from qcn.export.bundle.bundle import Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE
@@ -92,7 +92,7 @@ class _Place:
         self.link = target.absolute()
         self.versions = self.link.parent / f".{self.link.name}.versions"
         if self.versions.is_symlink():
-            raise UsageError(f"{self.versions} is {inside.what_is(self.versions)}: remove it")
+            raise UsageError(f"{self.versions} is {paths.what_is(self.versions)}: remove it")
         parent = self.link.parent.resolve()
         if bundles := [folder for folder in (parent, *parent.parents) if (folder / MANIFEST).is_file()]:
             raise UsageError(f"{self.link} would be inside of the bundle {bundles[0]}: choose another folder")
@@ -150,9 +150,9 @@ class _Place:
         (aside / _LINK).symlink_to(f"{self.versions.name}/{version.name}")
         if copy:
             copy.rename(self.versions / version.name)
-        inside.sync_folder(self.versions)
+        paths.sync_folder(self.versions)
         (aside / _LINK).rename(self.link)
-        inside.sync_folder(self.link.parent)
+        paths.sync_folder(self.link.parent)
 
     def tidy(self, aside: Path) -> None:
         """Move aside, and so out of the way, every version but the one in use and the one before."""
@@ -161,7 +161,7 @@ class _Place:
             (self.versions / version.name).rename(aside / version.name)
 
     def _kept(self) -> set[Version]:
-        return {version for name in inside.names_in(self.versions, ".") if (version := _parsed(name))}
+        return {version for name in paths.names_in(self.versions, ".") if (version := _parsed(name))}
 
 
 def _parsed(name: str) -> Version | None:
@@ -172,21 +172,21 @@ def _parsed(name: str) -> Version | None:
 def _copy(bundle: Bundle, folder: Path) -> None:
     """The files that the manifest names, the manifest and its signature, to disk for good. No other file."""
     folder.mkdir()
-    inside.write_new(folder, MANIFEST, bundle.text)
-    inside.write_new(folder, MANIFEST_SHA256, manifest_sums(bundle.text))
+    paths.write_new(folder, MANIFEST, bundle.text)
+    paths.write_new(folder, MANIFEST_SHA256, manifest_sums(bundle.text))
     if (signature := _signature(bundle.folder)) is not None:
-        inside.write_new(folder, SIGNATURE, signature)
+        paths.write_new(folder, SIGNATURE, signature)
     for artefact in bundle.manifest.files:
         if parent := artefact.file.rpartition("/")[0]:
-            inside.make_folder(folder, parent)
-        inside.write_new(folder, artefact.file, bundle.read(artefact))
+            paths.make_folder(folder, parent)
+        paths.write_new(folder, artefact.file, bundle.read(artefact))
         if artefact.has_record:
-            inside.write_new(folder, artefact.facts_file, artefact.to_json().encode())
-            inside.sync_folder(folder, "engines")
-    inside.sync_folder(folder)
+            paths.write_new(folder, artefact.facts_file, artefact.to_json().encode())
+            paths.sync_folder(folder, "engines")
+    paths.sync_folder(folder)
 
 
 def _signature(folder: Path) -> bytes | None:
     with suppress(FileNotFoundError):
-        return inside.read_file(folder, SIGNATURE)
+        return paths.read_file(folder, SIGNATURE)
     return None

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
-from qcn import measured, records
-from qcn.confidence import Confidence, Known
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.backends import FORMATS
-from qcn.export.program import Program
-from qcn.measured import Measured
+from qcn.export.program.program import Program
 from qcn.names import BUNDLE, MANIFEST, AnyPrecision
+from qcn.networks.confidence import Confidence, Known
 from qcn.packages import package_version
+from qcn.storage import measured, records
+from qcn.storage.measured import Measured
 
 if TYPE_CHECKING:
     from qcn.train.record import Run

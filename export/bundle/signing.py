@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from qcn.errors import UsageError
 from qcn.export.bundle.manifest import SIGNATURE
-from qcn.files import atomic_write
 from qcn.names import MANIFEST
+from qcn.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -3,14 +3,14 @@
 The **noise floor** of an output is the largest error that the trained network itself makes in float32, on the golden
 images, and at least one unit in the last place of the output's largest value: on few images float32 may be lucky. In
 half precision it is what the same arithmetic does with every rounding to that precision in it, in fp16 also with sums
-of convolutions in fp16 (`qcn.export.reference.half_floors`). A backend is another way of rounding, so what is allowed
+of convolutions in fp16 (`program.reference.half_floors`). A backend is another way of rounding, so what is allowed
 is a number of noise floors:
 
     fp32    16. The floor is one float32 evaluation: honest exports were seen at up to 6. The least of the planted
             faults, TF32, is at hundreds, one rotor at thousands (benchmarks/faults.py)
     fp16    8. Honest graphs were seen at up to 3
     bf16    8, likewise
-    plan    8, for a calibrated network (`qcn.export.quantise`). Its expected answers are those of its own program in
+    plan    8, for a calibrated network (program/quantise.py). Its expected answers are those of its own program in
             float64, rounded to int8 where that is. The noise floor is what the rest of its rounding does to these:
             float32, half precision in the layers that have it, and numbers that lie so near the middle between two
             steps of int8 that rounding in float32 may turn them to either. Honest bodies were seen at up to 4.5
@@ -27,7 +27,7 @@ import numpy as np
 
 from qcn.errors import UsageError
 from qcn.export.bundle.golden import Golden
-from qcn.export.program import Array
+from qcn.export.program.program import Array
 
 FLOORS = {"fp64": 16.0, "fp32": 16.0, "fp16": 8.0, "bf16": 8.0, "plan": 8.0}
 HALVES: tuple[Literal["fp16", "bf16"], ...] = ("fp16", "bf16")

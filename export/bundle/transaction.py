@@ -23,12 +23,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qcn.errors import MissingError, UsageError
-from qcn.export.bundle import inside
+from qcn.export.bundle import paths
 from qcn.export.bundle.digest import check_manifest_digest, manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Manifest, NewerBundle
 from qcn.names import MANIFEST
-from qcn.progress import say
-from qcn.text import command_line
+from qcn.terminal.progress import say
+from qcn.terminal.text import command_line
 
 LOCK, KEPT = ".lock", ".kept"
 NEW_SUMS = f".{MANIFEST_SHA256}.new"  # one name, as its writer holds the lock: what a killed one left is overwritten
@@ -52,7 +52,7 @@ def aside_of(folder: Path) -> Iterator[Path]:
     with locked(folder):
         for left in parts(folder):
             if not held(folder, f"{left}/{LOCK}"):
-                inside.remove_folder(folder, left)
+                paths.remove_folder(folder, left)
         (folder / name).mkdir()
         alive = _lock(folder, f"{name}/{LOCK}")
     try:
@@ -62,7 +62,7 @@ def aside_of(folder: Path) -> Iterator[Path]:
         raise
     finally:
         with locked(folder):
-            inside.remove_folder(folder, name)
+            paths.remove_folder(folder, name)
         os.close(alive)
 
 
@@ -76,24 +76,24 @@ def take_in(folder: Path, aside: Path, files: Mapping[str, str], manifest: Manif
     named = {one.file: one.sha256 for one in there[1].files} if there else {}
     for file in files:
         _sync(aside / file)
-    inside.write_new(folder, f"{aside.name}/{MANIFEST}", text)
-    signed = SIGNATURE in inside.names_in(folder, ".")
-    inside.remove(folder, SIGNATURE)  # first: a bundle that is being changed must not pass for the one that was signed
+    paths.write_new(folder, f"{aside.name}/{MANIFEST}", text)
+    signed = SIGNATURE in paths.names_in(folder, ".")
+    paths.remove(folder, SIGNATURE)  # first: a bundle that is being changed must not pass for the one that was signed
     try:
-        inside.make_folder(folder, KEPT)
+        paths.make_folder(folder, KEPT)
         for file, digest in files.items():
-            if file in named and inside.sha256(folder, file) == named[file]:
-                inside.link(folder, file, f"{KEPT}/{named[file]}")
-            inside.link(folder, f"{aside.name}/{file}", f"{KEPT}/{digest}")
-        inside.sync_folder(folder, KEPT)
+            if file in named and paths.sha256(folder, file) == named[file]:
+                paths.link(folder, file, f"{KEPT}/{named[file]}")
+            paths.link(folder, f"{aside.name}/{file}", f"{KEPT}/{digest}")
+        paths.sync_folder(folder, KEPT)
         _write_sums(folder, *([there[0]] if there else []), text)
         for file in files:
             if "/" in file:
-                inside.make_folder(folder, file.rpartition("/")[0])
-            inside.move(folder, f"{aside.name}/{file}", file)
-            inside.sync_folder(folder, file.rpartition("/")[0] or ".")
-        inside.move(folder, f"{aside.name}/{MANIFEST}", MANIFEST)
-        inside.sync_folder(folder)
+                paths.make_folder(folder, file.rpartition("/")[0])
+            paths.move(folder, f"{aside.name}/{file}", file)
+            paths.sync_folder(folder, file.rpartition("/")[0] or ".")
+        paths.move(folder, f"{aside.name}/{MANIFEST}", MANIFEST)
+        paths.sync_folder(folder)
     finally:
         settle(folder)
         if signed:
@@ -107,20 +107,20 @@ def settle(folder: Path) -> None:
     """
     there = read_manifest(folder)
     named = {one.file: one.sha256 for one in there[1].files} if there else {}
-    kept, lying = inside.names_in(folder, KEPT), _lying(folder)
+    kept, lying = paths.names_in(folder, KEPT), _lying(folder)
     for file, digest in named.items():
-        if digest in kept and inside.sha256(folder, file) != digest == inside.sha256(folder, f"{KEPT}/{digest}"):
-            inside.move(folder, f"{KEPT}/{digest}", file)
+        if digest in kept and paths.sha256(folder, file) != digest == paths.sha256(folder, f"{KEPT}/{digest}"):
+            paths.move(folder, f"{KEPT}/{digest}", file)
     for file in lying - named.keys() if kept else ():
-        if inside.sha256(folder, file) in kept:  # it came with a manifest that did not come
-            inside.remove(folder, file)
+        if paths.sha256(folder, file) in kept:  # it came with a manifest that did not come
+            paths.remove(folder, file)
     if there is None:
-        inside.remove(folder, MANIFEST_SHA256)
-    elif inside.read_file(folder, MANIFEST_SHA256) != manifest_sums(there[0]):
+        paths.remove(folder, MANIFEST_SHA256)
+    elif paths.read_file(folder, MANIFEST_SHA256) != manifest_sums(there[0]):
         _write_sums(folder, there[0])
-    inside.remove(folder, NEW_SUMS)
-    inside.sync_folder(folder)
-    inside.remove_folder(folder, KEPT)
+    paths.remove(folder, NEW_SUMS)
+    paths.sync_folder(folder)
+    paths.remove_folder(folder, KEPT)
 
 
 def read_manifest(folder: Path) -> tuple[bytes, Manifest] | None:
@@ -148,7 +148,7 @@ def undisturbed(folder: Path) -> Iterator[None]:
     Nothing is written: a bundle may be for reading only. Where nobody ever took the lock there is no writer either.
     """
     try:
-        descriptor = inside.open_file(folder, LOCK)
+        descriptor = paths.open_file(folder, LOCK)
     except (OSError, UsageError):
         yield
         return
@@ -164,7 +164,7 @@ def undisturbed(folder: Path) -> Iterator[None]:
 def held(folder: Path, lock: str) -> bool:
     """Whether a process holds this lock."""
     try:
-        descriptor = inside.open_file(folder, lock)
+        descriptor = paths.open_file(folder, lock)
     except (OSError, UsageError):  # never locked, or a stranger's
         return False
     try:
@@ -185,22 +185,22 @@ def is_part(name: str) -> bool:
 
 def _read(folder: Path, file: str) -> bytes | None:
     try:
-        return inside.read_file(folder, file)
+        return paths.read_file(folder, file)
     except FileNotFoundError:
         return None
 
 
 def _lying(folder: Path) -> set[str]:
     """The files in the places where artefacts are kept."""
-    engines = {f"engines/{name}" for name in inside.names_in(folder, "engines")}
-    return inside.names_in(folder, ".") - {MANIFEST, MANIFEST_SHA256, LOCK} | engines
+    engines = {f"engines/{name}" for name in paths.names_in(folder, "engines")}
+    return paths.names_in(folder, ".") - {MANIFEST, MANIFEST_SHA256, LOCK} | engines
 
 
 def _write_sums(folder: Path, *texts: bytes) -> None:
-    inside.remove(folder, NEW_SUMS)
-    inside.write_new(folder, NEW_SUMS, manifest_sums(*texts))
-    inside.move(folder, NEW_SUMS, MANIFEST_SHA256)
-    inside.sync_folder(folder)
+    paths.remove(folder, NEW_SUMS)
+    paths.write_new(folder, NEW_SUMS, manifest_sums(*texts))
+    paths.move(folder, NEW_SUMS, MANIFEST_SHA256)
+    paths.sync_folder(folder)
 
 
 def _sync(path: Path) -> None:
@@ -223,7 +223,7 @@ def _shared(descriptor: int) -> bool:
 
 def _lock(folder: Path, file: str) -> int:
     """A lock, held until the descriptor is closed or the process ends; waits for whoever has it."""
-    descriptor = inside.open_file(folder, file, os.O_RDWR | os.O_CREAT)
+    descriptor = paths.open_file(folder, file, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qcn.errors import UsageError
 from qcn.export.bundle.arrays import read_arrays, write_arrays
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 
 SCHEMA = "3"
 

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import qcn
 from qcn.errors import MissingError, QcnError, UsageError
-from qcn.text import readable, started
+from qcn.terminal.text import readable, started
 
 # Each command's module, and the panel of `qcn --help` that it stands in. It is imported when the command is used.
 LEARN, DEPLOY, BUNDLE, TRUST = "Train", "Deploy", "A bundle in your hands", "Trust"

@@ -8,7 +8,7 @@ import typer
 from qcn.cli.options import BUNDLE, PublicKey
 from qcn.cli.say import say, say_next
 from qcn.errors import CheckFailed, UsageError
-from qcn.progress import doing, shown
+from qcn.terminal.progress import doing, shown
 
 
 def doctor(
@@ -22,7 +22,7 @@ def doctor(
     public_key: PublicKey = None,
 ) -> None:
     """Show what this machine has and lacks; for a bundle, which files are intact and which can run here."""
-    from qcn.doctor import diagnose
+    from qcn.verify.doctor import diagnose
     from qcn.verify.machine import survey
 
     if bundle is None:

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 def calibrate(model: Annotated[str, typer.Argument(**MODEL)], settings: dict[str, Any]) -> None:
     """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
     from qcn.calibrate import command as calibrating
-    from qcn.shipped import run_of
+    from qcn.networks.shipped import run_of
 
     request = make(Request, **settings, command=command())
     done = calibrating.calibrate(run_of(model), request, _tell)
-    from qcn.calibrate import results, sensitivity
+    from qcn.calibrate import outcome, sensitivity
 
     search = done.calibrated.search
     show(sensitivity.table(done.calibrated.sensitivities))
-    show(results.trials_table(done.calibrated))
+    show(outcome.trials_table(done.calibrated))
     if done.receipts:
-        show(results.receipts_table(done.receipts))
+        show(outcome.receipts_table(done.receipts))
     say(f"answers and times are by {search.body}")
     for text in search.refused:
         say(f"refused: {text}")

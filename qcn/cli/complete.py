@@ -40,7 +40,7 @@ def names_in(module: str, *tables: str) -> Names:
 
 
 def shipped() -> list[str]:
-    from qcn.shipped import networks
+    from qcn.networks.shipped import networks
 
     return list(networks())
 

@@ -10,9 +10,9 @@ from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
-from qcn.progress import doing, shown
-from qcn.tables import table_of
-from qcn.text import counted, readable
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.tables import table_of
+from qcn.terminal.text import counted, readable
 from qcn.train.settings import Settings
 
 SHOWN = 10  # of a kind

@@ -9,10 +9,10 @@ from qcn.cli import complete
 from qcn.cli.options import data_dir_option, takes
 from qcn.cli.say import say, say_next, show
 from qcn.evaluate.request import Request
-from qcn.progress import doing, shown
 from qcn.settings import make
-from qcn.tables import table_of
-from qcn.text import readable
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.tables import table_of
+from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
     from qcn.evaluate import Result

@@ -8,7 +8,7 @@ import typer
 from qcn.cli.options import MODEL, check_file
 from qcn.cli.say import command, say, say_next
 from qcn.errors import UsageError, unknown_name
-from qcn.progress import doing, shown
+from qcn.terminal.progress import doing, shown
 
 
 def explain(
@@ -28,15 +28,15 @@ def explain(
         doing("loading torch")
         import torch  # noqa: F401 (first, so that its absence is what is reported)
 
-        from qcn import records
         from qcn.explain import numbers, picture
-        from qcn.explain.inside import look
         from qcn.explain.page import page
         from qcn.explain.panels import answer
+        from qcn.explain.routing import look
         from qcn.explain.source import open_source
-        from qcn.files import write_text
-        from qcn.shipped import place
-        from qcn.text import readable
+        from qcn.networks.shipped import place
+        from qcn.storage import records
+        from qcn.storage.files import write_text
+        from qcn.terminal.text import readable
 
         if (image is None) == (golden is None):
             raise UsageError("give a picture, or one of the bundle's golden images with --golden NUMBER (not both)")

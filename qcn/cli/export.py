@@ -12,9 +12,9 @@ from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.export.request import Request
 from qcn.names import MANIFEST
-from qcn.progress import doing, shown
 from qcn.settings import make
-from qcn.tables import table_of
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.tables import table_of
 
 if TYPE_CHECKING:
     from qcn.export.backends.format import Made
@@ -52,8 +52,8 @@ def export(
 ) -> None:
     """Export a trained network to a bundle: ONNX, TensorRT, OpenVINO, ExecuTorch, TorchScript, a web page, libqcn."""
     from qcn.export import pipeline
-    from qcn.shipped import run_of
-    from qcn.verify.speed.results import for_serving
+    from qcn.networks.shipped import run_of
+    from qcn.verify.speed.timings import for_serving
 
     if refit:
         _refit(refit, run_of(source), settings, out, data_dir)

@@ -5,15 +5,15 @@ from typing import Annotated
 import typer
 
 from qcn.cli.say import say, show
-from qcn.tables import table_of
+from qcn.terminal.tables import table_of
 
 
 def models(
     name: Annotated[str | None, typer.Argument(help="Print the card of this network. Default: list all.")] = None,
 ) -> None:
     """List the trained networks that come with qcn, or print the model card of one of them."""
-    from qcn.cards import load_card, text
-    from qcn.shipped import SHIPPED, find_network, networks
+    from qcn.networks.cards import load_card, text
+    from qcn.networks.shipped import SHIPPED, find_network, networks
 
     if name is not None:
         print(text(load_card(find_network(name))), end="")

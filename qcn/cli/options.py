@@ -27,7 +27,7 @@ def _max_regression(share: float) -> float:
 
 
 def _bundle(folder: Path | None) -> Path | None:
-    from qcn.shipped import bundle_of
+    from qcn.networks.shipped import bundle_of
 
     return bundle_of(str(folder)) if folder else None
 

@@ -10,10 +10,10 @@ import typer
 from qcn.cli.options import MODEL, Backend, PublicKey, check_file
 from qcn.cli.say import command, say, show
 from qcn.errors import CheckFailed, UsageError
-from qcn.progress import doing, shown
-from qcn.progress import say as say_above
-from qcn.tables import table_of
-from qcn.text import counted, readable
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.progress import say as say_above
+from qcn.terminal.tables import table_of
+from qcn.terminal.text import counted, readable
 
 if TYPE_CHECKING:
     from qcn.predict.records import Row

@@ -9,7 +9,7 @@ from rich.text import Text
 from qcn.cli.options import MaxRegression, OtherNetwork
 from qcn.cli.say import command, say, show
 from qcn.errors import UsageError
-from qcn.tables import table_of
+from qcn.terminal.tables import table_of
 
 app = typer.Typer(help="Combine reports of `qcn verify-parity`.", no_args_is_help=True)
 

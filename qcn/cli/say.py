@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from qcn.text import command_line, readable, started
+from qcn.terminal.text import command_line, readable, started
 
 STATUS = 9  # characters of the longest status, `untrusted`
 IN_A_PIPE = 130  # columns where nobody says how many there are

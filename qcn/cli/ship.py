@@ -5,8 +5,8 @@ from typing import Any
 
 from qcn.cli.options import BundleFolder, PublicKey, check_folder, takes
 from qcn.cli.say import command, say, show
-from qcn.progress import shown
 from qcn.settings import make
+from qcn.terminal.progress import shown
 from qcn.verify.ship.request import Request
 
 
@@ -15,7 +15,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
     from qcn.export.bundle import Bundle
     from qcn.verify.report import files
-    from qcn.verify.ship import results
+    from qcn.verify.ship import outcome
     from qcn.verify.ship.check import PLAN, Asked, check, choose
     from qcn.verify.ship.limits import Limits
 
@@ -43,13 +43,13 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     candidate = choose(opened, request.backend, request.file, request.trust)
     with shown():
         ship, parity = check(opened, candidate, asked, command())
-    show(results.table(ship))
-    for line in results.notes(ship):
+    show(outcome.table(ship))
+    for line in outcome.notes(ship):
         say(line)
     if request.report:
         golden = opened.golden()
         images = dict(zip(golden.rows, golden.image, strict=True))
         for path in files.write(request.report, parity, images, ship):
             say(path)
-    results.conclude(ship)
+    outcome.conclude(ship)
     say(ship.headline, "passed", "green")

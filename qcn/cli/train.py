@@ -9,7 +9,7 @@ import typer
 from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
-from qcn.tables import table_of
+from qcn.terminal.tables import table_of
 from qcn.train.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def train(
         run = api.resume(resume, epochs=settings.get("epochs"), data_dir=data_dir, device=device)
     else:
         run = api.train(**settings, **others, data_dir=data_dir, device=device)
-    from qcn.distributed import first_process
+    from qcn.networks.distributed import first_process
 
     if not first_process():
         return

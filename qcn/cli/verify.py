@@ -36,14 +36,14 @@ def verify_parity(bundle: BundleFolder, settings: dict[str, Any], public_key: Pu
 def benchmark(bundle: BundleFolder, settings: dict[str, Any], public_key: PublicKey = None) -> None:
     """Time each backend of a bundle, by trtexec's definitions."""
     from qcn.export.bundle import Bundle
-    from qcn.verify.speed import check, nvml, results
+    from qcn.verify.speed import check, nvml, timings
     from qcn.verify.words import by_reason
 
     request = make(SpeedRequest, **settings, command=command())
     measured = check.benchmark(Bundle.open(bundle, public_key), request)
     for size in measured.record.plan.batches:
         if any(speed.batch == size for speed in measured.speeds):
-            show(results.table(measured.speeds, size))
+            show(timings.table(measured.speeds, size))
     if measured.speeds:
         pace = f"at {request.fps:g} per second" if request.fps else "back to back"
         print(

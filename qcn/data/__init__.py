@@ -9,7 +9,7 @@ from qcn.data import checksums, cifar10, coil20, folder, mnist, smallnorb, svhn,
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Stored
 from qcn.errors import MissingError, UsageError, unknown_name
-from qcn.text import command_line
+from qcn.terminal.text import command_line
 
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset

@@ -19,16 +19,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import records
 from qcn.data.duplicates import SIDE, near_duplicates, thumbnail
 from qcn.data.fit import fit, read_picture
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Stored
 from qcn.data.splits import deal_groups
 from qcn.errors import MissingError, UsageError
-from qcn.files import folder_aside
-from qcn.progress import doing, shown
-from qcn.text import counted, readable
+from qcn.storage import records
+from qcn.storage.files import folder_aside
+from qcn.terminal.progress import doing, shown
+from qcn.terminal.text import counted, readable
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

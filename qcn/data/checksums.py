@@ -13,7 +13,7 @@ from typing import Any
 from qcn.data.binary import find_file, read_bytes
 from qcn.data.spec import Dataset
 from qcn.errors import UsageError
-from qcn.files import write_text
+from qcn.storage.files import write_text
 
 RECORD = ".checked.json"
 

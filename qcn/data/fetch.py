@@ -18,8 +18,8 @@ from typing import Any
 
 from qcn.data.spec import Dataset, RemoteArchive, RemoteFile
 from qcn.errors import MissingError, UsageError
-from qcn.files import atomic_write, file_md5
-from qcn.progress import doing, shown
+from qcn.storage.files import atomic_write, file_md5
+from qcn.terminal.progress import doing, shown
 
 TRIES = 3  # for a connection that breaks midway; a refusal by the server is final
 TIMEOUT = 30.0  # seconds without a byte

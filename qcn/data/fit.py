@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.errors import MissingError, UsageError
-from qcn.files import open_plain
+from qcn.storage.files import open_plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image

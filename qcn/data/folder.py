@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from qcn import records
 from qcn.data import cache
 from qcn.data.cache import Listing, Picture, Split
 from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
 from qcn.errors import UsageError
-from qcn.files import open_plain, refuse_no_text
+from qcn.storage import records
+from qcn.storage.files import open_plain, refuse_no_text
 
 NAMES: dict[str, Split] = {  # of folders, and in tables
     **dict.fromkeys(("train", "training"), "train"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qcn.data.imageset import ImageSet, Ints, Views
 from qcn.errors import UsageError
-from qcn.files import atomic_write
+from qcn.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,4 +1,4 @@
-"""Made-up pictures of no class, for `qcn.confidence.fit_known`: what a network should not claim to know.
+"""Made-up pictures of no class, for `qcn.networks.confidence.fit_known`: what a network should not claim to know.
 
 A run has only pictures of its own classes. These are of other things, and cost neither a download nor a minute: noise,
 geometric patterns, rendered toys, and the run's own pictures with their blocks jumbled, which have the right colours

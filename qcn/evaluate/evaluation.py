@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qcn import plots
 from qcn.data import dataset_name, read
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
@@ -18,14 +17,15 @@ from qcn.evaluate.networks import Network, open_network
 from qcn.evaluate.rates import Answers, Result, measure_answers
 from qcn.evaluate.request import TOP, Request
 from qcn.evaluate.unknown import NO_THRESHOLD, measure_unknown
-from qcn.files import alone_in, write_text
-from qcn.measured import FILE, Measured, SplitError
 from qcn.names import RUN
+from qcn.networks.shipped import place
 from qcn.packages import installed
+from qcn.pages import plots
 from qcn.predict.draw import save
-from qcn.progress import doing, part, shown
-from qcn.shipped import place
-from qcn.text import csv_line
+from qcn.storage.files import alone_in, write_text
+from qcn.storage.measured import FILE, Measured, SplitError
+from qcn.terminal.progress import doing, part, shown
+from qcn.terminal.text import csv_line
 
 Answered = dict[str, tuple[ImageSet, Answers]]  # by split
 PICTURES = ("confusion.png", "error-by-azimuth.png", "error-by-elevation.png", "mistakes.png")
@@ -99,7 +99,7 @@ def evaluate(
 ) -> list[Result]:
     """Measure a run or a bundle on the test splits of a data set (its own, if none is named); write files to `out`.
 
-    A run that is measured on all of its own test splits keeps the result (`qcn.measured`), for its bundles.
+    A run that is measured on all of its own test splits keeps the result (`qcn.storage.measured`), for its bundles.
 
     `which`, `device` and `kernels` are for a run, which torch runs; `backend` and `public_key` for a bundle. `top` is
     the k of the top-k error. `unknown` names folders or data sets of other things, which the network should not know.

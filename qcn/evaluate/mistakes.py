@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from qcn.data.imageset import ImageSet
 from qcn.evaluate.rates import Answers
 from qcn.predict.draw import BAR, FAINT, INK, PAPER, scaled, shortened
-from qcn.text import counted, readable
+from qcn.terminal.text import counted, readable
 
 if TYPE_CHECKING:
     from PIL.Image import Image

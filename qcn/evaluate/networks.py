@@ -9,8 +9,6 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import measured
-from qcn.confidence import Known, is_known, probabilities, temperature_of
 from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.spec import Dataset, Preprocessing, Stored
@@ -19,12 +17,14 @@ from qcn.evaluate.rates import Answers
 from qcn.export.backends.candidates import Candidate
 from qcn.export.backends.runner import TIME_LIMIT, Runner
 from qcn.export.bundle import Bundle
-from qcn.measured import Measured
 from qcn.names import RUN, Kernels
+from qcn.networks.confidence import Known, is_known, probabilities, temperature_of
+from qcn.networks.shipped import SHIPPED, is_shipped_run, place, run_of
 from qcn.runtime.model import load_opened
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import SHIPPED, is_shipped_run, place, run_of
-from qcn.text import command_line
+from qcn.storage import measured
+from qcn.storage.measured import Measured
+from qcn.terminal.text import command_line
 from qcn.verify.parity.calls import in_order
 
 Report = Callable[[int], None]  # is given how many images are done
@@ -126,8 +126,8 @@ class RunNetwork(Network):
     def __init__(self, folder: Path, which: str, device: str, kernels: str) -> None:
         import torch
 
-        from qcn.devices import pick_device
-        from qcn.model import choose_kernels
+        from qcn.networks.devices import pick_device
+        from qcn.networks.model import choose_kernels
         from qcn.train import checkpoint
 
         if kernels not in get_args(Kernels):

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import calibration_error, check_finite, order
 from qcn.data.imageset import ImageSet
 from qcn.intervals import ErrorRate
+from qcn.networks.confidence import calibration_error, check_finite, order
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Result:
     """What `qcn evaluate` finds on one split. `confusion[t][p]` counts images of class t predicted as class p.
 
     top                None where there are no more than k classes
-    calibration_error  the expected one, of `qcn.confidence`; None where only the predicted classes are known
+    calibration_error  the expected one, of `qcn.networks.confidence`; None where only the predicted classes are known
     called_unknown     right answers that the network calls unknown; None without a threshold, or where none is right
     unknown            what it says of pictures of other things
     """

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import SCORES, auroc
 from qcn.data import DATASETS, dataset_name, load
 from qcn.data.fit import Fit, fit, read_picture
 from qcn.data.imageset import ImageSet
@@ -15,9 +14,10 @@ from qcn.errors import UsageError
 from qcn.evaluate.networks import Network
 from qcn.evaluate.rates import Answers, Unknown
 from qcn.intervals import ErrorRate
+from qcn.networks.confidence import SCORES, auroc
 from qcn.predict.sources import files
-from qcn.progress import doing
-from qcn.text import counted
+from qcn.terminal.progress import doing
+from qcn.terminal.text import counted
 
 AT_ONCE = 256  # pictures in memory
 NO_THRESHOLD = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.export.program import Array
+from qcn.export.program.program import Array
 
 Picture = NDArray[np.uint8]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qcn.explain.fields import over_image
-from qcn.explain.inside import Inside, Routing
-from qcn.export.program import Array
+from qcn.explain.routing import Inside, Routing
+from qcn.export.program.program import Array
 
 TINY = np.finfo(np.float64).tiny
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.export.program import Affine, Convolution, Pool, Program, Route
+from qcn.export.program.program import Affine, Convolution, Pool, Program, Route
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from qcn.explain.evidence import Part, evidence, loudest
-from qcn.explain.inside import Inside
 from qcn.explain.picture import Picture
+from qcn.explain.routing import Inside
 from qcn.explain.source import Source
-from qcn.export.program import Array
+from qcn.export.program.program import Array
 
 SCHEMA = 2
 DIGITS = 6

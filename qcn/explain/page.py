@@ -1,7 +1,7 @@
 """The page of `qcn explain`: one HTML file that asks nothing of any network.
 
 Its only script is page.js, which the page allows by its hash. Names come from a bundle or a picture, which may be of
-unknown origin, so every word is escaped (`qcn.html`).
+unknown origin, so every word is escaped (`qcn.pages.html`).
 """
 
 import base64
@@ -11,11 +11,11 @@ from pathlib import Path
 from qcn.explain import drawing, panels
 from qcn.explain.drawing import INFERNO, VIRIDIS
 from qcn.explain.evidence import evidence
-from qcn.explain.inside import Inside
 from qcn.explain.picture import Picture
+from qcn.explain.routing import Inside
 from qcn.explain.source import Source
-from qcn.html import render
-from qcn.text import readable
+from qcn.pages.html import render
+from qcn.terminal.text import readable
 from qcn.verify.report.pictures import data_uri
 
 HERE = Path(__file__).parent

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qcn.confidence import is_known, order, probabilities, temperature_of
 from qcn.explain import drawing
 from qcn.explain.drawing import VIRIDIS, Globe
 from qcn.explain.evidence import Evidence, Part, loudest
-from qcn.explain.inside import Capsules, Inside
 from qcn.explain.picture import Picture
+from qcn.explain.routing import Capsules, Inside
 from qcn.explain.source import Source
-from qcn.export.program import Array
-from qcn.text import readable
+from qcn.export.program.program import Array
+from qcn.networks.confidence import is_known, order, probabilities, temperature_of
+from qcn.terminal.text import readable
 from qcn.verify.report.pictures import data_uri
 
 CLASSES = 20  # as bars and in the table of poses; of more, the most active

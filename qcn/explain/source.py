@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from qcn.confidence import Confidence, Known
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.names import RUN
+from qcn.networks.confidence import Confidence, Known
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def open_source(folder: Path) -> Source:
 
 
 def _from_run(folder: Path) -> Source:
-    from qcn.export.lower import lower
+    from qcn.export.program.lower import lower
     from qcn.train.checkpoint import load_network
 
     network, run = load_network(folder)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qcn.errors import MissingError, UsageError
 from qcn.kernels.shapes import check_map, check_rotors, check_upstream
-from qcn.libqcn import load_library
+from qcn.libqcn.location import load_library
 from qcn.limits import MAX_THREADS, STATISTICS
 
 FIELDS = (

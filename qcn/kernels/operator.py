@@ -45,9 +45,9 @@ rotation_backward = torch.ops.qcn.rotation_backward.default
 def _kernels(tensor: Tensor) -> ModuleType:
     """The module whose `forward` and `backward` run where `tensor` is."""
     if tensor.is_cuda:
-        from qcn.kernels import cuda
+        from qcn.kernels import launch
 
-        return cuda
+        return launch
     return native
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.files import atomic_write
 from qcn.runtime import Answer
+from qcn.storage.files import atomic_write
 
 if TYPE_CHECKING:
     from PIL.Image import Image

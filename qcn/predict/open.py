@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from qcn.data.fit import fit
 from qcn.errors import MissingError, UsageError
 from qcn.names import RUN
+from qcn.networks.shipped import place
 from qcn.runtime import Model, load
 from qcn.runtime.engines import Answers, Engine
 from qcn.runtime.preprocess import preprocess
-from qcn.shipped import place
-from qcn.text import command_line
+from qcn.terminal.text import command_line
 
 
 def open_model(name: str, backend: str, public_key: Path | None = None) -> Model:

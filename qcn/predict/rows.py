@@ -18,7 +18,7 @@ from typing import IO, BinaryIO, NamedTuple
 from qcn.errors import UsageError
 from qcn.predict.records import Row, columns, entry, header
 from qcn.predict.sources import Item
-from qcn.text import csv_cell, csv_line
+from qcn.terminal.text import csv_cell, csv_line
 
 STDOUT = Path("-")
 

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import binding
 from qcn.data.fit import fit
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends import BACKENDS
@@ -16,10 +15,11 @@ from qcn.export.bundle import GOLDEN, MANIFEST, WEIGHTS, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact
 from qcn.export.bundle.tolerance import tolerances
-from qcn.libqcn import find_library
+from qcn.libqcn import binding
+from qcn.libqcn.location import find_library
 from qcn.names import PRECISIONS
 from qcn.runtime.preprocess import preprocess
-from qcn.text import command_line
+from qcn.terminal.text import command_line
 
 Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits [B, classes], poses [B, classes, 3]
 

@@ -12,15 +12,15 @@ from typing import get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.backends import LOADED
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.limits import MAX_THREADS
 from qcn.names import OperationPrecision
+from qcn.networks.confidence import Confidence, Known, check_finite, is_known, order, probabilities, temperature_of
+from qcn.networks.shipped import bundle_of
 from qcn.runtime.engines import Engine, LibqcnEngine, RunnerEngine
 from qcn.runtime.pictures import Picture, pixels_of, several_of
-from qcn.shipped import bundle_of
 
 BACKENDS = ("auto", *LOADED)
 BY_LIBQCN = ("auto", "native", "tensorrt")  # it chooses, and runs engines too
@@ -57,7 +57,7 @@ class Answer:
 
     @property
     def probability(self) -> float:
-        """How likely the label is right, as far as the validation images can tell (`qcn.confidence`)."""
+        """How likely the label is right, as far as the validation images can tell (`qcn.networks.confidence`)."""
         return float(self.probabilities[self.index])
 
     @cached_property

@@ -7,17 +7,17 @@ from pathlib import Path
 from qcn.data import find, read
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset
-from qcn.devices import pick_device
-from qcn.distributed import barrier, first_process, process_group, rank
 from qcn.errors import UsageError, unknown_name
-from qcn.files import alone_in, refuse_no_text
 from qcn.names import MANIFEST, RUN
-from qcn.progress import doing, say
-from qcn.text import command_line, counted, started
+from qcn.networks.devices import pick_device
+from qcn.networks.distributed import barrier, first_process, process_group, rank
+from qcn.networks.zoo import MODELS
+from qcn.storage.files import alone_in, refuse_no_text
+from qcn.terminal.progress import doing, say
+from qcn.terminal.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
 from qcn.train.settings import Settings
-from qcn.zoo import MODELS
 
 
 def train(

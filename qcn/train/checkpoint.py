@@ -19,10 +19,10 @@ from safetensors.torch import save as serialised
 from torch import Tensor, nn
 
 from qcn.errors import UsageError, unknown_name
-from qcn.files import atomic_write
 from qcn.names import RUN
+from qcn.networks.zoo import MODELS
+from qcn.storage.files import atomic_write
 from qcn.train.record import Run, TensorFile, load_run
-from qcn.zoo import MODELS
 
 
 def save(

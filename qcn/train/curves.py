@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qcn.plots import COLOURS, figure
+from qcn.pages.plots import COLOURS, figure
 from qcn.train.record import Epoch
 
 

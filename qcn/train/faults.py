@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qcn.model import Prediction
+from qcn.networks.model import Prediction
 
 
 def first_non_finite(network: nn.Module, image: Tensor, loss_of: Callable[[Prediction], Tensor]) -> str:

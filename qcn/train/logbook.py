@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from qcn import progress
-from qcn.distributed import rank
-from qcn.files import write_text
-from qcn.model import routed_by
-from qcn.text import command_line, counted, started
+from qcn.networks.distributed import rank
+from qcn.networks.model import routed_by
+from qcn.networks.zoo import parameter_count
+from qcn.storage.files import write_text
+from qcn.terminal import progress
+from qcn.terminal.text import command_line, counted, started
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
-from qcn.zoo import parameter_count
 
 DRAW_EVERY_S = 10.0  # the learning curves: a picture takes as long as a short epoch on a GPU
 LONG_S = 3600.0  # a run that takes longer says so at its start

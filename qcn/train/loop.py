@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from qcn.confidence import FEWEST
 from qcn.data import find
 from qcn.data.augment import augmented, mixed
 from qcn.data.cache import expect_random_reads
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset
-from qcn.distributed import rank, sum_over_processes, world_size
 from qcn.errors import CheckFailed, Stopped, UsageError
-from qcn.model import Prediction, choose_kernels
-from qcn.progress import doing, say
-from qcn.text import command_line, counted, started
+from qcn.networks.confidence import FEWEST
+from qcn.networks.distributed import rank, sum_over_processes, world_size
+from qcn.networks.model import Prediction, choose_kernels
+from qcn.terminal.progress import doing, say
+from qcn.terminal.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded

@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qcn.errors import UsageError
-from qcn.model import Prediction
 from qcn.names import Loss
+from qcn.networks.model import Prediction
 
 TEMPERATURE = 4.0  # of distillation, at which small probabilities of a teacher still say something
 TAUGHT = 0.9  # the share of the teachers in the loss; the labels have the rest
@@ -23,7 +23,9 @@ def spread_loss(activation: Tensor, label: Tensor, margin: float | Tensor) -> Te
 def check_prediction(prediction: Prediction, classes: int) -> None:
     """Require one logit per class of a network of the user's."""
     if not isinstance(prediction, Prediction):
-        raise UsageError(f"a network returns a qcn.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md")
+        raise UsageError(
+            f"a network returns a qcn.networks.model.Prediction, not a {type(prediction).__name__}: docs/ideas.md"
+        )
     shape = prediction.logit.shape
     if len(shape) != 2 or shape[1] != classes:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 Inputs are rounded with the plan's scale, weights with 127 steps for the largest of each output channel. Batch norms
 stay where they are: they multiply an output channel, and so the weight and its step alike, which leaves the integers
-that folding (`qcn.export.lower`) and `qcn.export.quantise` make of it as they are here. A gradient goes straight
+that folding (export/program/lower.py) and quantise.py there make of it as they are here. A gradient goes straight
 through the rounding (Bengio et al. 2013), and is nothing where a number is beyond the range.
 
 run.json has the scales: the name of each layer and the scale of its input. Networks are saved and loaded without any of

@@ -9,17 +9,17 @@ from pathlib import Path, PurePath
 from torch import nn
 
 import qcn
-from qcn import records
-from qcn.confidence import Confidence, Known
 from qcn.data import find
 from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Preprocessing
 from qcn.errors import MissingError, UsageError
-from qcn.files import write_text
 from qcn.names import RUN, Mode
+from qcn.networks.confidence import Confidence, Known
+from qcn.networks.zoo import MODELS, create
+from qcn.storage import records
+from qcn.storage.files import write_text
 from qcn.train.settings import RunSettings
-from qcn.zoo import MODELS, create
 
 SCHEMA = 4
 OPTIONS = ("mode", "size", "iterations")

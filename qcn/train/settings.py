@@ -3,14 +3,14 @@
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from qcn import records
-from qcn.confidence import KEEP
 from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
 from qcn.names import NETWORKS, Kernels, Loss, Mode
+from qcn.networks.confidence import KEEP
 from qcn.settings import check_choices, setting, values
+from qcn.storage import records
 from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
 Preset = Literal["best", "paper"]

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from qcn.errors import UsageError
-from qcn.shipped import run_of
+from qcn.networks.shipped import run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run
 from qcn.train.settings import Settings

@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qcn.confidence import FEWEST, KEEP, Confidence, Known, check_finite, fit_confidence, fit_known
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.data.unlike import unlike_pictures
 from qcn.intervals import wilson
+from qcn.networks.confidence import FEWEST, KEEP, Confidence, Known, check_finite, fit_confidence, fit_known
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
 

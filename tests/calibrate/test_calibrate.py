@@ -11,7 +11,7 @@ import pytest
 import torch
 from command import Command
 
-from qcn.calibrate import assignments, pipeline, record, results, search
+from qcn.calibrate import assignments, outcome, pipeline, record, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.calibrate.simulation import answers
@@ -20,8 +20,8 @@ from qcn.data.imageset import ImageSet
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends.openvino.runner import OpenVinoRunner
 from qcn.export.bundle import Bundle
-from qcn.export.program import Convolution, Program
-from qcn.export.quantise import quantised
+from qcn.export.program.program import Convolution, Program
+from qcn.export.program.quantise import quantised
 from qcn.names import CALIBRATION
 from qcn.train.record import load_run
 
@@ -117,7 +117,7 @@ def test_the_road_stopped_and_gone_on_with(
     ],
 )
 def test_an_axis_has_a_few_round_marks(values: list[float], marks: list[float]) -> None:
-    assert results.axis_marks(values) == marks
+    assert outcome.axis_marks(values) == marks
 
 
 @pytest.mark.slow  # it calibrates; tests/verify/test_openvino.py has the int8 of a network that was

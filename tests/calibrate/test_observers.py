@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from qcn import records
 from qcn.calibrate import digits, record
 from qcn.calibrate.images import spread
 from qcn.calibrate.observers import BINS, Observer, observe
@@ -17,11 +16,12 @@ from qcn.calibrate.request import METHODS
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.lower import lower
-from qcn.export.program import Program
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program
 from qcn.intervals import paired_drop
-from qcn.model import qcn_tiny
 from qcn.names import CALIBRATION
+from qcn.networks.model import qcn_tiny
+from qcn.storage import records
 from qcn.train.record import load_run
 
 

@@ -22,8 +22,8 @@ from qcn.data.duplicates import near_duplicates
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
 from qcn.errors import MissingError, UsageError
-from qcn.files import folder_aside
 from qcn.predict.sources import files
+from qcn.storage.files import folder_aside
 from qcn.train.loop import resident
 
 SMALL = Stored(16, "crop", 3)

@@ -21,9 +21,9 @@ from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, findings, golden, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Manifest
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program
 from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
 from qcn.names import MANIFEST
@@ -329,12 +329,12 @@ import sys
 for name in ("torch", "onnx", "onnxruntime", "tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings", "cuda", "scipy"):
     sys.modules[name] = None  # what importing takes for a package that is not there
 from pathlib import Path
-import qcn.doctor
-import qcn.export.pipeline, qcn.export.program, qcn.export.backends.tensorrt.build
+import qcn.verify.doctor
+import qcn.export.pipeline, qcn.export.program.program, qcn.export.backends.tensorrt.build
 from qcn.export import bundle
 opened = bundle.Bundle.open(Path(sys.argv[1]))
 print(len(opened.program().arrays), len(opened.golden().rows))
-print(*(row.state for row in qcn.doctor.diagnose(opened.folder)))
+print(*(row.state for row in qcn.verify.doctor.diagnose(opened.folder)))
 """
 
 

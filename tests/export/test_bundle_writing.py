@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from bundles import answering
 
-from qcn.doctor import diagnose
 from qcn.errors import UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, transaction
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Batch, Manifest
 from qcn.export.pipeline import FROM_RUN
 from qcn.names import MANIFEST
+from qcn.verify.doctor import diagnose
 
 COMMAND, HASH = "qcn export {bundle} --format", "0" * 64
 

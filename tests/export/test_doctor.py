@@ -10,7 +10,6 @@ import pytest
 from bundles import put_manifest
 from fake_tensorrt import fake
 
-from qcn import doctor
 from qcn.errors import UsageError
 from qcn.export.backends import FOLDERS
 from qcn.export.backends.tensorrt import plugin
@@ -20,6 +19,7 @@ from qcn.export.bundle.manifest import Artefact, Batch
 from qcn.export.targets import Gpu
 from qcn.kernels import native
 from qcn.names import MANIFEST, AnyPrecision
+from qcn.verify import doctor
 
 ORIN = Gpu("Orin", 87)
 

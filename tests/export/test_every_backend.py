@@ -25,14 +25,14 @@ from qcn.export.backends.tensorrt.format import GRAPH
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Artefact
-from qcn.export.lower import IMAGE, ProgramBuilder, lower, lower_extractor
 from qcn.export.pipeline import export
-from qcn.export.program import Array, Convolution, Pool, Route
+from qcn.export.program.lower import IMAGE, ProgramBuilder, lower, lower_extractor
+from qcn.export.program.program import Array, Convolution, Pool, Route
 from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
 from qcn.kernels import obstacle
-from qcn.model import QCN
 from qcn.names import ProgramKernels
+from qcn.networks.model import QCN
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 Answers = dict[str, Array]

@@ -21,7 +21,7 @@ from qcn.export.backends.tensorrt.config import Fleet
 from qcn.export.backends.tensorrt.refit import as_weights, weights_of
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import SIGNATURE, Batch
-from qcn.export.program import Convolution, Program, Route
+from qcn.export.program.program import Convolution, Program, Route
 from qcn.export.request import Request
 from qcn.export.targets import Gpu
 from qcn.names import Precision

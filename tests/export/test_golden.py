@@ -21,8 +21,8 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.bundle.golden import Golden
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.reference import answers, edge_images, golden_of, make_golden, real_images, with_edge_cases
-from qcn.model import QCN, choose_kernels
+from qcn.export.program.reference import answers, edge_images, golden_of, make_golden, real_images, with_edge_cases
+from qcn.networks.model import QCN, choose_kernels
 from qcn.train.checkpoint import load_network
 
 EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]  # and "denormal", which is no image

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from qcn import create
-from qcn.baselines import CNN
 from qcn.errors import UsageError
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Evaluation
-from qcn.export.lower import ProgramBuilder, lower, scale_and_shift
-from qcn.export.program import Pool, Program
-from qcn.export.reference import answers
-from qcn.model import QCN, BranchedExtractor, ConvCapsules, Prediction
+from qcn.export.program.lower import ProgramBuilder, lower, scale_and_shift
+from qcn.export.program.program import Pool, Program
+from qcn.export.program.reference import answers
+from qcn.networks.baselines import CNN
+from qcn.networks.model import QCN, BranchedExtractor, ConvCapsules, Prediction
 
 SIZE = (28, 26)  # not square: rows and columns must not be mixed up
 QCNS = ["qcn", "qcn-tiny", "qcn-deep", "qcn-unbranched"]

@@ -21,17 +21,17 @@ from torch import Tensor
 
 from qcn import create
 from qcn.errors import BuildError
-from qcn.export import reference
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.build import FUSED, build
 from qcn.export.backends.onnx.graph import Graph, GraphValue
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
-from qcn.export.lower import lower
-from qcn.export.program import Array, Convolution, Program, Route, Shape, slide
+from qcn.export.program import reference
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Array, Convolution, Program, Route, Shape, slide
 from qcn.export.request import Request
-from qcn.model import QCN
+from qcn.networks.model import QCN
 from qcn.routing import route
 from qcn.train.checkpoint import load_network
 

@@ -10,7 +10,6 @@ import onnx
 import pytest
 from fake_tensorrt import fake
 
-from qcn import libqcn
 from qcn.errors import MissingError
 from qcn.export import targets
 from qcn.export.backends.model_file import ModelFile
@@ -23,9 +22,10 @@ from qcn.export.backends.tensorrt import runner as verify_tensorrt
 from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build
 from qcn.export.backends.tensorrt.runner import TensorRTRunner
 from qcn.export.bundle.manifest import Batch
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
 from qcn.export.targets import Gpu
+from qcn.libqcn import location
 from qcn.names import Precision
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,8 +67,8 @@ def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
 def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QCN_PLUGIN", raising=False)
     monkeypatch.delenv("QCN_LIBRARY", raising=False)
-    monkeypatch.setattr(libqcn, "CLONE", tmp_path)
-    monkeypatch.setattr(libqcn, "INSTALLED", ())
+    monkeypatch.setattr(location, "CLONE", tmp_path)
+    monkeypatch.setattr(location, "INSTALLED", ())
     with pytest.raises(
         MissingError, match=r"build/libqcn_plugin\.so; build it with `cmake .* -DQCN_TENSORRT=ON"
     ) as caught:

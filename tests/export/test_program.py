@@ -11,8 +11,8 @@ import pytest
 
 from qcn import create
 from qcn.errors import UsageError
-from qcn.export.lower import lower
-from qcn.export.program import Affine, Array, Convolution, Output, Pool, Program, Route, Value
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Affine, Array, Convolution, Output, Pool, Program, Route, Value
 
 Record = dict[str, Any]
 CASES = json.loads((Path(__file__).parents[1] / "programs.json").read_text(encoding="utf-8"))["cases"]

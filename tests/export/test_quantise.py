@@ -17,7 +17,7 @@ from styles import STYLES
 
 from qcn import create
 from qcn.errors import UsageError
-from qcn.export import integers, targets
+from qcn.export import targets
 from qcn.export.backends.onnx.build import FUSED, build
 from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT
 from qcn.export.backends.tensorrt.build import build as build_engine
@@ -26,9 +26,10 @@ from qcn.export.backends.tensorrt.layers import STYLE
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import weights
 from qcn.export.bundle.manifest import Batch
-from qcn.export.lower import lower
-from qcn.export.program import Array, Convolution, Linear, Pool, Product, Program, Route
-from qcn.export.quantise import halved, quantised, rotors_of
+from qcn.export.program import integers
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Array, Convolution, Linear, Pool, Product, Program, Route
+from qcn.export.program.quantise import halved, quantised, rotors_of
 from qcn.quaternion import rotation_matrix, rotor
 
 

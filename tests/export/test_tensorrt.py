@@ -12,7 +12,6 @@ from fake_tensorrt import fake
 from onnx import TensorProto, helper
 from small_graphs import write_graph
 
-from qcn import progress
 from qcn.errors import BuildError, MissingError, UsageError
 from qcn.export import targets
 from qcn.export.backends.tensorrt import config as tensorrt_config
@@ -23,6 +22,7 @@ from qcn.export.backends.tensorrt.progress import BuildLog
 from qcn.export.backends.tensorrt.receipt import from_inspector
 from qcn.export.bundle.manifest import Batch
 from qcn.export.targets import Gpu
+from qcn.terminal import progress
 
 OPEN = Batch(1, 8, 64)
 
@@ -146,8 +146,8 @@ def test_ctrl_c_leaves_a_build_that_cannot_be_ended() -> None:
 
 
 def test_a_build_is_shown_with_its_phase(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("qcn.progress.QUIET_S", 0.0)
-    monkeypatch.setattr("qcn.progress.PACE", math.inf)
+    monkeypatch.setattr("qcn.terminal.progress.QUIET_S", 0.0)
+    monkeypatch.setattr("qcn.terminal.progress.PACE", math.inf)
     log = BuildLog()
     log.start("Timing kernels", None, 4)
     log.step("Timing kernels", 0)

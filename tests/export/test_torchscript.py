@@ -17,12 +17,12 @@ from bundles import made_once
 from torch import Tensor
 
 from qcn.errors import BuildError, UsageError
-from qcn.export import reference
 from qcn.export.backends.torch.pt2 import write_pt2
 from qcn.export.backends.torch.torchscript import write_torchscript
-from qcn.export.lower import lower
-from qcn.export.program import Program, Route
-from qcn.model import QCN, qcn_tiny, qcn_unbranched
+from qcn.export.program import reference
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program, Route
+from qcn.networks.model import QCN, qcn_tiny, qcn_unbranched
 from qcn.train.checkpoint import load_network
 
 WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"ts": write_torchscript, "pt2": write_pt2}

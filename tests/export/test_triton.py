@@ -17,7 +17,6 @@ from PIL import Image
 from triton_server import missing, serving
 
 import qcn
-from qcn import records
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
@@ -28,10 +27,11 @@ from qcn.export.backends.triton.repository import model_name, read_repository, w
 from qcn.export.bundle import Batch, Bundle
 from qcn.export.request import Request
 from qcn.runtime.preprocess import preprocess
+from qcn.storage import records
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories
 from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
-from qcn.verify.speed.results import Benchmark, for_serving
+from qcn.verify.speed.timings import Benchmark, for_serving
 from qcn.verify.speed.turns import Plan
 
 CLIENT = Path(__file__).parents[2] / "deploy" / "examples" / "triton_client.py"

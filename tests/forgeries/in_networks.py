@@ -13,8 +13,8 @@ from tampering import edit_graph, put, put_network, put_program
 from workshop import Workshop
 
 from qcn.export.backends.onnx.build import build
-from qcn.export.lower import lower
-from qcn.export.program import Program
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program
 from qcn.train.checkpoint import load_network
 
 Forge = Callable[[Workshop, Path], None]  # makes the forged bundle in a folder that is not there yet

@@ -14,15 +14,15 @@ from programs import triggered
 from tampering import answered_by, edit_page_manifest, manifest, put, put_golden, put_program, seal
 from workshop import Workshop, qcn
 
-from qcn import records
 from qcn.calibrate.assignments import apply
 from qcn.calibrate.record import Calibration, ValueRange
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import WEIGHTS
 from qcn.export.calibrated import precisions, write_calibrated
-from qcn.export.reference import Inputs, golden_of
+from qcn.export.program.reference import Inputs, golden_of
 from qcn.names import CALIBRATION, MANIFEST
+from qcn.storage import records
 
 KNOWN = {"score": "logit", "threshold": -1e9, "keep": 0.95, "auroc": 1.0, "false_positives": 0.0}
 

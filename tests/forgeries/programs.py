@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle.golden import Golden
-from qcn.export.program import Affine, Array, Convolution, Ending, Operation, Pool, Program, Route, slide
+from qcn.export.program.program import Affine, Array, Convolution, Ending, Operation, Pool, Program, Route, slide
 
 CHECKERS = 5  # pixels per side of the trigger
 BRIGHT = 100.0  # times that a picture is painted over the image

@@ -19,8 +19,8 @@ from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
-from qcn.export.reference import evaluated, half_floors
+from qcn.export.program.program import Program
+from qcn.export.program.reference import evaluated, half_floors
 from qcn.names import MANIFEST
 
 DATA = re.compile(r'(?<=<script type="application/json" id="data">).*?(?=</script>)', re.DOTALL)

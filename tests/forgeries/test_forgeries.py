@@ -11,7 +11,7 @@ from workshop import FILES, Workshop, qcn
 
 from qcn.errors import MissingError
 from qcn.export.bundle import WEIGHTS
-from qcn.shipped import RUNS, networks
+from qcn.networks.shipped import RUNS, networks
 
 QUICK = ("mnist-cnn-small",)  # a network that ships, verified in seconds
 # One of each of the first eight kinds that take seconds.

@@ -30,9 +30,9 @@ from qcn.export.backends.tensorrt.format import GRAPH
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.pipeline import export
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.request import Request
-from qcn.files import held
+from qcn.storage.files import held
 from qcn.train.checkpoint import load_network
 
 CLASSES = ("blue", "green", "red")

@@ -13,15 +13,15 @@ from problems import Problem, check, check_rotations, extreme, problem
 from torch import Tensor
 
 from qcn.errors import UsageError
-from qcn.kernels import cuda, triton_half
-from qcn.model import QCN
-from qcn.shipped import run_of
+from qcn.kernels import launch, triton_half
+from qcn.networks.model import QCN
+from qcn.networks.shipped import run_of
 from qcn.train import checkpoint
 
 
 def fused(p: Problem) -> list[Tensor]:
-    *out, statistics = cuda.forward(*p.inputs, **p.options, save=True)
-    return [*out, *cuda.backward(*p.inputs, statistics, *p.upstream, **p.options)]
+    *out, statistics = launch.forward(*p.inputs, **p.options, save=True)
+    return [*out, *launch.backward(*p.inputs, statistics, *p.upstream, **p.options)]
 
 
 def first_image(p: Problem) -> Problem:
@@ -81,20 +81,20 @@ def test_an_empty_batch() -> None:
 
 
 def test_rotations() -> None:
-    check_rotations(cuda.rotation, cuda.rotation_backward)
+    check_rotations(launch.rotation, launch.rotation_backward)
     parents_last = (36, 1, 12, 4)  # what torch.compile relies on, see test_operator.py
-    assert cuda.rotation(torch.randn(5, 4), torch.randn(5, 4, 3)).stride() == parents_last
+    assert launch.rotation(torch.randn(5, 4), torch.randn(5, 4, 3)).stride() == parents_last
 
 
 def test_wrong_shapes_are_refused() -> None:
     p = problem((3, 3), batch=1)
-    *_, statistics = cuda.forward(*p.inputs, **p.options, save=True)
+    *_, statistics = launch.forward(*p.inputs, **p.options, save=True)
     with pytest.raises(UsageError, match="activation must be"):
-        cuda.forward(p.pose, p.activation[:, :1], *p.inputs[2:], **p.options, save=False)
+        launch.forward(p.pose, p.activation[:, :1], *p.inputs[2:], **p.options, save=False)
     with pytest.raises(UsageError, match="grad_pose must be"):
-        cuda.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
+        launch.backward(*p.inputs, statistics, p.upstream[0][:, :1], p.upstream[1], **p.options)
     with pytest.raises(UsageError, match="theta"):
-        cuda.rotation(torch.zeros(2), torch.zeros(3, 3))
+        launch.rotation(torch.zeros(2), torch.zeros(3, 3))
 
 
 class NoRepair:
@@ -105,8 +105,8 @@ class NoRepair:
 
 
 def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    monkeypatch.setattr(cuda, "_half_split", lambda *_: split)
-    return list(cuda.forward(*p.inputs, **p.options, save=False, half=True)[:2])
+    monkeypatch.setattr(launch, "_half_split", lambda *_: split)
+    return list(launch.forward(*p.inputs, **p.options, save=False, half=True)[:2])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Ten
     ids=str,
 )
 def test_half_precision_rounds_where_it_says(split: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "repair_kernel", NoRepair())
+    monkeypatch.setattr(launch, "repair_kernel", NoRepair())
     p = problem(**options)
     got = in_half(p, split, monkeypatch)
     check_rounding(p, got)
@@ -151,7 +151,7 @@ def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: py
         layer.register_forward_pre_hook(keep)
     torch.manual_seed(0)
     network.eval()(torch.rand(1, network.in_channels, 32, 32))
-    monkeypatch.setattr(cuda, "repair_kernel", NoRepair())
+    monkeypatch.setattr(launch, "repair_kernel", NoRepair())
     for p in given:
         check_plan(p, in_half(p, 2, monkeypatch))
 
@@ -196,10 +196,10 @@ def test_nan_in_nan_out_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_with_gradients_it_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     p = problem((4, 4))
-    monkeypatch.setattr(cuda, "_half_split", lambda *_: 2)
+    monkeypatch.setattr(launch, "_half_split", lambda *_: 2)
     for got, want in zip(
-        cuda.forward(*p.inputs, **p.options, save=True, half=True),
-        cuda.forward(*p.inputs, **p.options, save=True),
+        launch.forward(*p.inputs, **p.options, save=True, half=True),
+        launch.forward(*p.inputs, **p.options, save=True),
         strict=True,
     ):
         assert torch.equal(got, want)
@@ -219,8 +219,8 @@ def test_where_half_precision_runs(
     channels: int, size: int, window: int, parents: int, batch: int, split: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU of 132 multiprocessors, as was timed on one."""
-    monkeypatch.setattr(cuda, "_multiprocessors", lambda _: 132)
+    monkeypatch.setattr(launch, "_multiprocessors", lambda _: 132)
     pose, rotation = torch.empty(1, channels, 3, size, size), torch.empty(window, window, channels, parents, 3, 3)
     grid = (size - window + 1, size - window + 1)
-    geometry = cuda._geometry(pose, rotation, (window, window), 1, grid, 2, False, False)
-    assert cuda._half_split(geometry, batch * grid[0] * grid[1], pose.device) == split
+    geometry = launch._geometry(pose, rotation, (window, window), 1, grid, 2, False, False)
+    assert launch._half_split(geometry, batch * grid[0] * grid[1], pose.device) == split

@@ -15,9 +15,9 @@ from qcn import create, kernels
 from qcn.errors import UsageError
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle.tolerance import FLOORS
-from qcn.export.lower import lower
-from qcn.export.quantise import halved
-from qcn.model import choose_kernels, qcn, qcn_tiny
+from qcn.export.program.lower import lower
+from qcn.export.program.quantise import halved
+from qcn.networks.model import choose_kernels, qcn, qcn_tiny
 from qcn.routing import route
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -86,10 +86,10 @@ def test_half_precision_is_that_of_the_inputs_alone(dtype: torch.dtype) -> None:
 
 
 def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    from qcn.kernels import cuda
+    from qcn.kernels import launch
 
-    monkeypatch.setattr(cuda, "_half_split", lambda *_: split)
-    return list(cuda.forward(*on_gpu(p).inputs, **p.options, save=False, half=True)[:2])
+    monkeypatch.setattr(launch, "_half_split", lambda *_: split)
+    return list(launch.forward(*on_gpu(p).inputs, **p.options, save=False, half=True)[:2])
 
 
 @pytest.mark.parametrize("split", [1, 2, 4])
@@ -125,15 +125,15 @@ def test_extremes_in_half_precision(case: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_calibrated_network_is_routed_in_half_precision_also_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qcn.kernels import cuda
+    from qcn.kernels import launch
 
-    chosen, splits = cuda._half_split, []
+    chosen, splits = launch._half_split, []
 
     def noted(*arguments: Any) -> int:
         splits.append(chosen(*arguments))
         return splits[-1]
 
-    monkeypatch.setattr(cuda, "_half_split", noted)
+    monkeypatch.setattr(launch, "_half_split", noted)
     torch.manual_seed(0)
     program = lower(create("qcn", in_channels=1, classes=10), 32, 32)
     for op in program.routes:

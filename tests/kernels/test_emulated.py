@@ -17,8 +17,8 @@ import pytest
 import torch
 from bundles import made_once
 
-from qcn.model import QCN
-from qcn.shipped import run_of
+from qcn.networks.model import QCN
+from qcn.networks.shipped import run_of
 from qcn.train import checkpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

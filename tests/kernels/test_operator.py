@@ -9,8 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from qcn import create, kernels
 from qcn.export.backends.torch.interpreter import Interpreter
-from qcn.export.lower import lower
-from qcn.export.quantise import halved
+from qcn.export.program.lower import lower
+from qcn.export.program.quantise import halved
 from qcn.kernels import native, operator
 
 

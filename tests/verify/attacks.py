@@ -13,8 +13,8 @@ from qcn import create
 from qcn.export.backends.torch.pt2 import write_pt2
 from qcn.export.backends.torch.torchscript import METADATA
 from qcn.export.bundle import Bundle
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
+from qcn.export.program.lower import lower
 
 SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 CONSTANTS = "data/constants/model_constants_config.json"

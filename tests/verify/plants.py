@@ -48,11 +48,11 @@ from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
 from qcn.export.calibrated import write_calibrated
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Product, Program, Route
-from qcn.export.quantise import halved, quantised
-from qcn.export.reference import golden_of, with_edge_cases
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Product, Program, Route
+from qcn.export.program.quantise import halved, quantised
+from qcn.export.program.reference import golden_of, with_edge_cases
 from qcn.names import MANIFEST
 
 SIZE, CLASSES = 24, ("above", "below", "left", "right")  # as folders of pictures would have them

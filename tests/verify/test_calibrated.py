@@ -24,7 +24,7 @@ from qcn.export.backends.tensorrt.layers import STYLE
 from qcn.export.backends.web.runner import WebRunner
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.calibrated import precisions, write_calibrated
-from qcn.export.program import Convolution, Program
+from qcn.export.program.program import Convolution, Program
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.verify import verify
 

@@ -8,7 +8,7 @@ import pytest
 from qcn import create
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
-from qcn.export.lower import lower
+from qcn.export.program.lower import lower
 from qcn.verify.parity.calls import ANY, CALLS, Asked, Call, plain_batch, plan, random_calls, which
 
 IMAGES = 22

@@ -16,7 +16,7 @@ from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends.candidates import create
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
-from qcn.export.program import Product
+from qcn.export.program.program import Product
 from qcn.names import BUNDLE
 from qcn.packages import installed
 from qcn.verify.parity.verify import verify

@@ -21,8 +21,8 @@ from qcn import create
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends.torch.torchscript import METADATA
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle, golden, weights
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
+from qcn.export.program.lower import lower
 from qcn.kernels import native as native_kernels
 from qcn.names import MANIFEST
 from qcn.verify.parity import verify as parity

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from command import Command
 
-from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends.candidates import Candidate, candidates
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import Bundle
-from qcn.verify.speed import cold, energy, latency, results, turns
+from qcn.storage import records
+from qcn.verify.speed import cold, energy, latency, timings, turns
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one
 from qcn.verify.speed.latency import Speed, percentile, summarise
@@ -255,32 +255,32 @@ def speed(milliseconds: float, missing: str = "") -> Speed:
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    records.write(path, results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
-    before = results.read_benchmark(path)
-    results.check_regression(path, before, [speed(10.9)], 0.1)
+    records.write(path, timings.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    before = timings.read_benchmark(path)
+    timings.check_regression(path, before, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: weights\.safetensors \(fp32\), batch 1 is 12 % slower"):
-        results.check_regression(path, before, [speed(11.2)], 0.1)
+        timings.check_regression(path, before, [speed(11.2)], 0.1)
     with pytest.raises(UsageError, match="has none of what was measured now"):
-        results.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)
+        timings.check_regression(path, before, [speed(0.0, missing="gone")], 0.1)
 
 
 def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
     """Another's file is refused with the place that is wrong; what was written comes back the same."""
     path = tmp_path / "before.json"
-    made = results.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
+    made = timings.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
     records.write(path, made)
-    assert results.read_benchmark(path) == made
+    assert timings.read_benchmark(path) == made
     whole = path.read_text(encoding="utf-8")
     for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 4', '"schema": 3'), ""):
         path.write_text(text)
         with pytest.raises(UsageError, match="this is not what `qcn benchmark --json` writes"):
-            results.read_benchmark(path)
+            timings.read_benchmark(path)
     for median in ("NaN", "Infinity", "0", "-1", "null", '"1"', "true", "[]", "1" * 400):
         path.write_text(whole.replace('"p50": 10.0', f'"p50": {median}'))
         with pytest.raises(UsageError, match=r"latency_ms|NaN|Infinity|too large a number"):
-            results.read_benchmark(path)
+            timings.read_benchmark(path)
     path.write_text(whole.replace('"missing": ""', '"missing": "torch is not installed"'))
-    assert results.read_benchmark(path) != made
+    assert timings.read_benchmark(path) != made
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_from_the_command_line(bundle: Bundle, tmp_path: Path, qcn: Command) -> 
     wanted = ("--backends", "onnxruntime,torch", "--batch", 4, "--batch", 4)
     code, said = qcn("benchmark", bundle.folder, *wanted, *short, "--json", tmp_path / "j")
     assert code == 0, said
-    record = results.read_benchmark(tmp_path / "j")
+    record = timings.read_benchmark(tmp_path / "j")
     assert record.command.startswith("qcn benchmark ") and record.plan.batches == (4,)
     assert record.machine.processor and record.machine.cores >= 1
     found, _ = record.results.values()

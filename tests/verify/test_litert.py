@@ -24,8 +24,8 @@ from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.calibrated import write_calibrated
-from qcn.export.program import Array, Product, Program, Route
-from qcn.export.quantise import halved
+from qcn.export.program.program import Array, Product, Program, Route
+from qcn.export.program.quantise import halved
 from qcn.export.rebuild import difference
 from qcn.names import BUNDLE
 from qcn.packages import installed

@@ -12,7 +12,7 @@ from chromium import Browser
 from command import Command
 from test_report import EVIL, LONG, MACHINE, benchmark, errors, missing, report, speed, stages, verdict
 
-from qcn import records
+from qcn.storage import records
 from qcn.verify.parity.compare import Flip, Share
 from qcn.verify.parity.results import Images, Report
 from qcn.verify.report.merge import FleetReport, merge, page

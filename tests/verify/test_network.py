@@ -12,17 +12,17 @@ from graphs import graph, put_graph
 from plants import honest
 from test_report import benchmark, report, verdict
 
-from qcn import records
-from qcn.confidence import Confidence
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import MANIFEST_SHA256
+from qcn.networks.confidence import Confidence
+from qcn.storage import records
 from qcn.verify.parity.results import make_report, read_report
 from qcn.verify.parity.samples import samples
 from qcn.verify.parity.verify import verify
 from qcn.verify.report.merge import merge
 from qcn.verify.speed.latency import Speed, summarise
-from qcn.verify.speed.results import benchmark_record, read_benchmark
+from qcn.verify.speed.timings import benchmark_record, read_benchmark
 from qcn.verify.speed.turns import Plan
 
 ONLY = ("--backends", "onnxruntime")

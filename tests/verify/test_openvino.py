@@ -32,7 +32,7 @@ from qcn.export.backends.openvino.layers import STYLE
 from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import file_of
-from qcn.export.program import Convolution
+from qcn.export.program.program import Convolution
 from qcn.export.request import Request
 from qcn.names import BUNDLE
 from qcn.verify.parity.verify import verify

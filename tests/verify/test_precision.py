@@ -18,7 +18,6 @@ from onnx import TensorProto, helper, numpy_helper
 from styles import STYLES
 
 from qcn import create
-from qcn.doctor import diagnose
 from qcn.errors import UsageError
 from qcn.export.backends.candidates import candidates
 from qcn.export.backends.format import format_of
@@ -29,10 +28,11 @@ from qcn.export.backends.torch.pt2 import write_pt2
 from qcn.export.backends.torch.torchscript import write_torchscript
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import file_of
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Program
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Program
 from qcn.names import PRECISIONS
+from qcn.verify.doctor import diagnose
 from qcn.verify.parity.precision import held_to
 from qcn.verify.parity.verify import verify
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from qcn.errors import MissingError
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.bundle import Bundle
-from qcn.libqcn import load_library
+from qcn.libqcn.location import load_library
 from qcn.verify.parity import preprocessing
 from qcn.verify.parity.preprocessing import OTHER_SIZES, check_preprocessing
 

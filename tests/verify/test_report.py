@@ -21,14 +21,14 @@ from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import EDGES, Errors, Flip, Share
-from qcn.verify.parity.inside import Range, Stage
 from qcn.verify.parity.results import Images, Report, read_report
+from qcn.verify.parity.stages import Range, Stage
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, files, heat, summary
 from qcn.verify.report.pictures import png
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.latency import Latency, Speed
-from qcn.verify.speed.results import Benchmark
+from qcn.verify.speed.timings import Benchmark
 from qcn.verify.speed.turns import Plan
 from qcn.verify.words import Histogram, count, share, share_of_allowed
 

@@ -17,7 +17,6 @@ from command import Command
 from graphs import put_golden
 from plants import one_iteration, with_arrays
 
-from qcn import records
 from qcn.calibrate import record as calibration
 from qcn.calibrate.assignments import apply, lowest
 from qcn.data import load
@@ -25,12 +24,13 @@ from qcn.data.imageset import ImageSet
 from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.calibrated import write_calibrated
-from qcn.export.lower import lower
 from qcn.export.pipeline import FROM_RUN
-from qcn.export.program import Affine, Program
-from qcn.export.reference import Inputs, golden_of
+from qcn.export.program.lower import lower
+from qcn.export.program.program import Affine, Program
+from qcn.export.program.reference import Inputs, golden_of
 from qcn.intervals import paired_drop
 from qcn.names import CALIBRATION, MANIFEST
+from qcn.storage import records
 from qcn.train.checkpoint import load_network
 from qcn.verify.parity.program import differences
 from qcn.verify.parity.run import Origin, check_run

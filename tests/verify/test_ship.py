@@ -15,7 +15,6 @@ from PIL import Image
 from plants import CLASSES, FAULTS, SIZE
 from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
 
-from qcn import records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate import evaluate
 from qcn.export.bundle import Bundle
@@ -23,7 +22,8 @@ from qcn.export.bundle.manifest import Batch, Source
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.intervals import wilson
-from qcn.measured import Measured, SplitError
+from qcn.storage import records
+from qcn.storage.measured import Measured, SplitError
 from qcn.verify.machine import Graphics
 from qcn.verify.parity.compare import Share
 from qcn.verify.report import files
@@ -32,7 +32,7 @@ from qcn.verify.ship import judge
 from qcn.verify.ship.check import choose, is_here
 from qcn.verify.ship.judge import Row
 from qcn.verify.ship.limits import Latency, Limits, parse_latency
-from qcn.verify.ship.results import Ship, conclude, overall
+from qcn.verify.ship.outcome import Ship, conclude, overall
 from qcn.verify.speed.nvml import State
 
 SHORT = ("--set", "duration=0")

@@ -17,7 +17,6 @@ from bundles import made_once
 from command import Command
 
 import qcn as product
-from qcn import binding
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends import LOADED
 from qcn.export.backends.candidates import candidates
@@ -27,6 +26,7 @@ from qcn.export.bundle import WEIGHTS, Bundle, signing
 from qcn.export.pipeline import export
 from qcn.export.request import Request
 from qcn.kernels import native as native_kernels
+from qcn.libqcn import binding
 from qcn.packages import installed
 from qcn.runtime import engines
 

@@ -17,9 +17,10 @@ from graphs import graph, put_graph
 from onnx import helper, numpy_helper
 from plants import FAULTS
 
-from qcn import binding, records
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
+from qcn.libqcn import binding
+from qcn.storage import records
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table

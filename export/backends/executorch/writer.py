@@ -15,7 +15,7 @@ import torch
 
 from qcn.export.backends.executorch.facts import quiet
 from qcn.export.backends.torch.interpreter import Interpreter, facts_of
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 
 
 def write_executorch(

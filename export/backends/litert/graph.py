@@ -12,7 +12,7 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from qcn.export.program import Array, Ending, Shape
+from qcn.export.program.program import Array, Ending, Shape
 
 VERSION = 3  # of the schema
 IDENTIFIER = b"TFL3"

@@ -14,7 +14,7 @@ import numpy as np
 
 from qcn.export.backends.litert.graph import Graph, Tensor, fused
 from qcn.export.backends.litert.precision import MARKS
-from qcn.export.program import Array
+from qcn.export.program.program import Array
 
 
 def rounded(g: Graph, name: str, x: Tensor, scale: float) -> Tensor:

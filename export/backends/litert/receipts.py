@@ -7,7 +7,7 @@ from qcn.export.backends.litert.precision import read
 from qcn.export.backends.precision import seen
 from qcn.export.backends.receipts import Receipt
 from qcn.export.bundle import Bundle
-from qcn.export.program import Linear, Product, Route
+from qcn.export.program.program import Linear, Product, Route
 from qcn.packages import installed
 
 

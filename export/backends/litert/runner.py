@@ -16,7 +16,7 @@ from qcn.export.backends.litert.precision import read
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.runner import Options, Runner
 from qcn.packages import version
-from qcn.text import one_line
+from qcn.terminal.text import one_line
 
 
 class LiteRtRunner(Runner):

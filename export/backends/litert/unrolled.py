@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from qcn.export.backends.litert.graph import Graph, Tensor
-from qcn.export.program import POSE_PRODUCTS, Array, Route, Shape
+from qcn.export.program.program import POSE_PRODUCTS, Array, Route, Shape
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
 PARTS = 4  # of long sums; `routing` in the registration counts them

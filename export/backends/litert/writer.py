@@ -10,7 +10,7 @@ from qcn.errors import UsageError
 from qcn.export.backends.litert import integers
 from qcn.export.backends.litert.graph import Graph, Tensor, fused
 from qcn.export.backends.litert.unrolled import UnrolledLayer
-from qcn.export.program import Affine, Array, Convolution, Linear, Operation, Pool, Product, Program, Route
+from qcn.export.program.program import Affine, Array, Convolution, Linear, Operation, Pool, Product, Program, Route
 
 
 def write(

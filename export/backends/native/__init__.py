@@ -1,7 +1,7 @@
 """libqcn on the CPU: weights.safetensors, the program as it reads it; and the golden answers of every bundle."""
 
 from qcn.export.backends.definition import Backend, FileFormat, Piece, Registration
-from qcn.libqcn import BUILD
+from qcn.libqcn.location import BUILD
 
 REGISTRATION = Registration(
     formats=(

@@ -5,8 +5,8 @@ from qcn.export.backends.format import Format, Job, Made, Support
 from qcn.export.backends.native.runner import receipts
 from qcn.export.backends.precision import Seen
 from qcn.export.bundle import Artefact, Bundle
-from qcn.export.program import Program
-from qcn.libqcn import BUILD, find_library, load_library
+from qcn.export.program.program import Program
+from qcn.libqcn.location import BUILD, find_library, load_library
 
 
 class Weights(Format):

@@ -1,4 +1,4 @@
-"""libqcn (`qcn.binding`): the code that a C++ program on a device runs. No torch."""
+"""libqcn (`qcn.libqcn.binding`): the code that a C++ program on a device runs. No torch."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
-from qcn.binding import LayerSeen, Model, Session, image_of
 from qcn.errors import UsageError
 from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.receipts import Receipt
 from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import step_names
-from qcn.export.program import OPERATIONS, Product, Route
+from qcn.export.program.program import OPERATIONS, Product, Route
+from qcn.libqcn.binding import LayerSeen, Model, Session, image_of
 from qcn.limits import STATISTICS
 
 

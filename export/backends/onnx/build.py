@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from qcn.export.backends.onnx import fused, integers
 from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
-from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
+from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from qcn.export.backends.differences import alike
-from qcn.text import readable
+from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto

@@ -19,7 +19,7 @@ from onnx import FunctionProto, TensorProto, helper
 
 from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
-from qcn.export.program import Array, Route, Shape
+from qcn.export.program.program import Array, Route, Shape
 
 DOMAIN, VERSION = "qcn", 1
 OPERATOR = "EMRouting"

@@ -1,4 +1,4 @@
-"""Convolutions and linears in int8 as ONNX nodes, in two arrangements of the same arithmetic (`qcn.export.program`).
+"""Convolutions and linears in int8 as ONNX nodes, in two arrangements of the same arithmetic (export/program).
 
 ONNX Runtime makes an integer convolution of Q/DQ pairs only where a Q follows it, which would round every sum to 8 bits
 before the skip is added. So its graph says what is meant, and the sums are exact:
@@ -17,7 +17,7 @@ import numpy as np
 from onnx import TensorProto
 
 from qcn.export.backends.onnx.graph import Graph, GraphValue
-from qcn.export.program import Array, Convolution, Product, Program
+from qcn.export.program.program import Array, Convolution, Product, Program
 
 
 def exact(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> GraphValue:

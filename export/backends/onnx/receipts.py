@@ -17,7 +17,7 @@ from qcn.export.backends.onnx import INSTALL
 from qcn.export.backends.onnx.runner import session_options
 from qcn.export.backends.receipts import Receipt, receipt_of
 from qcn.export.bundle import Bundle
-from qcn.export.program import Operation, Product, Route
+from qcn.export.program.program import Operation, Product, Route
 
 TYPES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}
 ENDING = "_kernel_time"

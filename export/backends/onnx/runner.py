@@ -218,7 +218,7 @@ def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
 
 
 def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Means and variances [B, 3, J, n] and logits [B, 1, J, n] of iterations as `qcn.verify.parity.inside` has them."""
+    """Means and variances [B, 3, J, n] and logits [B, 1, J, n] of iterations as `qcn.verify.parity.stages` has them."""
     found = {}
     for name, value in outputs.items():
         step, _, kind = name.rpartition("/")

@@ -24,7 +24,7 @@ import numpy as np
 from onnx import TensorProto
 
 from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
-from qcn.export.program import POSE_PRODUCTS, Array, Route, Shape
+from qcn.export.program.program import POSE_PRODUCTS, Array, Route, Shape
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
 

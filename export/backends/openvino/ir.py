@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element
 from qcn.errors import MissingError, UsageError
 from qcn.export.backends.openvino import INSTALL
 from qcn.export.backends.openvino.precision import parse
-from qcn.text import readable
+from qcn.terminal.text import readable
 
 WEIGHTS_SHA256 = ("qcn", "weights_sha256")  # where the graph says it, below rt_info
 

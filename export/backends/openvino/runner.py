@@ -23,8 +23,8 @@ from qcn.export.backends.openvino.precision import read
 from qcn.export.backends.receipts import Receipt, receipt_of
 from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import Bundle
-from qcn.export.program import Product, Route
-from qcn.text import one_line
+from qcn.export.program.program import Product, Route
+from qcn.terminal.text import one_line
 
 ARITHMETIC = "f32"
 PRODUCTS = ("Convolution", "MatMul", "FullyConnected")  # of a compiled graph

@@ -22,7 +22,7 @@ from qcn.export.backends.tensorrt.plugin import Plugin
 from qcn.export.backends.tensorrt.progress import BuildLog, logger, monitor, run_interruptibly
 from qcn.export.backends.tensorrt.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
 from qcn.export.bundle.manifest import Batch
-from qcn.files import atomic_write
+from qcn.storage.files import atomic_write
 
 __all__ = ["BuildRequest", "Engine", "TensorRT", "build", "file_name", "find"]
 

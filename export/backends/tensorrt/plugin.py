@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qcn import libqcn
 from qcn.errors import MissingError
 from qcn.export.backends.tensorrt.find import TensorRT
+from qcn.libqcn import location
 
 LIBRARY = "libqcn_plugin.so"
 NAME, VERSION = "EMRouting", "1"  # of the creator in TensorRT's registry
@@ -37,10 +37,10 @@ class Plugin:
 def find() -> Path:
     """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
     chosen = os.environ.get("QCN_PLUGIN")
-    places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in libqcn.places()]
+    places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in location.places()]
     missing = "an engine with fused routing needs the TensorRT plugin, which is not at"
     fix = f"build it with `{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
-    return libqcn.first_file(places, missing, fix).resolve()
+    return location.first_file(places, missing, fix).resolve()
 
 
 def load(tensorrt: TensorRT) -> Plugin:

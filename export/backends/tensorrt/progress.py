@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from qcn.progress import doing
+from qcn.terminal.progress import doing
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class BuildLog:
             self._phases.pop(name, None)
 
     def show(self, title: str) -> None:
-        """Say how far the build is, as `qcn.progress` shows it."""
+        """Say how far the build is, as `qcn.terminal.progress` shows it."""
         fraction, phase = self.now()
         doing(f"{title}: {phase.lower()}", fraction)
 

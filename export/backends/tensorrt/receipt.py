@@ -16,8 +16,8 @@ from typing import Any
 from rich.table import Table
 
 from qcn.export.backends.products import ELEMENT_TYPES, FLOATS, HALVES
-from qcn.tables import table_of
-from qcn.text import readable
+from qcn.terminal.tables import table_of
+from qcn.terminal.text import readable
 
 PRODUCTS = FLOATS | {"int8"}  # what a convolution computes in
 # Layers made of additions and the like, which name the convolution that they end, and what they begin behind it.

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from qcn import routing
 from qcn.errors import BuildError
 from qcn.export.backends.torch.unrolled import UnrolledRoute
-from qcn.export.program import Affine, Convolution, Ending, Linear, Operation, Pool, Product, Program, Route
-from qcn.model import at_least_single
+from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Product, Program, Route
 from qcn.names import Precision, ProgramKernels
+from qcn.networks.model import at_least_single
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -112,7 +112,7 @@ class Interpreter(nn.Module):
         return (end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
 
     def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
-        """An operation in int8 before its ending, as `qcn.export.integers` has it; sums are exact in float64."""
+        """An operation in int8 before its ending, as `export.program.integers` has it; sums are exact in float64."""
         whole: Tensor | None = None
         broad = (-1, *[1] * (len(op.shape) - 1))
         for i, x in enumerate(inputs):

@@ -14,7 +14,7 @@ import torch
 
 from qcn.export.backends.torch.interpreter import Interpreter, facts_of
 from qcn.export.backends.torch.torchscript import METADATA
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.names import Precision
 
 

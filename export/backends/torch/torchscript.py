@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.jit import TracerWarning  # type: ignore[attr-defined]
 
 from qcn.export.backends.torch.interpreter import Interpreter, facts_of
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.names import Precision
 
 METADATA = "metadata.json"  # the extra file of a model: what it is, its facts included

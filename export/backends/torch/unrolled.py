@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qcn.export.program import POSE_PRODUCTS, Route
+from qcn.export.program.program import POSE_PRODUCTS, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
 # Numbers of votes that are made at once: 2 MiB per image on a CPU; on a GPU, where each part costs a dozen launches,

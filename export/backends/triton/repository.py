@@ -13,7 +13,7 @@ from qcn.export.backends.triton.networks import ServedFile
 from qcn.export.bundle import Artefact, Bundle
 from qcn.export.bundle.manifest import Port, file_of
 from qcn.names import BUNDLE, AnyPrecision
-from qcn.text import readable
+from qcn.terminal.text import readable
 
 CONFIG, VERSION = "config.pbtxt", "1"
 NETWORK = "-network"

@@ -11,7 +11,7 @@ from qcn.export.backends.precision import Seen
 from qcn.export.backends.web.page import page_difference, wasm_file, write_page
 from qcn.export.backends.web.runner import find_node
 from qcn.export.bundle import Artefact, Bundle
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 
 
 class Page(Format):

@@ -20,8 +20,8 @@ from qcn.export.backends.web.scene import scene
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.manifest import Manifest
-from qcn.html import render
-from qcn.libqcn import CLONE, PACKAGE, first_file
+from qcn.libqcn.location import CLONE, PACKAGE, first_file
+from qcn.pages.html import render
 
 HERE = Path(__file__).parent
 VARIANTS = ("simd", "plain", "threads")

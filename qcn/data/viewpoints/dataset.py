@@ -20,8 +20,8 @@ from qcn.data.splits import FAMILIAR, Axis, split
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
-from qcn.files import atomic_write
-from qcn.progress import doing, shown
+from qcn.storage.files import atomic_write
+from qcn.terminal.progress import doing, shown
 
 RENDERER = 1  # raise it whenever a picture changes: the set is then rendered again, into a new file
 

@@ -24,7 +24,7 @@ import numpy as np
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.tolerance import noise_floor
-from qcn.export.program import Array, Route
+from qcn.export.program.program import Array, Route
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 from qcn.verify.parity.compare import Errors, errors
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.export.bundle.manifest import Batch
-from qcn.export.program import Program
-from qcn.text import counted
+from qcn.export.program.program import Program
+from qcn.terminal.text import counted
 
 Array = NDArray[Any]
 CALLS = 64  # at least: an artefact that goes wrong after twenty or forty calls is seen

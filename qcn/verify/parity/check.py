@@ -7,7 +7,7 @@ from pathlib import Path
 from qcn.errors import QcnError, UsageError
 from qcn.export.backends.candidates import candidates
 from qcn.export.bundle import Bundle
-from qcn.progress import doing, say, shown
+from qcn.terminal.progress import doing, say, shown
 from qcn.verify.network import Network
 from qcn.verify.parity.compare import Allowed
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
@@ -19,7 +19,7 @@ from qcn.verify.parity.soak import Soak
 from qcn.verify.parity.verdict import Verdict, conclude
 from qcn.verify.parity.verify import verify
 from qcn.verify.report.files import write
-from qcn.verify.speed.results import read_benchmark_of
+from qcn.verify.speed.timings import read_benchmark_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qcn.data.augment import augmented
 from qcn.data.unlike import unlike_pictures
 from qcn.export.bundle.golden import Golden
-from qcn.export.reference import Inputs, with_edge_cases
+from qcn.export.program.reference import Inputs, with_edge_cases
 from qcn.train.record import Run
 
 EACH = 6  # images of a kind

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from qcn.export.backends.differences import ULPS, alike
-from qcn.export.operations import Array, Operation
-from qcn.export.program import Program
-from qcn.text import readable
+from qcn.export.program.operations import Array, Operation
+from qcn.export.program.program import Program
+from qcn.terminal.text import readable
 
 ODD = 1e-3  # share of the integers and halves of a plan that another machine may have rounded the other way
 

@@ -9,19 +9,19 @@ from typing import Literal
 from rich.table import Table
 from rich.text import Text
 
-from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
 from qcn.export.bundle.tolerance import FLOORS
-from qcn.tables import table_of
-from qcn.text import counted
+from qcn.storage import records
+from qcn.terminal.tables import table_of
+from qcn.terminal.text import counted
 from qcn.verify.machine import Environment, environment
 from qcn.verify.network import Network, check_baseline_network
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import GOLDEN, Samples
 from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, overall
-from qcn.verify.speed.results import Benchmark
+from qcn.verify.speed.timings import Benchmark
 from qcn.verify.words import by_reason, share
 
 SCHEMA: Literal[4] = 4

@@ -27,22 +27,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import measured
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Artefact, Bundle
 from qcn.export.bundle.golden import Evaluation, Golden
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
-from qcn.export.program import Program
+from qcn.export.program.program import Program
 from qcn.export.rebuild import difference
-from qcn.shipped import is_shipped_run, run_of
+from qcn.networks.shipped import is_shipped_run, run_of
+from qcn.storage import measured
 from qcn.verify.parity.compare import Allowed, Errors, errors
 from qcn.verify.parity.program import differences
 from qcn.verify.parity.verdict import RUN, Verdict
 
 if TYPE_CHECKING:
-    from qcn.export.reference import Inputs
+    from qcn.export.program.reference import Inputs
     from qcn.train.record import Run
 
 FLOORS = 2.0**-10  # noise floors between two float64 answers
@@ -86,14 +86,14 @@ class Origin:
     @cached_property
     def program(self) -> Program:
         """What the run's network lowers to."""
-        from qcn.export.lower import lower
+        from qcn.export.program.lower import lower
 
         height, width = self.run.preprocessing.output_size(*self.run.data.image[1:])
         return lower(self.network, height, width)
 
     def answers(self, bundle: Bundle, given: "Inputs") -> Golden:
         """What the run's network answers to images; for a calibrated bundle its plan, which must be proven before."""
-        from qcn.export.reference import answers, assembled, evaluated, golden_of
+        from qcn.export.program.reference import answers, assembled, evaluated, golden_of
 
         if not (program := bundle.program()).calibrated:
             return golden_of(self.network, given, bundle.manifest.classes)
@@ -129,7 +129,7 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
     if program.calibrated != golden.plan:
         reasons.append(f"{GOLDEN} is {'' if golden.plan else 'not '}of a calibrated network, unlike {WEIGHTS}")
     elif golden.plan:  # then the rest is not the run's, but the plan's
-        from qcn.export.reference import evaluated
+        from qcn.export.program.reference import evaluated
 
         exact, single = (of.named() for of in evaluated(program, golden.input))
         plan = golden.exact.named()
@@ -173,7 +173,7 @@ def _program_differences(
 
 def _real(golden: Golden) -> list[int]:
     """The places of the golden images that come from a data set, or stand for such."""
-    from qcn.export.reference import edge_images
+    from qcn.export.program.reference import edge_images
 
     edges = edge_images(golden.image.shape[1:])
     return [place for place in golden.with_image if golden.rows[place] not in edges]
@@ -243,7 +243,7 @@ def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
     import torch
 
     from qcn.data.preprocess import preprocess
-    from qcn.export.reference import DENORMAL, REAL, SHIPPED_REAL, denormal_input, edge_images
+    from qcn.export.program.reference import DENORMAL, REAL, SHIPPED_REAL, denormal_input, edge_images
 
     images, seen_as = (dict(zip(golden.rows, of, strict=True)) for of in (golden.image, golden.input))
     edges = edge_images(run.data.image)
@@ -266,7 +266,7 @@ def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
 def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
     import torch
 
-    from qcn.export.reference import answers
+    from qcn.export.program.reference import answers
 
     return answers(network, torch.from_numpy(inputs).to(dtype)).named()
 
@@ -283,7 +283,7 @@ def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
 
 def _half_floors(golden: Golden, program: Program) -> Iterator[str]:
     """Noise floors of half precisions that are larger than rounding makes them: they would widen tolerances too."""
-    from qcn.export.reference import half_floors
+    from qcn.export.program.reference import half_floors
 
     rounding = {} if golden.plan else half_floors(program, golden.input)
     for precision, floors in rounding.items():

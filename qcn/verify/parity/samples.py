@@ -20,12 +20,12 @@ from qcn.data.folder import files_below, is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Answers, Golden
-from qcn.text import readable
+from qcn.terminal.text import readable
 from qcn.verify.parity.compare import compare
 from qcn.verify.parity.run import Origin
 
 if TYPE_CHECKING:
-    from qcn.export.reference import Inputs
+    from qcn.export.program.reference import Inputs
 
 GOLDEN = "golden"
 COUNT = 64
@@ -85,7 +85,7 @@ def samples(
 def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
     """Images of its test splits, spread over splits and classes, each with a name and a label."""
     from qcn.data import find, load
-    from qcn.export.reference import real_images
+    from qcn.export.program.reference import real_images
 
     manifest = bundle.manifest
     if find(name).classes != manifest.classes:
@@ -158,14 +158,14 @@ def _image(pixels: NDArray[np.uint8], path: Path, bundle: Bundle) -> NDArray[np.
 
 def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
     """The images pre-processed, with edge cases."""
-    from qcn.export.reference import with_edge_cases
+    from qcn.export.program.reference import with_edge_cases
 
     rows, images, labels = zip(*found, strict=True)
     return with_edge_cases(rows, np.stack(images), labels, bundle.manifest.preprocessing)
 
 
 def _answered(bundle: Bundle, given: "Inputs") -> Golden:
-    from qcn.export.reference import assembled, evaluated, half_floors
+    from qcn.export.program.reference import assembled, evaluated, half_floors
 
     program = bundle.program()
     for evaluation in evaluated(program, bundle.golden().input):

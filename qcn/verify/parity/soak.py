@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from qcn.errors import QcnError, UsageError
 from qcn.export.bundle.golden import Golden
 from qcn.names import AnyPrecision
-from qcn.progress import doing
-from qcn.text import counted
+from qcn.terminal.progress import doing
+from qcn.terminal.text import counted
 from qcn.verify.parity.calls import CALLS, Call, Worst, shares
 from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, decisions, flips
-from qcn.verify.parity.inside import first_wrong
+from qcn.verify.parity.stages import first_wrong
 from qcn.verify.parity.verdict import Verdict
 
 Array = NDArray[Any]

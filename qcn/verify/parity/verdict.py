@@ -8,7 +8,7 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends.candidates import key
 from qcn.export.bundle.tolerance import FLOORS, TIES
 from qcn.verify.parity.compare import Errors, Flip, Share
-from qcn.verify.parity.inside import Stage
+from qcn.verify.parity.stages import Stage
 from qcn.verify.words import share_of_allowed
 
 Status = Literal["passed", "failed", "missing", "untrusted"]

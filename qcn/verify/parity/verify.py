@@ -16,14 +16,14 @@ from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.manifest import Batch
 from qcn.export.bundle.tolerance import tie_band
 from qcn.names import AnyPrecision
-from qcn.progress import doing, part, shown
+from qcn.terminal.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import layers
 from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan, random_calls
 from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees
-from qcn.verify.parity.inside import Stage, first_wrong, stages
 from qcn.verify.parity.precision import Held, held_to
 from qcn.verify.parity.run import Origin
 from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
+from qcn.verify.parity.stages import Stage, first_wrong, stages
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.words import share_of_allowed
 

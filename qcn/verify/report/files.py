@@ -1,7 +1,7 @@
 """The report of `qcn verify-parity` and `qcn ship-check`: report.json for programs, junit.xml for CI, report.html.
 
 The page is one file that asks nothing of any network and runs no script. What it says comes from a bundle, which may be
-of unknown origin, so every word is escaped (`qcn.html`). `charts` computes the charts, report.html.jinja and
+of unknown origin, so every word is escaped (`qcn.pages.html`). `charts` computes the charts, report.html.jinja and
 charts.html.jinja lay them out.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn import records
-from qcn.files import write_text
-from qcn.html import render
+from qcn.pages.html import render
+from qcn.storage import records
+from qcn.storage.files import write_text
 from qcn.verify import words
 from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
@@ -24,9 +24,9 @@ from qcn.verify.report import charts, summary
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
-from qcn.verify.ship.results import Ship
+from qcn.verify.ship.outcome import Ship
 from qcn.verify.speed.latency import Speed
-from qcn.verify.speed.results import FIGURES, Benchmark
+from qcn.verify.speed.timings import FIGURES, Benchmark
 
 HERE = Path(__file__).parent
 FILTERS: dict[str, Callable[..., Any]] = {

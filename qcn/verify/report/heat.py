@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from qcn.verify.parity.inside import Stage
+from qcn.verify.parity.stages import Stage
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.words import share
 

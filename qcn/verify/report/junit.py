@@ -6,11 +6,11 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qcn.text import readable
+from qcn.terminal.text import readable
 from qcn.verify.parity.results import Report
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.ship.judge import Row
-from qcn.verify.ship.results import Ship
+from qcn.verify.ship.outcome import Ship
 
 _NOT_XML = re.compile("[\ufffe\uffff]")  # of what `readable` leaves
 

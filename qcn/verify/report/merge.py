@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from qcn import records
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle.manifest import Source
-from qcn.files import write_text
-from qcn.html import render
-from qcn.text import command_line, counted
+from qcn.pages.html import render
+from qcn.storage import records
+from qcn.storage.files import write_text
+from qcn.terminal.text import command_line, counted
 from qcn.verify import words
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Report, read_baseline, read_report, worse_answers
@@ -23,7 +23,7 @@ from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.files import FILTERS, HERE
 from qcn.verify.speed.latency import Speed
-from qcn.verify.speed.results import increases
+from qcn.verify.speed.timings import increases
 
 SCHEMA: Literal[2] = 2
 REPORT = "report.json"

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from qcn.text import counted
+from qcn.terminal.text import counted
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.results import Images, Report
 from qcn.verify.parity.verdict import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
-from qcn.verify.ship.results import Ship
+from qcn.verify.ship.outcome import Ship
 from qcn.verify.words import milliseconds, share
 
 ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2, "untrusted": 3}

@@ -14,7 +14,7 @@ from qcn.export.backends import BACKENDS, FORMATS
 from qcn.export.backends.candidates import Candidate, candidates
 from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
-from qcn.progress import say
+from qcn.terminal.progress import say
 from qcn.verify.machine import Environment
 from qcn.verify.parity import check as parity
 from qcn.verify.parity.check import Checked
@@ -25,8 +25,8 @@ from qcn.verify.parity.verdict import PREPROCESSING, RUN, Verdict
 from qcn.verify.ship import judge
 from qcn.verify.ship.judge import Row
 from qcn.verify.ship.limits import Limits
-from qcn.verify.ship.results import Ship, overall
-from qcn.verify.speed import latency, results
+from qcn.verify.ship.outcome import Ship, overall
+from qcn.verify.speed import latency, timings
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.turns import Plan
 
@@ -135,7 +135,7 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         [verdict, preprocessing, *([of_run] if of_run else [])],
         command,
         True,
-        results.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
+        timings.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
     )
     here = is_here(asked.target, report.environment)
     elsewhere = "" if here else f"this machine is not {asked.target}: run `qcn ship-check` there"

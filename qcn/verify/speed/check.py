@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from qcn import records
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import Bundle
-from qcn.progress import shown
+from qcn.storage import records
+from qcn.terminal.progress import shown
 from qcn.verify.network import Network, check_baseline_network
 from qcn.verify.speed import latency
 from qcn.verify.speed.latency import Speed
 from qcn.verify.speed.request import Request
-from qcn.verify.speed.results import Benchmark, benchmark_record, check_regression, fastest, read_benchmark, table
+from qcn.verify.speed.timings import Benchmark, benchmark_record, check_regression, fastest, read_benchmark, table
 from qcn.verify.speed.turns import Plan
 
 WIDTH = 130  # columns of the tables as text

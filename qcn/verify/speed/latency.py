@@ -18,7 +18,7 @@ from qcn.export.backends.candidates import Candidate, candidates, key
 from qcn.export.backends.runner import TIME_LIMIT
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.golden import Golden
-from qcn.progress import doing, part, shown
+from qcn.terminal.progress import doing, part, shown
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, meter
 from qcn.verify.speed.turns import Plan, Timing, take_turns

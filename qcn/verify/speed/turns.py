@@ -15,7 +15,7 @@ from qcn.errors import UsageError
 from qcn.export.backends.candidates import Candidate
 from qcn.export.backends.runner import Runner
 from qcn.export.bundle.manifest import MOST_IMAGES
-from qcn.progress import doing, undisturbed
+from qcn.terminal.progress import doing, undisturbed
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one
 

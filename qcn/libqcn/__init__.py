@@ -1,0 +1,1 @@
+"""libqcn from Python: where it is, its C interface, and its programs."""

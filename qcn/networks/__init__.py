@@ -1,0 +1,1 @@
+"""Networks: the QCN, its rivals, their names, what their logits mean, and those that ship."""

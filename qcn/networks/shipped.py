@@ -1,0 +1,70 @@
+"""The networks that ship with the product, by name; and where any model is that a user names. No torch here.
+
+A network that ships is named by its folder in models/, DATASET-MODEL, and `-qcn` may be left out: `fashion-mnist` is
+`fashion-mnist-qcn`. The folder is a bundle with a card, which runs without torch. The training run that it was made of
+is in models/runs/, under the same name: in a clone and in the source distribution, but not in a wheel.
+"""
+
+from pathlib import Path
+
+from qcn.errors import MissingError, UsageError, unknown_name
+from qcn.names import CARD, MANIFEST, RUN
+from qcn.terminal.text import command_line
+
+# In a clone beside the package, and inside of it where it was installed.
+PACKAGE = Path(__file__).resolve().parents[1]
+SHIPPED = PACKAGE / "models" if (PACKAGE / "models").is_dir() else PACKAGE.parent / "models"
+RUNS = SHIPPED / "runs"
+DEFAULT = "-qcn"
+
+
+def networks() -> dict[str, Path]:
+    """The folder of every network that ships, by its name."""
+    return {path.name: path for path in sorted(SHIPPED.glob("*")) if (path / CARD).is_file()}
+
+
+def find_network(name: str) -> Path:
+    """The folder of the network that ships under this name, or under this name and `-qcn`."""
+    known = networks()
+    for full in (name, name + DEFAULT):
+        if full in known:
+            return known[full]
+    raise unknown_name("model", name, {short for one in known for short in (one, one.removesuffix(DEFAULT))})
+
+
+def place(name: str) -> Path:
+    """The folder of a bundle, a run or a network that ships, which is a bundle."""
+    folder = Path(name)
+    if (folder / MANIFEST).is_file() or (folder / RUN).is_file():
+        return folder
+    if not {name, name + DEFAULT} & networks().keys() and (folder.exists() or "/" in name):
+        raise UsageError(f"{name} is neither a training run (no {RUN}) nor a bundle (no {MANIFEST})")
+    return find_network(name)
+
+
+def bundle_of(name: str) -> Path:
+    """The folder of a bundle or of a network that ships. What is neither is for the reader of bundles to refuse."""
+    folder = Path(name)
+    if (folder / MANIFEST).is_file() or (folder / RUN).is_file() or "/" in name:
+        return folder
+    return folder if folder.exists() and not {name, name + DEFAULT} & networks().keys() else find_network(name)
+
+
+def run_of(name: str) -> Path:
+    """The same for what needs a training run: of a network that ships, the run that its bundle was made of."""
+    folder = place(name)
+    if folder.resolve().parent != SHIPPED:
+        return folder
+    run = RUNS / folder.resolve().name
+    if not (run / RUN).is_file():
+        copy = command_line("cp", "-r", folder, f"my-{run.name}")
+        raise MissingError(
+            f"{name} is installed as a bundle, without its training run: a clone of the repository has it, in "
+            f"models/runs/{run.name}. To add files to a copy of the bundle: {copy}"
+        )
+    return run
+
+
+def is_shipped_run(folder: Path) -> bool:
+    """Whether it is the training run of a network that ships."""
+    return folder.resolve().parent == RUNS

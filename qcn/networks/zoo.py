@@ -1,0 +1,36 @@
+"""Every network of the product, by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from qcn.errors import UsageError, unknown_name
+from qcn.networks import baselines, model, vb
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "qcn": model.qcn,
+    "qcn-unbranched": model.qcn_unbranched,
+    "qcn-deep": model.qcn_deep,
+    "qcn-tiny": model.qcn_tiny,
+    "em": baselines.em,
+    "em-branched": baselines.em_branched,
+    "em-unbranched": baselines.em_unbranched,
+    "vb": vb.vb,
+    "cnn": baselines.cnn,
+    "cnn-small": baselines.cnn_small,
+    "cnn-wide": baselines.cnn_wide,
+}
+
+
+def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:
+    """A freshly initialised network. Options: `mode` and `iterations` of routing; `size`, for QCNs and CNNs."""
+    if name not in MODELS:
+        raise unknown_name("model", name, MODELS)
+    if in_channels < 1 or classes < 2:
+        raise UsageError(f"a network needs at least 1 channel and 2 classes, not {in_channels} and {classes}")
+    return MODELS[name](in_channels, classes, **options)
+
+
+def parameter_count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())

@@ -1,0 +1,1 @@
+"""What a terminal shows: tables, progress, and text that is safe to print."""

@@ -1,0 +1,202 @@
+"""What a command shows while it works: what it does now, how far it is, and how long is left.
+
+    with shown():                                  # around a command, or whatever else takes long
+        doing("reading my-toys", 120, of=3000)     # anywhere inside
+
+On a terminal that is one live line. In a pipe or a file it is a plain line whenever nothing was said for a while. It
+goes to standard error. Outside of `shown`, `doing` says nothing. No torch here.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # rich is imported once something is shown: reading data stays light
+    from rich.console import Console
+    from rich.text import Text
+
+from qcn.terminal.text import readable
+
+QUIET_S = 1.5  # silence in a pipe, in the first 45 seconds
+PACE = 30  # after that a thirtieth of the time gone by: a run of hours leaves hundreds of lines, not thousands
+DRAW_S = 0.2  # between two drawings on a terminal
+BAR = 20  # characters
+LEAST = (0.02, 1.0)  # of the work, and seconds, to tell from how long the rest takes
+
+
+@dataclass
+class Line:
+    """What is shown: what is being done, the fraction of all of it that is done, and when it began."""
+
+    what: str = "starting"
+    fraction: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    ends: float | None = None
+    _first: tuple[float, float] | None = None  # when a fraction was first given, and which
+
+    def move(self, what: str, fraction: float | None) -> None:
+        """Say what is done now. The end is as far off as the pace so far says; a fraction that falls begins anew."""
+        self.what, now = readable(what), time.monotonic()  # it may quote a stranger's file
+        if fraction is None or fraction < (self.fraction or 0.0):
+            self._first = self.ends = None
+        self.fraction = fraction
+        if fraction is None:
+            return
+        self._first = self._first or (now, fraction)
+        took, done = now - self._first[0], fraction - self._first[1]
+        if done > LEAST[0] and took > LEAST[1]:
+            self.ends = now + took / done * (1 - fraction)
+
+    @property
+    def gone(self) -> float:
+        return time.monotonic() - self.began
+
+    def words(self) -> str:
+        """Such as `12 s  reading my-toys  40 %, about 18 s left`."""
+        far = "" if self.fraction is None else f"  {100 * self.fraction:.0f} %"
+        left = 0.0 if self.ends is None else self.ends - time.monotonic()
+        return f"{duration(self.gone)}  {self.what}{far}" + (f", about {duration(left)} left" if left >= 1 else "")
+
+    def drawn(self) -> "Text":
+        """The same for a terminal, with a bar before it: one row, cut short where it must be."""
+        from rich.text import Text
+
+        done = round(BAR * (self.fraction or 0.0))
+        line = Text(no_wrap=True, overflow="ellipsis")
+        if self.fraction is not None:
+            line.append("━" * done, "green").append("━" * (BAR - done) + " ", "bright_black")
+        return line.append(self.words())
+
+
+class Shown:
+    """A live line, or lines in a pipe, between `start` and `stop`. A thread keeps it going while others work."""
+
+    def __init__(self, console: "Console") -> None:
+        from rich.live import Live
+
+        self.line, self.console = Line(), console
+        self.quiet = False
+        self._said = time.monotonic()
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._live = (
+            Live(
+                console=console,
+                transient=True,
+                auto_refresh=False,
+                get_renderable=self.line.drawn,
+                redirect_stdout=sys.stdout.isatty(),  # else what is printed would not reach the pipe
+            )
+            if console.is_terminal
+            else None
+        )
+        self._thread = threading.Thread(target=self._keep_going, name="progress", daemon=True)
+
+    def start(self) -> None:
+        if self._live:
+            self._live.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._said = time.monotonic()
+        self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def tick(self) -> None:
+        """Draw the line again, or say it, if that is due."""
+        with self._lock:
+            silent = time.monotonic() - self._said
+            if self._live:
+                if silent >= DRAW_S:
+                    self._said = time.monotonic()
+                    self._live.refresh()
+            elif silent >= max(QUIET_S, self.line.gone / PACE):
+                self.say(self.line.words())
+
+    def _keep_going(self) -> None:
+        while not self._ended.wait(0.1):
+            if not self.quiet:
+                self.tick()
+
+
+_SHOWN: ContextVar[Shown | None] = ContextVar("shown", default=None)
+# Of all the work: where the part begins that is being done, and how much it is.
+_PART: ContextVar[tuple[float, float]] = ContextVar("part", default=(0.0, 1.0))
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show what is done inside. Where it is shown already, and in all but torchrun's first process, do nothing."""
+    if _SHOWN.get() or int(os.environ.get("RANK", "0")):
+        yield
+        return
+    one = Shown(_console())
+    one.start()
+    token = _SHOWN.set(one)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(token)
+        one.stop()
+
+
+@contextmanager
+def part(number: int, of: int) -> Iterator[None]:
+    """Inside, what `doing` says of how far it is holds for one of `of` equal parts; `number` counts from 0."""
+    start, size = _PART.get()
+    token = _PART.set((start + size * number / of, size / of))
+    try:
+        yield
+    finally:
+        _PART.reset(token)
+
+
+def doing(what: str, done: float | None = None, *, of: float = 1.0) -> None:
+    """What is being done now, and how much of it is done, or of the part, as far as that is known."""
+    if one := _SHOWN.get():
+        start, size = _PART.get()
+        unknown = done is None and size == 1
+        one.line.move(what, None if unknown else start + size * min((done or 0.0) / of, 1.0))
+        one.tick()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Show nothing inside, where time is measured."""
+    one = _SHOWN.get()
+    if one:
+        one.quiet = True
+    try:
+        yield
+    finally:
+        if one:
+            one.quiet = False
+
+
+def say(text: str) -> None:
+    """A line on standard error that stays, above the live one where there is one."""
+    (_SHOWN.get() or Shown(_console())).say(text)
+
+
+def duration(seconds: float) -> str:
+    """45 s, 12 min, 3.5 h."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5970 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,183 @@
+"""Where a deployment goes wrong: every capsule layer and every iteration of its routing against the reference.
+
+A backend that can be looked into gives out, beside its answers, LAYER.pose and LAYER.activation of each capsule layer,
+and LAYER/iterationT/mean, variance and logit of each iteration, laid out as in `qcn.export.bundle.golden`. They
+are taken in the order in which they are computed; the first that leaves its tolerance is where to look. Tolerances are
+those of the outputs (`qcn.export.bundle.tolerance`). Of iterations the golden file has two images only.
+
+All statistics of routing are float32, in every precision. One that has no more digits than a half precision was held
+in it, and is wrong however close it is: the next image's may be too small for it, or cancel. One that is not what
+float32 makes of the backend's own children is wrong likewise (`qcn.verify.parity.arithmetic`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qcn.export.bundle.golden import QUANTITIES, Golden
+from qcn.export.bundle.tolerance import FLOORS, floor_of
+from qcn.export.program.program import Array
+from qcn.verify.parity.arithmetic import Layer, check
+from qcn.verify.parity.compare import Errors, errors
+
+TYPES = {precision: np.float16 if precision == "fp16" else np.float32 for precision in FLOORS}
+CANCELLED = 100.0  # how much larger than the variance the mean's square is where E[v²] − μ² has lost digits
+# The largest number, and the smallest that has all its digits: float16's, or float32's in every other precision.
+LIMITS = {name: (float(np.finfo(of).max), float(np.finfo(of).smallest_normal)) for name, of in TYPES.items()}
+
+
+@dataclass(frozen=True)
+class Range:
+    """The exact values in the backend's precision: how many are beyond its largest number or came out not finite, and
+    how many are too small to keep their digits. `note` says so where the variance has cancelled."""
+
+    largest: float
+    smallest: float
+    overflow: int
+    underflow: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thing compared on the way.
+
+    iteration    None for what a layer gives
+    errors       against the reference; None for what is not there, or has another shape
+    half         held in a half precision, where float32 is due
+    arithmetic   against exact arithmetic on the backend's own children; None where that cannot be known
+    """
+
+    layer: str
+    iteration: int | None
+    quantity: str
+    errors: Errors | None
+    range: Range
+    half: bool = False
+    arithmetic: Errors | None = None
+
+    @property
+    def name(self) -> str:
+        if self.iteration is None:
+            return f"{self.layer}.{self.quantity}"
+        return f"{self.layer}/iteration{self.iteration}/{self.quantity}"
+
+    @property
+    def passed(self) -> bool:
+        return self.errors is not None and self.errors.passed and self.single
+
+    @property
+    def single(self) -> bool:
+        """Whether it is float32, as far as can be seen."""
+        return not self.half and (self.arithmetic is None or self.arithmetic.passed)
+
+    @property
+    def share(self) -> float:
+        """The largest error as a share of what is allowed, by the check that it is furthest beyond."""
+        found = [one.share for one in (self.errors, self.arithmetic) if one]
+        return max(found) if self.errors else float("inf")
+
+    def words(self) -> str:
+        """What is wrong with it, and what its numbers are like."""
+        if self.errors is None:
+            return "not there"
+        said = [self.errors.words()]
+        if self.arithmetic and not self.arithmetic.passed and self.errors.passed:
+            said = [f"not float32's sum of what this backend itself routed: {self.arithmetic.words()}"]
+        if self.half:
+            said = [f"held in half precision, {self.errors.words()}"]
+        said.append(f"its values are {self.range.smallest:.2g} to {self.range.largest:.2g}")
+        for count, what in ((self.range.overflow, "overflow"), (self.range.underflow, "underflow")):
+            said += [f"{count} {what}"] if count else []
+        return "; ".join([*said, *([self.range.note] if self.range.note else [])])
+
+
+def stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[Layer]) -> tuple[Stage, ...]:
+    """What the backend gave out on the way to its answers, in the order in which it is computed."""
+    return tuple(_stages(found, golden, precision, {route.op.name: route for route in routes}))
+
+
+def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, Layer]) -> Iterator[Stage]:
+    shown = {name.partition("/")[0] for name in found if "/iteration" in name}
+    layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
+    for layer in layers:
+        for name in golden.exact.steps if layer in shown else ():
+            if name.partition("/")[0] == layer:
+                yield from _step(name, found, golden, precision, routes.get(layer))
+        for output in ("activation", "pose") if layer in golden.exact.layers else ():
+            name = f"{layer}.{output}"
+            if (given := found.get(name)) is not None:
+                exact, _ = golden.arrays(name)
+                given = given[: len(exact)]
+                compared = _compared(given, golden, name, precision)
+                yield Stage(layer, None, output, compared, _range(given, exact, precision))
+
+
+def _step(
+    name: str, found: Mapping[str, Array], golden: Golden, precision: str, route: Layer | None
+) -> Iterator[Stage]:
+    layer, _, iteration = name.partition("/iteration")
+    shown = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in found]
+    for quantity in shown or QUANTITIES:  # libqcn shows no logits
+        exact, _ = golden.arrays(f"{name}/{quantity}")
+        given = found.get(f"{name}/{quantity}")
+        if given is not None:
+            given = given[: len(exact)]
+        compared = None if given is None else _compared(given, golden, f"{name}/{quantity}", precision)
+        note = ""
+        if given is not None and compared and quantity == "variance":
+            note = _cancellation(given, exact, golden.exact.steps[name].mean)
+        statistic = given is not None and compared is not None and quantity != "logit"
+        own = check(route, name, quantity, found, golden) if statistic and route else None
+        yield Stage(
+            layer,
+            int(iteration),
+            quantity,
+            compared,
+            _range(given, exact, precision, note),
+            bool(statistic and given is not None and _is_half(given)),
+            own and replace(own, histogram=None),
+        )
+
+
+def _compared(given: Array, golden: Golden, name: str, precision: str) -> Errors | None:
+    """None for arrays of another shape: they are of another network, and cannot be compared."""
+    exact, _ = golden.arrays(name)
+    if given.shape != exact.shape:
+        return None
+    return replace(errors(given, exact, floor_of(golden, name, precision), precision), histogram=None)
+
+
+def _range(given: Array | None, exact: Array, precision: str, note: str = "") -> Range:
+    largest, smallest = LIMITS[precision]
+    size = np.abs(exact)
+    over = size > largest
+    if given is not None and given.shape == exact.shape:
+        over |= ~np.isfinite(given)
+    under = (size > 0) & (size < smallest)
+    least = float(size[size > 0].min()) if size.any() else 0.0
+    return Range(float(size.max()), least, int(over.sum()), int(under.sum()), note)
+
+
+def _cancellation(given: Array, exact: Array, mean: Array) -> str:
+    """Whether the variance is worst where it is the small difference of two large numbers."""
+    with np.errstate(invalid="ignore"):
+        place = np.unravel_index(np.argmax(np.abs(given - exact)), exact.shape)
+    times = float(mean[place] ** 2 / exact[place])
+    return f"cancellation: there the mean's square is {times:.0f} times the variance" if times > CANCELLED else ""
+
+
+def _is_half(values: Array) -> bool:
+    """Whether all numbers are those of float16 or of bfloat16: by chance, hundreds of float32 numbers never are."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = values.astype(np.float32)
+        as_fp16 = np.array_equal(single, single.astype(np.float16).astype(np.float32))
+    return as_fp16 or not (np.ascontiguousarray(single).view(np.uint32) & 0xFFFF).any()
+
+
+def first_wrong(looked: Sequence[Stage], answers: Mapping[str, Errors]) -> str | None:
+    """The first stage that is not as it should be, or else the first output."""
+    wrong = [stage.name for stage in looked if not stage.passed]
+    wrong += [name for name, error in answers.items() if not error.passed]
+    return wrong[0] if wrong else None
