@@ -118,7 +118,7 @@ def test_doctor_says_what_a_bare_machine_lacks() -> None:
     assert (
         heads[:3] == ["GPU", "libqcn", "torch"]
         and heads[-4:] == ["nvidia-ml-py", "C++ compiler", "nvcc", "next: qcn doctor BUNDLE"]
-        and len(heads) == 18
+        and len(heads) == 19
     )
     for line, after in itertools.pairwise([*lines, ""]):
         if line.endswith("missing"):

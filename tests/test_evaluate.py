@@ -32,10 +32,8 @@ from qcn.evaluate import (
     evaluate,
     mistakes,
     open_network,
-    write_mistakes,
-    write_predictions,
-    write_results,
 )
+from qcn.evaluate.evaluation import write_mistakes, write_predictions, write_results
 from qcn.evaluate.rates import Result, measure, measure_answers
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import export, open_source
@@ -362,7 +360,7 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
 
 
 def test_the_command_shows_classes_and_files(bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
-    arguments = ["evaluate", bundle.folder, "--data-dir", data_dir, "--out", tmp_path, "--top", "3"]
+    arguments = ["evaluate", bundle.folder, "--data-dir", data_dir, "--out", tmp_path, "--set", "top=3"]
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False, env={"COLUMNS": "200"})
     for said in ("top-3 error", "calibration error", "most often taken for", "predictions.csv", "mistakes.png"):
         assert said in result.output
@@ -450,7 +448,6 @@ def test_help_of_train_gives_the_presets_values() -> None:
     best = RunSettings("mnist", "qcn")
     for name in ("epochs", "batch_size", "lr"):
         assert f"Default: {getattr(best, name):g} (paper: {PAPER[name]:g})" in says[name]
-    assert f"Default: {best.loss} (paper: {PAPER['loss']})." in says["loss"]
     assert f"Default: {best.seed}." in says["seed"]
 
 

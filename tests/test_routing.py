@@ -101,7 +101,7 @@ def test_float32_agrees_with_float64(n: int, i: int, j: int, t: int, mode: Mode)
     exact = em_routing(*(x.double() for x in narrow), iterations=t, mode=mode)
     for got, want in zip(em_routing(*narrow, iterations=t, mode=mode), exact, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-3)
-        assert (got.double() - want).abs().median() < 1e-5
+        assert (got.double() - want).abs().median() < 1e-5 * max(1.0, want.abs().max().item())  # a logit may be 30
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -113,9 +113,9 @@ def test_what_is_missing_is_named(cnn: Bundle, qcn: Command, monkeypatch: pytest
 
 @needed
 def test_the_road_of_a_tflite(tiny: Bundle, qcn: Command) -> None:
-    code, said = qcn("export", tiny.folder, "--format", "litert", "--every-layer")
+    code, said = qcn("export", tiny.folder, "--format", "litert", "--set", "every_layer")
     assert code == 0 and "model.tflite" in said, said
-    code, said = qcn("verify-parity", tiny.folder, "--backends", "litert", "--bisect")
+    code, said = qcn("verify-parity", tiny.folder, "--backends", "litert", "--set", "bisect")
     assert code == 0 and "passed    litert: model.tflite (fp32)" in said, said
     bundle = Bundle.open(tiny.folder)
     artefact = bundle.find("model.tflite")
@@ -131,7 +131,7 @@ def test_the_road_of_a_tflite(tiny: Bundle, qcn: Command) -> None:
 
 @needed
 def test_images_and_answers_are_those_of_every_runner(tiny: Bundle, qcn: Command) -> None:
-    assert qcn("export", tiny.folder, "--format", "litert", "--every-layer")[0] == 0
+    assert qcn("export", tiny.folder, "--format", "litert", "--set", "every_layer")[0] == 0
     path, images = tiny.folder / "model.tflite", tiny.golden().input
     open_it = "import sys, pathlib; from qcn.export.backends.candidates import create; "
     open_it += "create('litert', pathlib.Path(sys.argv[1])).open()"
@@ -243,8 +243,8 @@ def test_a_run_proves_it_and_calibration_chooses_for_it(
     assert code == 0 and "it is what its program builds" in said, said
     out, report = tmp_path / "calibrated", tmp_path / "report"
     code, said = qcn(
-        *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--target", "litert"),
-        *("--for", "size", "--out", out, "--report", report),
+        *("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "litert"),
+        *("--set", "goal=size", "--out", out, "--set", f"report={report}"),
     )
     assert code == 0 and (out / "model.int8.tflite").is_file(), said
     assert "litert; times are the least of many runs" in (report / "search.json").read_text(encoding="utf-8")
