@@ -126,6 +126,7 @@ def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, t
     assert {path: path.stat().st_mtime_ns for path in runs.glob("*/weights-*")} == trained
 
 
+@pytest.mark.slow
 def test_the_rows_are_listed_and_others_refused() -> None:
     listed = reproduce("--list")
     assert (

@@ -217,6 +217,7 @@ def test_what_goes_wrong_ends_with_one_line_and_its_exit_code(
     assert says in result.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_checkpoint_and_nothing_half_written(data_dir: Path, tmp_path: Path) -> None:
     """RLIMIT_FSIZE stands in for the full disk: a write past it fails in the middle of a file, too."""
 

@@ -66,6 +66,7 @@ def run_well(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.slow
 def test_another_routing_rule(folder: Path) -> None:
     train, _, evaluate, *_ = commands("Another routing rule")
     trained = run_well(folder, train)

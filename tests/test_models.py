@@ -232,6 +232,7 @@ main()
     assert sorted(SHIPPED.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_they_are_checked_and_timed_by_name(tmp_path: Path) -> None:
     for words, said in (
         (("verify-parity", "mnist", "--backends", "native"), "native"),

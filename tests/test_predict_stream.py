@@ -335,6 +335,7 @@ def test_a_folder_is_listed_in_order_and_bit_by_bit(tmp_path: Path, monkeypatch:
     assert next(files(".")) == "0.png" and next(files("b/")) == "b/1.jpg"
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_pictures(
     bundle: Bundle, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

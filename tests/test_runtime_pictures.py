@@ -253,6 +253,7 @@ str
 """
 
 
+@pytest.mark.slow
 def test_mypy_sees_the_types_of_the_installed_package(tmp_path: Path) -> None:
     """In an environment without torch, where the package lies as a wheel puts it there."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)

@@ -225,6 +225,7 @@ def test_two_processes_do_what_one_does(data_dir: Path, tmp_path: Path) -> None:
     assert rows[0].train_error == pytest.approx(rows[1].train_error, abs=0.02)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one_to_rounding() -> None:
     script = Path(__file__).parent / "two_processes.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -46,6 +46,7 @@ def calibration(
     return record.calibrate(path, program, spec, images, "mnist", "mse", key, "")
 
 
+@pytest.mark.slow
 def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as an installed library that is older than calibrated bundles."""
 

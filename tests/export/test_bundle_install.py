@@ -200,6 +200,7 @@ def test_who_has_the_old_bundle_open_goes_on(bundle: Bundle, new: Path, place: P
     assert Bundle.open(place).read(Bundle.open(place).find("model.onnx")) == b"another graph"
 
 
+@pytest.mark.slow
 def test_no_kill_leaves_the_place_without_a_whole_bundle(bundle: Bundle) -> None:
     """At every step of installing and of going back, and at random while others install and read."""
     counts = kill(bundle, "--install", "--random", "12")

@@ -153,6 +153,7 @@ def kill(bundle: Bundle, *more: str) -> dict[str, dict[str, Any]]:
     return counts
 
 
+@pytest.mark.slow
 def test_no_kill_leaves_a_reader_a_broken_bundle(bundle: Bundle) -> None:
     """At every step of every kind of writer, and at random while others read and write; the next writer sets it right.
 

@@ -204,7 +204,9 @@ BACKENDS: dict[str, tuple[str, Callable[[Case, Array], Answers]]] = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "backend", [pytest.param(name, marks=[pytest.mark.slow] * (name == "pt2")) for name in BACKENDS]
+)
 def test_answers_are_within_the_manifests_tolerance(case: Case, backend: str) -> None:
     golden = case.bundle.golden()
     file, run = BACKENDS[backend]

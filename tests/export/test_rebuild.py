@@ -51,6 +51,7 @@ def files(_files: Path, tmp_path: Path) -> Bundle:
     return Bundle.open(Path(shutil.copytree(_files, tmp_path / "files")))
 
 
+@pytest.mark.slow
 def test_every_file_is_what_its_program_builds(files: Bundle) -> None:
     rebuilt = {name for name, one in FORMATS.items() if one.proof == "rebuilt" and not one.part_of}
     compared = [artefact for artefact in files.manifest.files if artefact.format in rebuilt]

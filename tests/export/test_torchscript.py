@@ -103,6 +103,7 @@ def written(program: Program, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return {ending: folder / f"model.{ending}" for ending in WRITERS}
 
 
+@pytest.mark.slow
 def test_nothing_in_a_pt2_file_is_unpickled(written: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.export.load would unpickle sample inputs, and any weight or constant that says so: there are none."""
     with zipfile.ZipFile(written["pt2"]) as file:
@@ -203,7 +204,7 @@ print(json.dumps({"metadata": metadata, "logit": activation.tolist()}))
 """
 
 
-@every_format
+@pt2_slow
 def test_it_runs_where_there_is_no_qcn_and_says_what_it_is(written: dict[str, Path], ending: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT_QCN, str(written[ending])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -24,11 +24,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     return Workshop(made_once(tmp_path_factory, "forgeries", lambda folder: Workshop(folder).base))
 
 
-def marked(name: str, value: object, slow: bool, limit: str = "") -> object:
-    marks = [pytest.mark.slow] if slow else []
-    return pytest.param(
-        value, id=name, marks=[*marks, *([pytest.mark.xfail(reason=limit, strict=True)] if limit else [])]
-    )
+def marked(name: str, value: object, slow: bool) -> object:
+    return pytest.param(value, id=name, marks=[pytest.mark.slow] if slow else [])
 
 
 def test_there_are_enough() -> None:
@@ -37,7 +34,7 @@ def test_there_are_enough() -> None:
     assert {one.file for one in FORGERIES} >= FILES.keys()
 
 
-@pytest.mark.parametrize("forgery", [marked(one.name, one, one.name not in IN_BRIEF, one.limit) for one in FORGERIES])
+@pytest.mark.parametrize("forgery", [marked(one.name, one, one.name not in IN_BRIEF) for one in FORGERIES])
 def test_a_forgery_is_refused_with_its_run(forgery: Forgery, workshop: Workshop, tmp_path: Path) -> None:
     outcome = examine(forgery, workshop, tmp_path / "forged")
     if not outcome.made:

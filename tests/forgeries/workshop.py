@@ -64,6 +64,7 @@ FILES = {
     "model.ts": File({"formats": ("torchscript",)}, "torchscript", carries_code=True),
     "model.pt2": File({"formats": ("pt2",)}, "pt2", carries_code=True),
     "model.pte": File({"formats": ("executorch",)}, "executorch"),
+    "model.tflite": File({"formats": ("litert",)}, "litert"),
 }
 
 

@@ -29,24 +29,19 @@ def first_image(p: Problem) -> Problem:
     return replace(p, pose=p.pose[:1], activation=p.activation[:1], upstream=upstream)
 
 
-def larger(*values: object) -> object:
-    """What takes longer, such as the sizes that the kernels for the CPU are tested at."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        larger({"size": (5, 5), "iterations": 1, "logit": True}),
+        {"size": (5, 5), "iterations": 1, "logit": True},
         {"size": (5, 5), "iterations": 3, "unit": True},
-        larger({"stride": 2, "window": (2, 3)}),
-        larger({"size": (5, 5), "parents": 5, "channels": 5}),
+        {"stride": 2, "window": (2, 3)},
+        {"size": (5, 5), "parents": 5, "channels": 5},
         {"size": (4, 4), "parents": 1, "window": (1, 2)},
-        larger({"iterations": 1}),
-        larger({"iterations": 3, "unit": True, "logit": True}),
-        larger({"parents": 5, "channels": 5}),
-        larger({"parents": 1, "window": (1, 2)}),
-        larger({"parents": 20, "size": (3, 4), "batch": 1}),
+        {"iterations": 1},
+        {"iterations": 3, "unit": True, "logit": True},
+        {"parents": 5, "channels": 5},
+        {"parents": 1, "window": (1, 2)},
+        {"parents": 20, "size": (3, 4), "batch": 1},
         {"batch": 3, "size": (4, 4), "window": (4, 4), "shared": True, "logit": True},
     ],
     ids=str,
@@ -55,8 +50,8 @@ def test_it_is_the_reference(options: dict) -> None:
     check(fused, problem(**options), floor=3e-6)
 
 
-@pytest.mark.parametrize("size", [(4, 4), pytest.param((7, 6), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", ["far from zero", larger("one loud child"), larger("all agree")])
+@pytest.mark.parametrize("size", [(4, 4), (7, 6)])
+@pytest.mark.parametrize("case", ["far from zero", "one loud child", "all agree"])
 def test_extremes(case: str, size: tuple[int, int]) -> None:
     p = first_image(extreme(case, unit=False, size=size))
     found = fused(p)
@@ -64,7 +59,6 @@ def test_extremes(case: str, size: tuple[int, int]) -> None:
     check(lambda _: found, p, grad_floor=1e-3 if case == "one loud child" else None)
 
 
-@pytest.mark.slow
 def test_a_child_far_from_every_parent() -> None:
     p = problem((4, 4))
     p.pose[:, 1, :, 1, 1], p.activation[:, 1, 1, 1] = 1e3, 1e-9
@@ -112,13 +106,13 @@ def in_half(p: Problem, split: int, monkeypatch: pytest.MonkeyPatch) -> list[Ten
 @pytest.mark.parametrize(
     ("split", "options"),
     [
-        larger(4, {"size": (5, 5), "iterations": 1}),
-        larger(1, {}),
+        (4, {"size": (5, 5), "iterations": 1}),
+        (1, {}),
         (2, {"size": (4, 4), "iterations": 3, "unit": True}),
-        larger(4, {"stride": 2, "window": (2, 3)}),
-        larger(2, {"size": (4, 4), "parents": 16, "channels": 5}),
-        larger(4, {"size": (4, 4), "parents": 1, "window": (1, 2), "channels": 8}),
-        larger(1, {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "channels": 6, "logit": True}),
+        (4, {"stride": 2, "window": (2, 3)}),
+        (2, {"size": (4, 4), "parents": 16, "channels": 5}),
+        (4, {"size": (4, 4), "parents": 1, "window": (1, 2), "channels": 8}),
+        (1, {"batch": 7, "size": (4, 4), "window": (4, 4), "shared": True, "channels": 6, "logit": True}),
     ],
     ids=str,
 )
@@ -130,7 +124,6 @@ def test_half_precision_rounds_where_it_says(split: int, options: dict, monkeypa
     check_plan(p, got)
 
 
-@pytest.mark.slow
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them; no window needs repair."""
@@ -173,9 +166,7 @@ def test_a_variance_in_float16_is_found(iterations: int, monkeypatch: pytest.Mon
         check_rounding(p, got)
 
 
-@pytest.mark.parametrize(
-    "case", [larger("far from zero"), larger("one loud child"), "all agree", "a child far from every parent"]
-)
+@pytest.mark.parametrize("case", ["far from zero", "one loud child", "all agree", "a child far from every parent"])
 def test_what_float16_cannot_do_is_done_in_float32(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if case == "a child far from every parent":
         p = problem((3, 3))

@@ -61,6 +61,7 @@ def test_routing_is_as_precise_as_the_plan_allows(program: Path) -> None:
     assert done.stdout.count("single: ") > 20, done.stdout
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_half_precision_routes_trained_layers_as_the_plan_allows(program: Path, tmp_path: Path) -> None:
     """The last two capsule layers of a network that ships, on what an image gives them."""

@@ -10,10 +10,10 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-@pytest.mark.parametrize("chosen", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_the_triton_kernels_are_the_reference(chosen: str) -> None:
+@pytest.mark.slow
+def test_the_triton_kernels_are_the_reference() -> None:
     here = Path(__file__).parent
-    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "-m", chosen]
+    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *options, str(here / "interpreted.py")]
     done = subprocess.run(
         command, cwd=here, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False

@@ -42,7 +42,9 @@ def planted(fault: Fault, honest_folders: dict[str, Path], folder: Path) -> Path
     return folder
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if place % 3 else []) for place, name in enumerate(FAULTS)]
+)
 def test_a_planted_fault_is_found_and_its_place_named(
     honest_folders: dict[str, Path], tmp_path: Path, name: str
 ) -> None:

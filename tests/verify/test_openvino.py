@@ -147,6 +147,7 @@ def low(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bundle:
     return Bundle.open(shutil.copytree(made / "int8", tmp_path / "int8"))
 
 
+@pytest.mark.slow
 def test_int8_runs_as_int8_or_not_at_all(low: Bundle, qcn: Command) -> None:
     code, said = qcn("export", low.folder, "--format", "openvino")
     assert code == 0 and "model.int8.xml" in said, said

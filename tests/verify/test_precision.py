@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 KINDS = [
-    pytest.param(format_, precision, marks=[pytest.mark.slow] * (format_ == "pt2" and precision != "fp32"))
+    pytest.param(format_, precision, marks=[pytest.mark.slow] * (format_ == "pt2"))
     for format_ in (*ROUTING, "torchscript", "pt2")
     for precision in PRECISIONS
 ]

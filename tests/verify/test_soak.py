@@ -28,6 +28,7 @@ SMALL = Batch(1, 2, 4)
 LIMITS = Limits({"logit": 0.1}, 0.01)
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_batch_size(small: Bundle, qcn: Command, tmp_path: Path) -> None:
     at_size(37)(small)
     check = ("verify-parity", small.folder, "--backends", "onnxruntime")

@@ -114,6 +114,7 @@ def test_trusted_code_gives_no_verdict(
     assert verdict.status == "passed"
 
 
+@pytest.mark.slow
 def test_torchscript_that_runs_for_ever_has_a_time_limit(small: Bundle) -> None:
     attacks.put_torchscript(small, attacks.Endless())
     (verdict,) = parity.verify(small, ["torchscript"], {}, trust=True, time_limit=8)

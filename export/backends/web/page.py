@@ -121,7 +121,7 @@ def _text(name: str) -> str:
 
 
 def page_difference(bundle: Bundle, found: bytes) -> str:
-    """The same page, but for what its manifest says of tools and of errors on test images, which are added later."""
+    """The same page, but for tools, and for errors on test images, which a bundle may have got after its page."""
     given, own = networks_in(found), bundle.manifest
     if len(given) > 1:
         return "it shows another network beside this one: export it without --beside"
@@ -131,6 +131,8 @@ def page_difference(bundle: Bundle, found: bytes) -> str:
         manifest, tools={}, measured=None, files=()
     ):
         return "its network is described otherwise than in the bundle's manifest"
+    if manifest.measured not in (None, own.measured):
+        return "it has other errors on test images than the bundle's manifest: export it again"
     like = Bundle(bundle.folder, replace(own, tools=manifest.tools, measured=manifest.measured))
     built = page_text(like, [network_of(like)]).encode()
     return bytes_difference(found, built)
