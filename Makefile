@@ -112,7 +112,7 @@ $(BIN)/.installed-dev: $(BIN)/.installed
 	touch $@
 
 # libqcn and its programs. Without the CPU kernels in it everything still works, by plain torch, and slowly.
-build/libqcn.so: $(shell find deploy/kernels deploy/src deploy/include deploy/programs deploy/examples deploy/cmake \
+build/libqcn.so: $(shell find deploy/kernels deploy/src deploy/include deploy/programs examples deploy/cmake \
 		-type f) $(wildcard deploy/CMakeLists.txt)
 	@command -v cmake >/dev/null || { echo 'libqcn needs CMake 3.25 or newer and a C++ compiler: apt install cmake g++' >&2; exit 1; }
 	cmake -S deploy -B build -DQCN_TESTS=$(if $(wildcard build/tests/.built),ON,OFF) -DQCN_CUDA=OFF --log-level=WARNING

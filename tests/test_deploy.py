@@ -95,7 +95,7 @@ def test_a_program_finds_the_installed_library_by_pkg_config(
     assert run(tmp_path / "program", tiny, LD_LIBRARY_PATH=str(library)) != ""
 
 
-@pytest.mark.parametrize("example", sorted((DEPLOY / "examples").glob("*.c*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", sorted((DEPLOY.parent / "examples").glob("*.c*")), ids=lambda path: path.name)
 def test_an_example_can_be_copied_into_a_program_of_ones_own(example: Path, installed: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copy(example, tmp_path))
     compiler = ["cc", "-std=c99"] if copy.suffix == ".c" else ["c++", "-std=c++17"]

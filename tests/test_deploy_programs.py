@@ -474,7 +474,7 @@ def test_the_benchmark_counts_and_sorts(built: Path, bundle: Bundle) -> None:
 def test_the_smallest_program(built: Path, bundle: Bundle, tmp_path: Path) -> None:
     golden = write_pictures(bundle, tmp_path / "pictures")
     pixels = np.asarray(Image.open(tmp_path / "pictures/1.png")).tobytes()
-    command = [built / "examples/minimal", bundle.folder, "28", "28", "1"]
+    command = [built / "examples/classify", bundle.folder, "28", "28", "1"]
     done = subprocess.run(command, input=pixels, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     probability = probabilities(golden, temperature_of(bundle.manifest.confidence))[1].max()

@@ -34,7 +34,7 @@ from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
 from qcn.verify.speed.timings import Benchmark, for_serving
 from qcn.verify.speed.turns import Plan
 
-CLIENT = Path(__file__).parents[2] / "deploy" / "examples" / "triton_client.py"
+CLIENT = Path(__file__).parents[2] / "examples" / "triton_client.py"
 REBUILD = "qcn export {bundle} --format triton"
 Files = dict[str, bytes]
 

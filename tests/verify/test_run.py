@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,18 @@ def test_altered_golden_answers_are_found(bundle: Bundle, own_run: Path, says: s
     put_golden(bundle, GOLDENS[says](bundle.golden()))
     verdict = checked(Bundle.open(bundle.folder), own_run)
     assert verdict.status == "failed" and any(reason.startswith(says) for reason in verdict.reasons), verdict.reasons
+
+
+def test_a_small_data_set_has_fewer_golden_images(
+    bundle: Bundle, own_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`qcn export` takes all that there are: such a bundle is honest."""
+    put_golden(bundle, fewer(5)(bundle.golden()))
+    says = "there are 15 golden images of the data set, where `qcn export` takes 16"
+    assert says in checked(Bundle.open(bundle.folder), own_run).reasons
+    few = SimpleNamespace(tests={"test": range(15)})
+    monkeypatch.setattr("qcn.data.read", lambda *_: few)
+    assert says not in checked(Bundle.open(bundle.folder), own_run).reasons
 
 
 def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:

@@ -114,6 +114,8 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
     """A verdict on the bundle's manifest, program and golden answers, by the training run and its data set."""
     import torch
 
+    from qcn.export.program.reference import REAL, SHIPPED_REAL
+
     about, by = (RUN, GOLDEN, "fp64"), f"{origin.folder}, by torch {torch.__version__}"
     which, run, network = _checkpoint(bundle.manifest), origin.run, origin.network
     if different := [*_different(bundle.manifest, run, which), *_measured(bundle.manifest, origin.folder)]:
@@ -121,7 +123,7 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
     golden, program = bundle.golden(), bundle.program()
     different, notes = _program_differences(bundle, program, origin, data_dir)
     reasons = [f"{WEIGHTS}: {what}" for what in different]
-    reasons += _inputs(golden, run, is_shipped_run(origin.folder))
+    reasons += _inputs(golden, run, SHIPPED_REAL if is_shipped_run(origin.folder) else REAL, data_dir)
     exact, single = (_answers(network, golden.input, dtype) for dtype in (torch.float64, torch.float32))
     trained = Evaluation(golden.trained, {}, {}) if golden.trained else golden.exact
     compared, wrong = _compared(trained.named(), exact, single, "the run's")
@@ -238,12 +240,12 @@ def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
         )
 
 
-def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
+def _inputs(golden: Golden, run: "Run", most: int, data_dir: Path) -> Iterator[str]:
     """Whether all golden images are there, and their inputs what the run's pre-processing makes of them, to the bit."""
     import torch
 
     from qcn.data.preprocess import preprocess
-    from qcn.export.program.reference import DENORMAL, REAL, SHIPPED_REAL, denormal_input, edge_images
+    from qcn.export.program.reference import DENORMAL, denormal_input, edge_images
 
     images, seen_as = (dict(zip(golden.rows, of, strict=True)) for of in (golden.image, golden.input))
     edges = edge_images(run.data.image)
@@ -252,8 +254,8 @@ def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
             yield f"the golden edge case '{name}' is missing or another"
     if not np.array_equal(seen_as.get(DENORMAL, ()), denormal_input(golden.input.shape[1:])):
         yield f"the golden edge case '{DENORMAL}' is missing or another"
-    real, least = len(golden.rows) - len(edges) - 1, SHIPPED_REAL if shipped else REAL
-    if real < least:
+    real = len(golden.rows) - len(edges) - 1
+    if real < most and real < (least := _golden_images(run, most, data_dir)):
         yield f"there are {real} golden images of the data set, where `qcn export` takes {least}"
     if len({golden.image[place].tobytes() for place in _real(golden)}) < real:
         yield "a golden image of the data set is there more than once"
@@ -261,6 +263,16 @@ def _inputs(golden: Golden, run: "Run", shipped: bool) -> Iterator[str]:
     seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
     if not np.array_equal(seen, golden.input[kept]):
         yield "the golden inputs are not what the run's pre-processing makes of the golden images"
+
+
+def _golden_images(run: "Run", most: int, data_dir: Path) -> int:
+    """How many images of the data set `qcn export` takes: a small one has fewer. A missing one counts as large."""
+    from qcn.data import read
+
+    try:
+        return min(most, sum(map(len, read(run.dataset(), data_dir).tests.values())))
+    except MissingError:
+        return most
 
 
 def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:

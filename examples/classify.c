@@ -1,6 +1,6 @@
 /* The smallest program around libqcn: prints what is on one picture, whose packed bytes come from standard input.
  *
- *     ./minimal BUNDLE WIDTH HEIGHT CHANNELS < pixels
+ *     ./classify BUNDLE WIDTH HEIGHT CHANNELS < pixels
  */
 #include <qcn/qcn.h>
 #include <stdio.h>
