@@ -57,11 +57,17 @@ lint: $(BIN)/.installed-dev
 	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
 	$(BIN)/mypy
 
-# The documentation as a site: build/site/index.html.
+# The documentation as a site: build/site/index.html. A sample report, of a network that ships, is made for it.
 SITE := build/docs
-docs: $(SITE)/.installed
+SAMPLE := build/sample/report/report.html
+docs: $(SITE)/.installed $(SAMPLE)
 	rm -rf build/typing && mkdir -p build/typing/qcn && ln -s $(CURDIR)/qcn/* $(CURDIR)/export $(CURDIR)/calibrate build/typing/qcn
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet --strict
+
+$(SAMPLE): $(BIN)/.installed build/libqcn.so
+	rm -rf build/sample
+	$(BIN)/qcn export mnist-qcn-deep --format onnx --out build/sample/bundle
+	$(BIN)/qcn verify-parity build/sample/bundle --run mnist-qcn-deep --report build/sample/report
 
 $(SITE)/.installed: Makefile
 	$(PYTHON) -m venv $(SITE)

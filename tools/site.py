@@ -12,6 +12,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "build/sample/report/report.html"  # made by `make docs`
 FIRST = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/include/qcn/qcn.h")  # which the navigation names
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)|(?<=src=\")([^\"]+)(?=\")")
 LANGUAGES = {"py": "python", "cu": "cpp", "h": "c", "hpp": "cpp", "sh": "bash", "js": "javascript"}
@@ -38,6 +39,7 @@ def linked(text: str, path: str) -> set[str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add every file that a page links to, and those that these link to."""
+    files.append(File.generated(config, "sample-report.html", content=SAMPLE.read_bytes()))
     todo = [*FIRST, *(f"docs/{one.src_uri}" for one in files if one.src_uri.endswith(".md"))]
     done = {f"docs/{one.src_uri}" for one in files}
     while todo:
