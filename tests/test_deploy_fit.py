@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pictures import drawn
 
 from qcn.data.fit import Fit, fit
+from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import MANIFEST_SHA256
 from qcn.names import MANIFEST
 from qcn.networks.model import qcn_tiny
-from qcn.runtime.preprocess import preprocess
 
 LIBRARY = Path(__file__).parents[1] / "build" / "libqcn.so"
 FITS: tuple[Fit, ...] = get_args(Fit)

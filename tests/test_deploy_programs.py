@@ -25,6 +25,7 @@ from PIL import Image
 import qcn
 from qcn import create
 from qcn.data.fit import fit, read_picture
+from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.backends.model_file import ModelFile
@@ -44,7 +45,6 @@ from qcn.networks.confidence import (
     temperature_of,
 )
 from qcn.networks.model import qcn_tiny
-from qcn.runtime.preprocess import preprocess
 
 ROOT = Path(__file__).parents[1]
 Make = Callable[[int, int, Preprocessing], Bundle]

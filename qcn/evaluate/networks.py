@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet, Splits
+from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Dataset, Preprocessing, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
@@ -21,11 +22,9 @@ from qcn.names import RUN, Kernels
 from qcn.networks.confidence import Known, is_known, probabilities, temperature_of
 from qcn.networks.shipped import SHIPPED, is_shipped_run, place, run_of
 from qcn.runtime.model import load_opened
-from qcn.runtime.preprocess import preprocess
 from qcn.storage import measured
 from qcn.storage.measured import Measured
 from qcn.terminal.text import command_line
-from qcn.verify.parity.calls import in_order
 
 Report = Callable[[int], None]  # is given how many images are done
 AT_ONCE = 16  # images, where a file takes so many
@@ -207,13 +206,14 @@ class BundleNetwork(_OfBundle):
 def logits_by(
     runner: Runner, images: NDArray[np.uint8], spec: Preprocessing, size: int, report: Report
 ) -> NDArray[np.float32]:
-    """[N, classes] of stored images [N, C, H, W], in batches of `size`; the last one is filled up."""
-    found: list[NDArray[np.float32]] = []
-    for call in in_order(len(images), size):
-        outputs = runner.infer(preprocess(images[list(call.rows)], spec))
-        found.append(np.array(outputs["logit"], np.float32))
-        report(min(size * len(found), len(images)))
-    return np.concatenate(found)[: len(images)]
+    """[N, classes] of stored images [N, C, H, W], in batches of `size`; the first images fill up the last one."""
+    logits: list[NDArray[np.float32]] = []
+    for start in range(0, len(images), size):
+        rows = np.arange(start, start + size) % len(images)
+        outputs = runner.infer(preprocess(images[rows], spec))
+        logits.append(np.array(outputs["logit"], np.float32))
+        report(min(start + size, len(images)))
+    return np.concatenate(logits)[: len(images)]
 
 
 class CandidateNetwork(_OfBundle):

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import fit, read_picture
+from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import UsageError
 from qcn.explain.source import Source
-from qcn.runtime.preprocess import preprocess
 
 GIVEN = 360  # pixels: the longer side of the given picture on the page
 

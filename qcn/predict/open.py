@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import fit
+from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import MissingError, UsageError
 from qcn.names import RUN
 from qcn.networks.shipped import place
 from qcn.runtime import Model, load
 from qcn.runtime.engines import Answers, Engine
-from qcn.runtime.preprocess import preprocess
 from qcn.terminal.text import command_line
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import fit
+from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends import BACKENDS
 from qcn.export.backends.candidates import create
@@ -18,7 +19,6 @@ from qcn.export.bundle.tolerance import tolerances
 from qcn.libqcn import binding
 from qcn.libqcn.location import find_library
 from qcn.names import PRECISIONS
-from qcn.runtime.preprocess import preprocess
 from qcn.terminal.text import command_line
 
 Answers = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # logits [B, classes], poses [B, classes, 3]

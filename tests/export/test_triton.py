@@ -17,6 +17,7 @@ from PIL import Image
 from triton_server import missing, serving
 
 import qcn
+from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
@@ -26,7 +27,6 @@ from qcn.export.backends.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.backends.triton.repository import model_name, read_repository, write_files
 from qcn.export.bundle import Batch, Bundle
 from qcn.export.request import Request
-from qcn.runtime.preprocess import preprocess
 from qcn.storage import records
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories

@@ -1,4 +1,4 @@
-"""Pre-processing as an ONNX graph: the arithmetic of `qcn.runtime.preprocess`, step by step, and so the same bits.
+"""Pre-processing as an ONNX graph: the arithmetic of `qcn.data.numpy_preprocess`, step by step, and so the same bits.
 
 All in float64, in which the whole numbers before the first division are exact: ONNX Runtime may sum them in any order.
 Needs onnx.

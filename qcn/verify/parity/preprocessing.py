@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import fit
+from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import MissingError, QcnError
 from qcn.export.backends.candidates import Candidate
 from qcn.export.backends.model_file import ModelFile
@@ -25,7 +26,6 @@ from qcn.export.bundle import WEIGHTS, Artefact, Bundle
 from qcn.export.bundle.tolerance import last_place
 from qcn.names import MANIFEST
 from qcn.packages import installed
-from qcn.runtime.preprocess import preprocess
 from qcn.verify.parity.compare import Allowed, errors
 from qcn.verify.parity.verdict import PREPROCESSING, Verdict
 

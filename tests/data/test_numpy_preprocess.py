@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from qcn.data.numpy_preprocess import preprocess
 from qcn.data.preprocess import preprocess as by_torch
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
-from qcn.runtime.preprocess import preprocess
 
 
 @pytest.mark.parametrize("standardise", ["dataset", "image"])
