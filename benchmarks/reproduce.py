@@ -84,6 +84,9 @@ def _recipes() -> dict[str, dict[str, Any]]:
     for model in SMALL_MODELS:
         bent = {"augment": "elastic", "teachers": ("mnist/cnn-wide-elastic",)}
         rows[f"mnist/{model}-elastic-taught"] = rows[f"mnist/{model}-taught"] | bent
+    for row, settings in rows.items():
+        if row.startswith(("viewpoints", "coil20")):
+            settings["direction"] = 0.0  # benchmarks/direction.py trains with directions
     return {row: {"dataset": row.split("/")[0], **settings} for row, settings in rows.items()}
 
 

@@ -39,7 +39,7 @@ def test_distillation_of_a_network_that_is_sure_is_finite() -> None:
 def test_a_network_that_returns_something_else_is_told_what_to_return() -> None:
     logit = torch.randn(2, 3)
     check_prediction(Prediction(logit[..., None], logit), 3)
-    with pytest.raises(UsageError, match=r"returns a qcn\.model\.Prediction, not a Tensor: docs/ideas\.md"):
+    with pytest.raises(UsageError, match=r"returns a qcn\.networks\.model\.Prediction, not a Tensor: docs/ideas\.md"):
         check_prediction(logit, 3)  # type: ignore[arg-type]
     for wrong in (logit[:, :2], logit[:, 0], logit[..., None]):
         with pytest.raises(UsageError, match=r"one logit per image and class, here \[B, 3\], not \[2"):

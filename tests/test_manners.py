@@ -469,7 +469,7 @@ def test_commands_end_with_the_next_one(
 
 def test_the_best_epoch_is_explained_if_another_has_a_smaller_error() -> None:
     errors = (0.5, 0.2, 0.3, 0.25)
-    rows = [Epoch(epoch, epoch, 1.0, 0.1, error, 0.01, None, 1.0, 1.0) for epoch, error in enumerate(errors, 1)]
+    rows = [Epoch(epoch, epoch, 1.0, 0.1, error, None, 0.01, None, 1.0, 1.0) for epoch, error in enumerate(errors, 1)]
     assert why_best(rows, rows[3]) == (
         "best is the last epoch whose validation error is within the 95 % interval of the least, 20.00 % at epoch 2"
     )

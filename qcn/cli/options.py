@@ -149,8 +149,8 @@ def _parameter(one: Setting, by_preset: bool) -> inspect.Parameter:
     default = None if by_preset or one.item is not None else one.default
     if switch:
         default, facts["show_default"] = False, "off"
-    elif default is not None and one.facts.get("parse"):
-        default, kind = str(default), str
+    elif one.facts.get("parse"):
+        default, kind = None if default is None else str(default), str
     plain: Any = list[kind] if one.item is not None else kind  # type: ignore[valid-type]
     annotation = plain if default is not None else plain | None
     return inspect.Parameter(

@@ -58,10 +58,13 @@ def train(
     record, folder = run.record, run.folder
     last = record.history[-1]
     best = next((row for row in record.history if record.best and row.epoch == record.best.epoch), last)
-    numbers = ("epoch", "training error", "validation error")
+    told = () if best.direction_error is last.direction_error is None else ("median angle off",)
+    numbers = ("epoch", "training error", "validation error", *told)
     table = table_of("", *numbers, right=numbers, framed=True, title=f"{record.model.name} on {record.data.name}")
     for name, row in (("best", best), ("last", last)):
-        table.add_row(name, str(row.epoch), f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %")
+        off = () if row.direction_error is None else (f"{row.direction_error:.1f}°",)
+        errors = f"{100 * row.train_error:.2f} %", f"{100 * row.validation_error:.2f} %"
+        table.add_row(name, str(row.epoch), *errors, *off)
     show(table)
     if line := why_best(record.history, best):
         say(line)

@@ -40,12 +40,28 @@ def _placed(pixels: Tensor, size: tuple[int, int], augmentation: Augmentation, d
         left = torch.full_like(draws[:, 1], slack_x // 2, dtype=torch.long)
     columns = torch.arange(width, device=pixels.device).expand(len(pixels), width)
     if augmentation.flip:
-        columns = torch.where(draws[:, 2:3] < 0.5, columns.flip(1), columns)
+        columns = torch.where(_mirrored(draws)[:, None], columns.flip(1), columns)
     rows = top[:, None] + torch.arange(height, device=pixels.device)  # [B, h]
     columns = left[:, None] + columns  # [B, w]
     batch = torch.arange(len(pixels), device=pixels.device)
     # Two advanced indices around a slice put the channel last: [B, h, w, C].
     return pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _mirrored(draws: Tensor) -> Tensor:
+    """Which images [B] are mirrored, of those that may be."""
+    return draws[:, 2] < 0.5
+
+
+def seen_from(view: Tensor, augmentation: Augmentation, draws: Tensor) -> Tensor:
+    """The views [B, 3] (azimuth, elevation, symmetry) of images as `augmented` varies them.
+
+    In a mirror, what was seen from the left is seen from the right. All else leaves the direction as it is.
+    """
+    if not augmentation.flip:
+        return view
+    azimuth, *others = view.unbind(1)
+    return torch.stack([torch.where(_mirrored(draws), -azimuth, azimuth), *others], 1)
 
 
 def _warped(pixels: Tensor, augmentation: Augmentation, draws: Tensor) -> Tensor:

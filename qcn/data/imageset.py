@@ -9,15 +9,19 @@ from numpy.typing import NDArray
 from qcn.errors import UsageError
 
 Ints = NDArray[np.integer]
+Angles = NDArray[np.integer] | NDArray[np.floating]
 
 
 @dataclass(frozen=True)
 class Views:
-    """From where and under which light each image was taken. Angles in degrees, all arrays [N]."""
+    """From where and under which light each image was taken. Angles in degrees, all arrays [N]; NaN: unknown.
+
+    Azimuth and elevation are those of `qcn.direction`.
+    """
 
     instance: Ints
-    elevation: Ints
-    azimuth: Ints
+    elevation: Angles
+    azimuth: Angles
     lighting: Ints
 
     def __getitem__(self, index: Ints) -> "Views":
@@ -28,7 +32,8 @@ class Views:
 class ImageSet:
     """Images uint8 [N, C, H, W], labels int64 [N] into `classes`, and the viewpoint of each where it is known.
 
-    `files` are the names of the pictures below their folder, where each image is a file of a user's.
+    `files` are the names of the pictures below their folder, where each image is a file of a user's. `symmetry` is that
+    of each class, as `qcn.direction` has it; None: no class has one.
     """
 
     images: NDArray[np.uint8]
@@ -36,6 +41,7 @@ class ImageSet:
     classes: tuple[str, ...]
     views: Views | None = None
     files: tuple[str, ...] | None = None
+    symmetry: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
@@ -44,6 +50,8 @@ class ImageSet:
             raise UsageError(f"{len(self.images)} images but labels of shape {list(self.labels.shape)}")
         if self.files is not None and len(self.files) != len(self.images):
             raise UsageError(f"{len(self.images)} images but {len(self.files)} names of files")
+        if self.symmetry is not None and len(self.symmetry) != len(self.classes):
+            raise UsageError(f"{len(self.classes)} classes but {len(self.symmetry)} symmetries")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             wrong = self.labels[(self.labels < 0) | (self.labels >= len(self.classes))][0]
             raise UsageError(f"label {wrong} is out of range: there are {len(self.classes)} classes")
@@ -55,7 +63,7 @@ class ImageSet:
         """The images at `index` (an integer array), in that order."""
         views = None if self.views is None else self.views[index]
         files = None if self.files is None else tuple(self.files[place] for place in index)
-        return ImageSet(self.images[index], self.labels[index], self.classes, views, files)
+        return ImageSet(self.images[index], self.labels[index], self.classes, views, files, self.symmetry)
 
     def name(self, place: int) -> str:
         """What a user knows an image by: its file, or its number in the split."""

@@ -5,12 +5,12 @@ as the images allow. Elsewhere it shows images spread evenly over the class.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data.imageset import ImageSet, Ints, Views
+from qcn.data.imageset import Angles, ImageSet, Ints, Views
 from qcn.errors import UsageError
 from qcn.storage.files import atomic_write
 
@@ -54,14 +54,14 @@ def _spread(images: ImageSet, columns: int) -> tuple[Rows, list[str]]:
 
 def _around(images: ImageSet, views: Views, columns: int) -> tuple[Rows, list[str]]:
     """For each class, one object at each azimuth (or at `columns` of them, evenly), and the azimuths as headings."""
-    azimuths = np.unique(views.azimuth)
+    azimuths: NDArray[Any] = np.unique(views.azimuth[np.isfinite(views.azimuth)])
     if len(azimuths) > columns:
         azimuths = azimuths[np.arange(columns) * len(azimuths) // columns]
     rows = [_walk(np.flatnonzero(images.labels == label), views, azimuths) for label in range(len(images.classes))]
-    return rows, [f"{azimuth}°" for azimuth in azimuths]
+    return rows, [f"{azimuth:g}°" for azimuth in azimuths]
 
 
-def _walk(members: Ints, views: Views, azimuths: Ints) -> list[int | None]:
+def _walk(members: Ints, views: Views, azimuths: Angles) -> list[int | None]:
     """The images of a class that are nearest to its first one in everything but the azimuth, one for each azimuth."""
     row: list[int | None] = []
     for azimuth in azimuths:

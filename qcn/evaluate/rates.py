@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data.imageset import ImageSet
+from qcn.data.imageset import Angles, ImageSet
 from qcn.intervals import ErrorRate
 from qcn.networks.confidence import calibration_error, check_finite, order
 
@@ -104,12 +104,13 @@ def measure(split: str, images: ImageSet, predicted: NDArray[np.int64]) -> Resul
     np.add.at(confusion, (images.labels, predicted), 1)
     wrong = predicted != images.labels
 
-    def by(values: NDArray[np.integer]) -> dict[int, ErrorRate] | None:
-        if values.min() == values.max():  # a set of one elevation does not vary in it
+    def by(angles: Angles) -> dict[int, ErrorRate] | None:
+        whole = np.rint(angles)
+        values = np.unique(whole[np.isfinite(angles)])
+        if len(values) < 2:  # a set of one elevation does not vary in it
             return None
         return {
-            int(value): ErrorRate.of(int(wrong[values == value].sum()), int((values == value).sum()))
-            for value in np.unique(values)
+            int(value): ErrorRate.of(int(wrong[whole == value].sum()), int((whole == value).sum())) for value in values
         }
 
     return Result(

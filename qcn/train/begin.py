@@ -80,7 +80,7 @@ def _lengthened(run: Run, out: Path, epochs: int) -> Run:
         raise UsageError(
             f"{out} has already run {counted(run.progress.epoch, 'epoch')}: --epochs must be more, not {epochs}"
         )
-    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None, known=None)
+    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None, known=None, direction=None)
 
 
 def _alone_in(out: Path) -> AbstractContextManager[None]:

@@ -8,9 +8,11 @@ from qcn.train.record import Epoch
 
 
 def learning_curves(path: Path, history: Sequence[Epoch]) -> None:
-    """Training loss, and training and validation error, by epoch."""
+    """Training loss, training and validation error, and how far directions are off where they are learnt, by epoch."""
     epochs = [row.epoch for row in history]
-    with figure(path, 2, 9, 3.4) as (left, right):
+    directions = [row.direction_error for row in history]
+    panels = 2 if directions == [None] * len(history) else 3
+    with figure(path, panels, 4.5 * panels, 3.4) as (left, right, *others):
         left.plot(epochs, [row.train_loss for row in history], color=COLOURS[0], marker=".")
         first, last = history[0].margin, history[-1].margin
         grows = f" (its margin grows from {first:.1f} to {last:.1f})" if first and last and last > first else ""
@@ -20,7 +22,11 @@ def learning_curves(path: Path, history: Sequence[Epoch]) -> None:
         right.plot(epochs, validation, color=COLOURS[1], marker=".", label="validation")
         right.set(title="Error, %", xlabel="epoch", ylim=(0, None))
         right.legend(frameon=False)
-        for axes in (left, right):
+        for axes in others:
+            degrees = [float("nan") if one is None else one for one in directions]
+            axes.plot(epochs, degrees, color=COLOURS[1], marker=".")
+            axes.set(title="Direction, median degrees off (validation)", xlabel="epoch", ylim=(0, None))
+        for axes in (left, right, *others):
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)

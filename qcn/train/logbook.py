@@ -96,13 +96,15 @@ class Logbook:
         if not self.active:
             return
         left = self._left(row.step)
+        direction = f"  direction {row.direction_error:.1f}° off" if row.direction_error is not None else ""
         self.say(
             f"epoch {row.epoch:>3}/{self.epochs}  loss {row.train_loss:.4f}  "
-            f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation  "
-            f"{row.images_per_second:,.0f} images/s{f', {progress.duration(left)} left' if left else ''}"
+            f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation"
+            f"{direction}  {row.images_per_second:,.0f} images/s{f', {progress.duration(left)} left' if left else ''}"
         )
-        for name in ("train_error", "validation_error", "lr", "images_per_second"):
-            self.events.add_scalar(name.replace("_", "/", 1), getattr(row, name), row.step)
+        for name in ("train_error", "validation_error", "direction_error", "lr", "images_per_second"):
+            if (value := getattr(row, name)) is not None:
+                self.events.add_scalar(name.replace("_", "/", 1), value, row.step)
         self._write_metrics(run)
         if row.epoch < self.epochs and time.monotonic() - self.drawn > DRAW_EVERY_S:
             self._draw_curves(run)

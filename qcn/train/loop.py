@@ -23,9 +23,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qcn.data import find
-from qcn.data.augment import augmented, mixed
+from qcn.data.augment import augmented, mixed, seen_from
 from qcn.data.cache import expect_random_reads
+from qcn.data.directions import TrueDirections, has_elevations, true_directions
 from qcn.data.imageset import Splits
+from qcn.data.preprocess import preprocess
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.networks.confidence import FEWEST
@@ -37,13 +39,13 @@ from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
-from qcn.train.losses import Mixed, check_prediction, distillation, loss_of, softened
+from qcn.train.losses import Mixed, check_prediction, direction_loss, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import Settings, for_images
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import channels_innermost, start_from, teachers_of
-from qcn.train.validation import as_good_as_the_best, count_errors, measure_confidence
+from qcn.train.validation import as_good_as_the_best, measure, measure_confidence, measure_directions, median
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 # Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
@@ -67,6 +69,14 @@ def resident(images: NDArray[np.uint8], device: torch.device) -> Tensor:
 def floating(network: nn.Module) -> list[Tensor]:
     """A network's parameters and running statistics."""
     return [tensor for tensor in network.state_dict().values() if tensor.is_floating_point()]
+
+
+def view_tensor(directions: TrueDirections | None, images: int) -> Tensor:
+    """What `direction_loss` takes, [images, 3]; zeros where there are no directions."""
+    if directions is None:
+        return torch.zeros(images, 3)
+    angles = np.radians([directions.azimuth, directions.elevation])
+    return torch.from_numpy(np.stack([*angles, directions.symmetry], 1)).float()
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,7 @@ class Training:
         self.teachers = teachers_of(settings, self.record, device)
         if self.teachers:
             self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)
+        self.directions, self.known_directions = self.directions_of(splits)
         if quantised:
             quantise.apply(self.network, quantised.scales)
             self.remarks += (f"layers that round to int8, as in {quantised.plan}: {len(quantised.scales)}",)
@@ -138,10 +149,28 @@ class Training:
         self.as_graph = device.type == "cuda" and world_size() == 1  # whether a step is one CUDA graph
         self.images = resident(splits.train.images, device)
         self.labels = torch.from_numpy(splits.train.labels).to(device)
+        self.views = view_tensor(self.directions, len(splits.train)).to(device)
         self.epoch, self.step = 0, 0  # the epoch in progress, and the steps taken since the run began
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers in this epoch so far
         self.first_fault = torch.full((), -1, dtype=torch.long, device=device)  # the first step with a NaN gradient
         self.stop_asked = False
+
+    def directions_of(self, splits: Splits) -> tuple[TrueDirections | None, TrueDirections | None]:
+        """The directions of training and validation images; None for both if it trains without."""
+        counted = has_elevations(splits.train)
+        train = true_directions(splits.train, counted) if self.settings.direction else None
+        if train is None:
+            return None, None
+        self.network.eval()
+        with torch.inference_mode():
+            image = torch.from_numpy(splits.train.images[:1]).to(self.device)
+            numbers = self.network(preprocess(image, self.preprocessing)).pose.shape[-1]
+        if numbers != 3:
+            self.remarks += (f"trained without directions: {self.record.model.name} has no poses of 3 numbers",)
+            return None, None
+        kind = "directions of view" if counted else "azimuths"
+        self.remarks += (f"poses learn the {kind} of the images, with weight {self.settings.direction:g}",)
+        return train, true_directions(splits.validation, counted)
 
     def restore(self, run: Run) -> None:
         """Continue where `run` was saved."""
@@ -215,7 +244,8 @@ class Training:
         self.epoch += 1
 
     def measure_confidence(self) -> None:
-        """Find what makes probabilities of the best weights' logits, and when an answer is known (process 0 does)."""
+        """Find what makes probabilities of the best weights' logits and directions of its poses, and when an answer is
+        known (process 0 does)."""
         if rank() or self.record.confidence:
             return
         best = copy.deepcopy(self.average)
@@ -229,6 +259,11 @@ class Training:
                 f"the network calls every picture known"
             )
         self.record = replace(self.record, confidence=confidence, known=known)
+        if self.known_directions:
+            directions = measure_directions(
+                best, self.splits.validation, self.preprocessing, self.device, self.known_directions
+            )
+            self.record = replace(self.record, direction=directions)
         self.record.write(self.out)
 
     def learning_rate(self, step: int) -> float:
@@ -238,12 +273,22 @@ class Training:
         return spread_margin(self.settings.margin, step, self.total_steps)
 
     def loss(
-        self, prediction: Prediction, label: Tensor, margin: float | Tensor, over: Mixed | None, taught: Tensor | None
+        self,
+        prediction: Prediction,
+        label: Tensor,
+        view: Tensor,
+        margin: float | Tensor,
+        over: Mixed | None,
+        taught: Tensor | None,
     ) -> Tensor:
-        """By the labels, those of images that were laid over, and what teachers answer."""
+        """By the labels, those of images that were laid over, what teachers answer, and the directions of view."""
         check_prediction(prediction, self.record.model.classes)
         loss = loss_of(prediction, label, self.settings.loss, margin, self.settings.label_smoothing, over)
-        return loss if taught is None else distillation(loss, prediction, taught)
+        loss = loss if taught is None else distillation(loss, prediction, taught)
+        if self.directions is None:
+            return loss
+        turned = direction_loss(prediction.pose, label, view)
+        return loss + self.settings.direction * (turned if over is None else (1 - over[1]) * turned).mean()
 
     def plan(self, epoch: int) -> Plan:
         """All that an epoch decides beforehand, on the device."""
@@ -264,18 +309,20 @@ class Training:
         """How far a step moves the averaged weights towards the raw ones; further in the first thousands of steps."""
         return 1 - min(self.settings.ema or 0.0, (2 + step) / (11 + step))
 
-    def batch(self, plan: Plan, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Images as they are stored, their labels, and the numbers that vary them."""
+    def batch(self, plan: Plan, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Images as they are stored, their labels and views, and the numbers that vary them."""
         chosen = plan.order[rows]
-        return self.images[chosen.to(self.images.device)].to(self.device), self.labels[chosen], plan.draws[rows]
+        images = self.images[chosen.to(self.images.device)].to(self.device)
+        return images, self.labels[chosen], self.views[chosen], plan.draws[rows]
 
-    def seen(self, images: Tensor, label: Tensor, draws: Tensor) -> tuple[Tensor, Mixed | None]:
-        """Images as the network sees them, and what was laid over them, if anything is."""
+    def seen(self, images: Tensor, label: Tensor, view: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Mixed | None]:
+        """Images and their views as the network sees them, and what was laid over them, if anything is."""
         image = augmented(images, self.preprocessing, self.augmentation, draws)
+        view = seen_from(view, self.augmentation, draws)
         if not self.augmentation.mixup:
-            return image, None
+            return image, view, None
         image, others, shares = mixed(image, label, self.augmentation.mixup, draws[:, 9])
-        return image, (others, shares)
+        return image, view, (others, shares)
 
     @torch.no_grad()
     def taught(self, image: Tensor) -> Tensor | None:
@@ -289,17 +336,19 @@ class Training:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=short):
             return torch.stack([softened(teacher(image)) for teacher in self.teachers]).mean(0)
 
-    def update(self, module: nn.Module, images: Tensor, label: Tensor, draws: Tensor, numbers: Tensor) -> Tensor:
+    def update(
+        self, module: nn.Module, images: Tensor, label: Tensor, view: Tensor, draws: Tensor, numbers: Tensor
+    ) -> Tensor:
         """One step of the optimiser; returns the loss. Nothing in it waits for a GPU: it can be a CUDA graph.
 
         `numbers` is the step's row of `Plan.schedule`.
         """
         settings = self.settings
         step, rate, margin, weight = numbers.unbind()
-        image, over = self.seen(images, label, draws)
+        image, view, over = self.seen(images, label, view, draws)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=settings.precision == "bf16"):
             prediction = module(image)
-        loss = self.loss(prediction, label, margin.float(), over, self.taught(image))
+        loss = self.loss(prediction, label, view, margin.float(), over, self.taught(image))
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
@@ -326,14 +375,14 @@ class Training:
             return
         epoch, batch = divmod(fault, self.steps_per_epoch)
         start = batch * self.settings.batch_size
-        images, label, draws = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
-        image, over = self.seen(images, label, draws)
+        images, label, view, draws = self.batch(self.plan(epoch), slice(start, start + self.settings.batch_size))
+        image, view, over = self.seen(images, label, view, draws)
         taught = self.taught(image)
         if taught is not None and not taught.isfinite().all():
             where = f"the answers of {' or '.join(self.settings.teachers)}, which it learns from"
         else:
             where = first_non_finite(
-                self.network, image, lambda found: self.loss(found, label, self.margin(fault), over, taught)
+                self.network, image, lambda found: self.loss(found, label, view, self.margin(fault), over, taught)
             )
         kept = self.record.last
         raise CheckFailed(
@@ -348,16 +397,19 @@ class Training:
         validation = self.splits.validation
         checking = f"epoch {self.epoch}/{settings.epochs}  {len(validation):,} validation images"
         doing(checking, self.step, of=self.total_steps)
-        errors = count_errors(
-            self.average, validation, self.preprocessing, self.device, slice(rank(), None, world_size())
+        rows = slice(rank(), None, world_size())
+        answers = np.zeros((2, len(validation)))  # the rows of other processes stay 0
+        answers[:, rows] = measure(
+            self.average, validation, self.preprocessing, self.device, rows, self.known_directions
         )
-        val_wrong = sum_over_processes(torch.tensor(float(errors), dtype=torch.float64, device=self.device))
+        wrong_ones, degrees = sum_over_processes(torch.from_numpy(answers).to(self.device)).cpu().numpy()
         row = Epoch(
             epoch=self.epoch,
             step=self.step,
             train_loss=loss / (self.steps_per_epoch * world_size()),
             train_error=wrong / images,
-            validation_error=float(val_wrong) / len(validation),
+            validation_error=float(wrong_ones.mean()),
+            direction_error=median(degrees[wrong_ones == 0]),
             lr=self.learning_rate(self.step - 1),
             margin=self.margin(self.step - 1) if settings.loss == "spread" else None,
             images_per_second=steps * settings.batch_size / seconds,

@@ -1,5 +1,8 @@
 """What training minimises."""
 
+import math
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -54,6 +57,22 @@ def _each(prediction: Prediction, label: Tensor, loss: Loss, margin: float | Ten
     if loss == "spread":
         return spread_loss(prediction.activation, label, margin)
     return F.cross_entropy(prediction.logit, label, reduction="none", label_smoothing=smoothing)
+
+
+def direction_loss(pose: Tensor, label: Tensor, view: Tensor) -> Tensor:
+    """1 − cos(pose of the true class, direction of view): pose [B, classes, 3], label [B], view [B, 3] -> [B].
+
+    `view` is azimuth and elevation in radians, and the symmetry of the class: n-fold counts from the nearest equivalent
+    azimuth, and 0, for an image without a direction, adds nothing (`qcn.direction`).
+    """
+    azimuth, elevation, symmetry = view.unbind(1)
+    own = pose.float()[torch.arange(len(label), device=label.device), label]  # [B, 3]
+    with torch.no_grad():
+        step = 2 * math.pi / symmetry.clamp_min(1)
+        azimuth = azimuth + step * ((torch.atan2(own[:, 1], own[:, 0]) - azimuth) / step).round()
+        level = elevation.cos()
+        target = torch.stack([level * azimuth.cos(), level * azimuth.sin(), elevation.sin()], 1)
+    return (symmetry > 0) * (1 - (F.normalize(own, dim=1, eps=1e-6) * target).sum(1))
 
 
 def softened(prediction: Prediction) -> Tensor:

@@ -13,6 +13,7 @@ from qcn.data import find
 from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Preprocessing
+from qcn.direction import Directions
 from qcn.errors import MissingError, UsageError
 from qcn.names import RUN, Mode
 from qcn.networks.confidence import Confidence, Known
@@ -21,7 +22,7 @@ from qcn.storage import records
 from qcn.storage.files import write_text
 from qcn.train.settings import RunSettings
 
-SCHEMA = 4
+SCHEMA = 5
 OPTIONS = ("mode", "size", "iterations")
 
 
@@ -95,13 +96,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The measurements of one epoch, a row of metrics.csv. `margin` is the spread loss's; None for other losses."""
+    """The measurements of one epoch, a row of metrics.csv. `margin` is the spread loss's; None for other losses.
+
+    `direction_error` is the median angle between predicted and true directions, in degrees, of the validation images
+    that are answered right; None if it trains without directions, or no answer is right.
+    """
 
     epoch: int
     step: int
     train_loss: float
     train_error: float
     validation_error: float
+    direction_error: float | None
     lr: float
     margin: float | None
     images_per_second: float
@@ -125,7 +131,8 @@ class Quantised:
 class Run:
     """The contents of run.json. `best` and `last` are weights, `state` is what resuming needs.
 
-    `best` was chosen on validation. `confidence` and `known` are of it, and None until the run ends.
+    `best` was chosen on validation. `confidence`, `known` and `direction` are of it, and None until the run ends;
+    `direction` also if it was trained without directions.
     """
 
     model: Model
@@ -140,6 +147,7 @@ class Run:
     state: TensorFile | None = None
     confidence: Confidence | None = None
     known: Known | None = None
+    direction: Directions | None = None
     quantised: Quantised | None = None
     schema: int = SCHEMA
     qcn_version: str = qcn.__version__
@@ -147,6 +155,8 @@ class Run:
     def __post_init__(self) -> None:
         if len(self.classes) != self.model.classes:
             raise UsageError(f"{len(self.classes)} classes have names, but the network has {self.model.classes}")
+        if self.direction and len(self.direction.symmetry) != self.model.classes:
+            raise UsageError(f"{len(self.direction.symmetry)} classes have a symmetry, not {self.model.classes}")
         if self.data.image[0] != self.model.in_channels:
             raise UsageError(f"its images have {self.data.image[0]} channels, but the network {self.model.in_channels}")
         for what, has, says in (

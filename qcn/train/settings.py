@@ -18,6 +18,14 @@ TrainingPrecision = Literal["fp32", "bf16"]
 FROM_PICTURES = "chosen from the pictures"
 
 
+def direction_weight(text: str) -> float:
+    """A number, or "off" for 0."""
+    try:
+        return 0.0 if text.lower() == "off" else float(text)
+    except ValueError:
+        raise UsageError(f"direction must be a number or 'off', not '{text}'") from None
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a user chooses of a run. The defaults are the preset "best"."""
@@ -64,6 +72,12 @@ class Settings:
     label_smoothing: float = setting(
         0.0, "Share of a label that is spread over all classes; with cross-entropy only.", rare=True
     )
+    direction: float = setting(
+        3.0,
+        "Weight of the loss that turns poses towards the direction of view; off or 0 to train without. It counts only "
+        "if the training images have views.",
+        parse=direction_weight,
+    )
     iterations: int | None = setting(
         None, "Iterations of routing.", unset="those of --init, or the network's own; 2 for qcn"
     )
@@ -108,6 +122,8 @@ class Settings:
             raise UsageError(f"ema must lie between 0 and 1, not {self.ema}")
         if not 0 < self.keep < 1:
             raise UsageError(f"keep is a share of right answers, between 0 and 1, not {self.keep}")
+        if self.direction < 0:
+            raise UsageError(f"direction must be 0 or more, not {self.direction}")
         if self.seed >= 1 << 63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}")
         Stored(self.size, self.fit, self.channels)  # refuses what is wrong
@@ -138,6 +154,7 @@ PAPER: dict[str, Any] = {
     "weight_decay": 0.0,
     "clip": None,
     "ema": None,
+    "direction": 0.0,
 }
 PRESETS: dict[str, dict[str, Any]] = {"best": {}, "paper": PAPER}
 

@@ -1,20 +1,34 @@
 """A network's answers to a set of images: validation after each epoch, and what `qcn.evaluate` measures."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
+from qcn.data.directions import TrueDirections, symmetries
 from qcn.data.imageset import ImageSet
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.data.unlike import unlike_pictures
+from qcn.direction import Degrees, Directions, fit_directions
 from qcn.intervals import wilson
 from qcn.networks.confidence import FEWEST, KEEP, Confidence, Known, check_finite, fit_confidence, fit_known
 
 BATCH = 32  # at a time, at least: for the full-size QCN the reference routing holds 0.1 GB of votes per image
+
+
+class Outputs(NamedTuple):
+    """Of a network for N images: logits [N, classes], and poses [N, classes, numbers]."""
+
+    logit: NDArray[np.float32]
+    pose: NDArray[np.float32]
+
+    def pose_of(self, labels: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The poses [N, numbers] of these classes."""
+        return self.pose[np.arange(len(labels)), labels]
 
 
 def predict(
@@ -33,14 +47,28 @@ def logits(
     report: Callable[[int], None] = lambda done: None,
 ) -> NDArray[np.float32]:
     """The logit of each class, [images, classes]. `report` is given how many images are done."""
+    return outputs(network, images, preprocessing, device, rows, report).logit
+
+
+def outputs(
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    rows: slice = slice(None),
+    report: Callable[[int], None] = lambda done: None,
+) -> Outputs:
+    """Logits and poses. `report` is given how many images are done."""
     network.eval()
     pixels = torch.from_numpy(images.images[rows])
-    answers: list[Tensor] = []
+    logit, pose = [torch.empty(0, len(images.classes))], [torch.empty(0, len(images.classes), 0)]
     with torch.inference_mode():
         for batch in pixels.split(batch_size(device)):
-            answers.append(network(preprocess(batch.to(device), preprocessing)).logit.float().cpu())
-            report(sum(map(len, answers)))
-    return torch.cat(answers).numpy() if answers else np.empty((0, len(images.classes)), np.float32)
+            answer = network(preprocess(batch.to(device), preprocessing))
+            logit.append(answer.logit.float().cpu())
+            pose.append(answer.pose.float().cpu())
+            report(sum(map(len, logit)))
+    return Outputs(torch.cat(logit).numpy(), torch.cat(pose[1:] or pose).numpy())
 
 
 def batch_size(device: torch.device) -> int:
@@ -50,11 +78,42 @@ def batch_size(device: torch.device) -> int:
     return max(BATCH, min(8 * BATCH, torch.cuda.mem_get_info(device)[0] // 2**29))
 
 
-def count_errors(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, device: torch.device, rows: slice
-) -> int:
-    """Wrong answers among the images at `rows`."""
-    return int((predict(network, images, preprocessing, device, rows) != images.labels[rows]).sum())
+def measure(
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    rows: slice,
+    directions: TrueDirections | None,
+) -> tuple[NDArray[np.bool_], Degrees]:
+    """Which of the images at `rows` are answered wrong, and the degrees that the poses of their classes are off.
+
+    `directions` are those of all images; the degrees are NaN without.
+    """
+    answers = outputs(network, images, preprocessing, device, rows)
+    labels = images.labels[rows]
+    degrees = directions[rows].measure(answers.pose_of(labels))[1] if directions else np.full(len(labels), np.nan)
+    return answers.logit.argmax(1) != labels, degrees
+
+
+def median(degrees: Degrees) -> float | None:
+    """Of those that are not NaN; None if there are none."""
+    known = degrees[np.isfinite(degrees)]
+    return float(np.median(known)) if len(known) else None
+
+
+def measure_directions(
+    network: nn.Module,
+    validation: ImageSet,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    directions: TrueDirections,
+) -> Directions:
+    """How sure the network's directions are, from the validation images that it answers right."""
+    answers = outputs(network, validation, preprocessing, device)
+    lengths, degrees = directions.measure(answers.pose_of(validation.labels))
+    right = answers.logit.argmax(1) == validation.labels
+    return fit_directions(symmetries(validation), directions.elevations, lengths[right], degrees[right])
 
 
 def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
