@@ -1,6 +1,7 @@
 """Training towards the direction of view (`qcn.direction`): its loss, its labels in mirrors, and what a run keeps."""
 
 import csv
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,19 @@ from qcn.data.augment import augmented, seen_from
 from qcn.data.directions import has_elevations, true_directions
 from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Preprocessing
-from qcn.direction import ROUND, direction_vector
+from qcn.direction import ROUND, Directions, direction_vector
 from qcn.errors import UsageError
+from qcn.evaluate import evaluate
+from qcn.evaluate.directions import DirectionErrors, measure_directions
+from qcn.export.program.lower import lower
 from qcn.networks import zoo
 from qcn.networks.model import Prediction
 from qcn.train import resume
 from qcn.train.checkpoint import load_network
 from qcn.train.loop import Training
 from qcn.train.losses import direction_loss
-from qcn.train.record import load_run
-from qcn.train.settings import Settings, settings_from
+from qcn.train.record import load_run, new_run
+from qcn.train.settings import RunSettings, Settings, settings_from
 from qcn.train.validation import outputs
 
 CPU = torch.device("cpu")
@@ -103,6 +107,14 @@ def test_a_mirrored_picture_is_seen_from_the_other_side() -> None:
     turned = seen_from(view, augmentation, draws)
     assert torch.equal(turned[:, 0], torch.where(mirrored, -view[:, 0], view[:, 0]))
     assert torch.equal(turned[:, 1:], view[:, 1:])
+
+
+def test_the_eyes_of_a_mirrored_stereo_pair_change_places() -> None:
+    pair = torch.stack([torch.arange(16.0).view(4, 4), 100 + torch.arange(16.0).view(4, 4)]).to(torch.uint8)[None]
+    draws = torch.zeros(1, Augmentation().draws)
+    left, right = augmented(pair, Preprocessing(standardise="image"), Augmentation(flip=True), draws)[0]
+    plain = augmented(pair, Preprocessing(standardise="image"), Augmentation(), draws)[0]
+    assert torch.equal(left, plain[1].flip(1)) and torch.equal(right, plain[0].flip(1))
 
 
 def test_images_of_round_classes_or_unknown_views_have_no_direction() -> None:
@@ -194,3 +206,53 @@ def test_a_wrong_weight_is_refused() -> None:
             settings_from("best", dataset="mnist", direction=wrong)
     assert settings_from("best", dataset="mnist").direction == 3.0
     assert settings_from("paper", dataset="mnist").direction == 0.0
+
+
+@pytest.mark.parametrize("model", ["cnn", "cnn-small"])
+def test_a_cnn_has_a_direction_head_only_if_it_learns_directions(tmp_path: Path, model: str) -> None:
+    images, preprocessing = spots(32), Preprocessing(standardise="image")
+    splits = Splits(images, images, {"test": images})
+    plain = new_run(RunSettings("mnist", model, direction=0.0), "mnist", splits, preprocessing).model
+    blind = replace(images, views=None)
+    without = new_run(RunSettings("mnist", model), "mnist", Splits(blind, blind, {}), preprocessing).model
+    assert plain == without and plain.direction is None
+    torch.manual_seed(0)
+    before = plain.create().state_dict()
+    torch.manual_seed(0)
+    network = new_run(RunSettings("mnist", model), "mnist", splits, preprocessing).model.create()
+    after = network.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert after.keys() - before.keys() == {"direction.weight", "direction.bias"}
+    assert network(torch.rand(2, 1, 28, 28)).pose.shape == (2, 2, 3)
+    program = lower(network.eval(), 28, 28)
+    assert [output.name for output in program.outputs] == ["logit"]
+
+
+def test_directions_are_measured_beside_the_class_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = spots(120, symmetry=(1, ROUND))
+    splits = Splits(images, images, {"test": spots(240, symmetry=(1, ROUND), seed=2)})
+    Training(Settings("mnist", "small", epochs=4, batch_size=30, augment="none"), splits, tmp_path / "run", CPU).run()
+    monkeypatch.setattr("qcn.evaluate.evaluation.read", lambda *_: splits)
+    monkeypatch.setattr("qcn.data.spec.Dataset.check_fits", lambda *_: None)
+    (result,) = evaluate(tmp_path / "run", None, tmp_path, tmp_path / "out", device="cpu")
+    found = result.direction
+    assert found is not None and found.by_class["ring"] is None and found.by_class["spot"] == found.overall
+    assert found.overall.images == 120 - round(result.by_class[0].rate.error * 120)  # type: ignore[union-attr]
+    assert found.overall.median < 10 and 0.6 < found.overall.coverage <= 1
+    assert sum(one.images for one in found.by_azimuth.values()) == found.overall.images
+    record = json.loads((tmp_path / "out" / "evaluation.json").read_text())
+    assert record["splits"][0]["direction"]["overall"]["median"] == found.overall.median
+    assert (tmp_path / "out" / "direction-by-azimuth.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_errors_and_coverage_are_counted_by_hand() -> None:
+    images = replace(spots(4), labels=np.array([0, 0, 1, 1]))
+    assert images.views is not None
+    images = replace(images, views=replace(images.views, azimuth=np.array([0, 90, 180, 270])))
+    pose = np.zeros((4, 2, 3))
+    for place, (label, azimuth, length) in enumerate([(0, 10, 1), (0, 110, 3), (1, 182, 3), (1, 90, 1)]):
+        pose[place, label] = length * direction_vector(azimuth, 20)  # elevations do not count
+    found = measure_directions(images, np.array([0, 0, 1, 0]), pose, Directions((1, 1), False, (2.0,), (5.0, 15.0)))
+    assert found is not None
+    assert found.overall == DirectionErrors(3, pytest.approx(10), pytest.approx(32 / 3), 2 / 3, 1, 1 / 3)  # type: ignore[arg-type]
+    assert {at: one.images for at, one in found.by_azimuth.items()} == {0: 1, 90: 1, 180: 1}

@@ -16,6 +16,7 @@ from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
     from qcn.evaluate import Result
+    from qcn.evaluate.directions import DirectionErrors, DirectionResult
     from qcn.intervals import ErrorRate
 
 
@@ -40,8 +41,12 @@ def evaluate(
 
         done = evaluate_model(model, request)
     show(overall(done.results, f"{model}: error on {request.dataset or 'its own data set'}"))
+    if any(result.direction for result in done.results):
+        show(directions(done.results))
     for result in done.results:
         show(by_class(result))
+        if result.direction:
+            show(direction_by_class(result, result.direction))
         if request.unknown:
             show(by_known(result))
     for path in done.files:
@@ -80,6 +85,36 @@ def by_class(result: "Result") -> Table:
         shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")
         table.add_row(readable(one.name), *shown, taken)
     return table
+
+
+ANGLES = ("right answers", "median angle off", "mean", "within 15°", "within 30°", "within the spread")
+
+
+def directions(results: list["Result"]) -> Table:
+    """How far directions are off, one row per split, beside the error."""
+    title = "direction of view, of images classified right"
+    table = table_of("split", "error", *ANGLES, right=("error", *ANGLES), whole=("split",), framed=True, title=title)
+    for result in results:
+        if result.direction:
+            table.add_row(result.split, f"{100 * result.overall.error:.2f} %", *_angles(result.direction.overall))
+    return table
+
+
+def direction_by_class(result: "Result", direction: "DirectionResult") -> Table:
+    """One row per class of a split."""
+    title = f"{result.split}, direction of view by class"
+    table = table_of("class", "error", *ANGLES, right=("error", *ANGLES), framed=True, title=title)
+    for one in result.by_class:
+        rate = f"{100 * one.rate.error:.2f} %" if one.rate else ""
+        errors = direction.by_class[one.name]
+        table.add_row(readable(one.name), rate, *(_angles(errors) if errors else [""] * len(ANGLES)))
+    return table
+
+
+def _angles(errors: "DirectionErrors") -> list[str]:
+    shares = (errors.within_15, errors.within_30, errors.coverage)
+    degrees = (errors.median, errors.mean)
+    return [f"{errors.images:,}", *(f"{one:.1f}°" for one in degrees), *(f"{100 * one:.1f} %" for one in shares)]
 
 
 def by_known(result: "Result") -> Table:

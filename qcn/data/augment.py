@@ -13,6 +13,8 @@ from torch import Tensor
 from qcn.data.preprocess import resize, standardise
 from qcn.data.spec import BENDS, Augmentation, Preprocessing
 
+STEREO = 2  # channels of a stereo pair: the left eye's picture and the right eye's
+
 
 def augmented(images: Tensor, spec: Preprocessing, augmentation: Augmentation, draws: Tensor) -> Tensor:
     """Like `qcn.data.preprocess.preprocess`, varied by `draws` [B, augmentation.draws]."""
@@ -45,7 +47,10 @@ def _placed(pixels: Tensor, size: tuple[int, int], augmentation: Augmentation, d
     columns = left[:, None] + columns  # [B, w]
     batch = torch.arange(len(pixels), device=pixels.device)
     # Two advanced indices around a slice put the channel last: [B, h, w, C].
-    return pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    pixels = pixels[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    if augmentation.flip and pixels.shape[1] == STEREO:
+        pixels = torch.where(_mirrored(draws)[:, None, None, None], pixels.flip(1), pixels)
+    return pixels
 
 
 def _mirrored(draws: Tensor) -> Tensor:

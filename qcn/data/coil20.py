@@ -3,8 +3,12 @@
 1,440 files, objN__M.png: object N, 1 to 20, turned by 5·M degrees. Each object is a class. They are kept as 32×32, by
 `qcn.data.fit`, which smooths as it makes pictures smaller.
 
-There is one split, in the pooled protocol of `qcn.data.splits`: the views within 60° of the first one are familiar (25
-of 72), and "novel" is the same objects from all other sides.
+Both splits are in the pooled protocol of `qcn.data.splits`. "coil20-azimuth": the views within 60° of the first one are
+familiar (25 of 72), and "novel" is the same objects from all other sides. "coil20-between": every other view is
+familiar, and "novel" is the views between.
+
+The camera stands level, so only azimuths are known, each counted from its object's first view. Some objects are nearly
+round; which ones is not on record, so all of them count.
 """
 
 from pathlib import Path
@@ -12,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from qcn.data.fit import fit, read_picture
-from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.imageset import ImageSet, Views
 from qcn.data.spec import Augmentation, Dataset
 from qcn.data.splits import by_viewpoint
 from qcn.errors import MissingError, UsageError
@@ -54,21 +58,22 @@ def _photograph(path: Path) -> np.ndarray:
     return fit(pixels, (1, SIDE, SIDE), "stretch")
 
 
-def _load(folder: Path) -> Splits:
-    return by_viewpoint(read(folder), "coil20-azimuth", "azimuth", pooled=True, familiar=FAMILIAR)
-
-
-DATASETS = (
-    Dataset(
-        name="coil20-azimuth",
-        summary="photographs of 20 objects, 32×32 grey; test on known objects from new azimuths",
+def _dataset(name: str, summary: str, familiar: tuple[int, ...]) -> Dataset:
+    return Dataset(
+        name=name,
+        summary=f"photographs of 20 objects, 32×32 grey; test on known objects {summary}",
         classes=CLASSES,
         channels=1,
         size=SIDE,
         folder="coil20",
-        load=_load,
+        load=lambda folder: by_viewpoint(read(folder), name, "azimuth", pooled=True, familiar=familiar),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(shift=2)),
         terms="for non-commercial research; S. A. Nene, S. K. Nayar and H. Murase, Columbia University",
         by_hand=BY_HAND,
-    ),
+    )
+
+
+DATASETS = (
+    _dataset("coil20-azimuth", "from new azimuths", FAMILIAR),
+    _dataset("coil20-between", "between the azimuths of training", tuple(range(0, 360, 2 * STEP))),
 )

@@ -47,6 +47,10 @@ def true_directions(images: ImageSet, elevations: bool) -> TrueDirections | None
     )
 
 
+def has_directions(images: ImageSet) -> bool:
+    return true_directions(images, has_elevations(images)) is not None
+
+
 def symmetries(images: ImageSet) -> tuple[int, ...]:
     """Of each class."""
     return images.symmetry or (1,) * len(images.classes)

@@ -17,7 +17,7 @@ from qcn.data.fit import Fit
 from qcn.data.imageset import ImageSet, Splits
 from qcn.errors import UsageError, unknown_name
 
-Augment = Literal["none", "light", "turned", "elastic", "cutout", "strong"]
+Augment = Literal["none", "light", "turned", "mirrored", "elastic", "cutout", "strong"]
 BENDS = 5  # points per side of the grid whose shifts bend an image
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
@@ -112,7 +112,8 @@ class Augmentation:
 
     random_crop  where the crop lies
     shift        by up to so many pixels, black coming in
-    flip         mirror images, for data sets whose classes stay what they are in a mirror
+    flip         mirror images, for data sets whose classes stay what they are in a mirror; of a stereo pair, which has
+                 two channels, the eyes change places
     rotation     by up to so many degrees
     scale        by up to this factor more or less: 0.2 is from 1/1.2 to 1.2
     elastic      points of a 5×5 grid by up to so many pixels, and smoothly, at times by more, what lies between
@@ -149,6 +150,7 @@ class Augmentation:
             "none": Augmentation(),
             "light": self,
             "turned": replace(self, rotation=30.0, scale=0.15),
+            "mirrored": replace(self, rotation=30.0, scale=0.15, flip=True),
             "elastic": replace(self, rotation=10.0, scale=0.1, elastic=1.5),
             "cutout": replace(self, cutout=0.3),
             "strong": replace(self, shift=shift, rotation=15.0, scale=0.15, light=0.2, cutout=0.4, mixup=0.2),

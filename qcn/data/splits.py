@@ -35,9 +35,11 @@ def hold_out(train: ImageSet, name: str, fraction: float = 0.1) -> tuple[ImageSe
     return rest, validation
 
 
-def split(images: ImageSet, name: str, axis: Axis | None, pooled: bool) -> Splits:
+def split(
+    images: ImageSet, name: str, axis: Axis | None, pooled: bool, familiar: tuple[int, ...] | None = None
+) -> Splits:
     """By instance, or by an axis of the viewpoint where one is named."""
-    return by_viewpoint(images, name, axis, pooled) if axis else by_instance(images, name)
+    return by_viewpoint(images, name, axis, pooled, familiar) if axis else by_instance(images, name)
 
 
 def by_instance(images: ImageSet, name: str) -> Splits:

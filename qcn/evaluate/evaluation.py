@@ -11,8 +11,10 @@ from typing import Any
 from qcn.data import dataset_name, read
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
+from qcn.direction import Directions
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate import mistakes
+from qcn.evaluate.directions import DirectionResult, measure_directions
 from qcn.evaluate.networks import Network, open_network
 from qcn.evaluate.rates import Answers, Result, measure_answers
 from qcn.evaluate.request import TOP, Request
@@ -28,7 +30,8 @@ from qcn.terminal.progress import doing, part, shown
 from qcn.terminal.text import csv_line
 
 Answered = dict[str, tuple[ImageSet, Answers]]  # by split
-PICTURES = ("confusion.png", "error-by-azimuth.png", "error-by-elevation.png", "mistakes.png")
+ROSE = "direction-by-azimuth.png"
+PICTURES = ("confusion.png", "error-by-azimuth.png", "error-by-elevation.png", ROSE, "mistakes.png")
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,12 @@ def evaluate(
         others = measure_unknown(network, unknown, data_dir, {name: given[1] for name, given in answered.items()})
         doing("writing results")
         results = [
-            replace(measure_answers(name, *given, top), unknown=others[name]) for name, given in answered.items()
+            replace(
+                measure_answers(name, *given, top),
+                unknown=others[name],
+                direction=_directions(*given, network.direction),
+            )
+            for name, given in answered.items()
         ]
         facts = {
             **network.facts(),
@@ -122,6 +130,7 @@ def evaluate(
             "backend": network.backend,
             "temperature": network.temperature,
             "known": None if network.known is None else asdict(network.known),
+            "direction": None if network.direction is None else asdict(network.direction),
         }
         write_results(out, results, facts, network.classes)
         write_predictions(out / "predictions.csv", answered)
@@ -129,6 +138,12 @@ def evaluate(
     if dataset is None and split is None:
         network.remember(Measured.today(found.name, [split_error(result) for result in results]))
     return results
+
+
+def _directions(images: ImageSet, answers: Answers, directions: Directions | None) -> DirectionResult | None:
+    if directions is None or answers.pose is None:
+        return None
+    return measure_directions(images, answers.predicted, answers.pose, directions)
 
 
 def answer_splits(network: Network, dataset: Dataset, data_dir: Path, split: str | None = None) -> Answered:
@@ -174,6 +189,12 @@ def write_results(out: Path, results: list[Result], facts: dict[str, Any], class
         curves = {r.split: getattr(r, f"by_{axis}") for r in results if getattr(r, f"by_{axis}")}
         if curves:
             plots.error_by_view(out / f"error-by-{axis}.png", axis, curves)
+    if roses := {r.split: _medians(r.direction) for r in results if r.direction}:
+        plots.direction_by_azimuth(out / ROSE, roses)
+
+
+def _medians(result: DirectionResult) -> dict[int, float]:
+    return {azimuth: errors.median for azimuth, errors in result.by_azimuth.items()}
 
 
 def write_predictions(path: Path, answered: Answered) -> None:

@@ -13,6 +13,7 @@ from qcn.data import DATASETS, find
 from qcn.data.imageset import ImageSet, Splits
 from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Dataset, Preprocessing, Stored
+from qcn.direction import Directions
 from qcn.errors import UsageError, unknown_name
 from qcn.evaluate.rates import Answers
 from qcn.export.backends.candidates import Candidate
@@ -38,6 +39,7 @@ class Network(ABC):
     backend      what runs it, in words
     temperature  of its probabilities
     known        when an answer counts as known; None: always
+    direction    what makes directions of its poses; None: it tells none
     trained_on   the name of its data set, and the sha256 of the training images
     """
 
@@ -47,15 +49,16 @@ class Network(ABC):
     backend: str
     temperature: float
     known: Known | None
+    direction: Directions | None = None
     trained_on: tuple[str, str]
 
     @abstractmethod
     def answers(self, images: ImageSet, report: Report) -> Answers: ...
 
-    def answers_of(self, logit: NDArray[np.float32]) -> Answers:
-        """What these logits [N, classes] say."""
+    def answers_of(self, logit: NDArray[np.float32], pose: NDArray[np.float32] | None = None) -> Answers:
+        """What these logits [N, classes] and poses [N, classes, 3] say."""
         known = None if self.known is None else is_known(logit, self.temperature, self.known)
-        return Answers(logit, probabilities(logit, self.temperature), known)
+        return Answers(logit, probabilities(logit, self.temperature), known, pose if self.direction else None)
 
     @abstractmethod
     def own_dataset(self) -> Dataset:
@@ -141,13 +144,13 @@ class RunNetwork(Network):
         best = self._run.weights(which) == self._run.weights("best")  # which both were fitted for
         self.temperature = temperature_of(self._run.confidence if best else None)
         self.known = self._run.known if best else None
+        self.direction = self._run.direction if best else None
         self.trained_on = self._run.data.name, self._run.data.sha256
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
-        from qcn.train.validation import logits
+        from qcn.train.validation import outputs
 
-        found = logits(self._network, images, self.preprocessing, self._device, report=report)
-        return self.answers_of(found)
+        return self.answers_of(*outputs(self._network, images, self.preprocessing, self._device, report=report))
 
     def own_dataset(self) -> Dataset:
         return self._run.dataset()

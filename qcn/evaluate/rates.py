@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.imageset import Angles, ImageSet
+from qcn.evaluate.directions import DirectionResult
 from qcn.intervals import ErrorRate
 from qcn.networks.confidence import calibration_error, check_finite, order
 
@@ -15,11 +16,13 @@ class Answers:
     """What a network says of a split's images: logits and probabilities, both [images, classes].
 
     known   which images [images] it calls known; None where it has no threshold, and calls all of them so
+    pose    [images, classes, 3]; None where the network tells no directions
     """
 
     logit: NDArray[np.float32]
     probability: NDArray[np.float64]
     known: NDArray[np.bool_] | None = None
+    pose: NDArray[np.floating] | None = None
 
     def __post_init__(self) -> None:
         check_finite(self.logit, "the network")
@@ -72,6 +75,7 @@ class Result:
     calibration_error  the expected one, of `qcn.networks.confidence`; None where only the predicted classes are known
     called_unknown     right answers that the network calls unknown; None without a threshold, or where none is right
     unknown            what it says of pictures of other things
+    direction          how far directions are off; None where the network tells none, or the images have none
     """
 
     split: str
@@ -84,6 +88,7 @@ class Result:
     calibration_error: float | None = None
     called_unknown: ErrorRate | None = None
     unknown: tuple[Unknown, ...] = ()
+    direction: DirectionResult | None = None
 
 
 def measure_answers(split: str, images: ImageSet, answers: Answers, top: int) -> Result:

@@ -267,18 +267,22 @@ def em_unbranched(in_channels: int, classes: int, capsules: int = 32, iterations
     return MatrixCapsules(extractor, 1, in_channels, classes, capsules, iterations)
 
 
-def without_poses(logit: Tensor) -> Prediction:
-    """The answer of a CNN, from its logits [B, classes]: empty poses."""
-    return Prediction(logit.new_empty(*logit.shape, 0), logit)
+def cnn_answer(features: Tensor, classifier: nn.Linear, direction: nn.Linear | None) -> Prediction:
+    """The answer of a CNN from its features [B, F]: poses [B, classes, 3] if it has a direction head, else empty."""
+    logit = classifier(features)
+    if direction is None:
+        return Prediction(logit.new_empty(*logit.shape, 0), logit)
+    return Prediction(direction(features).unflatten(1, (-1, 3)), logit)
 
 
 class CNN(nn.Module):
     """Hinton's baseline: two 5×5 convolutions (32, 64 channels), each with 2×2 max pooling, 1024 units, dropout.
 
     The fully connected layer fixes the input size. 4.25 M parameters at 2×32×32: 8·8·64·1024 of them are that layer's.
+    With `direction` a second head answers with a direction of view for each class, as the poses of a QCN do.
     """
 
-    def __init__(self, in_channels: int, classes: int, size: int, dropout: float) -> None:
+    def __init__(self, in_channels: int, classes: int, size: int, dropout: float, direction: bool) -> None:
         super().__init__()
         if size < 4:
             raise UsageError(f"the CNN pools twice: its images must be at least 4×4, not {size}×{size}")
@@ -288,42 +292,56 @@ class CNN(nn.Module):
         self.hidden = nn.Linear(64 * (size // 4) ** 2, 1024)
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(1024, classes)
+        self.direction = nn.Linear(1024, 3 * classes) if direction else None
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, size, size] -> empty poses [B, classes, 0] and logits [B, classes]."""
+        """[B, in_channels, size, size] -> poses [B, classes, 3] or [B, classes, 0], and logits [B, classes]."""
         if image.ndim != 4 or image.shape[1:] != (self.in_channels, self.size, self.size):
             wanted = f"[B, {self.in_channels}, {self.size}, {self.size}]"
             raise UsageError(f"this CNN was built for images {wanted}, not {list(image.shape)}; build one with size=…")
         x = F.max_pool2d(F.relu(self.conv1(image)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return without_poses(self.classifier(self.dropout(F.relu(self.hidden(x.flatten(1))))))
+        features = self.dropout(F.relu(self.hidden(x.flatten(1))))
+        return cnn_answer(features, self.classifier, self.direction)
 
 
-def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5) -> CNN:
+def cnn(in_channels: int, classes: int, size: int = 32, dropout: float = 0.5, direction: bool = False) -> CNN:
     """The CNN that capsule papers compare with, for images of size × size."""
-    return CNN(in_channels, classes, size, dropout)
+    return CNN(in_channels, classes, size, dropout, direction)
 
 
 class ResidualCNN(nn.Module):
-    """QCN without its capsules: four of its residual blocks, batch norm and ReLU, the mean over the map, linear."""
+    """QCN without its capsules: four of its residual blocks, batch norm and ReLU, the mean over the map, linear.
 
-    def __init__(self, in_channels: int, classes: int, widths: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    With `direction` a second linear layer answers with a direction of view for each class, as the poses of a QCN do.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        classes: int,
+        widths: tuple[int, ...],
+        strides: tuple[int, ...],
+        direction: bool = False,
+    ) -> None:
         super().__init__()
         self.in_channels, self.classes = in_channels, classes
         self.blocks = nn.Sequential(*residual_blocks(in_channels, widths, strides))
         self.norm = BatchNorm(widths[-1])
         self.classifier = nn.Linear(widths[-1], classes)
+        self.direction = nn.Linear(widths[-1], 3 * classes) if direction else None
 
     def forward(self, image: Tensor) -> Prediction:
-        """[B, in_channels, H, W] -> empty poses [B, classes, 0] and logits [B, classes]."""
+        """[B, in_channels, H, W] -> poses [B, classes, 3] or [B, classes, 0], and logits [B, classes]."""
         check_input(image, self.in_channels, 1)
-        return without_poses(self.classifier(F.relu(self.norm(self.blocks(image))).mean((2, 3))))
+        features = F.relu(self.norm(self.blocks(image))).mean((2, 3))
+        return cnn_answer(features, self.classifier, self.direction)
 
 
-def cnn_small(in_channels: int, classes: int, size: int | None = None) -> ResidualCNN:
+def cnn_small(in_channels: int, classes: int, size: int | None = None, direction: bool = False) -> ResidualCNN:
     """A CNN of QCN's size: 176 thousand parameters. Larger images get a larger first stride, as QCN's do."""
     first = math.prod(strides_for(size)) // 2 if size else 1
-    return ResidualCNN(in_channels, classes, (32, 64, 64, 32), (first, 2, 2, 1))
+    return ResidualCNN(in_channels, classes, (32, 64, 64, 32), (first, 2, 2, 1), direction)
 
 
 def cnn_wide(in_channels: int, classes: int, size: int | None = None) -> ResidualCNN:

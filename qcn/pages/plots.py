@@ -1,8 +1,10 @@
 """The pictures that commands draw, as PNG files."""
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,12 @@ COLOURS = ("#2a6fbb", "#d1495b", "#3c9d6e", "#8e6bbf")
 
 
 @contextmanager
-def figure(path: Path, columns: int, width: float, height: float) -> Iterator[list[Any]]:
+def figure(path: Path, columns: int, width: float, height: float, polar: bool = False) -> Iterator[list[Any]]:
     """Yield `columns` axes side by side; the picture is written when the block ends."""
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(width, height), layout="constrained")
-    axes = canvas.subplots(1, columns, squeeze=False)[0]
+    axes = canvas.subplots(1, columns, squeeze=False, subplot_kw={"polar": polar})[0]
     yield list(axes)
     with atomic_write(path) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a class's name: the tables have it
@@ -59,3 +61,15 @@ def error_by_view(path: Path, axis: str, curves: Mapping[str, Mapping[int, Error
         ax.grid(alpha=0.25)
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(curves))
+
+
+def direction_by_azimuth(path: Path, roses: Mapping[str, Mapping[int, float]]) -> None:
+    """A rose per split: how far directions are off, in the median, for objects seen from each azimuth (0°: front)."""
+    with figure(path, len(roses), 4.2 * len(roses), 4.4, polar=True) as axes:
+        furthest = max(degrees for rose in roses.values() for degrees in rose.values())
+        for ax, (split, rose) in zip(axes, roses.items(), strict=True):
+            width = math.radians(0.9 * min((after - before for before, after in pairwise(sorted(rose))), default=30))
+            ax.bar([math.radians(one) for one in rose], list(rose.values()), width=width, color=COLOURS[0])
+            ax.set_theta_zero_location("N")
+            ax.set(ylim=(0, 1.05 * furthest), title=f"{split}: median degrees off, by azimuth")
+            ax.yaxis.set_major_formatter("{x:g}°")

@@ -10,6 +10,7 @@ from torch import nn
 
 import qcn
 from qcn.data import find
+from qcn.data.directions import has_directions
 from qcn.data.folder import is_source
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Preprocessing
@@ -23,12 +24,15 @@ from qcn.storage.files import write_text
 from qcn.train.settings import RunSettings
 
 SCHEMA = 5
-OPTIONS = ("mode", "size", "iterations")
+OPTIONS = ("mode", "size", "iterations", "direction")
 
 
 @dataclass(frozen=True)
 class Model:
-    """What `qcn.create` makes the network from. Options that are None are not given: see `qcn.create`."""
+    """What `qcn.create` makes the network from. Options that are None are not given: see `qcn.create`.
+
+    direction   a CNN that was trained towards directions has a head for them, which capsules do not need
+    """
 
     name: str
     in_channels: int
@@ -36,6 +40,7 @@ class Model:
     mode: Mode | None = None
     size: int | None = None
     iterations: int | None = None
+    direction: bool | None = None
 
     def create(self) -> nn.Module:
         """A freshly initialised network."""
@@ -197,6 +202,7 @@ def new_run(settings: RunSettings, name: str, splits: Splits, preprocessing: Pre
             mode=settings.mode if "mode" in accepted else None,
             size=size if "size" in accepted else None,
             iterations=settings.iterations,
+            direction=True if "direction" in accepted and settings.direction and has_directions(train_set) else None,
         ),
         classes=train_set.classes,
         preprocessing=preprocessing,

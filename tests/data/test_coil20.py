@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from qcn.cli import app
 from qcn.data import coil20, load
+from qcn.data.directions import has_directions, has_elevations
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure
 
@@ -82,3 +83,10 @@ def test_photographs_of_another_size_are_refused(tmp_path: Path, data_dir: Path)
     Image.new("L", (448, 416)).save(place / "obj3__7.png")
     with pytest.raises(UsageError, match=r"obj3__7\.png: 448×416 pixels in 1 channels, not 128×128"):
         load(NAME, tmp_path)
+
+
+def test_only_azimuths_are_known_and_every_other_one_is_trained(data_dir: Path) -> None:
+    splits = load("coil20-between", data_dir)
+    assert not has_elevations(splits.train) and has_directions(splits.train)
+    assert splits.train.views is not None and set(splits.train.views.azimuth) == set(range(0, 360, 10))
+    assert set(splits.tests["novel"].views.azimuth) == set(range(5, 360, 10))  # type: ignore[union-attr]

@@ -16,6 +16,7 @@ from qcn.data.viewpoints.light import LIGHTS, STEREO, Light
 from qcn.data.viewpoints.raytrace import NOTHING, cast, decode
 from qcn.data.viewpoints.solids import box, ellipsoid, view_axes
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
+from qcn.direction import direction_vector
 from qcn.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -81,6 +82,7 @@ def test_entries_of_the_registry(folder: Path):
         "viewpoints-azimuth-pooled",
         "viewpoints-elevation",
         "viewpoints-elevation-pooled",
+        "viewpoints-between",
         "viewpoints-dev",
         "viewpoints-demo",
     ]
@@ -93,7 +95,14 @@ def test_entries_of_the_registry(folder: Path):
     assert set(splits.tests["novel"].views.azimuth) == {180}
 
 
+def test_a_direction_of_view_points_from_the_toy_to_the_viewer():
+    """The renderer's azimuth and elevation are those of `qcn.direction`, and no category is round."""
+    azimuth, elevation = np.meshgrid(np.arange(0, 360, 20), np.arange(30, 75, 5))
+    assert np.allclose(view_axes(azimuth, elevation)[..., 2, :], direction_vector(azimuth, elevation))
+
+
 def test_the_angles_of_the_training_images_are_known():
+    assert viewpoints.familiar("viewpoints-between")["azimuth"] == tuple(range(0, 360, 40))
     assert viewpoints.familiar("viewpoints-demo") == {"azimuth": (300, 320, 340, 0, 20, 40), "elevation": (30, 45, 60)}
     assert viewpoints.familiar("viewpoints-elevation") == {
         "azimuth": tuple(range(0, 341, 20)),
@@ -105,7 +114,7 @@ def test_the_angles_of_the_training_images_are_known():
 def test_importing_needs_no_torch():
     code = "import sys; sys.modules['torch'] = None; import qcn.data.viewpoints as v; print(len(v.DATASETS))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "7"
+    assert done.stdout.strip() == "8"
 
 
 # ---- geometry --------------------------------------------------------------------------------------------------------

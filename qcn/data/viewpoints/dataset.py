@@ -124,7 +124,7 @@ def _dataset(name: str, summary: str, axis: Axis | None, pooled: bool, variant: 
         channels=2,
         size=variant.size,
         folder="viewpoints",
-        load=lambda folder: split(load_viewpoints(folder, variant), name, axis, pooled),
+        load=lambda folder: split(load_viewpoints(folder, variant), name, axis, pooled, TRAINED.get(name)),
         preprocessing=Preprocessing(resize=48 if variant.size == FULL.size else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         augment="light" if variant == DEMO else "turned",
@@ -132,6 +132,8 @@ def _dataset(name: str, summary: str, axis: Axis | None, pooled: bool, variant: 
     )
 
 
+# The azimuths that a set trains on, where they are not smallNORB's.
+TRAINED = {"viewpoints-between": tuple(range(0, 360, 40))}
 # By name: the summary, the axis that is split by, whether instances are pooled, and which pictures.
 SETS: dict[str, tuple[str, Axis | None, bool, Variant]] = {
     "viewpoints": ("rendered toys in stereo, 96×96 grey; test on new instances", None, False, FULL),
@@ -139,6 +141,7 @@ SETS: dict[str, tuple[str, Axis | None, bool, Variant]] = {
     "viewpoints-azimuth-pooled": ("viewpoints, test on known instances from new azimuths", "azimuth", True, FULL),
     "viewpoints-elevation": ("viewpoints, test on new instances from new elevations", "elevation", False, FULL),
     "viewpoints-elevation-pooled": ("viewpoints, test on known instances from new elevations", "elevation", True, FULL),
+    "viewpoints-between": ("viewpoints, test on known instances between trained azimuths", "azimuth", True, FULL),
     "viewpoints-dev": ("viewpoints-azimuth-pooled with other toys: to choose settings by", "azimuth", True, DEV),
     "viewpoints-demo": ("a ninth of viewpoints-azimuth-pooled, 40×40, for a quick look", "azimuth", True, DEMO),
 }
@@ -149,4 +152,4 @@ def familiar(name: str) -> dict[Axis, tuple[int, ...]]:
     """The angles, in degrees, that the training images of a set are seen from."""
     _, axis, _, variant = SETS[name]
     every: dict[Axis, tuple[int, ...]] = {"azimuth": variant.azimuths, "elevation": variant.elevations}
-    return every | {axis: tuple(at for at in FAMILIAR[axis] if at in every[axis])} if axis else every
+    return every | {axis: tuple(at for at in TRAINED.get(name, FAMILIAR[axis]) if at in every[axis])} if axis else every

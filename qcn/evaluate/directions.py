@@ -1,0 +1,74 @@
+"""How far the directions that a network tells are off, on images of known views that it classifies right."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.directions import true_directions
+from qcn.data.imageset import ImageSet
+from qcn.direction import Degrees, Directions
+
+MOST = 36  # azimuths that are listed one by one; more are put together by tens of degrees
+
+
+@dataclass(frozen=True)
+class DirectionErrors:
+    """Angles between predicted and true directions, in degrees, of so many images.
+
+    within_15, within_30   shares of images that are off by no more than that
+    coverage               the share whose true direction lies within the spread of the answer: 0.9 is expected
+    """
+
+    images: int
+    median: float
+    mean: float
+    within_15: float
+    within_30: float
+    coverage: float
+
+    @classmethod
+    def of(cls, errors: Degrees, spreads: Degrees) -> "DirectionErrors | None":
+        """None without images."""
+        if not len(errors):
+            return None
+        shares = (float((errors <= limit).mean()) for limit in (15, 30, spreads))
+        return cls(len(errors), float(np.median(errors)), float(errors.mean()), *shares)
+
+
+@dataclass(frozen=True)
+class DirectionResult:
+    """The directions of one split. By class None for a round class, and for one without a right answer."""
+
+    overall: DirectionErrors
+    by_class: dict[str, DirectionErrors | None]
+    by_azimuth: dict[int, DirectionErrors]
+
+
+def measure_directions(
+    images: ImageSet, predicted: NDArray[np.int64], pose: NDArray[np.floating], directions: Directions
+) -> DirectionResult | None:
+    """From poses [N, classes, 3]; None if no image with a direction is classified right."""
+    truth = true_directions(images, directions.elevation)
+    if truth is None:
+        return None
+    own = pose[np.arange(len(images)), images.labels]
+    lengths, errors = truth.measure(own)
+    counted = (predicted == images.labels) & np.isfinite(errors) & (np.array(directions.symmetry)[images.labels] > 0)
+    spreads = np.array(directions.spreads)[np.searchsorted(directions.lengths, lengths, side="right")]
+    azimuth = np.rint(truth.azimuth).astype(np.int64) % 360
+    if len(np.unique(azimuth[counted])) > MOST:
+        azimuth = azimuth // 10 * 10
+
+    def at(rows: NDArray[np.bool_]) -> DirectionErrors | None:
+        return DirectionErrors.of(errors[rows & counted], spreads[rows & counted])
+
+    overall = at(counted)
+    if overall is None:
+        return None
+    by_azimuth = {int(value): at(azimuth == value) for value in np.unique(azimuth[counted])}
+    return DirectionResult(
+        overall,
+        {name: at(images.labels == label) for label, name in enumerate(images.classes)},
+        {value: found for value, found in by_azimuth.items() if found},
+    )
