@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from qcn.data.duplicates import SIDE, near_duplicates, thumbnail
 from qcn.data.fit import fit, read_picture
-from qcn.data.imageset import ImageSet, Splits
+from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Stored
 from qcn.data.splits import deal_groups
 from qcn.errors import MissingError, UsageError
@@ -35,30 +35,35 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARE = 0.1  # of every class, for a split that is not given
 LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
-FORM = 3  # of a cache: another one is made again
+FORM = 4  # of a cache: another one is made again
 INDEX, IMAGES = "index.json", "images.npy"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with its class, and the split that the folder or table gives it, or None."""
+    """A file with its class, and what a table says of it: split, direction of view in degrees, and object; or None."""
 
     path: Path
     label: int
     split: Split | None = None
+    azimuth: float | None = None
+    elevation: float | None = None
+    object: str | None = None
 
 
 @dataclass(frozen=True)
 class Listing:
     """What a folder or table names, before a picture is opened.
 
-    `ignored` are files that are no pictures by name: how many of each ending.
+    `ignored` are files that are no pictures by name: how many of each ending. `symmetry` is that of each class, as
+    `qcn.direction` has it; None if it is not given.
     """
 
     source: Path
     classes: tuple[str, ...]
     pictures: tuple[Picture, ...]
     ignored: dict[str, int] = field(default_factory=dict)
+    symmetry: tuple[int, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -72,6 +77,7 @@ class Index:
     sizes       [width, height] of each picture as it was
     skipped     files that could not be read, and why
     duplicates  groups of nearly the same pictures, as places
+    views       azimuth, elevation and object of each picture, where they are known
     """
 
     source: str
@@ -82,6 +88,7 @@ class Index:
     sizes: tuple[tuple[int, int], ...]
     skipped: dict[str, str]
     duplicates: tuple[tuple[int, ...], ...]
+    views: tuple[tuple[float | None, float | None, str | None], ...]
     dealt: tuple[Split, ...]
 
 
@@ -103,16 +110,35 @@ def load(folder: Path, found: Listing, stored: Stored) -> Splits:
         images = _mapped(folder / IMAGES)
     except (OSError, EOFError, ValueError) as error:  # it is gone, empty, or cut
         raise damaged from error
-    counted = {len(images), len(index.files), len(index.labels), len(index.sizes), sum(index.counts)}
+    counted = {len(images), *map(len, (index.files, index.labels, index.sizes, index.views)), sum(index.counts)}
     if len(counted) > 1 or images.shape[1:] != stored.shape:
         raise damaged
     labels = np.array(index.labels, np.int64)
     ends = np.cumsum((0, *index.counts))
+    views = _views(index)
     train, validation, test = (
-        ImageSet(images[start:end], labels[start:end], found.classes, files=index.files[start:end])
+        ImageSet(
+            images[start:end],
+            labels[start:end],
+            found.classes,
+            None if views is None else views[np.arange(start, end)],
+            index.files[start:end],
+            found.symmetry,
+        )
         for start, end in pairwise(ends)
     )
     return Splits(train, validation, {"test": test}, remarks(found, index), "test" in index.dealt)
+
+
+def _views(index: Index) -> Views | None:
+    """Of all pictures; None if no direction is known."""
+    azimuth, elevation, names = zip(*index.views, strict=True)
+    if not any(angle is not None for angle in (*azimuth, *elevation)):
+        return None
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    objects = np.array([numbers[name] for name in names])
+    # None becomes NaN.
+    return Views(objects, np.array(elevation, np.float64), np.array(azimuth, np.float64), np.zeros_like(objects))
 
 
 def remarks(found: Listing, index: Index) -> tuple[str, ...]:
@@ -251,6 +277,7 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
         sizes=tuple(sizes[kept[one]] for one in order),
         skipped=dict(sorted(skipped.items())),
         duplicates=tuple(tuple(sorted(place_of[one] for one in group)) for group in groups),
+        views=tuple((one.azimuth, one.elevation, one.object) for one in (chosen.pictures[place] for place in order)),
         dealt=dealt,
     )
 
@@ -258,20 +285,21 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
 def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split], tuple[Split, ...]]:
     """The split of each picture, and which splits were dealt out of the training pictures because none are given.
 
-    Near duplicates stay together, so that nothing is tested on that was trained on; a class of nothing else goes into
-    training.
+    Near duplicates and pictures of one object stay together, so that nothing is tested on that was trained on; a class
+    of nothing else goes into training.
     """
+    _refuse_crossing(found)
     given = {picture.split for picture in found.pictures}
     splits: list[Split] = [picture.split or "train" for picture in found.pictures]
     missing = tuple(split for split in SPLITS[1:] if split not in given)
     if not missing:
         return splits, ()
     open_to = [place for place, split in enumerate(splits) if split == "train"]
-    first = {place: group[0] for group in groups for place in group if splits[group[0]] == "train"}
+    leaders = _leaders(groups, found.pictures)
     together: dict[int, list[int]] = {}
     for place in open_to:
-        together.setdefault(first.get(place, place), []).append(place)
-    labels = np.array([found.pictures[leader].label for leader in together])
+        together.setdefault(leaders[place], []).append(place)
+    labels = np.array([found.pictures[members[0]].label for members in together.values()])
     sizes = np.array([len(members) for members in together.values()])
     hands = deal_groups(labels, sizes, len(found.classes), "folder", *[SHARE] * len(missing))
     for members, hand in zip(together.values(), hands, strict=True):
@@ -282,6 +310,37 @@ def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split]
         if found.pictures[place].label not in trained:
             splits[place] = "train"
     return splits, missing
+
+
+def _refuse_crossing(found: Listing) -> None:
+    """Refuse splits of a table's own that share an object."""
+    splits: dict[tuple[int, str], Split | None] = {}
+    for one in found.pictures:
+        if one.object is not None and splits.setdefault((one.label, one.object), one.split) != one.split:
+            raise UsageError(
+                f"{found.source}: pictures of the object '{readable(one.object)}' of class "
+                f"{found.classes[one.label]} are in two splits: put all of them into one"
+            )
+
+
+def _leaders(groups: Sequence[Sequence[int]], pictures: Sequence[Picture]) -> list[int]:
+    """For each picture the first that it must stay with: of one of these groups, or of the same object."""
+    leader = list(range(len(pictures)))
+
+    def lead(place: int) -> int:
+        while leader[place] != place:
+            place = leader[place]
+        return place
+
+    objects: dict[tuple[int, str], list[int]] = {}
+    for place, one in enumerate(pictures):
+        if one.object is not None:
+            objects.setdefault((one.label, one.object), []).append(place)
+    for first, *others in (*groups, *objects.values()):
+        for other in others:
+            low, high = sorted((lead(first), lead(other)))
+            leader[high] = low
+    return [lead(place) for place in range(len(pictures))]
 
 
 def _forget(folder: Path, index: Index) -> None:

@@ -1,7 +1,9 @@
 """A folder of pictures as a data set: a subfolder per class, or train, val and test with such subfolders in each.
 
 A table of pictures does as well: CSV with the columns path and label, or JSON lines with these keys, and `split` where
-splits are given; paths are relative to the table.
+splits are given; paths are relative to the table. It may also have `azimuth` and `elevation`, in degrees, from where
+the object is seen (`qcn.direction`); `object`, whose pictures all go to one split; and `symmetry` of the class: "none",
+"round", or a number n if it looks the same every 360°/n.
 
     pets/cat/1.jpg            pets/train/cat/1.jpg          path,label,split
     pets/dog/2.png            pets/val/dog/2.png            img/1.jpg,cat,train
@@ -11,10 +13,12 @@ splits are given; paths are relative to the table.
 
 import csv
 import hashlib
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from qcn.data import cache
 from qcn.data.cache import Listing, Picture, Split
 from qcn.data.fit import PICTURES, need_pillow
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
+from qcn.direction import ROUND
 from qcn.errors import UsageError
 from qcn.storage import records
 from qcn.storage.files import open_plain, refuse_no_text
@@ -48,6 +53,8 @@ def find(source: Path, asked: Stored) -> Dataset:
     """The data set of a folder or table; what is not asked for is chosen from its pictures."""
     found = listing(source)
     stored = choose(found, asked)
+    # A mirror turns azimuths about the front, which a table need not count from: --augment mirrored asks for it.
+    known = any(picture.azimuth is not None for picture in found.pictures)
     return Dataset(
         name=found.name,
         summary=f"pictures of {source}",
@@ -57,7 +64,7 @@ def find(source: Path, asked: Stored) -> Dataset:
         folder=f"folders/{plain(found.name)}-{_key(found, stored)[:12]}",
         load=partial(cache.load, found=found, stored=stored),
         preprocessing=Preprocessing(fit=stored.fit or "crop"),
-        augmentation={"paper": Augmentation(), "best": Augmentation(shift=2, flip=True)},
+        augmentation={"paper": Augmentation(), "best": Augmentation(shift=2, flip=not known)},
         stored=stored,
     )
 
@@ -131,21 +138,43 @@ def files_below(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in sorted(files) if not name.startswith("."))
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of a table, as it was read."""
+
+    number: int
+    path: str
+    label: str
+    split: str
+    azimuth: float | None
+    elevation: float | None
+    object: str | None
+    symmetry: int | None
+
+
 def _table(source: Path) -> Listing:
     rows = list(_csv(source) if source.suffix.lower() == ".csv" else _json_lines(source))
-    classes = tuple(sorted({label for _, _, label, _ in rows}))
+    classes = tuple(sorted({row.label for row in rows}))
     pictures = []
-    for number, path, label, split in rows:
-        if split and split.lower() not in NAMES:
-            raise UsageError(f"{source}, line {number}: the split is train, val or test, not '{split}'")
-        place = Picture(source.parent / path, classes.index(label), NAMES[split.lower()] if split else None)
-        pictures.append(place)
+    symmetry: dict[str, int] = {}
+    for row in rows:
+        if row.split and row.split.lower() not in NAMES:
+            raise UsageError(f"{source}, line {row.number}: the split is train, val or test, not '{row.split}'")
+        if row.symmetry is not None and symmetry.setdefault(row.label, row.symmetry) != row.symmetry:
+            raise UsageError(
+                f"{source}, line {row.number}: class {row.label} has the symmetry {symmetry[row.label]} in another "
+                f"line, and {row.symmetry} here"
+            )
+        split = NAMES[row.split.lower()] if row.split else None
+        label = classes.index(row.label)
+        pictures.append(Picture(source.parent / row.path, label, split, row.azimuth, row.elevation, row.object))
     if any(one.split for one in pictures) and not all(one.split for one in pictures):
         raise UsageError(f"{source}: some lines have a split and some do not")
-    return Listing(source, classes, tuple(pictures))
+    folds = tuple(symmetry.get(name, 1) for name in classes) if symmetry else None
+    return Listing(source, classes, tuple(pictures), symmetry=folds)
 
 
-def _csv(source: Path) -> Iterator[tuple[int, str, str, str]]:
+def _csv(source: Path) -> Iterator[Row]:
     with source.open(newline="", encoding="utf-8-sig") as file:
         try:
             rows = csv.DictReader(file)
@@ -155,7 +184,7 @@ def _csv(source: Path) -> Iterator[tuple[int, str, str, str]]:
             raise UsageError(f"{source} cannot be read as CSV: {error}") from None
 
 
-def _json_lines(source: Path) -> Iterator[tuple[int, str, str, str]]:
+def _json_lines(source: Path) -> Iterator[Row]:
     with source.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -163,13 +192,49 @@ def _json_lines(source: Path) -> Iterator[tuple[int, str, str, str]]:
                 yield _row(source, number, row if isinstance(row, dict) else {})
 
 
-def _row(source: Path, number: int, row: dict[str, Any]) -> tuple[int, str, str, str]:
-    path, label, split = (row.get(name) for name in ("path", "label", "split"))
+def _row(source: Path, number: int, row: dict[str, Any]) -> Row:
+    path, label, split, item = (row.get(name) for name in ("path", "label", "split", "object"))
     if isinstance(label, int):
         label = str(label)
     if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
         raise UsageError(f"{source}, line {number}: columns named path and label are needed")
-    return number, path, label, split if isinstance(split, str) else ""
+    return Row(
+        number,
+        path,
+        label,
+        split if isinstance(split, str) else "",
+        _angle(source, number, row, "azimuth", 36000.0),
+        _angle(source, number, row, "elevation", 90.0),
+        None if item in (None, "") else str(item),
+        _symmetry(source, number, row.get("symmetry")),
+    )
+
+
+def _angle(source: Path, number: int, row: dict[str, Any], name: str, most: float) -> float | None:
+    given = row.get(name)
+    if given in (None, ""):
+        return None
+    try:
+        angle = float(given)
+    except (TypeError, ValueError):
+        angle = math.nan
+    if not abs(angle) <= most:
+        limits = f" from -{most:g} to {most:g}" if name == "elevation" else ""
+        raise UsageError(f"{source}, line {number}: the {name} is a number of degrees{limits}, not '{given}'")
+    return angle
+
+
+def _symmetry(source: Path, number: int, given: object) -> int | None:
+    if given in (None, ""):
+        return None
+    words = {"none": 1, "round": ROUND}
+    text = str(given).lower()
+    if text in words or (text.isdecimal() and 1 <= int(text) <= 360):
+        return words[text] if text in words else int(text)
+    raise UsageError(
+        f"{source}, line {number}: a symmetry is none, round, or the number of azimuths from which the class looks the "
+        f"same, not '{given}'"
+    )
 
 
 def _sample(pictures: Sequence[Picture], count: int) -> list[Picture]:
@@ -196,12 +261,12 @@ def plain(name: str, empty: str = "pictures") -> str:
 
 def _key(found: Listing, stored: Stored) -> str:
     """A hash of all that a cache is made from; for the pictures' contents stand their sizes and times."""
-    digest = hashlib.sha256(repr((cache.FORM, stored, found.classes)).encode())
+    digest = hashlib.sha256(repr((cache.FORM, stored, found.classes, found.symmetry)).encode())
     for picture in found.pictures:
         try:
             facts = picture.path.stat()
         except OSError:  # said when it is read
             continue
-        digest.update(repr((str(picture.path.resolve()), picture.label, picture.split)).encode())
+        digest.update(repr(replace(picture, path=picture.path.resolve())).encode())
         digest.update(repr((facts.st_size, facts.st_mtime_ns)).encode())
     return digest.hexdigest()

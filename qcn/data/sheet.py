@@ -32,7 +32,7 @@ def contact_sheet(images: ImageSet, path: Path, *, title: str = "", columns: int
         raise UsageError("no images to show on a contact sheet")
     if images.images.shape[1] not in (1, 2, 3):
         raise UsageError(f"a contact sheet shows images of 1, 2 or 3 channels, not {images.images.shape[1]}")
-    if images.views is None:
+    if images.views is None or not np.isfinite(images.views.azimuth).any():
         rows, headings = _spread(images, columns or 10)
     else:
         rows, headings = _around(images, images.views, columns or 18)

@@ -18,9 +18,11 @@ from PIL import Image
 
 from qcn.data import find, load
 from qcn.data.cache import IMAGES, INDEX, crossing, read_index
+from qcn.data.directions import has_elevations, true_directions
 from qcn.data.duplicates import near_duplicates
 from qcn.data.fit import fit, read_picture
 from qcn.data.spec import Stored
+from qcn.direction import ROUND
 from qcn.errors import MissingError, UsageError
 from qcn.predict.sources import files
 from qcn.storage.files import folder_aside
@@ -138,6 +140,48 @@ def test_tables(pictures: Path, tmp_path: Path) -> None:
     assert len(one.tests["test"]) == 3 and np.array_equal(one.train.images, other.train.images)
 
 
+def turntable(pictures: Path, table: Path, **split: str) -> Path:
+    """A table of the pictures: four per object, 90° apart; squares look the same from four sides, discs from all."""
+    symmetry = {"disc": "round", "square": "4", "stripes": ""}
+    lines = ["path,label,azimuth,object,symmetry,split"]
+    for place in sorted(pictures.iterdir()):
+        for number, path in enumerate(sorted(place.iterdir())):
+            item, azimuth = number // 4, "" if number == 1 else str(90 * (number % 4))
+            name = path.relative_to(table.parent)
+            lines.append(f"{name},{place.name},{azimuth},{item},{symmetry[place.name]},{split.get(path.stem, '')}")
+    table.write_text("\n".join(lines))
+    return table
+
+
+def test_a_table_has_views_objects_and_symmetries(tmp_path: Path) -> None:
+    table = turntable(write_pictures(tmp_path / "pictures", 40), tmp_path / "set.csv")
+    splits = load(str(table), tmp_path / "data", SMALL)
+    parts = (splits.train, splits.validation, splits.tests["test"])
+    places = [
+        {(label, item) for label, item in zip(part.labels, part.views.instance, strict=True)}  # type: ignore[union-attr]
+        for part in parts
+    ]
+    assert sum(map(len, places)) == len(set.union(*places)) == 30  # no object is on two sides
+    assert all(len(part) == 4 * len(place) for part, place in zip(parts, places, strict=True))
+    train = splits.train
+    assert train.classes == CLASSES and train.symmetry == (ROUND, 4, 1) and not has_elevations(train)
+    for part in parts:
+        assert part.files is not None and part.views is not None
+        numbers = np.array([int(Path(file).stem) for file in part.files])
+        assert np.array_equal(part.views.azimuth, np.where(numbers == 1, np.nan, numbers % 4 * 90), equal_nan=True)
+        truth = true_directions(part, elevations=False)
+        assert truth is not None and ((truth.symmetry == ROUND) == (part.labels == 0) | (numbers == 1)).all()
+    assert not find(str(table), SMALL).augmentation["best"].flip  # azimuths need not count from the front
+    assert find(str(tmp_path / "pictures"), SMALL).augmentation["best"].flip
+
+
+def test_an_object_in_two_splits_is_refused(tmp_path: Path) -> None:
+    given = {f"{number:03}": "test" if number in (5, 6) else "train" for number in range(8)}
+    table = turntable(write_pictures(tmp_path / "pictures", 8), tmp_path / "set.csv", **given)
+    with pytest.raises(UsageError, match="pictures of the object '1' of class disc are in two splits"):
+        load(str(table), tmp_path / "data", SMALL)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -146,6 +190,11 @@ def test_tables(pictures: Path, tmp_path: Path) -> None:
         ("path,label,split\na.png,cat,later\n", "the split is train, val or test, not 'later'"),
         ("path,label,split\na.png,cat,train\nb.png,dog,\n", "some lines have a split and some do not"),
         ("path,label\na.png,cat\n", "has 1 class"),
+        ("path,label,azimuth\na.png,cat,left\n", "line 2: the azimuth is a number of degrees, not 'left'"),
+        ("path,label,azimuth\na.png,cat,nan\n", "the azimuth is a number of degrees, not 'nan'"),
+        ("path,label,elevation\na.png,cat,91\n", "the elevation is a number of degrees from -90 to 90, not '91'"),
+        ("path,label,symmetry\na.png,cat,oval\n", "a symmetry is none, round, or .*, not 'oval'"),
+        ("path,label,symmetry\na.png,cat,2\nb.png,cat,3\n", "line 3: class cat has the symmetry 2 .*, and 3 here"),
         ("", "has 0 classes"),
         ("\x00\x01", "CSV|needed|0 classes"),
     ],
