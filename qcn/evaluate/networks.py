@@ -200,10 +200,13 @@ class BundleNetwork(_OfBundle):
     def answers(self, images: ImageSet, report: Report) -> Answers:
         logit = np.empty((len(images), len(self.classes)), np.float32)
         pictures = (image.transpose(1, 2, 0) for image in images.images)
+        poses = []
         for row, answer in enumerate(self._model.stream(pictures)):
             logit[row] = answer.logit
+            if self.direction and answer.pose is not None:
+                poses.append(answer.pose)
             report(row + 1)
-        return self.answers_of(logit)
+        return self.answers_of(logit, np.stack(poses) if poses else None)
 
 
 def logits_by(
