@@ -130,11 +130,27 @@ def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, t
 def test_the_rows_are_listed_and_others_refused() -> None:
     listed = reproduce("--list")
     assert (
-        "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 augment=light loss=spread lr=0.01"
+        "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 augment=light loss=spread lr=0.01 direction=0.0"
         in listed.stdout.splitlines()
     )
     wrong = reproduce("mnist/qnc")
     assert wrong.returncode == 2 and "there is no row mnist/qnc: see --list" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_directions_are_trained_and_measured_side_by_side(tmp_path: Path) -> None:
+    options = ("--epochs", 1, "--limit", 60, "--jobs", 2, "--runs", tmp_path / "runs", "--json", tmp_path / "d.json")
+    rows = ("--rows", "viewpoints-demo/cnn-small/off", "viewpoints-demo/cnn-small/3", "--data-dir", tmp_path)
+    command = [sys.executable, BENCHMARKS / "direction.py", *map(str, (*rows, *options))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    found = {
+        row["row"].rpartition("/")[2]: row["splits"] for row in json.loads((tmp_path / "d.json").read_text())["results"]
+    }
+    assert found.keys() == {"off", "3"} and all("novel" in splits for splits in found.values())
+    assert "median" not in found["off"]["familiar"] and "within 15°" in done.stdout
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())  # nothing is trained again
 
 
 def test_calls_at_the_same_time_take_turns_at_a_run(tmp_path: Path) -> None:

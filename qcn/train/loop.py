@@ -130,11 +130,11 @@ class Training:
         self.teachers = teachers_of(settings, self.record, device)
         if self.teachers:
             self.remarks += (f"learning the answers of {', '.join(settings.teachers)} too",)
-        self.directions, self.known_directions = self.directions_of(splits)
         if quantised:
             quantise.apply(self.network, quantised.scales)
             self.remarks += (f"layers that round to int8, as in {quantised.plan}: {len(quantised.scales)}",)
         choose_kernels(self.network, settings.kernels)
+        self.directions, self.validation_directions = self.directions_of(splits)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
         self.names = [name for name, _ in self.network.named_parameters()]
@@ -162,7 +162,7 @@ class Training:
         if train is None:
             return None, None
         self.network.eval()
-        with torch.inference_mode():
+        with torch.no_grad():
             image = torch.from_numpy(splits.train.images[:1]).to(self.device)
             numbers = self.network(preprocess(image, self.preprocessing)).pose.shape[-1]
         if numbers != 3:
@@ -259,9 +259,9 @@ class Training:
                 f"the network calls every picture known"
             )
         self.record = replace(self.record, confidence=confidence, known=known)
-        if self.known_directions:
+        if self.validation_directions:
             directions = measure_directions(
-                best, self.splits.validation, self.preprocessing, self.device, self.known_directions
+                best, self.splits.validation, self.preprocessing, self.device, self.validation_directions
             )
             self.record = replace(self.record, direction=directions)
         self.record.write(self.out)
@@ -400,7 +400,7 @@ class Training:
         rows = slice(rank(), None, world_size())
         answers = np.zeros((2, len(validation)))  # the rows of other processes stay 0
         answers[:, rows] = measure(
-            self.average, validation, self.preprocessing, self.device, rows, self.known_directions
+            self.average, validation, self.preprocessing, self.device, rows, self.validation_directions
         )
         wrong_ones, degrees = sum_over_processes(torch.from_numpy(answers).to(self.device)).cpu().numpy()
         row = Epoch(
