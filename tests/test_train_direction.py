@@ -256,3 +256,17 @@ def test_errors_and_coverage_are_counted_by_hand() -> None:
     assert found is not None
     assert found.overall == DirectionErrors(3, pytest.approx(10), pytest.approx(32 / 3), 2 / 3, 1, 1 / 3)  # type: ignore[arg-type]
     assert {at: one.images for at, one in found.by_azimuth.items()} == {0: 1, 90: 1, 180: 1}
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_learns_directions_as_single_launches_do(tmp_path: Path) -> None:
+    """Views change from step to step, also when replayed."""
+    images = spots(256)
+    splits, errors = Splits(images, images, {"test": images}), []
+    for as_graph in (False, True):
+        settings = Settings("mnist", "small", epochs=4, batch_size=32, augment="none")
+        training = Training(settings, splits, tmp_path / str(as_graph), torch.device("cuda"))
+        training.as_graph = as_graph
+        errors.append(training.run().history[-1].direction_error)
+    plain, graph = errors
+    assert plain is not None and graph is not None and max(plain, graph) < 5 and abs(plain - graph) < 1
