@@ -90,6 +90,8 @@ def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bund
 
     trained, run = load_network(source, request.checkpoint)
     program = lower(trained, *run.preprocessing.output_size(*run.data.image[1:]))
+    if run.direction and not program.poses:
+        say(f"the direction head of {run.model.name} is left out: the exported network tells classes only")
     name, versions = f"{run.data.name}-{run.model.name}", tools("torch", "onnx", "numpy", "safetensors")
     manifest = manifest_of(run, source, request.checkpoint, program, name, versions)
     # A network that ships is exported where its data set is not, too: its golden answers are then to other pictures.

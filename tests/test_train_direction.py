@@ -20,6 +20,7 @@ from qcn.errors import UsageError
 from qcn.evaluate import evaluate
 from qcn.evaluate.directions import DirectionErrors, measure_directions
 from qcn.export.program.lower import lower
+from qcn.export.program.reference import answers
 from qcn.networks import zoo
 from qcn.networks.model import Prediction
 from qcn.train import resume
@@ -152,9 +153,9 @@ def test_poses_learn_azimuths(tmp_path: Path, symmetry: tuple[int, ...] | None) 
     assert max(found.spreads) < 40
     assert load_run(tmp_path / "run") == run
     network, _ = load_network(tmp_path / "run")
-    answers = outputs(network, validation, run.preprocessing, CPU)
+    given = outputs(network, validation, run.preprocessing, CPU)
     told = [
-        found.of(pose, label) for pose, label in zip(answers.pose_of(validation.labels), validation.labels, strict=True)
+        found.of(pose, label) for pose, label in zip(given.pose_of(validation.labels), validation.labels, strict=True)
     ]
     assert [one is None for one in told] == [(symmetry or (1, 1))[label] == ROUND for label in validation.labels]
     with (tmp_path / "run" / "metrics.csv").open() as file:
@@ -226,6 +227,7 @@ def test_a_cnn_has_a_direction_head_only_if_it_learns_directions(tmp_path: Path,
     assert network(torch.rand(2, 1, 28, 28)).pose.shape == (2, 2, 3)
     program = lower(network.eval(), 28, 28)
     assert [output.name for output in program.outputs] == ["logit"]
+    assert answers(network, torch.rand(2, 1, 28, 28)).answers.pose.shape == (2, 2, 0)  # golden answers have none either
 
 
 def test_directions_are_measured_beside_the_class_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from qcn.export.bundle.golden import Answers, Capsules, Evaluation, Floors, Gold
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.program.lower import CLASSES, lower
 from qcn.export.program.program import Array, Convolution, Operation, Pool, Product, Program, Route
+from qcn.networks.baselines import CNN, ResidualCNN
 from qcn.networks.model import QCN, choose_kernels
 from qcn.rounding import rounded
 from qcn.terminal.progress import doing
@@ -108,6 +109,8 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
     """What the network makes of `image` [N, C, h, w], in its precision. Layers are named as in lower.py."""
     network = copy.deepcopy(network).to(image.dtype).cpu().eval()
     choose_kernels(network, "reference")
+    if isinstance(network, CNN | ResidualCNN):
+        network.direction = None  # no program has it: see lower.py
     seen: dict[str, list[Any]] = {}
     names: list[str] = []
     if isinstance(network, QCN):
