@@ -2,7 +2,7 @@
 
     python tools/ship_model.py RUN NAME --data-dir DATA     # NAME is DATASET-MODEL: fashion-mnist-qcn
     python tools/ship_model.py --bundles --data-dir DATA    # after a change to the form of bundles
-    python tools/ship_model.py --bundles --keep-golden      # after a change to a run.json, in seconds
+    python tools/ship_model.py --bundles --keep-golden      # after a change to a run.json or to manifests, in seconds
     python tools/ship_model.py --refit --data-dir DATA      # fit and measure again, or --refit NAME …
     python tools/ship_model.py --cards                      # after a change to the form of cards, or to a preset
 
@@ -39,7 +39,8 @@ from qcn.data.imageset import ImageSet  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
 from qcn.evaluate import measure  # noqa: E402
 from qcn.export.bundle import Bundle  # noqa: E402
-from qcn.export.bundle.manifest import MANIFEST_SHA256, manifest_of, tools  # noqa: E402
+from qcn.export.bundle.golden import read as read_golden  # noqa: E402
+from qcn.export.bundle.manifest import GOLDEN, MANIFEST_SHA256, manifest_of, tools  # noqa: E402
 from qcn.export.pipeline import FROM_RUN  # noqa: E402
 from qcn.export.program.lower import lower  # noqa: E402
 from qcn.export.program.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
@@ -220,7 +221,7 @@ def write_bundle(folder: Path, data_dir: Path, keep_golden: bool = False) -> Non
     made_by = tools("torch", "numpy", "safetensors")
     manifest = manifest_of(run, source, "best", program, f"{run.data.name}-{run.model.name}", made_by)
     if keep_golden:
-        golden = Bundle.open(folder).golden()
+        golden = read_golden((folder / GOLDEN).read_bytes())
     else:
         golden = answers_alone(make_golden(network, run, data_dir, count=SHIPPED_REAL))
     folder.mkdir(exist_ok=True)

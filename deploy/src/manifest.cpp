@@ -11,7 +11,7 @@
 namespace qcn {
 namespace {
 
-constexpr int kSchema = 3;
+constexpr int kSchema = 4;
 constexpr std::int64_t kMaxPixels = std::int64_t{1} << 26;
 
 std::optional<int> size_or_null(const Json& json, const char* what) {
@@ -85,6 +85,39 @@ std::optional<Known> parse_known(const Json& json) {
   check_share(json["auroc"], "known: auroc");
   check_share(json["false_positives"], "known: false_positives");
   return known;
+}
+
+// How poses tell from where an object is seen (qcn/direction.py).
+std::optional<Directions> parse_directions(const Json& json, const Signature& signature) {
+  if (json.is_null()) return std::nullopt;
+  json.check_entries({"symmetry", "elevation", "lengths", "spreads"}, "direction");
+  if (!signature.poses) refuse_bundle("direction: it is made of poses, which this network does not have");
+  Directions directions;
+  for (const Json& fold : json["symmetry"].list("direction: symmetry")) {
+    directions.symmetry.push_back(static_cast<int>(fold.integer("direction: symmetry", kRound, 360)));
+  }
+  if (directions.symmetry.size() != static_cast<std::size_t>(signature.classes)) {
+    refuse_bundle("direction: " + std::to_string(directions.symmetry.size()) + " symmetries for " +
+                  std::to_string(signature.classes) + " classes");
+  }
+  directions.elevation = json["elevation"].boolean("direction: elevation");
+  double below = 0;
+  for (const Json& limit : json["lengths"].list("direction: lengths")) {
+    directions.lengths.push_back(limit.real("direction: lengths"));
+    if (!(directions.lengths.back() > below)) refuse_bundle("direction: lengths must be positive and rise");
+    below = directions.lengths.back();
+  }
+  for (const Json& spread : json["spreads"].list("direction: spreads")) {
+    directions.spreads.push_back(spread.real("direction: spreads"));
+    if (!(directions.spreads.back() >= 0 && directions.spreads.back() <= 180)) {
+      refuse_bundle("direction: a spread is from 0 to 180 degrees, not " + std::to_string(directions.spreads.back()));
+    }
+  }
+  if (directions.spreads.size() != directions.lengths.size() + 1) {
+    refuse_bundle("direction: " + std::to_string(directions.lengths.size()) +
+                  " limits of pose length need one spread more, not " + std::to_string(directions.spreads.size()));
+  }
+  return directions;
 }
 
 // Whether the text is a day, as 2026-11-16.
@@ -202,8 +235,8 @@ Preprocessing parse_preprocessing(const Json& json) {
 Manifest parse_manifest(const std::string& text) {
   const Json json = Json::parse(text);
   check_schema(json);
-  json.check_entries({"name", "classes", "image", "preprocessing", "confidence", "known", "measured", "input",
-                      "outputs", "source", "tools", "files", "schema"},
+  json.check_entries({"name", "classes", "image", "preprocessing", "confidence", "known", "direction", "measured",
+                      "input", "outputs", "source", "tools", "files", "schema"},
                      "the manifest");
   Manifest manifest;
   manifest.digest = sha256(text.data(), text.size());
@@ -215,6 +248,7 @@ Manifest parse_manifest(const std::string& text) {
   parse_image(json["image"], manifest.signature, manifest.preprocessing);
   manifest.temperature = parse_temperature(json["confidence"]);
   manifest.known = parse_known(json["known"]);
+  manifest.direction = parse_directions(json["direction"], manifest.signature);
   check_measured(json["measured"]);
   check_source(json["source"]);
   for (const JsonEntry& tool : json["tools"].object("tools")) {

@@ -40,13 +40,23 @@ struct Known {
   double threshold = 0;
 };
 
+// What makes directions of view of poses (answer.cpp).
+struct Directions {
+  std::vector<int> symmetry;    // of each class: kRound, 1 for none, or n-fold
+  bool elevation = true;        // false: azimuths only
+  std::vector<double> lengths;  // rising limits between bins of pose length
+  std::vector<double> spreads;  // of each bin, in degrees: one more than there are limits
+};
+constexpr int kRound = 0;
+
 struct Manifest {
   std::string name;
   std::string digest;  // the sha256 of the text that it was read from
   std::vector<std::string> classes;
   Preprocessing preprocessing;
-  double temperature = 1;      // of probabilities: answer.h
-  std::optional<Known> known;  // nothing: it knows everything
+  double temperature = 1;               // of probabilities: answer.h
+  std::optional<Known> known;           // nothing: it knows everything
+  std::optional<Directions> direction;  // nothing: the poses say none
   Signature signature;
   std::vector<Artefact> files;
 };

@@ -46,7 +46,8 @@ string manifest_text(const string& weights, std::size_t classes, double temperat
          R"(], "image": [1, 2, 2], "preprocessing": {"fit": "crop", "resize": null, "crop": null, )"
          R"("standardise": "dataset", "mean": [0.5], "std": [0.25]}, "confidence": {"temperature": )" +
          number(temperature) + R"(, "error": 0.01}, "known": )" + known +
-         R"(, "measured": null, "input": {"name": "image", "shape": [1, 2, 2], "layout": "NCHW", "dtype": "float32"}, )"
+         R"(, "direction": null, "measured": null, "input": {"name": "image", "shape": [1, 2, 2], )"
+         R"("layout": "NCHW", "dtype": "float32"}, )"
          R"("outputs": [{"name": "logit", "shape": [)" +
          std::to_string(classes) +
          R"(], "layout": "NK", "dtype": "float32"}], "source": {"sha256": "", "model": "cnn", "checkpoint": "best", )"
@@ -54,7 +55,7 @@ string manifest_text(const string& weights, std::size_t classes, double temperat
          R"("format": "native", "sha256": ")" +
          qcn::sha256(weights.data(), weights.size()) + "\", \"bytes\": " + std::to_string(weights.size()) +
          R"(, "precision": "fp32", "found": null, "batch": null, "rebuild": "qcn export RUN --out {bundle}", )"
-         R"("plugin": false, "tolerance": {"logit": 1e-5}, "facts": {}}], "schema": 3})";
+         R"("plugin": false, "tolerance": {"logit": 1e-5}, "facts": {}}], "schema": 4})";
 }
 
 qcn::Model model_of(std::size_t classes, double temperature, const string& known) {

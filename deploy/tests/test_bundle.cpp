@@ -117,8 +117,8 @@ void manifests() {
         manifest.files[1].rebuild_in("'{bundle} of me'"));
   check(!qcn::parse_manifest(tiny::manifest(kWeights, kGolden, false)).signature.poses, "a network without poses");
   refused("a newer schema", QCN_BAD_BUNDLE,
-          [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 3", "\"schema\": 4")); },
-          {"it has schema 4, of ", "update libqcn"});
+          [] { qcn::parse_manifest(replaced(kManifest, "\"schema\": 4", "\"schema\": 5")); },
+          {"it has schema 5, of ", "update libqcn"});
 }
 
 void folders(const string& folder) {

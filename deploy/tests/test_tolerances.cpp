@@ -75,7 +75,8 @@ string manifest_text(const qcn::Json& json) {
   const bool poses = json.find("pose") != nullptr;
   return R"({"name": "case", "classes": ["cat", "dog"], "image": [1, 1, 1], "preprocessing": {"fit": "crop", )"
          R"("resize": null, "crop": null, "standardise": "dataset", "mean": [0.5], "std": [0.25]}, )"
-         R"("confidence": null, "known": null, "measured": null, "input": {"name": "image", "shape": [1, 1, 1], )"
+         R"("confidence": null, "known": null, "direction": null, "measured": null, )"
+         R"("input": {"name": "image", "shape": [1, 1, 1], )"
          R"("layout": "NCHW", "dtype": "float32"}, "outputs": [{"name": "logit", "shape": [2], "layout": "NK", )"
          R"("dtype": "float32"})" +
          string(poses ? R"(, {"name": "pose", "shape": [2, 3], "layout": "NKP", "dtype": "float32"})" : "") +
@@ -87,7 +88,7 @@ string manifest_text(const qcn::Json& json) {
          R"(, "found": null, "batch": null, "rebuild": "qcn export RUN --out {bundle}", "plugin": false, )"
          R"("tolerance": {"logit": )" +
          number(allowed["logit"]) + (poses ? ", \"pose\": " + number(allowed["pose"]) : "") +
-         R"(}, "facts": {}}], "schema": 3})";
+         R"(}, "facts": {}}], "schema": 4})";
 }
 
 void test_case(const qcn::Json& json) {

@@ -42,14 +42,14 @@ std::string manifest_text(const std::string& weights_file, const std::string& go
                 allowed.logit, allowed.pose);
   return R"({"name": "tiny", "classes": ["cat", "dog", "é"], "image": [1, 10, 12],
  "preprocessing": {"fit": "crop", "resize": null, "crop": 8, "standardise": "dataset", "mean": [0.5], "std": [0.25]},
- "confidence": null, "known": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
+ "confidence": null, "known": null, "direction": null, "measured": null, "input": {"name": "image", "shape": [1, 8, 8], "layout": "NCHW", "dtype": "float32"},
  "outputs": [{"name": "logit", "shape": [3], "layout": "NK", "dtype": "float32"})" +
          (poses ? pose : "") + R"(],
  "source": {"sha256": "", "model": "qcn", "checkpoint": "best", "epoch": 4, "data": "", "data_sha256": ""},
  "tools": {"qcn": "0.1.0"},
  "files": [)" +
          entry("golden.safetensors", "golden", "fp64", "null", golden_file) + ", " +
-         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 3}\n";
+         entry("weights.safetensors", "native", "fp32", tolerance, weights_file) + "],\n \"schema\": 4}\n";
 }
 
 }  // namespace

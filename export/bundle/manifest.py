@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import qcn
 from qcn.data.spec import Preprocessing
+from qcn.direction import Directions
 from qcn.errors import UsageError
 from qcn.export.backends import FORMATS
 from qcn.export.program.program import Program
@@ -27,7 +28,7 @@ from qcn.storage.measured import Measured
 if TYPE_CHECKING:
     from qcn.train.record import Run
 
-SCHEMA = 3
+SCHEMA = 4
 WEIGHTS, GOLDEN = "weights.safetensors", "golden.safetensors"
 MANIFEST_SHA256 = "manifest.sha256"
 SIGNATURE = "manifest.sig"
@@ -184,6 +185,7 @@ class Manifest:
 
     confidence   the temperature of probabilities; None: not calibrated
     known        the threshold below which an answer is "unknown"; None: the network knows everything
+    direction    what makes directions of view of the poses; None: the poses say none
     measured     the error on test images; None: not known
     """
 
@@ -197,6 +199,7 @@ class Manifest:
     tools: dict[str, str]
     confidence: Confidence | None = None
     known: Known | None = None
+    direction: Directions | None = None
     measured: Measured | None = None
     files: tuple[Artefact, ...] = ()
     schema: int = SCHEMA
@@ -223,6 +226,10 @@ class Manifest:
             self.input.shape
         ) != 3:
             raise UsageError("the input and outputs do not match the number of classes")
+        if self.direction and not poses:
+            raise UsageError("directions of view are made of poses, which this network does not have")
+        if self.direction and len(self.direction.symmetry) != len(self.classes):
+            raise UsageError(f"{len(self.direction.symmetry)} symmetries for {len(self.classes)} classes")
         seen = (self.image[0], *self.preprocessing.output_size(*self.image[1:]))
         if seen != self.input.shape:
             raise UsageError(f"images become {list(seen)}, but the network takes {list(self.input.shape)}")
@@ -240,10 +247,11 @@ class Manifest:
     def network_sha256(self) -> str:
         """A hash of what the network is, the same for every bundle of it, whichever other files it has.
 
-        It covers the weights and golden answers, and how pictures become inputs and logits become answers.
+        It covers the weights and golden answers, and how pictures become inputs and outputs become answers.
         """
         parts = asdict(self)
-        kept = {name: parts[name] for name in ("source", "classes", "image", "preprocessing", "confidence", "known")}
+        answers = ("confidence", "known", "direction")
+        kept = {name: parts[name] for name in ("source", "classes", "image", "preprocessing", *answers)}
         kept |= {one.file: one.sha256 for one in self.files if one.file in (WEIGHTS, GOLDEN)}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -287,12 +295,18 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
         preprocessing=run.preprocessing,
         confidence=run.confidence if best == "best" else None,
         known=run.known if best == "best" else None,
+        direction=directions_of(run) if best == "best" else None,
         measured=measured.read(folder, weights.sha256),
         input=image,
         outputs=outputs,
         source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),
         tools=tools,
     )
+
+
+def directions_of(run: "Run") -> Directions | None:
+    """What makes directions of the poses of a run's best network; None if it was trained without."""
+    return getattr(run, "direction", None)
 
 
 def tools(*packages: str) -> dict[str, str]:

@@ -163,7 +163,7 @@ HOSTILE = (
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda record: record.update(schema=1), "schema 1; this version of qcn reads 3"),
+        (lambda record: record.update(schema=1), "schema 1; this version of qcn reads 4"),
         (lambda record: record.pop("schema"), "schema None"),
         (lambda record: record.update(extra=1), "unknown entry 'extra'"),
         (lambda record: record.pop("classes"), "classes is missing"),

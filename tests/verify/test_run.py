@@ -195,6 +195,9 @@ def test_an_altered_manifest_is_found(bundle: Bundle, own_run: Path) -> None:
         "when an answer counts as known: the bundle says {'score': 'logit'": {
             "known": {"score": "logit", "threshold": -1e9, "keep": 0.95, "auroc": 1.0, "false_positives": 0.0}
         },
+        "what makes directions of poses: the bundle says {'symmetry'": {
+            "direction": {"symmetry": [1] * len(classes), "elevation": True, "lengths": [], "spreads": [1.0]}
+        },
         "the errors on test images": {"measured": {"data": "mnist", "date": "2026-11-16", "splits": [perfect]}},
     }.items():
         verdict = checked(edit(bundle, **changes), own_run)
