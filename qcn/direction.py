@@ -42,6 +42,11 @@ class Direction:
     vector: tuple[float, float, float]
     spread: float
 
+    def words(self) -> str:
+        """For people: azimuth 120°, elevation 30° (± 12°)."""
+        up = "" if self.elevation is None else f", elevation {_whole(self.elevation)}°"
+        return f"azimuth {_whole(self.azimuth) % 360}°{up} (± {_whole(self.spread)}°)"
+
 
 @dataclass(frozen=True)
 class Directions:
@@ -78,11 +83,17 @@ class Directions:
         if symmetry == ROUND or not 0 < length < math.inf:
             return None
         azimuth = math.degrees(math.atan2(y, x)) % (360 / symmetry)
+        if azimuth == 360 / symmetry:  # just below 0, and rounded up
+            azimuth = 0.0
         elevation = math.degrees(math.atan2(z, math.hypot(x, y)))
         place = sum(length >= limit for limit in self.lengths)
         level = math.cos(math.radians(elevation))
         vector = (level * math.cos(math.radians(azimuth)), level * math.sin(math.radians(azimuth)), z / length)
         return Direction(azimuth, elevation if self.elevation else None, vector, self.spreads[place])
+
+
+def _whole(degrees: float) -> int:
+    return math.floor(degrees + 0.5)  # as libqcn and the page round halves
 
 
 def direction_vector(azimuth: ArrayLike, elevation: ArrayLike) -> NDArray[np.float64]:

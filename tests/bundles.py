@@ -14,6 +14,7 @@ from torch import nn
 
 from qcn.data import load
 from qcn.data.spec import Preprocessing
+from qcn.direction import Directions
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Evaluation
@@ -111,6 +112,14 @@ def bundle_of(folder: Path, network: nn.Module, *sides: int, spec: Preprocessing
     pixels = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
     images = with_edge_cases(("first", "second"), pixels, (0, 1), spec)
     return Bundle.create(folder, manifest, program, lambda: golden_of(network, images, manifest.classes), FROM_RUN)
+
+
+def with_directions(bundle: Bundle, **changes: Any) -> Bundle:
+    """The same bundle, whose manifest says that poses tell directions: of no symmetry, unless changed."""
+    made_up = Directions((1,) * len(bundle.manifest.classes), True, (), (12.0,))
+    changed = replace(bundle.manifest, direction=replace(made_up, **changes))
+    put_manifest(bundle.folder, changed.to_json())
+    return Bundle.open(bundle.folder)
 
 
 def put_manifest(folder: Path, text: str) -> None:

@@ -40,7 +40,10 @@ def predict(
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(help=f"The same as a table: file, label, probability, known, one logit per class, model; {ROWS}"),
+        typer.Option(
+            help="The same as a table: file, label, probability, known, azimuth, elevation, spread, one logit per "
+            f"class, model; {ROWS}"
+        ),
     ] = None,
     json: Annotated[
         Path | None,
@@ -67,13 +70,13 @@ def predict(
     paths = {option: path for option, (path, _) in forms.items() if path}
     _check_files(paths, resume)
     to_stdout = rows.STDOUT in paths.values()
-    table = _Table(top, hidden=to_stdout)
     sheet = draw.Sheet(save) if save else None
     with shown():
         doing("counting pictures")
         total = count(sources)
         doing(f"loading {model}")
         answering = open_model(model, backend, public_key)
+        table = _Table(top, to_stdout, answering.directions is not None)
         waiting = items(sources, frames)
         files = [
             rows.RowFile(path, form(answering.classes, answering.identity)) for path, form in forms.values() if path
@@ -121,9 +124,10 @@ def predict(
 class _Table:
     """The first answers for the terminal, shown when they are there; and the names of what could not be read."""
 
-    def __init__(self, top: int, hidden: bool) -> None:
-        self._table = table_of("file", "label", "probability", right=("probability",), whole=("probability",))
-        self._top, self._hidden = top, hidden
+    def __init__(self, top: int, hidden: bool, directions: bool) -> None:
+        headings = ("file", "label", "probability", *("seen from",) * directions)
+        self._table = table_of(*headings, right=("probability",), whole=("probability",))
+        self._top, self._hidden, self._directions = top, hidden, directions
         self._rows = self._unreadable = 0
 
     def add(self, row: "Row") -> None:
@@ -132,7 +136,11 @@ class _Table:
         self._rows += 1
         for place, (label, probability) in enumerate(row.answer.top(self._top)):
             named, said = ("", label) if place else (row.file, row.answer.words())
-            self._table.add_row(readable(named), readable(said), f"{100 * probability:.1f} %")
+            cells = [readable(named), readable(said), f"{100 * probability:.1f} %"]
+            if self._directions:
+                told = None if place else row.answer.direction
+                cells.append(told.words() if told else "")
+            self._table.add_row(*cells)
         if self._rows == TABLE:
             self._show()
 

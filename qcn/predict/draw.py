@@ -1,4 +1,4 @@
-"""Answers drawn: a picture with its label, score and the class capsule's pose as an arrow, and a sheet of all."""
+"""Answers drawn: a picture with its label, score, and a compass of its direction or an arrow of its pose; a sheet."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.direction import Direction
 from qcn.runtime import Answer
 from qcn.storage.files import atomic_write
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SIDE = 320  # of a drawn picture, in pixels, at most
 STRIP = 48  # below it, for the text
 INK, FAINT, PAPER, BAR = (28, 30, 34), (91, 97, 105), (255, 255, 255), (42, 111, 219)
+SECTOR = (205, 221, 247)
 AXES = {"x": (205, 62, 62), "y": (52, 140, 72), "z": (42, 111, 219)}
 TURN = np.array([[0.87, -0.5, 0.0], [0.25, 0.43, 0.87]])  # of space onto paper: seen from above, a little from a side
 COLUMNS = 6
@@ -35,9 +37,13 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     large, small = ImageFont.load_default(18), ImageFont.load_default(13)
     room = SIDE - 16 - (64 if answer.pose is not None else 0)
     draw.text((8, SIDE + 4), shortened(draw, answer.words(), large, room), INK, large)
-    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %", FAINT, small)
+    direction = answer.direction
+    seen = f", seen from {direction.words()}" if direction else ""
+    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %{seen}", FAINT, small)
     draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
-    if answer.pose is not None:
+    if direction:
+        _compass(draw, direction, (SIDE - 32, SIDE - 16))
+    elif answer.pose is not None and answer.directions is None:
         _arrow(draw, answer.pose[answer.index], (SIDE - 32, SIDE - 10))
     return card
 
@@ -100,6 +106,21 @@ def shortened(draw: "ImageDraw", text: str, font: object, room: int) -> str:
     while text and draw.textlength(f"{text}…", font) > room:  # type: ignore[arg-type]
         text = text[:-1]
     return f"{text}…"
+
+
+def _compass(draw: "ImageDraw", direction: Direction, middle: tuple[int, int]) -> None:
+    """The object from above, its front at the top, the camera as a dot on the rim, and the spread as a sector."""
+    x, y = middle
+    radius = 26
+    rim = (x - radius, y - radius, x + radius, y + radius)
+    towards = -90 - direction.azimuth  # in degrees clockwise from the right, as Pillow counts
+    draw.ellipse((x - radius - 4, y - radius - 4, x + radius + 4, y + radius + 4), PAPER, FAINT)
+    draw.pieslice(rim, towards - direction.spread, towards + direction.spread, SECTOR)
+    draw.ellipse(rim, None, FAINT)
+    draw.polygon([(x, y - 8), (x - 5, y + 6), (x + 5, y + 6)], FAINT)  # points to its front
+    right, down = (radius * f(np.radians(towards)) for f in (np.cos, np.sin))
+    draw.line((x, y, x + right, y + down), BAR, 2)
+    draw.ellipse((x + right - 4, y + down - 4, x + right + 4, y + down + 4), BAR)
 
 
 def _arrow(draw: "ImageDraw", pose: NDArray[np.float32], middle: tuple[int, int]) -> None:

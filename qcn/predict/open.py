@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from qcn.data.fit import fit
 from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import MissingError, UsageError
+from qcn.export.bundle.manifest import directions_of
 from qcn.names import RUN
 from qcn.networks.shipped import place
 from qcn.runtime import Model, load
@@ -50,6 +51,5 @@ def _of_run(folder: Path) -> Model:
             return answer.logit.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
 
     weights = run.weights("best")
-    return Model(
-        folder.name, tuple(run.classes), TorchEngine(), run.confidence, run.known, weights.sha256 if weights else ""
-    )
+    answers = (run.confidence, run.known, weights.sha256 if weights else "", directions_of(run))
+    return Model(folder.name, tuple(run.classes), TorchEngine(), *answers)

@@ -1,7 +1,7 @@
 """Answers as they are written down, a row per picture: JSON with everything, CSV for a spreadsheet."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def answered(model: Model, found: Iterable[Found], batch: int) -> Iterator[tuple
 
 def header(classes: tuple[str, ...]) -> list[str]:
     """The headings of a CSV table."""
-    return ["file", "label", "probability", "known", *classes, "model"]
+    return ["file", "label", "probability", "known", "azimuth", "elevation", "spread", *classes, "model"]
 
 
 def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]:
@@ -42,7 +42,9 @@ def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]
     if not row.answer:
         return [row.file, *[""] * (len(header(classes)) - 2), model]
     said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
-    return [row.file, *said, *map(float, row.answer.logit), model]
+    told = row.answer.direction
+    seen = (told.azimuth, told.elevation, told.spread) if told else ("", "", "")
+    return [row.file, *said, *("" if one is None else one for one in seen), *map(float, row.answer.logit), model]
 
 
 def entry(row: Row, model: str) -> dict[str, Any]:
@@ -55,6 +57,7 @@ def entry(row: Row, model: str) -> dict[str, Any]:
         "label": answer.label,
         "probability": answer.probability,
         "known": answer.known,
+        "direction": None if answer.direction is None else asdict(answer.direction),
         "logit": dict(zip(answer.classes, map(float, answer.logit), strict=True)),
         "pose": None if answer.pose is None else dict(zip(answer.classes, answer.pose.tolist(), strict=True)),
         "model": model,

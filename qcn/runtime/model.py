@@ -12,6 +12,7 @@ from typing import get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.direction import Direction, Directions
 from qcn.errors import MissingError, UsageError, unknown_name
 from qcn.export.backends import LOADED
 from qcn.export.bundle import WEIGHTS, Bundle
@@ -37,6 +38,7 @@ class Answer:
     classes      their names
     confidence   what makes probabilities of the logits; None: they were not calibrated
     threshold    what tells known pictures from others; None: the network knows everything
+    directions   what makes directions of view of the poses; None: they say none
     """
 
     logit: NDArray[np.float32]
@@ -44,6 +46,7 @@ class Answer:
     classes: tuple[str, ...]
     confidence: Confidence | None = None
     threshold: Known | None = None
+    directions: Directions | None = None
 
     @property
     def index(self) -> int:
@@ -64,6 +67,13 @@ class Answer:
     def known(self) -> bool:
         """Whether the picture is like those of training; if not, the label is the class that it is most like."""
         return bool(is_known(self.logit[None], temperature_of(self.confidence), self.threshold)[0])
+
+    @property
+    def direction(self) -> Direction | None:
+        """From where the object is seen; None if the network cannot say, the class is round, or the answer unknown."""
+        if self.directions is None or self.pose is None or not self.known:
+            return None
+        return self.directions.of(self.pose[self.index], self.index)
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
@@ -97,8 +107,9 @@ class Model:
         confidence: Confidence | None = None,
         threshold: Known | None = None,
         weights: str = "",
+        directions: Directions | None = None,
     ) -> None:
-        self.name, self.classes = name, classes
+        self.name, self.classes, self.directions = name, classes, directions
         self._engine, self._confidence, self._threshold, self._weights = engine, confidence, threshold, weights
 
     @staticmethod
@@ -106,7 +117,8 @@ class Model:
         """The bundle's network, answered for by `engine`."""
         manifest = bundle.manifest
         weights = bundle.find(WEIGHTS).sha256
-        return Model(manifest.name, manifest.classes, engine, manifest.confidence, manifest.known, weights)
+        answers = (manifest.confidence, manifest.known, weights, manifest.direction)
+        return Model(manifest.name, manifest.classes, engine, *answers)
 
     @property
     def backend(self) -> str:
@@ -115,8 +127,8 @@ class Model:
 
     @property
     def identity(self) -> str:
-        """Its name, and a hash of its weights and of what makes answers of its logits: for records of answers."""
-        same = repr((self._weights, self._confidence, self._threshold)).encode()
+        """Its name, and a hash of its weights and of what makes answers of its outputs: for records of answers."""
+        same = repr((self._weights, self._confidence, self._threshold, self.directions)).encode()
         return f"{self.name}@{sha256(same).hexdigest()[:12]}"
 
     @overload
@@ -150,7 +162,7 @@ class Model:
         check_finite(logits, self.backend)
         for row, logit in enumerate(logits):
             pose = None if poses is None else poses[row]
-            yield Answer(logit, pose, self.classes, self._confidence, self._threshold)
+            yield Answer(logit, pose, self.classes, self._confidence, self._threshold, self.directions)
 
 
 def load(
