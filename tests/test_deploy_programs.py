@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import bundle_of, put_manifest
+from bundles import bundle_of, put_manifest, with_directions
 from numpy.typing import NDArray
 from pictures import drawn
 from PIL import Image
@@ -126,7 +126,7 @@ def test_pictures_get_their_golden_answers(built: Path, bundle: Bundle, tmp_path
     answers = lines_of(run(built / "programs/qcn-run", bundle.folder, tmp_path / "pictures", "--json"))
     expected = probabilities(golden, temperature_of(bundle.manifest.confidence))
     for answer, logit, probability in zip(answers, golden, expected, strict=True):
-        assert list(answer) == ["file", "label", "probability", "known", "logit", "pose"]
+        assert list(answer) == ["file", "label", "probability", "known", "direction", "logit", "pose"]
         assert list(answer["logit"]) == list(answer["pose"]) == [str(k) for k in range(10)]
         assert list(answer["logit"].values()) == pytest.approx(logit, abs=1e-5)
         assert answer["label"] == str(logit.argmax()) and answer["known"] is True
@@ -165,6 +165,29 @@ def test_what_is_like_nothing_in_training_is_unknown(
     python = qcn.load(bundle.folder, "native").predict([read_picture(file) for file in files])
     assert [answer.known for answer in python] == expected
     assert [answer.probability for answer in python] == pytest.approx([one["probability"] for one in answers], abs=1e-9)
+
+
+@pytest.mark.parametrize("elevation", [True, False])
+def test_directions_are_said_as_in_python(built: Path, bundle: Bundle, elevation: bool, tmp_path: Path) -> None:
+    write_pictures(bundle, tmp_path / "pictures")
+    lengths = tuple(np.linalg.norm(bundle.golden().reference.pose[:, 0], axis=1)[:1])
+    with_directions(bundle, symmetry=(1, 4, 2, *(1,) * 7), elevation=elevation, lengths=lengths, spreads=(30.0, 12.0))
+    files = sorted((tmp_path / "pictures").iterdir())
+    answers = lines_of(run(built / "programs/qcn-run", bundle.folder, *files, "--json"))
+    printed = run(built / "programs/qcn-run", bundle.folder, *files).stdout.splitlines()
+    seen = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[1:]
+    python = qcn.load(bundle.folder, "native").predict([read_picture(file) for file in files])
+    for answer, line, frame, expected in zip(answers, printed, seen, python, strict=True):
+        told = expected.direction
+        assert told is not None and (told.elevation is None) != elevation
+        assert list(answer["direction"]) == ["azimuth", "elevation", "vector", "spread"]
+        assert answer["direction"].pop("vector") == pytest.approx(told.vector, abs=1e-6)
+        assert answer["direction"] == pytest.approx(
+            {"azimuth": told.azimuth, "elevation": told.elevation, "spread": told.spread}, abs=1e-3
+        )
+        assert line.endswith(f" %, seen from {told.words()}") and f", seen from {told.words()}, " in frame
+    with_directions(bundle, symmetry=(0,) * 10)
+    assert "seen" not in run(built / "programs/qcn-run", bundle.folder, files[0]).stdout
 
 
 def test_a_file_that_fails_does_not_stop_the_others(built: Path, bundle: Bundle, tmp_path: Path) -> None:

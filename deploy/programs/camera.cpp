@@ -120,8 +120,9 @@ int watch(int argc, char** argv) {
     session.classify(&image, 1, &answer);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     if (answer.probability >= least) {
-      std::printf("frame %d: %s, %.2f ms\n", count, words(answer.label, answer.probability, answer.known).c_str(),
-                  took.count());
+      std::string said = words(answer.label, answer.probability, answer.known);
+      if (answer.has_direction) said += seen_from(answer.azimuth, answer.elevation, answer.spread);
+      std::printf("frame %d: %s, %.2f ms\n", count, said.c_str(), took.count());
     }
   }
   return kDone;

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -67,6 +68,13 @@ std::string words(const std::string& label, double probability, bool known) {
   std::snprintf(percent, sizeof percent, "%.1f %%", 100 * probability);
   const std::string shown = readable(label);
   return known ? shown + " " + percent : "unknown (most like " + shown + ", " + percent + ")";
+}
+
+std::string seen_from(double azimuth, double elevation, double spread) {
+  const auto whole = [](double degrees) { return static_cast<int>(std::floor(degrees + 0.5)); };
+  const std::string up = std::isnan(elevation) ? "" : ", elevation " + std::to_string(whole(elevation)) + "°";
+  return ", seen from azimuth " + std::to_string(whole(azimuth) % 360) + "°" + up + " (± " +
+         std::to_string(whole(spread)) + "°)";
 }
 
 std::string json_entries(const qcn_model_info& info) {

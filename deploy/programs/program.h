@@ -26,6 +26,9 @@ struct ModelOptions {
 // "horse 95.3 %", or "unknown (most like horse, 41.0 %)".
 std::string words(const std::string& label, double probability, bool known);
 
+// ", seen from azimuth 120°, elevation 30° (± 12°)"; no elevation where it is NaN.
+std::string seen_from(double azimuth, double elevation, double spread);
+
 // "name", "backend" and "precision", as entries of a JSON object.
 std::string json_entries(const qcn_model_info& info);
 

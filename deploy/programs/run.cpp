@@ -1,4 +1,5 @@
 // qcn-run: classifies pictures in files with a bundle's network.
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -95,6 +96,9 @@ void print_text(const qcn::Model& model, const Options& options, const Result& r
     const auto at = static_cast<std::size_t>(index);
     const bool first = index == answer.index;
     line += (first ? " " : ", ") + words(model.class_name(index), probability[at], answer.known || !first);
+    if (first && answer.direction) {
+      line += seen_from(answer.direction->azimuth, answer.direction->elevation, answer.direction->spread);
+    }
     if (options.pose) {
       const float* pose = &answer.pose[at * 3];
       char numbers[128];
@@ -117,6 +121,17 @@ std::string by_class(const qcn::Model& model, const Number& number) {
   return "{" + text + "}";
 }
 
+std::string json_direction(const qcn::Direction& direction) {
+  const auto number = [](double value) { return json_number(value, 17); };
+  const bool up = !std::isnan(direction.elevation);
+  const double radians = std::acos(-1.0) / 180, around = radians * direction.azimuth;
+  const double elevation = up ? radians * direction.elevation : 0, level = std::cos(elevation);
+  return "{\"azimuth\": " + number(direction.azimuth) +
+         ", \"elevation\": " + (up ? number(direction.elevation) : "null") + ", \"vector\": [" +
+         number(level * std::cos(around)) + ", " + number(level * std::sin(around)) + ", " +
+         number(std::sin(elevation)) + "], \"spread\": " + number(direction.spread) + "}";
+}
+
 // One line per picture, as `qcn predict --jsonl` writes it.
 void print_json(const qcn::Model& model, const Result& result) {
   const std::string file = "{\"file\": " + quoted(joined(result.files));
@@ -134,9 +149,11 @@ void print_json(const qcn::Model& model, const Result& result) {
       return "[" + number(of[0]) + ", " + number(of[1]) + ", " + number(of[2]) + "]";
     });
   }
-  std::printf("%s, \"label\": %s, \"probability\": %s, \"known\": %s, \"logit\": %s, \"pose\": %s}\n", file.c_str(),
-              quoted(answer.label).c_str(), json_number(answer.probability, 17).c_str(),
-              answer.known ? "true" : "false", logit.c_str(), pose.c_str());
+  const std::string direction = answer.direction ? json_direction(*answer.direction) : "null";
+  std::printf(
+      "%s, \"label\": %s, \"probability\": %s, \"known\": %s, \"direction\": %s, \"logit\": %s, \"pose\": %s}\n",
+      file.c_str(), quoted(answer.label).c_str(), json_number(answer.probability, 17).c_str(),
+      answer.known ? "true" : "false", direction.c_str(), logit.c_str(), pose.c_str());
 }
 
 Result classify_next(qcn::Session& session, const std::vector<std::string>& files, std::size_t& at, bool beside) {

@@ -168,6 +168,7 @@ qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info) {
     known.operations = static_cast<int>(ours.operations.size());
     known.temperature = ours.manifest.temperature;
     known.says_unknown = ours.manifest.known ? 1 : 0;
+    known.says_direction = ours.manifest.direction ? 1 : 0;
     qcn::write_structure(known, info);
   });
 }
@@ -241,7 +242,7 @@ qcn_status qcn_infer(qcn_session* session, const float* input, int count, float*
   });
 }
 
-qcn_status qcn_decide(const qcn_model* model, const float* logit, int count, qcn_answer* answers) {
+qcn_status qcn_decide(const qcn_model* model, const float* logit, const float* pose, int count, qcn_answer* answers) {
   return guarded([&] {
     require(model, "model");
     require(logit, "logit");
@@ -250,9 +251,9 @@ qcn_status qcn_decide(const qcn_model* model, const float* logit, int count, qcn
     qcn::check_answers(answers, count);
     const qcn::Model& ours = *model->model;
     std::vector<qcn::Decision> decisions;
-    for (int i = 0; i < count; ++i) {
-      decisions.push_back(
-          qcn::decide(ours.manifest, logit + static_cast<std::size_t>(i) * ours.manifest.classes.size()));
+    const std::size_t classes = ours.manifest.classes.size();
+    for (std::size_t first = 0; first < static_cast<std::size_t>(count) * classes; first += classes) {
+      decisions.push_back(qcn::decide(ours.manifest, logit + first, pose ? pose + 3 * first : nullptr));
     }
     qcn::write_answers(ours, decisions.data(), count, answers);
   });

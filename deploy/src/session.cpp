@@ -69,14 +69,17 @@ void Session::in_parts(int count, const Outputs& outputs, const Run& run) {
   const int most = model_->backend->max_batch();
   const std::size_t at_once = std::min(images, most > 0 ? static_cast<std::size_t>(most) : kAtOnce);
   float* const logit = grown(logit_, images * classes);
-  float* const pose = outputs.pose ? grown(pose_, images * classes * 3) : nullptr;
+  const bool poses = outputs.pose || (outputs.answers && model_->manifest.direction);
+  float* const pose = poses ? grown(pose_, images * classes * 3) : nullptr;
   for (std::size_t first = 0; first < images; first += at_once) {
     const std::size_t now = std::min(at_once, images - first);
     run(first, static_cast<int>(now), logit + first * classes, pose ? pose + first * classes * 3 : nullptr);
   }
   if (outputs.answers) {
     Decision* const decisions = grown(decisions_, images);
-    for (std::size_t i = 0; i < images; ++i) decisions[i] = decide(model_->manifest, logit + i * classes);
+    for (std::size_t i = 0; i < images; ++i) {
+      decisions[i] = decide(model_->manifest, logit + i * classes, pose ? pose + i * classes * 3 : nullptr);
+    }
     write_answers(*model_, decisions, count, outputs.answers);
   }
   if (outputs.logit) std::copy_n(logit, images * classes, outputs.logit);
@@ -174,7 +177,9 @@ qcn_image image_at(const qcn_image* images, int index) {
 }
 
 void check_answers(const qcn_answer* answers, int count) {
-  const std::size_t bytes = element_bytes(answers, "a qcn_answer", kAnswerMaker, sizeof(qcn_answer));
+  // Directions came later: programs of an older header go without.
+  constexpr std::size_t kLeast = offsetof(qcn_answer, azimuth);
+  const std::size_t bytes = element_bytes(answers, "a qcn_answer", kAnswerMaker, kLeast);
   for (int i = 0; i < count; ++i) element_at(answers, bytes, i, "answer", kAnswerMaker);
 }
 
@@ -182,8 +187,18 @@ void write_answers(const Model& model, const Decision* decisions, int count, qcn
   const std::size_t bytes = answers->size;
   for (int i = 0; i < count; ++i) {
     const Decision& decision = decisions[i];
-    const qcn_answer ours = {bytes, static_cast<int>(decision.index), model.manifest.classes[decision.index].c_str(),
-                             decision.probability, decision.known ? 1 : 0};
+    qcn_answer ours = qcn_answer_default();
+    ours.size = bytes;
+    ours.index = static_cast<int>(decision.index);
+    ours.label = model.manifest.classes[decision.index].c_str();
+    ours.probability = decision.probability;
+    ours.known = decision.known ? 1 : 0;
+    if (decision.direction) {
+      ours.has_direction = 1;
+      ours.azimuth = decision.direction->azimuth;
+      ours.elevation = decision.direction->elevation;
+      ours.spread = decision.direction->spread;
+    }
     write_structure(ours, element_at(answers, bytes, i, "answer", kAnswerMaker));
   }
 }

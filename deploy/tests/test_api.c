@@ -348,30 +348,31 @@ static void answering(const char* bundle) {
   answers[0] = answers[1] = again[0] = again[1] = qcn_answer_default();
   CHECK(qcn_classify(session, images, 2, answers, logit, NULL) == QCN_OK);
   CHECK(qcn_classify(session, images, 2, again, NULL, NULL) == QCN_OK && same(answers, again));
-  CHECK(qcn_decide(model, logit, 2, again) == QCN_OK && same(answers, again));
+  CHECK(qcn_decide(model, logit, NULL, 2, again) == QCN_OK && same(answers, again));
   CHECK(qcn_probabilities(model, logit, 2, probability) == QCN_OK);
   for (i = 0; i < 2; ++i) {
     const double* const of = probability + 3 * i;
     CHECK(answers[i].size == sizeof *answers && answers[i].index >= 0 && answers[i].index < 3);
     CHECK(answers[i].label == qcn_model_class(model, answers[i].index) && answers[i].known == 1);
+    CHECK(!answers[i].has_direction && isnan(answers[i].azimuth) && isnan(answers[i].spread));
     CHECK(fabs(of[answers[i].index] - answers[i].probability) < 1e-15);
     sum = of[0] + of[1] + of[2];
     CHECK(fabs(sum - 1) < 1e-15 && answers[i].probability >= sum / 3);
   }
   memset(newer, 0x55, sizeof newer);
   newer[0].known.size = newer[1].known.size = sizeof *newer;
-  CHECK(qcn_decide(model, logit, 2, &newer[0].known) == QCN_OK && newer[1].unknown == 0);
+  CHECK(qcn_decide(model, logit, NULL, 2, &newer[0].known) == QCN_OK && newer[1].unknown == 0);
   CHECK(newer[1].known.label == answers[1].label && newer[1].known.size == sizeof *newer);
   /* The first of equal ones; and nothing is written where one of two is no answer. */
-  CHECK(qcn_decide(model, odd, 1, answers) == QCN_OK && answers[0].index == 1);
+  CHECK(qcn_decide(model, odd, NULL, 1, answers) == QCN_OK && answers[0].index == 1);
   answers[0] = qcn_answer_default();
   probability[0] = 7;
-  CHECK(qcn_decide(model, odd, 2, answers) == QCN_WRONG_ANSWER && answers[0].index == -1);
+  CHECK(qcn_decide(model, odd, NULL, 2, answers) == QCN_WRONG_ANSWER && answers[0].index == -1);
   CHECK(qcn_probabilities(model, odd, 2, probability) == QCN_WRONG_ANSWER && probability[0] == 7);
-  CHECK(qcn_decide(NULL, logit, 1, answers) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_decide(model, NULL, 1, answers) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_decide(model, logit, 1, NULL) == QCN_BAD_ARGUMENT);
-  CHECK(qcn_decide(model, logit, 0, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(NULL, logit, NULL, 1, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, NULL, NULL, 1, answers) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, logit, NULL, 1, NULL) == QCN_BAD_ARGUMENT);
+  CHECK(qcn_decide(model, logit, NULL, 0, answers) == QCN_BAD_ARGUMENT);
   CHECK(qcn_probabilities(NULL, logit, 1, probability) == QCN_BAD_ARGUMENT);
   CHECK(qcn_probabilities(model, NULL, 1, probability) == QCN_BAD_ARGUMENT);
   CHECK(qcn_probabilities(model, logit, 1, NULL) == QCN_BAD_ARGUMENT);

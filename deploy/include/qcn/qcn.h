@@ -38,6 +38,7 @@
 #ifndef QCN_QCN_H
 #define QCN_QCN_H
 
+#include <math.h>
 #include <qcn/export.h>
 #include <stddef.h>
 
@@ -159,6 +160,7 @@ typedef struct {
   int operations;                 // that qcn_model_operation tells of; 0: this backend does not say (TensorRT)
   double temperature;             // of its probabilities, see qcn_probabilities; 1 where it was not fitted
   int says_unknown;               // 1: an answer can be unknown; 0: this bundle cannot tell, and knows everything
+  int says_direction;             // 1: an answer can have a direction; 0: this bundle cannot tell
 } qcn_model_info;
 
 QCN_API qcn_status qcn_model_describe(const qcn_model* model, qcn_model_info* info);
@@ -270,6 +272,12 @@ typedef struct {
   const char* label;   // its name, which belongs to the model
   double probability;  // how likely it is right, from 0 to 1
   int known;           // 0: the image is like nothing that the network was trained on
+  // From where the object is seen, in degrees (docs/bundle.md#directions-of-view). NaN if has_direction is 0: the
+  // bundle cannot say, the class is round, or the answer unknown. The elevation is NaN too if only azimuths are known.
+  int has_direction;
+  double azimuth;    // from the object's front to its left, from 0 to 360; of a class with n-fold symmetry to 360/n
+  double elevation;  // from -90 to 90
+  double spread;     // the truth lies within this angle 90 times out of 100
 } qcn_answer;
 
 static inline qcn_answer qcn_answer_default(void) {
@@ -279,6 +287,8 @@ static inline qcn_answer qcn_answer_default(void) {
   answer.label = NULL;
   answer.probability = 0;
   answer.known = 0;
+  answer.has_direction = 0;
+  answer.azimuth = answer.elevation = answer.spread = NAN;
   return answer;
 }
 
@@ -293,11 +303,13 @@ static inline qcn_answer qcn_answer_default(void) {
 QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, qcn_answer* answers,
                                 float* logit, float* pose);
 
-// The two halves of qcn_classify, and what makes answers of logits. input is [count, channels, height, width] of
-// qcn_model_info, in host memory. logit or pose may be NULL, but not both.
+// The two halves of qcn_classify, and what makes answers of logits and poses. input is [count, channels, height, width]
+// of qcn_model_info, in host memory. qcn_infer takes NULL for logit or pose, but not for both; without poses, the
+// answers of qcn_decide have no direction.
 QCN_API qcn_status qcn_preprocess(const qcn_model* model, const qcn_image* image, float* input);
 QCN_API qcn_status qcn_infer(qcn_session* session, const float* input, int count, float* logit, float* pose);
-QCN_API qcn_status qcn_decide(const qcn_model* model, const float* logit, int count, qcn_answer* answers);
+QCN_API qcn_status qcn_decide(const qcn_model* model, const float* logit, const float* pose, int count,
+                              qcn_answer* answers);
 
 // probability is [count, classes]: softmax(logit / temperature), in double precision; those of an image add up to 1.
 QCN_API qcn_status qcn_probabilities(const qcn_model* model, const float* logit, int count, double* probability);

@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -112,10 +113,14 @@ class Model {
     return probability;
   }
 
-  // Answers from logits, [images, classes]; the labels belong to the model.
-  std::vector<qcn_answer> decide(const std::vector<float>& logit) const {
+  // Answers from logits, [images, classes], and poses, [images, classes, 3], or none: then they have no direction. The
+  // labels belong to the model.
+  std::vector<qcn_answer> decide(const std::vector<float>& logit, const std::vector<float>& pose = {}) const {
+    if (!pose.empty() && pose.size() != 3 * logit.size()) {
+      throw Error(QCN_BAD_ARGUMENT, std::to_string(pose.size()) + " numbers are not three per logit: no poses");
+    }
     std::vector<qcn_answer> answers(static_cast<std::size_t>(images_in(logit)), qcn_answer_default());
-    check(qcn_decide(get(), logit.data(), images_in(logit), answers.data()));
+    check(qcn_decide(get(), logit.data(), pose.empty() ? nullptr : pose.data(), images_in(logit), answers.data()));
     return answers;
   }
 
@@ -162,6 +167,11 @@ class Model {
   std::shared_ptr<const Loaded> loaded_;
 };
 
+// From where an object is seen, in degrees: see qcn_answer.
+struct Direction {
+  double azimuth, elevation, spread;
+};
+
 // The answer for one image.
 struct Answer {
   int index = -1;            // of the class with the largest logit
@@ -170,6 +180,7 @@ struct Answer {
   bool known = false;        // false: the image is like nothing that the network was trained on
   std::vector<float> logit;  // one number per class, of any size
   std::vector<float> pose;   // three numbers per class; empty for a network without poses
+  std::optional<Direction> direction;
 
   // The classes, from the largest logit to the smallest; equal ones by index.
   std::vector<int> order() const {
@@ -210,8 +221,9 @@ class Session {
     std::vector<Answer> answers(images.size());
     for (std::size_t i = 0; i < images.size(); ++i) {
       const float *z = logit.data() + i * classes, *p = pose.data() + i * poses;
-      answers[i] = {found[i].index,      found[i].label,   found[i].probability,
-                    found[i].known != 0, {z, z + classes}, {p, p + poses}};
+      const qcn_answer& one = found[i];
+      answers[i] = {one.index, one.label, one.probability, one.known != 0, {z, z + classes}, {p, p + poses}, {}};
+      if (one.has_direction) answers[i].direction = Direction{one.azimuth, one.elevation, one.spread};
     }
     return answers;
   }
