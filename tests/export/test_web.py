@@ -23,6 +23,7 @@ import qcn
 from qcn.data.viewpoints import raytrace
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, toy
+from qcn.direction import Direction
 from qcn.errors import UsageError
 from qcn.export import pipeline
 from qcn.export.backends import web
@@ -42,7 +43,7 @@ BROWSERS = {
     "webkit": (webkit, "apt install webkit2gtk-driver xvfb"),
 }
 LARGEST = 3_000_000  # bytes of a page
-ANSWERS = Path(__file__).parents[1] / "answers.json"
+ANSWERS, DIRECTIONS = (Path(__file__).parents[1] / name for name in ("answers.json", "directions.json"))
 
 
 @pytest.fixture
@@ -177,6 +178,38 @@ def test_the_page_answers_as_the_shared_cases_say() -> None:
         assert answer["known"] is case["is_known"], case["name"]
         np.testing.assert_allclose(answer["probability"], case["probability"], rtol=0, atol=1e-12, err_msg=case["name"])
         assert words.startswith(f"class{case['order'][0]}, " if case["is_known"] else "unknown (most like class")
+
+
+@needs_node
+def test_the_page_says_directions_as_the_shared_cases_say() -> None:
+    """Those that Python and libqcn are held to."""
+    cases = json.loads(DIRECTIONS.read_text(encoding="utf-8"))["cases"]
+    assert len(cases) >= 25
+    script = (
+        (Path(web.__file__).parent / "answers.js").read_text(encoding="utf-8")
+        + """
+        const { cases } = JSON.parse(require("fs").readFileSync(0));
+        const told = cases.map(({ direction, pose, label }) => {
+          const logit = direction.symmetry.map((_, k) => (k === label ? 1 : -1)),
+            poses = Float32Array.from(direction.symmetry.flatMap((_, k) => (k === label ? pose : [7, 7, 7]))),
+            manifest = { name: "it", confidence: null, known: null, direction };
+          const never = { ...manifest, known: { score: "logit", threshold: 2 } };
+          if (answerOf(logit, manifest).direction || answerOf(logit, never, poses).direction) throw new Error("one");
+          return answerOf(logit, manifest, poses).direction;
+        });
+        const words = told.map((one) => one && directionWords(one));
+        console.log(JSON.stringify({ told, words }));"""
+    )
+    done = subprocess.run([str(NODE), "-e", script], input=DIRECTIONS.read_bytes(), capture_output=True, check=True)
+    said = json.loads(done.stdout)
+    for case, told, words in zip(cases, said["told"], said["words"], strict=True):
+        expected = case["expected"]
+        assert (told is None) == (expected is None), case["name"]
+        if told is not None:
+            assert told.pop("vector") == pytest.approx(expected.pop("vector"), abs=1e-12), case["name"]
+            assert words == Direction(**told, vector=(0, 0, 0)).words(), case["name"]
+            for name, value in expected.items():
+                assert told[name] == (value and pytest.approx(value, rel=1e-12, abs=1e-12)), f"{case['name']}: {name}"
 
 
 @needs_node

@@ -60,7 +60,7 @@ class Network {
   }
   async classify(image) {
     const said = await this.ask({ image });
-    return { ...said, ...answerOf(said.logit, this.manifest) };
+    return { ...said, ...answerOf(said.logit, this.manifest, said.pose) };
   }
 }
 
@@ -153,6 +153,18 @@ class Card {
   }
 }
 
+// The object from above, its front at the top: the arrow comes from where the camera is, in a sector of the spread.
+function showDirection(direction) {
+  $("compass").hidden = !direction;
+  if (!direction) return;
+  const { azimuth, spread } = direction,
+    edge = (Math.PI / 180) * Math.min(spread, 179.9),
+    [x, y] = [60 * Math.sin(edge), -60 * Math.cos(edge)].map((part) => part.toFixed(2));
+  $("spread").setAttribute("d", `M0 0L${-x} ${y}A60 60 0 ${spread > 90 ? 1 : 0} 1 ${x} ${y}Z`);
+  $("needle").setAttribute("transform", `rotate(${-azimuth})`);
+  $("seen").textContent = `Seen from ${directionWords(direction)}`;
+}
+
 const networks = manifests.map((_, i) => new Network(i)),
   cards = networks.map((network) => new Card(network));
 const RUNS = $("under").textContent;
@@ -170,9 +182,10 @@ async function classify(image, words = () => RUNS) {
       try {
         const answers = await Promise.all(networks.map((network) => network.classify(now.image)));
         answers.forEach((answer, i) => cards[i].show(answer));
-        const { logit, best, known } = answers[0];
+        const { logit, best, known, direction } = answers[0];
+        showDirection(direction);
         $("answer").textContent = `The network sees: ${wordsOf(answers[0], classes)}`;
-        window.qcn = { logit: Array.from(logit), best, known, answers: (window.qcn ? window.qcn.answers : 0) + 1 };
+        window.qcn = { logit: Array.from(logit), best, known, direction, answers: (window.qcn ? window.qcn.answers : 0) + 1 };
         $("under").textContent = now.words(answers[0]);
       } catch (error) {
         trouble(error.message);
