@@ -19,6 +19,7 @@ from graphs import (
     at_odd_sizes,
     at_place,
     at_size,
+    behind,
     by_companions,
     chance,
     channels_swapped,
@@ -37,10 +38,12 @@ from graphs import (
     transposed_pose,
     without_first_relu,
 )
+from onnx import helper
 from styles import STYLES
 
 from qcn import create
 from qcn.data.spec import Preprocessing
+from qcn.direction import Directions
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.onnx.build import build
 from qcn.export.backends.torch.interpreter import Interpreter
@@ -56,6 +59,7 @@ from qcn.export.program.reference import golden_of, with_edge_cases
 from qcn.names import MANIFEST
 
 SIZE, CLASSES = 24, ("above", "below", "left", "right")  # as folders of pictures would have them
+TURNS = "the direction of "  # … noise 3 turns by 43°, where 0.01° is allowed
 SPEC = Preprocessing(mean=(0.45, 0.35, 0.25), std=(0.2, 0.3, 0.4))
 
 
@@ -211,6 +215,22 @@ def other_classes(bundle: Bundle) -> None:
     """The graph of a network that tells five things apart."""
     network = create("qcn-tiny", in_channels=3, classes=5).eval()
     put_graph(bundle, build(lower(network, SIZE, SIZE)))
+
+
+def turning(**axes: tuple[float, float, float]) -> Callable[[Bundle], None]:
+    """A graph whose poses have these axes, in a bundle that tells directions by them."""
+
+    def plant(bundle: Bundle) -> None:
+        directions = Directions((1,) * len(CLASSES), True, (), (10.0,))
+        manifest = replace(bundle.manifest, direction=directions).to_json()
+        (bundle.folder / MANIFEST).write_text(manifest, encoding="utf-8")
+        (bundle.folder / MANIFEST_SHA256).write_bytes(manifest_sums(manifest.encode()))
+        matrix = np.float32([axes.get(name, unit) for name, unit in zip("xyz", np.eye(3), strict=True)])
+        behind("pose", helper.make_node("MatMul", ["right", "axes"], ["pose"]), axes=matrix.T)(
+            Bundle.open(bundle.folder)
+        )
+
+    return plant
 
 
 Answer = dict[str, Any]
@@ -395,6 +415,9 @@ FAULTS = {
         next_place="classes/iteration2/variance",  # where the votes of capsules2 were added up in another way
     ),
     "a transposed pose": Fault(transposed_pose, "pose"),
+    "an axis of poses mirrored": Fault(turning(y=(0, -1, 0)), "pose", says=TURNS),
+    "two axes of poses swapped": Fault(turning(x=(0, 1, 0), y=(1, 0, 0)), "pose", says=TURNS),
+    "an axis of poses a thousandth too long": Fault(turning(z=(0, 0, 1.001)), "pose", says=TURNS),
     "a truncated weight file": Fault(truncated(WEIGHTS, "native"), None, "native", "it does not run"),
     "a truncated graph": Fault(truncated("model.onnx", "onnx"), None, says="it does not run"),
     "the graph of another model": Fault(

@@ -75,7 +75,7 @@ def test_devices_by_backends(run: Any, tmp_path: Path) -> None:
 def test_a_device_that_fails_or_has_no_report_fails_the_whole(run: Any, tmp_path: Path) -> None:
     devices = [gate(tmp_path / "gate"), gate(tmp_path / "shed", floors=5e4), tmp_path / "barn", tmp_path / "cellar"]
     (tmp_path / "cellar").mkdir()
-    (tmp_path / "cellar" / "report.json").write_text('{"schema": 4}')
+    (tmp_path / "cellar" / "report.json").write_text('{"schema": 5}')
     code, said, fleet = run(*devices)
     assert code == 1 and "Of 4 devices, 1 failed and 2 were not checked." in said
     assert [device.status for device in fleet.devices] == ["passed", "failed", "missing", "missing"]

@@ -8,6 +8,7 @@ import pytest
 from bundles import answering
 from command import Command
 
+from qcn.direction import Directions
 from qcn.errors import UsageError
 from qcn.export.backends.candidates import create
 from qcn.export.bundle import WEIGHTS, Bundle
@@ -15,7 +16,7 @@ from qcn.export.bundle.tolerance import FLOORS, TIES, floor_of, tie_band
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity import verify as parity
 from qcn.verify.parity.check import tolerances
-from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degrees
+from qcn.verify.parity.compare import Share, accuracy, compare, flips, pose_degrees, turn
 from qcn.verify.parity.results import read_report
 
 BOTH = ("logit", "pose")
@@ -142,6 +143,23 @@ def test_the_angle_between_poses(bundle: Bundle) -> None:
     flat = golden.reference.pose * [1, 1, 0]
     poses = replace(golden, exact=answering(golden.exact, pose=flat))
     assert pose_degrees(flat @ rotation.T, poses) == pytest.approx(0.01, rel=1e-6)
+
+
+def test_directions_may_turn_as_far_as_their_poses_may_be_off(bundle: Bundle) -> None:
+    golden, record = bundle.golden(), Directions((1,) * 10, True, (), (12.0,))
+    pose = golden.reference.pose
+    limit = compare({"logit": golden.reference.logit, "pose": pose}, golden, "fp32", {})["pose"]
+    assert (same := turn(pose, golden, record, limit)) and same.largest == 0 and same.noise_floor < same.allowed
+    for off, passed in ((0.99 * limit.tolerance, True), (4 * limit.tolerance, False)):
+        found = turn(pose + off * np.sign(np.cross(pose, [0.1, 0.7, -0.3])), golden, record, limit)
+        assert found is not None and found.passed is passed and found.row in golden.rows, found
+    mirrored = turn(pose * [1, -1, 1], golden, record, limit)
+    assert mirrored is not None and not mirrored.passed and mirrored.largest > 1 > mirrored.allowed
+    raised = pose * [1, 1, 2]
+    assert (told := turn(raised, golden, replace(record, elevation=False), limit)) and told.largest < 1e-6
+    assert (told := turn(raised, golden, record, limit)) and not told.passed
+    assert (told := turn(pose * np.nan, golden, record, limit)) and told.largest == 180 and not told.passed
+    assert turn(pose, golden, replace(record, symmetry=(0,) * 10), limit) is None
 
 
 def test_a_network_without_poses_is_compared_by_its_logits(bundle: Bundle) -> None:

@@ -20,7 +20,7 @@ from command import call
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
 from qcn.verify.machine import Environment
-from qcn.verify.parity.compare import EDGES, Errors, Flip, Share
+from qcn.verify.parity.compare import EDGES, Errors, Flip, Share, Turn
 from qcn.verify.parity.results import Images, Report, read_report
 from qcn.verify.parity.stages import Range, Stage
 from qcn.verify.parity.verdict import Verdict
@@ -103,7 +103,7 @@ def report(*verdicts: Verdict, **more: Any) -> Report:
     command = "qcn verify-parity runs/demo/bundle --report runs/demo/report"
     backends = {one.key: one for one in verdicts}
     made = Report(
-        schema=4,
+        schema=5,
         bundle="toys",
         source=source,
         manifest_sha256="1" * 64,
@@ -252,6 +252,22 @@ def test_whatever_is_not_known_is_left_out(tmp_path: Path, verdicts: tuple[Verdi
     ET.fromstring((tmp_path / "junit.xml").read_text())
     page = (tmp_path / "report.html").read_text()
     assert "</html>" in page and "None" not in re.sub("<p>None: every image", "", page)
+
+
+def test_a_turn_of_directions_is_shown_and_fails(tmp_path: Path) -> None:
+    far = Turn("test 0: cat", degrees=0.5, noise_floor=0.001, allowed=0.016, largest=0.75)
+    near, off = verdict("a", "b", 1.0, turn=replace(far, degrees=0.01, largest=0.01)), verdict("c", "b", 1.0, turn=far)
+    assert near.derived == "passed" and off.derived == "failed"
+    said = "the direction of test 0: cat turns by 0.5°, where 0.016° is allowed"
+    assert off.settled().reasons == (said,)
+    assert any("directions within 0.01° (0.016° allowed, noise 0.001°, for test 0: cat)" in one for one in near.lines())
+    shown = report(near, off.settled())
+    files.write(tmp_path, shown, {})
+    assert read_report(tmp_path / "report.json") == shown
+    page = (tmp_path / "report.html").read_text()
+    assert "direction turned by" in page and "0.75°" in page and said in (tmp_path / "junit.xml").read_text()
+    files.write(tmp_path / "without", report(verdict("a", "b", 1.0)), {})
+    assert "direction turned by" not in (tmp_path / "without" / "report.html").read_text()
 
 
 def test_a_command_in_a_reason_is_shown_as_code(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qcn.direction import ROUND, Directions, angle_between
 from qcn.export.bundle.golden import Golden
 from qcn.export.bundle.tolerance import floor_of, last_place, tie_band, tolerance
 from qcn.intervals import wilson
@@ -214,6 +215,54 @@ def costs(golden: Golden) -> list[str]:
     apart = [f"{of} within {np.abs(one - other).max():.2g}" for of, (one, other) in both.items()]
     same = np.sum(golden.reference.logit.argmax(1) == golden.trained.logit.argmax(1))
     return [f"the plan against the trained network: {', '.join(apart)}; same class for {same} of {len(golden.rows)}"]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """By how much the told direction of an image turns, in degrees: of the image that uses the most of what is allowed.
+
+    A pose of length L that is off by at most ε in each of its numbers turns by at most arcsin(√3 ε / L). So the noise
+    floor and the tolerance of the pose say what rounding may turn this direction by, and what is allowed.
+
+    row       the image; `largest` is the largest turn of any image
+    """
+
+    row: str
+    degrees: float
+    noise_floor: float
+    allowed: float
+    largest: float
+
+    @property
+    def passed(self) -> bool:
+        return self.degrees <= self.allowed
+
+    def words(self) -> str:
+        return f"the direction of {self.row} turns by {self.degrees:.2g}°, where {self.allowed:.2g}° is allowed"
+
+
+def turn(found: Array, golden: Golden, directions: Directions, pose: Errors) -> Turn | None:
+    """Of directions told by poses `found` against the reference's, by the reference's class; None if it tells none."""
+    best = golden.reference.logit.argmax(1)
+    one, other = (x[np.arange(len(best)), best].astype(np.float64) for x in (found, golden.reference.pose))
+    if not directions.elevation:
+        one, other = one * [1, 1, 0], other * [1, 1, 0]
+    length = np.linalg.norm(other, axis=1)
+    told = (np.array(directions.symmetry)[best] != ROUND) & (length > 0)
+    if not told.any():
+        return None
+    one, other, length = one[told], other[told], length[told]
+    angles = np.nan_to_num(angle_between(one, other), nan=180.0)
+    floors, limits = (np.degrees(_turned_by(off, length)) for off in (pose.noise_floor, pose.tolerance))
+    worst = int((angles / limits).argmax()) if pose.tolerance else int(angles.argmax())
+    row = golden.rows[int(np.flatnonzero(told)[worst])]
+    return Turn(row, float(angles[worst]), float(floors[worst]), float(limits[worst]), float(angles.max()))
+
+
+def _turned_by(off: float, length: Array) -> Array:
+    """The largest angle by which a pose of this length turns if each of its three numbers is off by so much."""
+    share = math.sqrt(3) * off / length
+    return np.where(share < 1, np.arcsin(np.minimum(share, 1)), math.pi)
 
 
 def pose_degrees(found: Array, golden: Golden) -> float | None:

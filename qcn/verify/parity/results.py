@@ -24,7 +24,7 @@ from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, ove
 from qcn.verify.speed.timings import Benchmark
 from qcn.verify.words import by_reason, share
 
-SCHEMA: Literal[4] = 4
+SCHEMA: Literal[5] = 5
 COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "untrusted": "yellow", "passed": "green"}
 WORDS: dict[Status, str] = {**{status: status for status in COLOURS}, "missing": "cannot"}  # as `qcn doctor` says it
 WIDEST = max(FLOORS.values())  # tolerance in noise floors, unless --atol or --rtol set another
@@ -58,7 +58,7 @@ class Report:
     benchmark         what `qcn benchmark --json` wrote, if it was given
     """
 
-    schema: Literal[4]
+    schema: Literal[5]
     bundle: str
     source: Source
     manifest_sha256: str

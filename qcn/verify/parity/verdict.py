@@ -7,7 +7,7 @@ from typing import Literal
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends.candidates import key
 from qcn.export.bundle.tolerance import FLOORS, TIES
-from qcn.verify.parity.compare import Errors, Flip, Share
+from qcn.verify.parity.compare import Errors, Flip, Share, Turn
 from qcn.verify.parity.stages import Stage
 from qcn.verify.words import share_of_allowed
 
@@ -26,6 +26,7 @@ class Verdict:
     seconds      that the check took
     outputs      errors by output; `share` is the largest, as a share of what is allowed
     stages       what was compared on the way to the answers, where a look inside was taken
+    turn         of the told directions, where the bundle says any
     first_wrong  the first of them, or of the outputs, that is not as it should be
     inside       what there is to say of that look in words, such as that the backend allows none
     notes        what was asked of it, and what its precision could not be read from, in words
@@ -42,6 +43,7 @@ class Verdict:
     flips: tuple[Flip, ...] = ()
     images: int = 0
     pose_degrees: float | None = None
+    turn: Turn | None = None
     deterministic: bool = True
     accuracy: Share | None = None
     agreement: Share | None = None
@@ -72,6 +74,7 @@ class Verdict:
         """What is wrong by what was measured, in words, whatever `status` and `reasons` say."""
         said = [f"{name} is {errors.words()}" for name, errors in self.outputs.items() if not errors.passed]
         said += [f"{name} {why}" for name, errors in self.outputs.items() if (why := errors.contradiction())]
+        said += [self.turn.words()] if self.turn and not self.turn.passed else []
         said += [f"{stage.name} is {stage.words()}" for stage in self.stages if not stage.passed]
         if changed := [flip for flip in self.flips if not flip.tie]:
             said.append(f"{len(changed)} of {self.images} images get another class, such as {changed[0].row}")
@@ -128,6 +131,9 @@ class Verdict:
         changed, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
         tied = f" ({len(ties)} tied within the noise of {self.precision})" if ties else ""
         poses = f", poses within {self.pose_degrees:.2g}°" if self.pose_degrees is not None else ""
+        if self.turn:
+            poses = f", directions within {self.turn.largest:.2g}° ({self.turn.allowed:.2g}° allowed, noise "
+            poses += f"{self.turn.noise_floor:.2g}°, for {self.turn.row})"
         said.append(f"same class for {self.agreement.right} of {self.agreement.of} images{tied}{poses}")
         said += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in changed]
         if not self.deterministic:

@@ -19,7 +19,7 @@ from qcn.names import AnyPrecision
 from qcn.terminal.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import layers
 from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan, random_calls
-from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees
+from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees, turn
 from qcn.verify.parity.precision import Held, held_to
 from qcn.verify.parity.run import Origin
 from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
@@ -210,6 +210,10 @@ class _Check:
             for name, error in errors.items()
             if not error.passed
         ]
+        directions = self.bundle.manifest.direction
+        turned = turn(found["pose"], golden, directions, errors["pose"]) if directions else None
+        if turned and not turned.passed:
+            reasons.insert(0, turned.words())  # what the pose is for says more than its numbers
         changed = flips(asked.rows, asked.joined("logit"), golden, self.bundle.manifest.classes, held.precision)
         reasons += decisions(changed, golden, held.precision)
         looked: tuple[Stage, ...] = ()
@@ -232,6 +236,7 @@ class _Check:
             flips=changed,
             images=count,
             pose_degrees=pose_degrees(found["pose"], golden) if "pose" in golden.outputs else None,
+            turn=turned,
             deterministic=asked.deterministic(),
             accuracy=accuracy(found["logit"], golden),
             agreement=Share.count(count - sum(not flip.tie for flip in changed), count),

@@ -107,6 +107,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
         rows=ran,
         missing=words.by_reason(lacking),
         show_accuracy=report.images.show_accuracy,
+        show_turns=any(one.turn for one in report.backends.values()),
         reference=summary.rate(report.reference if report.images.show_accuracy else None),
         speeds=_speeds(report.benchmark),
         errors=_errors(ran),

@@ -74,6 +74,8 @@ def _cases(verdict: Verdict) -> Iterator[Case]:
     yield Case(name, failure=(reasons or "failed") if failed else "")
     for output, errors in verdict.outputs.items():
         yield _checked(f"output {output}", errors.passed, failed, errors.words())
+    if verdict.turn:
+        yield _checked("directions", verdict.turn.passed, failed, verdict.turn.words())
     if verdict.agreement:
         changed = [flip for flip in verdict.flips if not flip.tie]
         names = ", ".join(f"{flip.row}: {flip.found} instead of {flip.expected}" for flip in changed)
