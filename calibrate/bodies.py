@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from qcn.calibrate.assignments import Assignment, apply, estimated
 from qcn.calibrate.record import Calibration
-from qcn.calibrate.simulation import answers
+from qcn.calibrate.simulation import Outputs, answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
-from qcn.evaluate.networks import AT_ONCE, logits_by
+from qcn.evaluate.networks import AT_ONCE, outputs_by
 from qcn.export import targets
 from qcn.export.backends import find
 from qcn.export.backends.candidates import Candidate, candidates
@@ -53,8 +53,8 @@ class Body(ABC):
     name: str
 
     @abstractmethod
-    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
-        """The class of each image [N, C, H, W]; `said` is what to show meanwhile."""
+    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
+        """Those to images [N, C, H, W]; `said` is what to show meanwhile."""
 
     @abstractmethod
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
@@ -68,8 +68,8 @@ class TorchBody(Body):
         self._spec, self._target = spec, target
         self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
 
-    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
-        return answers(program, images, self._spec, said).predicted
+    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
+        return answers(program, images, self._spec, said)
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         lowers = find(self._target).lowers  # the rest it computes in float32
@@ -84,12 +84,12 @@ class TargetBody(Body):
         self._base, self._target = base, target
         self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
 
-    def predicted(self, program: Program, images: NDArray[np.uint8], said: str) -> NDArray[np.int64]:
+    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
         with tempfile.TemporaryDirectory() as folder:
             bundle, candidate = self._candidate(Path(folder), program)
             with candidate.runner_to_time(bundle) as runner:
                 told = partial(doing, said, of=len(images))
-                return logits_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told).argmax(1)
+                return Outputs(*outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told))
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +134,7 @@ def find_body(base: Bundle, target: str, lowered: Program) -> Body:
     try:
         if find(target).device == "cuda" and targets.this_gpu() is None:
             raise MissingError("there is no GPU")
-        body.predicted(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
+        body.answers(lowered, np.zeros((1, *base.manifest.image), np.uint8), f"trying {target}")
     except FellBack as error:
         raise CheckFailed(f"cannot calibrate for {target} here: {error}") from error
     except MissingError as error:

@@ -115,7 +115,7 @@ def other_drop(bundle: Bundle, calibration: Calibration, trained: Program, run: 
         return "", f"what it loses was not measured again: it was chosen by other images than {data_dir} has"
     plan = bundle.program()
     body, said = find_body(bundle, "native", plan), f"measuring the drop on {len(chosen):,} images"
-    before, after = (body.predicted(one, chosen.images, said) == chosen.labels for one in (trained, plan))
+    before, after = (body.answers(one, chosen.images, said).predicted == chosen.labels for one in (trained, plan))
     lost, won, total = int((before & ~after).sum()), int((after & ~before).sum()), len(chosen)
     found = 100 * (lost - won) / total, 100 * paired_drop(lost, won, total)[1]
     if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(told, found, strict=True)):

@@ -131,10 +131,12 @@ def headline(found: Calibrated) -> str:
 
 def accuracy(found: Calibrated) -> str:
     chosen = found.chosen
+    turned, most = chosen.turn, found.search.max_turn
+    allowed = "" if most is None else f" ({most:g}° allowed)"
     return (
         f"accuracy drops by {chosen.drop:.2f} points, and by less than {max(chosen.bound, 0.0):.2f} with 95 % "
         f"confidence ({found.search.max_drop:g} allowed)"
-    )
+    ) + ("" if turned is None else f"; directions turn by less than {turned:.2g}°, for 95 of 100 images{allowed}")
 
 
 def _percent(share: float) -> str:
@@ -180,7 +182,9 @@ def _word(search: Search, trial: Trial) -> str:
         return "as trained"
     if search.chosen and trial.assignment == search.chosen.assignment:
         return "chosen"
-    return "loses too much" if trial.bound > search.max_drop else ""
+    if trial.bound > search.max_drop:
+        return "loses too much"
+    return "turns directions too far" if search.turns_too_far(trial) else ""
 
 
 def _time(trial: Trial) -> str:

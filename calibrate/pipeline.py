@@ -7,6 +7,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,8 @@ def calibrate(
             base = open_base(source, report, request)
             program = base.program()
             require_float32(program, str(source))
+            if request.max_turn is not None and base.manifest.direction is None:
+                raise UsageError(f"{source} tells no directions, so that max_turn says nothing: leave it out")
             images, tests, name = calibration_images(source, base, request)
             doing(f"looking at {len(images):,} images")
             seen = audit(images, tests, request.max_drop)
@@ -121,6 +124,7 @@ def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[
         "images": chosen.images,
         "drop": chosen.drop,
         "bound": chosen.bound,
+        "turn": chosen.turn,
     }
     bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
     write_text(bundle.folder / CALIBRATION, text)
@@ -208,11 +212,11 @@ def search_in(
     """The search, from the trials at `path` on, as far as they are of the same calibration and target."""
     lowered = apply(program, lowest(program), calibration)
     body = find_body(base, request.backend, lowered)
-    new = Search(calibration.key, calibration.method, request.backend, body.name, request.goal, request.max_drop)
+    allowed = (request.max_drop, request.max_turn)
+    new = Search(calibration.key, calibration.method, request.backend, body.name, request.goal, *allowed)
     if path.exists():
         before = records.load(Search, path, "qcn calibrate")
         if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):
             new = replace(new, trials=before.trials)
-    return Searcher(
-        program, calibration, images, body, sensitivities, new, lambda record: records.write(path, record)
-    ).run()
+    keep, directions = partial(records.write, path), base.manifest.direction
+    return Searcher(program, calibration, images, body, sensitivities, new, keep, directions).run()

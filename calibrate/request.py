@@ -29,6 +29,12 @@ class Request:
     )
     backend: str = setting("native", "Backend to optimise for: {choices}.", choices=tuple(CALIBRATED))
     images: int | None = setting(None, "Use at most this many validation images.", unset="all")
+    max_turn: float | None = setting(
+        None,
+        "Degrees by which the directions of 95 of 100 images may turn, for a network that tells them.",
+        unset="no limit",
+        rare=True,
+    )
     method: Method = setting("mse", "How ranges are chosen: {choices}.", rare=True)
     goal: Goal = setting(
         "latency", "What to win: latency, or size (a smaller bundle, even if it is not faster).", rare=True
@@ -50,6 +56,8 @@ class Request:
             raise UsageError(
                 f"--max-drop is in percentage points of accuracy, above 0 and up to 100, not {self.max_drop:g}"
             )
+        if self.max_turn is not None and not 0 < self.max_turn <= 180:
+            raise UsageError(f"max_turn is in degrees, above 0 and up to 180, not {self.max_turn:g}")
         if self.images is not None and self.images < 1:
             raise UsageError(f"--images must be 1 or more, not {self.images}")
 
@@ -63,5 +71,6 @@ class Request:
         options |= {"--dataset": self.dataset} if self.dataset else {}
         options |= {"--images": self.images} if self.images else {}
         given = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
-        given += "".join(f" --set {name}={getattr(self, name)}" for name in ("method", "goal"))
+        rare = ("method", "goal", *(("max_turn",) if self.max_turn is not None else ()))
+        given += "".join(f" --set {name}={getattr(self, name)}" for name in rare)
         return f"qcn calibrate MODEL {given} --out {{bundle}}"

@@ -13,6 +13,7 @@ from qcn.calibrate.record import Calibration
 from qcn.calibrate.simulation import Outputs, answers
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
+from qcn.direction import ROUND, Directions, angle_between
 from qcn.export.program.program import Program
 from qcn.intervals import lost_and_won
 from qcn.names import OperationPrecision
@@ -21,6 +22,7 @@ from qcn.terminal.progress import doing
 from qcn.terminal.tables import table_of
 
 IMAGES = 128  # at most
+TURNED = 0.95  # the share of images whose directions must not turn by more than is allowed
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,17 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     across = np.linalg.norm(np.cross(one, other), axis=1)  # arccos would lose the digits of small angles
     return float(np.degrees(np.arctan2(across, (one * other).sum(1)))[lengths > 0].mean())
+
+
+def turn(exact: Outputs, lowered: Outputs, directions: Directions | None) -> float | None:
+    """The degrees that directions of float32 turn by at most, for 95 of 100 images; None if it tells none."""
+    if directions is None or exact.pose is None or lowered.pose is None:
+        return None
+    rows = np.arange(len(exact.pose))
+    axes = np.array([1, 1, float(directions.elevation)])
+    one, other = (pose[rows, exact.predicted] * axes for pose in (exact.pose, lowered.pose))
+    told = (np.array(directions.symmetry)[exact.predicted] != ROUND) & one.any(1)
+    return float(np.quantile(angle_between(one[told], other[told]), TURNED)) if told.any() else None
 
 
 def table(found: list[Sensitivity]) -> Table:

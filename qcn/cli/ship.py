@@ -26,6 +26,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
         request.max_latency,
         request.max_memory,
         request.max_energy,
+        request.max_direction_error,
     )
     check_folder("--report", request.report)
     asked = Asked(

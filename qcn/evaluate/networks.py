@@ -174,6 +174,7 @@ class _OfBundle(Network):
         self._folder, self._source = bundle.folder, manifest.source
         self.classes, self.image, self.preprocessing = manifest.classes, manifest.image, manifest.preprocessing
         self.temperature, self.known = temperature_of(manifest.confidence), manifest.known
+        self.direction = manifest.direction
         self.trained_on = manifest.source.data, manifest.source.data_sha256
 
     def own_dataset(self) -> Dataset:
@@ -199,27 +200,32 @@ class BundleNetwork(_OfBundle):
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         logit = np.empty((len(images), len(self.classes)), np.float32)
+        pose = np.empty((*logit.shape, 3), np.float32) if self.direction else None
         pictures = (image.transpose(1, 2, 0) for image in images.images)
-        poses = []
         for row, answer in enumerate(self._model.stream(pictures)):
             logit[row] = answer.logit
-            if self.direction and answer.pose is not None:
-                poses.append(answer.pose)
+            if pose is not None:
+                pose[row] = answer.pose
             report(row + 1)
-        return self.answers_of(logit, np.stack(poses) if poses else None)
+        return self.answers_of(logit, pose)
 
 
-def logits_by(
+def outputs_by(
     runner: Runner, images: NDArray[np.uint8], spec: Preprocessing, size: int, report: Report
-) -> NDArray[np.float32]:
-    """[N, classes] of stored images [N, C, H, W], in batches of `size`; the first images fill up the last one."""
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """Logits [N, classes] and poses [N, classes, 3], if there are any, of stored images [N, C, H, W].
+
+    They are asked in batches of `size`; the first images fill up the last one.
+    """
     logits: list[NDArray[np.float32]] = []
+    poses: list[NDArray[np.float32]] = []
     for start in range(0, len(images), size):
         rows = np.arange(start, start + size) % len(images)
         outputs = runner.infer(preprocess(images[rows], spec))
         logits.append(np.array(outputs["logit"], np.float32))
+        poses += [np.array(outputs["pose"], np.float32)] if "pose" in outputs else []
         report(min(start + size, len(images)))
-    return np.concatenate(logits)[: len(images)]
+    return np.concatenate(logits)[: len(images)], np.concatenate(poses)[: len(images)] if poses else None
 
 
 class CandidateNetwork(_OfBundle):
@@ -234,5 +240,5 @@ class CandidateNetwork(_OfBundle):
         limits = self._candidate.artefact.batch
         size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
         with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
-            logit = logits_by(runner, images.images, self.preprocessing, size, report)
-        return self.answers_of(logit)
+            found = outputs_by(runner, images.images, self.preprocessing, size, report)
+        return self.answers_of(*found)

@@ -14,9 +14,10 @@ from command import Command
 from qcn.calibrate import assignments, outcome, pipeline, record, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
-from qcn.calibrate.simulation import answers
+from qcn.calibrate.simulation import Outputs, answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
+from qcn.direction import Directions
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.backends.openvino.runner import OpenVinoRunner
 from qcn.export.bundle import Bundle
@@ -53,7 +54,7 @@ def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkey
     def refused(*_: object) -> None:
         raise UsageError("libqcn 0.1.0 reads no int8")
 
-    monkeypatch.setattr(TargetBody, "predicted", refused)
+    monkeypatch.setattr(TargetBody, "answers", refused)
     body = find_body(bundle, "native", program)
     assert "native does not run here (it refuses a calibrated bundle: libqcn 0.1.0 reads no int8)" in body.name
 
@@ -64,15 +65,15 @@ def test_the_road_stopped_and_gone_on_with(
     out, report = tmp_path / "calibrated", tmp_path / "report"
     asked = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "tensorrt")
     asked += ("--out", out, "--set", f"report={report}")
-    judged, predicted = list[str](), TorchBody.predicted
+    judged, answers = list[str](), TorchBody.answers
 
     def stopped_at_third(self: TorchBody, program: Program, images: object, said: str) -> object:
         judged.append(said)
         if len(judged) == 3:
             raise KeyboardInterrupt
-        return predicted(self, program, images, said)  # type: ignore[arg-type]
+        return answers(self, program, images, said)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TorchBody, "predicted", stopped_at_third)
+    monkeypatch.setattr(TorchBody, "answers", stopped_at_third)
     code, said = qcn(*asked)
     assert code == 130 and not out.exists()
     assert "numbers of routing" in said  # before anything is built
@@ -188,16 +189,26 @@ def test_wrong_input_is_one_line(
 
 
 class Planted(Body):
-    """Times and errors as told: `right` by assignment, how many of 1,000 images, all of class 0, are right."""
+    """Times and errors as told: `right` by assignment, how many of 1,000 images, all of class 0, are right.
+
+    `degrees` is what every pose turns by.
+    """
 
     name = "planted"
 
-    def __init__(self, right: Callable[[dict[str, str]], int], share: Callable[[dict[str, str]], float]) -> None:
-        self.right, self.share = right, share
+    def __init__(
+        self,
+        right: Callable[[dict[str, str]], int],
+        share: Callable[[dict[str, str]], float],
+        degrees: Callable[[dict[str, str]], float] = lambda low: 0.0,
+    ) -> None:
+        self.right, self.share, self.degrees = right, share, degrees
 
-    def predicted(self, program: Program, images: object, said: str) -> np.ndarray:
+    def answers(self, program: Program, images: object, said: str) -> Outputs:
         assignment = {one.name: str(one.precision) for one in program.operations if one.precision != "fp32"}
-        return (np.arange(1000) >= self.right(assignment)).astype(np.int64)
+        classes, turned = np.arange(1000) >= self.right(assignment), np.radians(self.degrees(assignment))
+        pose = np.tile(np.float32([np.cos(turned), np.sin(turned), 0]), (1000, 2, 1))
+        return Outputs(np.eye(2, dtype=np.float32)[classes.astype(int)], pose)
 
     def timed(self, program: Program, assignment: object, calibration: object) -> Timed:
         share = self.share(dict(assignment))  # type: ignore[call-overload]
@@ -205,16 +216,22 @@ class Planted(Body):
 
 
 def searched(
-    program: Program, calibration: record.Calibration, body: Body, max_drop: float = 1.0, goal: str = "latency"
+    program: Program,
+    calibration: record.Calibration,
+    body: Body,
+    max_drop: float = 1.0,
+    goal: str = "latency",
+    max_turn: float | None = None,
 ) -> search.Search:
     images = ImageSet(np.zeros((1000, 1, 1, 1), np.uint8), np.zeros(1000, np.int64), ("a", "b"))
     first = next(one.name for one in program.operations if isinstance(one, Convolution))
     harm = [
-        Sensitivity(one, p, 1, 0.1 if one == first else 0.001, 0, 0, 0, None)
+        Sensitivity(one, p, 1, 0.1 if one == first else 0.001, 0, 0, 0, 0.1 if p == "fp16" else 0.001)
         for one, p in assignments.lowest(program).items()
     ]
-    new = search.Search(calibration.key, "mse", "native", body.name, goal, max_drop)  # type: ignore[arg-type]
-    return search.Searcher(program, calibration, images, body, harm, new, lambda record: None).run()
+    new = search.Search(calibration.key, "mse", "native", body.name, goal, max_drop, max_turn)  # type: ignore[arg-type]
+    directions = Directions((1, 1), True, (), (10.0,))
+    return search.Searcher(program, calibration, images, body, harm, new, lambda record: None, directions).run()
 
 
 def test_the_bound_decides_and_not_the_drop(program: Program, calibration: record.Calibration) -> None:
@@ -231,6 +248,29 @@ def test_the_bound_decides_and_not_the_drop(program: Program, calibration: recor
     assert found.chosen in front and found.known({}) not in front  # as many errors, and slower
     slower = replace(found.chosen, timed=Timed(1.5), bytes=found.chosen.bytes + 1)
     assert slower not in search.pareto([*found.trials, slower])
+
+
+def test_the_turn_of_directions_is_bounded(program: Program, calibration: record.Calibration) -> None:
+    """Every capsule layer in fp16 turns poses by one degree: they go back to float32 until two degrees are left."""
+    whole = assignments.lowest(program)
+    routes = [name for name, precision in whole.items() if precision == "fp16"]
+    body = Planted(
+        lambda low: 990,
+        lambda low: 1 - 0.01 * len(low) if low else 1.0,
+        lambda low: float(sum(precision == "fp16" for precision in low.values())),
+    )
+    assert len(routes) > 2
+    free = searched(program, calibration, body).chosen
+    assert free is not None and free.assignment == whole and free.turn == pytest.approx(len(routes), rel=1e-5)
+    held = searched(program, calibration, body, max_turn=2.1).chosen
+    assert (
+        held is not None
+        and held.turn == pytest.approx(2, rel=1e-5)
+        and len(held.assignment) == len(whole) - len(routes) + 2
+    )
+    stiff = Planted(body.right, body.share, lambda low: 3.0 if low else 0.0)
+    with pytest.raises(CheckFailed, match=r"turns directions by at most 1°: .* turns them by 3°.*--set max_turn=3"):
+        searched(program, calibration, stiff, max_turn=1.0)
 
 
 def test_what_is_not_faster_is_refused_unless_size_is_asked_for(

@@ -10,13 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundles import with_directions
 from command import Command
 from PIL import Image
 from plants import CLASSES, FAULTS, SIZE
 from test_report import EVIL, IMAGES, MACHINE, record, speed, verdict
 
+from qcn.data.imageset import ImageSet, Views
+from qcn.direction import Directions, direction_vector
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate import evaluate
+from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch, Source
 from qcn.export.pipeline import FROM_RUN
@@ -29,9 +33,9 @@ from qcn.verify.parity.compare import Share
 from qcn.verify.report import files
 from qcn.verify.report.junit import junit
 from qcn.verify.ship import judge
-from qcn.verify.ship.check import choose, is_here
+from qcn.verify.ship.check import _off, choose, is_here
 from qcn.verify.ship.judge import Row
-from qcn.verify.ship.limits import Latency, Limits, parse_latency
+from qcn.verify.ship.limits import Angle, Latency, Limits, parse_angle, parse_latency
 from qcn.verify.ship.outcome import Ship, conclude, overall
 from qcn.verify.speed.nvml import State
 
@@ -39,7 +43,7 @@ SHORT = ("--set", "duration=0")
 
 
 def limits(**given: str) -> Limits:
-    names = ("accuracy", "calibration_error", "latency", "memory", "energy")
+    names = ("accuracy", "calibration_error", "latency", "memory", "energy", "direction_error")
     return Limits.parse(**{name: given.get(name) for name in names})
 
 
@@ -50,6 +54,8 @@ def test_limits_are_read() -> None:
     assert parse_latency("800us@p50") == Latency(pytest.approx(0.8), "p50")
     assert limits(memory="1GiB").memory == 1024 and limits(memory="2MB").memory == pytest.approx(2e6 / 2**20)
     assert limits(energy="0.03J").energy == pytest.approx(30) and limits(energy="30mJ").energy == 30
+    assert parse_angle("20deg@p50") == parse_angle("20°") == Angle(20.0, "p50")
+    assert limits(direction_error="45 deg@p90").direction_error == Angle(45.0, "p90")
 
 
 @pytest.mark.parametrize(
@@ -57,6 +63,7 @@ def test_limits_are_read() -> None:
     [
         *[("latency", text) for text in ("5@p99", "5ms@p999", "0 ms", "0ms@p99", "nan", "nanms", "5ms@", "", "-5ms")],
         *[("latency", text) for text in ("infms", "1e999ms", "5MS", "5 min", "p99", "5ms@p99@p50", "5,5ms", "٥ms")],
+        *[("direction_error", text) for text in ("20", "20deg@p51", "0deg", "20ms", "", "-1deg", "20deg@")],
         *[("accuracy", text) for text in ("0", "1", "94", "100%", "nan", "inf", "-0.5", "0.94x", "", "1e-999")],
         *[("calibration_error", text) for text in ("0", "2", "nan", "5 percent")],
         *[("memory", text) for text in ("200", "0MiB", "200 mJ", "nanGiB", "-1GB")],
@@ -273,6 +280,43 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pixels = generator.integers(0, 256, (SIZE, SIZE, 3), np.uint8)
                 Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
     return folder
+
+
+def test_directions_are_judged_where_answers_are_right() -> None:
+    """By the nearest equivalent, at a percentile; a round class and an unknown view do not count."""
+    azimuth = np.array([0.0, 90, 180, 200, 10, np.nan, 0])
+    labels = np.array([0, 0, 1, 1, 2, 0, 0])
+    views = Views(labels, np.zeros(7, int), azimuth, labels)  # type: ignore[arg-type]
+    images = ImageSet(np.zeros((7, 1, 1, 1), np.uint8), labels, ("car", "cup", "ball"), views)
+    logit = np.eye(3, dtype=np.float32)[labels]
+    logit[6] = [0, 0, 1]  # wrong
+    told = direction_vector(np.array([10, 60, 5, 10, 0, 0, 0]), np.full(7, 0)).astype(np.float32)
+    answers = Answers(logit, logit.astype(np.float64), None, np.repeat(told[:, None], 3, 1))
+    directions = Directions((1, 2, 0), True, (), (10.0,))
+    off = _off(images, answers, directions)
+    assert off is not None and off.tolist() == pytest.approx([10, 30, 5, 10], rel=1e-5)
+    tilted = replace(answers, pose=answers.pose + np.float32([0, 0, 9]))  # type: ignore[operator]
+    level = _off(images, tilted, replace(directions, elevation=False))
+    assert level is not None and level.tolist() == pytest.approx(off.tolist(), rel=1e-5)
+    met, not_met = (judge.direction("test", off, Angle(degrees, "p50")) for degrees in (10.1, 9.0))
+    assert (met.status, not_met.status) == ("passed", "failed") and met.value == pytest.approx(10)
+    assert met.found == "10°, of 4 images that are answered right" and met.asked == "at most 10.1°"
+    assert judge.direction("test", off, Angle(25.0, "p99")).status == "failed"
+    assert judge.direction("test", off, None).status == "no limit"
+    assert _off(replace(images, views=None), answers, directions) is None
+    assert judge.direction("test", None, Angle(9.0, "p50")).status == "not tested"
+
+
+def test_directions_are_asked_of_networks_and_images_that_have_them(
+    small: Bundle, pictures: Path, tmp_path: Path, qcn: Command
+) -> None:
+    place = ("--dataset", pictures, "--data-dir", tmp_path, "--backend", "onnxruntime", *SHORT)
+    ask = ("ship-check", small.folder, *place, "--max-direction-error", "20deg@p50")
+    code, said = qcn(*ask)
+    assert code == 2 and "tells no directions: leave out --max-direction-error" in said, said
+    with_directions(small)
+    code, said = qcn(*ask)
+    assert code == 3 and "p50 direction error on test" in said and "the images have no views" in " ".join(said.split())
 
 
 def evaluated(bundle: Bundle, pictures: Path, data: Path) -> Share:

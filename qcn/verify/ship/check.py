@@ -4,11 +4,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
+from qcn.direction import Directions, direction_errors
 from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate.evaluation import answer_splits
 from qcn.evaluate.networks import CandidateNetwork
-from qcn.evaluate.rates import measure_answers
+from qcn.evaluate.rates import Answers, measure_answers
 from qcn.export import targets
 from qcn.export.backends import BACKENDS, FORMATS
 from qcn.export.backends.candidates import Candidate, candidates
@@ -58,7 +63,9 @@ class Asked:
     @property
     def of_images(self) -> bool:
         """Whether anything is asked that takes test images, or images are named."""
-        return bool(self.data) or self.limits.accuracy is not None or self.limits.calibration_error is not None
+        limits = self.limits
+        asked = (limits.accuracy, limits.calibration_error, limits.direction_error)
+        return bool(self.data) or any(limit is not None for limit in asked)
 
 
 def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candidate:
@@ -201,13 +208,17 @@ def _dataset(network: CandidateNetwork, asked: Asked) -> Dataset | str:
 def _accuracy(
     network: CandidateNetwork, dataset: Dataset | str, verdict: Verdict, asked: Asked, calibrated: bool
 ) -> list[Row]:
-    """Rows of accuracy and calibration error for every test split, or the one that was asked for."""
+    """Rows of accuracy, calibration error and directions for every test split, or the one that was asked for."""
     limits = asked.limits
-    most = limits.calibration_error
-    wanted = (
+    most, angle = limits.calibration_error, limits.direction_error
+    if angle and network.direction is None:
+        raise UsageError(f"{network.backend} tells no directions: leave out --max-direction-error")
+    wanted = [
         ("accuracy", judge.at_least(limits.accuracy), limits.accuracy),
         ("calibration error", judge.at_most(judge.percent, most), most),
-    )
+    ]
+    if angle:
+        wanted.append(("direction error", judge.at_most(judge.degrees, angle.degrees), angle.degrees))
     if isinstance(dataset, str) or not _ran(verdict):
         why = dataset if isinstance(dataset, str) else verdict.reasons[0]
         return [judge.not_tested(*one, why) for one in wanted]
@@ -227,7 +238,22 @@ def _accuracy(
     for result in found:
         if result.calibration_error is not None:
             rows.append(judge.calibration(result.split, result.calibration_error, calibrated, most))
+    if network.direction:
+        rows += [judge.direction(split, _off(*given, network.direction), angle) for split, given in answered.items()]
     return rows
+
+
+def _off(images: ImageSet, answers: Answers, directions: Directions) -> NDArray[np.float64] | None:
+    """Degrees that told directions are off, of images that are answered right and have one; None without views."""
+    if images.views is None or answers.pose is None:
+        return None
+    views = images.views
+    elevation = views.elevation.astype(np.float64) if directions.elevation else np.zeros(len(images))
+    rows = np.arange(len(images))
+    pose = answers.pose[rows, images.labels].astype(np.float64) * [1, 1, float(directions.elevation)]
+    symmetry = np.array(directions.symmetry, np.int64)[images.labels]
+    errors = direction_errors(pose, views.azimuth.astype(np.float64), elevation, symmetry)
+    return errors[(answers.predicted == images.labels) & np.isfinite(errors)]
 
 
 def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked) -> tuple[Speed, list[Speed]]:

@@ -9,8 +9,8 @@ An accuracy is judged by its 95 % interval (Wilson's), since another sample of i
 The limit L is inside Wilson's interval of a share p of n images exactly if |p - L| <= z sqrt(L (1 - L) / n), so
 n = z² L (1 - L) / (p - L)² images, with the same share of right answers, would have it outside.
 
-A calibration error, a time, memory and energy are judged by what was measured. What could not be measured, or not on
-the machine that it is asked of, is not tested, and never passed.
+A calibration error, an angle, a time, memory and energy are judged by what was measured. What could not be measured, or
+not on the machine that it is asked of, is not tested, and never passed.
 """
 
 import math
@@ -18,10 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qcn.intervals import NORMAL
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.verdict import Verdict
-from qcn.verify.ship.limits import Latency
+from qcn.verify.ship.limits import Angle, Latency
 from qcn.verify.speed.latency import Speed
 from qcn.verify.words import amount, milliseconds, share_of_allowed
 
@@ -93,6 +96,19 @@ def calibration(split: str, error: float, calibrated: bool, limit: float | None)
     found = percent(error) if calibrated else f"{percent(error)}, not calibrated"
     note = "" if calibrated else "the bundle has no temperature for its probabilities"
     return _below(f"calibration error on {split}", error, limit, found, at_most(percent, limit), note)
+
+
+def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | None) -> Row:
+    """How far told directions are off on a split, in degrees, of images that are answered right; None: no views."""
+    percentile = limit.percentile if limit else "p50"
+    name, number = f"{percentile} direction error on {split}", limit.degrees if limit else None
+    asked = at_most(degrees, number)
+    if errors is None or not len(errors):
+        why = "the images have no views" if errors is None else "no image that is answered right has a direction"
+        return not_tested(name, asked, number, why)
+    value = float(np.percentile(errors, int(percentile[1:])))
+    found = f"{degrees(value)}, of {len(errors):,} images that are answered right"
+    return _below(name, value, number, found, asked, "")
 
 
 def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> Row:
@@ -178,6 +194,10 @@ def _here(row: Row, elsewhere: str) -> Row:
         return row
     status: Status = "no limit" if row.status == "no limit" else "not tested"
     return Row(row.name, row.asked, f"{row.found}, on this machine", status, elsewhere, row.limit, row.value)
+
+
+def degrees(value: float) -> str:
+    return f"{amount(value)}°"
 
 
 def _mib(value: float) -> str:
