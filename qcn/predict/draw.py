@@ -38,7 +38,7 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     room = SIDE - 16 - (64 if answer.pose is not None else 0)
     draw.text((8, SIDE + 4), shortened(draw, answer.words(), large, room), INK, large)
     direction = answer.direction
-    seen = f", seen from {direction.words()}" if direction else ""
+    seen = f", {direction.words()}" if direction else ""
     draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %{seen}", FAINT, small)
     draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
     if direction:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import bundle_of, put_manifest
+from bundles import bundle_of, put_manifest, with_directions
 from command import Command
 from PIL import Image
 from verify import chromium, firefox, webkit
@@ -300,6 +300,28 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
     (tmp_path / "plain.html").write_text(path.read_text().replace("WebAssembly.validate(SIMD)", "false"))
     browser.show(tmp_path / "plain.html", 390)  # a browser without SIMD
     browser.wait_for("window.qcn && document.getElementById('facts').textContent.includes('plain')")
+
+
+@pytest.mark.slow
+def test_a_compass_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -> None:
+    made = bundle_of(tmp_path / "toys", qcn.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
+    folder = with_directions(made, spreads=(100.0,)).folder
+    pipeline.export(folder, None, pipeline.Request(formats=("web",)), folder)
+    shown = [image.transpose(1, 2, 0) for image in made.golden().image[:2]]
+    first, second = (answer.direction for answer in qcn.load(folder, "native").predict(shown))
+    assert first and second and abs(first.azimuth - second.azimuth) > 1
+    browser.show(folder / "page.html", 390)
+    turns = []
+    for place, expected in enumerate((first, second)):
+        browser.wait_for("window.qcn && window.qcn.answers > 0")
+        browser.ask(f"document.querySelectorAll('#examples button')[{place}].click()")
+        browser.wait_for(f"document.getElementById('seen').textContent === 'Seen from {expected.words()}'")
+        turns.append(browser.ask("document.getElementById('needle').transform.baseVal[0].angle"))
+    assert turns == pytest.approx([-first.azimuth, -second.azimuth], abs=0.01)
+    assert not browser.ask("document.getElementById('compass').hidden")
+    browser.check_width(390)
+    browser.ask("(showDirection(null), true)")
+    assert browser.ask("document.getElementById('compass').hidden") and browser.complaints == []
 
 
 @pytest.mark.slow

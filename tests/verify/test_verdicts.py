@@ -21,7 +21,7 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.libqcn import binding
 from qcn.storage import records
-from qcn.verify.parity.compare import Share
+from qcn.verify.parity.compare import Share, Turn
 from qcn.verify.parity.preprocessing import check_preprocessing
 from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
 from qcn.verify.parity.samples import samples
@@ -214,6 +214,9 @@ def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
     shown = table(given, samples(bundle, "golden", None, bundle.folder))
     # The labels of few golden images are no test of accuracy.
     assert shown.row_count == 2 and [column.header for column in shown.columns][-1] == "same class"
+    turned = replace(given[0], turn=Turn("golden 0", degrees=0.01, noise_floor=0.001, allowed=0.02, largest=0.015))
+    shown = table([turned, *given[1:]], samples(bundle, "golden", None, bundle.folder))
+    assert (shown.columns[-1].header, [*shown.columns[-1].cells]) == ("direction turned by", ["", "0.015°"])
     shown = table(given, replace(samples(bundle, "golden", None, bundle.folder), name="mnist"))
     assert [list(column.cells)[-1] for column in shown.columns][:3] == ["reference", "mnist", "fp64"]
     assert shown.columns[-1].header == "accuracy"

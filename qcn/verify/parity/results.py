@@ -126,13 +126,15 @@ def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
     """One line for each that ran, those that failed first; with `--dataset` also accuracies, the reference's last."""
     tested = samples.name != GOLDEN
     columns = ("backend", "file", "precision", "status", "allowed deviation used", "same class")
-    shown = table_of(*columns, *["accuracy"] * tested)
+    turns = any(verdict.turn for verdict in verdicts)
+    shown = table_of(*columns, *["accuracy"] * tested, *["direction turned by"] * turns)
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)
         shares = [verdict.agreement, *[verdict.accuracy] * tested]
         status = Text(verdict.status, COLOURS[verdict.status])
         words = (one.words() if one else "" for one in shares)
-        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *words)
+        turned = f"{verdict.turn.largest:.2g}°" if verdict.turn else ""
+        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *words, *[turned] * turns)
     if not tested:
         return shown
     right = accuracy(samples.golden.reference.logit, samples.golden)
