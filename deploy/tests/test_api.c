@@ -363,6 +363,12 @@ static void answering(const char* bundle) {
   newer[0].known.size = newer[1].known.size = sizeof *newer;
   CHECK(qcn_decide(model, logit, NULL, 2, &newer[0].known) == QCN_OK && newer[1].unknown == 0);
   CHECK(newer[1].known.label == answers[1].label && newer[1].known.size == sizeof *newer);
+  /* A program of a header without directions gets its answer, and nothing behind it. */
+  again[0] = qcn_answer_default();
+  again[0].size = offsetof(qcn_answer, azimuth);
+  again[0].azimuth = 7;
+  CHECK(qcn_decide(model, logit, NULL, 1, again) == QCN_OK && again[0].index == answers[0].index);
+  CHECK(again[0].azimuth == 7 && again[0].size == offsetof(qcn_answer, azimuth));
   /* The first of equal ones; and nothing is written where one of two is no answer. */
   CHECK(qcn_decide(model, odd, NULL, 1, answers) == QCN_OK && answers[0].index == 1);
   answers[0] = qcn_answer_default();
