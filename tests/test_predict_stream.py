@@ -68,7 +68,7 @@ def test_three_forms_say_the_same(bundle: Bundle, photos: Path, tmp_path: Path, 
     assert lines == json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert [row["file"] for row in lines] == [row[0] for row in table] == list(files(str(photos)))
     assert [row.get("label", "") for row in lines] == [row[1] for row in table]
-    assert {len(row) for row in table} == {len(bundle.manifest.classes) + 5}
+    assert {len(row) for row in table} == {len(bundle.manifest.classes) + 8}
     assert {row["model"] for row in lines} == {row[-1] for row in table}
     assert [row["file"] for row in lines if "error" in row] == [str(photos / "030.png"), str(photos / "deep/zz.jpg")]
 
@@ -197,7 +197,7 @@ def test_no_name_becomes_a_formula(
     assert command("predict", *words)[0] == 0
     rows = rows_of(Path("a.csv"))
     assert [row[0] for row in rows] == [*(f"'{name}" for name in names[:-1]), "plain.png"]
-    assert all(row[-1].startswith("'=model@") and all(float(cell) < 99 for cell in row[4:-1]) for row in rows)
+    assert all(row[-1].startswith("'=model@") and all(float(cell) < 99 for cell in row[7:-1]) for row in rows)
     whole = Path("a.csv").read_bytes()
     Path("a.csv").write_bytes(whole[: whole.index(b"@a.png")])
     code, said = command("predict", "--resume", *words)
