@@ -295,18 +295,13 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
         preprocessing=run.preprocessing,
         confidence=run.confidence if best == "best" else None,
         known=run.known if best == "best" else None,
-        direction=directions_of(run) if best == "best" else None,
+        direction=run.direction if best == "best" and program.poses else None,
         measured=measured.read(folder, weights.sha256),
         input=image,
         outputs=outputs,
         source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),
         tools=tools,
     )
-
-
-def directions_of(run: "Run") -> Directions | None:
-    """What makes directions of the poses of a run's best network; None if it was trained without."""
-    return getattr(run, "direction", None)
 
 
 def tools(*packages: str) -> dict[str, str]:

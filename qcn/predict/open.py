@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from qcn.data.fit import fit
 from qcn.data.numpy_preprocess import preprocess
 from qcn.errors import MissingError, UsageError
-from qcn.export.bundle.manifest import directions_of
 from qcn.names import RUN
 from qcn.networks.shipped import place
 from qcn.runtime import Model, load
@@ -51,5 +50,5 @@ def _of_run(folder: Path) -> Model:
             return answer.logit.numpy(), answer.pose.numpy() if answer.pose.shape[-1] == 3 else None
 
     weights = run.weights("best")
-    answers = (run.confidence, run.known, weights.sha256 if weights else "", directions_of(run))
+    answers = (run.confidence, run.known, weights.sha256 if weights else "", run.direction)
     return Model(folder.name, tuple(run.classes), TorchEngine(), *answers)

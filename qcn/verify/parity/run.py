@@ -31,7 +31,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import GOLDEN, WEIGHTS, Artefact, Bundle
 from qcn.export.bundle.golden import Evaluation, Golden
-from qcn.export.bundle.manifest import Manifest, directions_of
+from qcn.export.bundle.manifest import Manifest
 from qcn.export.bundle.tolerance import noise_floor, tolerance
 from qcn.export.program.program import Program
 from qcn.export.rebuild import difference
@@ -224,7 +224,8 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
     pairs["the calibration error"] = (told and told.error, found and found.error)
     limit, fitted = manifest.known, run.known if which == "best" else None
     pairs["when an answer counts as known"] = (limit and asdict(limit), fitted and asdict(fitted))
-    turned, trained = manifest.direction, directions_of(run) if which == "best" else None
+    poses = any(port.name == "pose" for port in manifest.outputs)  # of a CNN with a direction head there are none
+    turned, trained = manifest.direction, run.direction if which == "best" and poses else None
     pairs["what makes directions of poses"] = (turned and asdict(turned), trained and asdict(trained))
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
