@@ -301,6 +301,37 @@ def calibrated() -> str:
     return table(headings, lines)
 
 
+def direction() -> str:
+    """Class error and direction, by row and recipe: means over seeds or folds, with standard deviations of both."""
+    groups: dict[tuple[str, str, str, str, str], list[Row]] = {}
+    for row in read("direction-h200.json")["results"]:
+        dataset, model, weight = row["row"].split("/")
+        asked = re.sub(r"-fold\d$", ", five folds", dataset)
+        changes = ", ".join(f"{name} {value}" for name, value in row["changed"].items())
+        for split, figures in row["splits"].items():
+            groups.setdefault((asked, split, model, weight, changes), []).append(figures)
+
+    def spread(rows: list[Row], name: str, unit: str) -> str:
+        numbers = [row[name] for row in rows if row.get(name) is not None]
+        if not numbers:
+            return ""
+        mean = sum(numbers) / len(numbers)
+        deviation = (sum((one - mean) ** 2 for one in numbers) / max(1, len(numbers) - 1)) ** 0.5
+        return f"{mean:.2f} ± {deviation:.2f} %" if unit == "%" else f"{mean:.1f}{unit}"
+
+    def share(rows: list[Row], name: str) -> str:
+        numbers = [row[name] for row in rows if row.get(name) is not None]
+        return f"{100 * sum(numbers) / len(numbers):.0f} %" if numbers else ""
+
+    lines = [
+        [f"`{data}`, {split}", f"`{model}`", weight, changes or "none", str(len(rows)), spread(rows, "error", "%")]
+        + [spread(rows, "median", "°"), share(rows, "within_15"), share(rows, "within_30"), share(rows, "coverage")]
+        for (data, split, model, weight, changes), rows in sorted(groups.items())
+    ]
+    headings = ("data set, split", "network", "weight", "changed", "runs", "error", "median angle")
+    return table((*headings, "within 15°", "within 30°", "within the spread"), lines)
+
+
 def faults() -> str:
     record = read("faults.json")
     half = record["half"]
@@ -327,6 +358,7 @@ TABLES: dict[str, Callable[[], str]] = {
     function.__name__.replace("_", "-"): function
     for function in (
         quality,
+        direction,
         ablations,
         robustness,
         unknown,
