@@ -60,9 +60,9 @@ def main() -> None:
         return
     for model in arguments.models or MODELS:
         with tempfile.TemporaryDirectory() as folder, shown():
-            found = measured(model, arguments.data_dir, Path(folder))
-        put(arguments.json, [{"model": model, **found}], "model")
-        for row in found["rows"]:
+            result = measured(model, arguments.data_dir, Path(folder))
+        put(arguments.json, [{"model": model, **result}], "model")
+        for row in result["rows"]:
             drop = "" if row["drop"] is None else f"  {row['drop']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
             print(
                 f"{model:26} {row['split']:9} {row['what']:18} {100 * row['error']['error']:6.2f} %{drop}", flush=True
@@ -72,24 +72,24 @@ def main() -> None:
 def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     """Everything of one network."""
     request = Request(data_dir=data_dir, command=f"qcn calibrate {model}")
-    found = pipeline.calibrate(run_of(model), folder / "report", request, lambda audit, digits: None)
-    chosen = found.search.chosen
+    result = pipeline.calibrate(run_of(model), folder / "report", request, lambda audit, digits: None)
+    chosen = result.search.chosen
     assert chosen is not None
-    out, _ = pipeline.write(found, folder / "calibrated", request)
-    UNROLLED_GRAPH.add(Job(found.base, ExportRequest()))
+    out, _ = pipeline.write(result, folder / "calibrated", request)
+    UNROLLED_GRAPH.add(Job(result.base, ExportRequest()))
     programs = {
-        "float32": found.program,
+        "float32": result.program,
         **{
             f"{precision} alone": apply(
-                found.program, {k: v for k, v in chosen.assignment.items() if v == precision}, found.calibration
+                result.program, {k: v for k, v in chosen.assignment.items() if v == precision}, result.calibration
             )
             for precision in dict.fromkeys(chosen.assignment.values())
         },
         "calibrated": out.program(),
     }
-    body = find_body(found.base, request.target, programs["calibrated"])
+    body = find_body(result.base, request.target, programs["calibrated"])
     rows = []
-    for split, whole in load(found.calibration.data, data_dir).tests.items():
+    for split, whole in load(result.calibration.data, data_dir).tests.items():
         images = spread(whole, MOST)
         before = None
         for what, program in programs.items():
@@ -109,23 +109,23 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
                 }
             )
     return {
-        "validation_images": found.audit.images,
-        "body": found.search.body,
+        "validation_images": result.audit.images,
+        "body": result.search.body,
         "assignment": chosen.assignment,
-        "words": in_words(found.program, chosen.assignment),
+        "words": in_words(result.program, chosen.assignment),
         "validation": {"drop": chosen.drop, "bound": chosen.bound},
         "timed": {
-            in_words(found.program, one.assignment): asdict(one.timed) for one in found.search.trials if one.timed
+            in_words(result.program, one.assignment): asdict(one.timed) for one in result.search.trials if one.timed
         },
         "weights": {what: array_bytes(program) for what, program in programs.items()},
         "bundle": {
             name: {artefact.file: artefact.bytes for artefact in one.manifest.files}
-            for name, one in (("float32", found.base), ("calibrated", out))
+            for name, one in (("float32", result.base), ("calibrated", out))
         },
-        "refused": found.search.refused,
+        "refused": result.search.refused,
         "rows": rows,
-        "digits": [asdict(one) | {"kept_in_fp16": one.in_fp16} for one in found.digits],
-        "sensitivities": [asdict(one) for one in found.sensitivities],
+        "digits": [asdict(one) | {"kept_in_fp16": one.in_fp16} for one in result.digits],
+        "sensitivities": [asdict(one) for one in result.sensitivities],
     }
 
 
@@ -140,10 +140,10 @@ def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision])
         ranges = calibrate(path, program, spec, images, "", request.method, Key("", "", ""), "")
         body = find_body(base, request.target, apply(program, assignment, ranges))
         parts = [{k: v for k, v in assignment.items() if v == p} for p in dict.fromkeys(assignment.values())]
-        found = {in_words(program, one): body.timed(program, one, ranges) for one in (*parts, assignment)}
-    for what, one in found.items():
+        result = {in_words(program, one): body.timed(program, one, ranges) for one in (*parts, assignment)}
+    for what, one in result.items():
         print(f"{model:26} {what}: {one.words()}", flush=True)
-    return {"body": body.name, "timed": {what: asdict(one) for what, one in found.items()}}
+    return {"body": body.name, "timed": {what: asdict(one) for what, one in result.items()}}
 
 
 if __name__ == "__main__":

@@ -70,17 +70,17 @@ def measured(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folde
         splits = Splits(some(splits.train, limit), some(splits.validation, limit), tests, splits.remarks)
     run = Training(settings, splits, folder, pick_device("auto"), dataset).run()
     network = open_network(folder)
-    found = {}
+    results = {}
     for name, images in splits.tests.items():
         answers = network.answers(images, lambda done: None)
         result = measure_answers(name, images, answers, 2)
         direction = None
         if network.direction and answers.pose is not None:
             direction = measure_directions(images, answers.predicted, answers.pose, network.direction)
-        found[name] = {"error": 100 * result.overall.error, "images": result.overall.total}
+        results[name] = {"error": 100 * result.overall.error, "images": result.overall.total}
         if direction:
             medians = {at: one.median for at, one in direction.by_azimuth.items()}
-            found[name] |= asdict(replace(direction.overall, images=result.overall.total)) | {"by_azimuth": medians}
+            results[name] |= asdict(replace(direction.overall, images=result.overall.total)) | {"by_azimuth": medians}
     last = run.history[-1]
     return {
         "row": row,
@@ -91,7 +91,7 @@ def measured(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folde
         "validation_error": 100 * last.validation_error,
         "validation_direction_error": last.direction_error,
         "seconds": sum(one.seconds for one in run.history),
-        "splits": found,
+        "splits": results,
         "machine": machine(),
     }
 

@@ -61,15 +61,15 @@ def faults(folder: Path) -> list[dict[str, Any]]:
         bundle = planted(name, kept[fault.precision], folder / "planted")
         with fault.running():
             verdicts = [*verify(bundle, [fault.backend], {}), check_preprocessing(bundle)]
-        found = next((verdict for verdict in verdicts if verdict.status == "failed"), None)
+        result = next((verdict for verdict in verdicts if verdict.status == "failed"), None)
         rows.append(
             {
                 "fault": name,
-                "status": "found" if found else "NOT FOUND",
-                "caught_by": found.key if found else None,
-                "place": found.first_wrong if found else None,
-                "share": share(found),
-                "reason": found.reasons[0].replace(str(bundle.folder), "BUNDLE") if found else None,
+                "status": "found" if result else "NOT FOUND",
+                "caught_by": result.key if result else None,
+                "place": result.first_wrong if result else None,
+                "share": share(result),
+                "reason": result.reasons[0].replace(str(bundle.folder), "BUNDLE") if result else None,
             }
         )
         print("{fault}: {status} by {caught_by}, {place}: {reason}".format(**rows[-1]), flush=True)

@@ -73,12 +73,12 @@ def ordered(logit: dict[str, float], classes: tuple[str, ...]) -> tuple[int, ...
 
 
 def by_python(model: qcn.Model, files: list[Path]) -> tuple[list[Said], int]:
-    found, saturated = [], 0
+    result, saturated = [], 0
     for answer in model.stream(files):
         saturated += bool((1 / (1 + np.exp(-answer.logit)) == 1).any())  # in float32
         names = [model.classes.index(label) for label, _ in answer.top(len(model.classes))]
-        found.append(Said(answer.label, tuple(names), answer.probability, answer.known))
-    return found, saturated
+        result.append(Said(answer.label, tuple(names), answer.probability, answer.known))
+    return result, saturated
 
 
 def by_shell(bundle: Path, files: list[Path], classes: tuple[str, ...], folder: Path) -> dict[str, list[Said]]:
@@ -130,8 +130,8 @@ def by_cpp(bundle: Path, files: list[Path], classes: tuple[str, ...]) -> list[Sa
     for some in in_groups(files, 500):
         command = [program, "--json", str(bundle), *map(str, some)]
         lines += subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = map(json.loads, lines)
-    return [Said(one["label"], ordered(one["logit"], classes), one["probability"], one["known"]) for one in found]
+    result = map(json.loads, lines)
+    return [Said(one["label"], ordered(one["logit"], classes), one["probability"], one["known"]) for one in result]
 
 
 def by_page(bundle: Path, files: list[Path], folder: Path) -> list[Said]:
@@ -162,10 +162,10 @@ def compare(bundle: Path, pictures: Path, count: int) -> dict[str, Any]:
         ways["page"] = by_page(bundle, files, folder)
     row: dict[str, Any] = {"network": manifest.name, "pictures": len(files), "saturated": saturated}
     row |= {"unknown": sum(not one.known for one in python), "ways": {}}
-    for way, found in ways.items():
-        if len(found) != len(files):
-            raise SystemExit(f"{way} has {len(found)} answers to {len(files)} pictures of {bundle}")
-        pairs = list(zip(python, found, strict=True))
+    for way, result in ways.items():
+        if len(result) != len(files):
+            raise SystemExit(f"{way} has {len(result)} answers to {len(files)} pictures of {bundle}")
+        pairs = list(zip(python, result, strict=True))
         row["ways"][way] = {
             "label": sum(a.label != b.label for a, b in pairs),
             "order": sum(a.order != b.order for a, b in pairs),

@@ -95,9 +95,9 @@ RECIPES = _recipes()
 
 def machine() -> dict[str, Any]:
     """Where and by which code a run is trained."""
-    found = stamp()
+    results = stamp()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"gpu": gpu, **found["versions"], "commit": found["commit"], "date": found["date"]}
+    return {"gpu": gpu, **results["versions"], "commit": results["commit"], "date": results["date"]}
 
 
 def reproduce(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folder: Path) -> None:
@@ -127,11 +127,11 @@ def told(settings: dict[str, Any]) -> dict[str, Any]:
     """What a result says of a run's settings, as run.json has them; some only where they are not the preset's."""
     usual = asdict(settings_from("best", dataset="", model=""))
     names = ("dataset", "model", "loss", "lr", "epochs", "batch_size", "augment", "label_smoothing", "seed")
-    found = {name: settings[name] for name in names}
-    found |= {name: settings[name] for name in MORE if name in settings and settings[name] not in (usual[name], [])}
-    if teachers := found.get("teachers"):
-        found["teachers"] = [row_of(Path(teacher)) for teacher in teachers]
-    return found
+    results = {name: settings[name] for name in names}
+    results |= {name: settings[name] for name in MORE if name in settings and settings[name] not in (usual[name], [])}
+    if teachers := results.get("teachers"):
+        results["teachers"] = [row_of(Path(teacher)) for teacher in teachers]
+    return results
 
 
 def result(folder: Path, row: str) -> dict[str, Any]:

@@ -45,21 +45,21 @@ def answers_to(network: Network, images: ImageSet) -> Answers:
 
 def corruptions(network: Network, images: ImageSet, device: torch.device) -> dict[str, list[dict[str, float]]]:
     """Error by kind, at each severity."""
-    found = {}
+    result = {}
     for kind in CORRUPTIONS:
         made = (replace(images, images=corrupted(images.images, kind, step, device)) for step in range(1, 6))
-        found[kind] = [rate(answers_to(network, one).predicted != one.labels) for one in made]
-    return found
+        result[kind] = [rate(answers_to(network, one).predicted != one.labels) for one in made]
+    return result
 
 
 def attacks(folder: Path, images: ImageSet, device: torch.device) -> dict[str, list[dict[str, float]]]:
     """Error by attack, at each epsilon."""
     network, run = load_network(folder)
     network.to(device)
-    found: dict[str, list[dict[str, float]]] = {}
+    result: dict[str, list[dict[str, float]]] = {}
     for name, _, wrong in fooled(network, images.images, images.labels, run.preprocessing, device):
-        found.setdefault(name, []).append(rate(wrong))
-    return found
+        result.setdefault(name, []).append(rate(wrong))
+    return result
 
 
 def calibration(answers: Answers, labels: NDArray[np.int64]) -> dict[str, Any]:

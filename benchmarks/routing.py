@@ -194,7 +194,7 @@ def problems(network: QCN, image: Tensor) -> list[tuple[str, tuple[Tensor, ...],
     network(image)
     for hook in hooks:
         hook.remove()
-    found = []
+    result = []
     for name, layer in capsule_layers(network):
         rotation, window, stride = layer.rotors("reference"), given[name][0].shape[-2:], 1
         if layer is network.class_capsules:
@@ -203,8 +203,8 @@ def problems(network: QCN, image: Tensor) -> list[tuple[str, tuple[Tensor, ...],
             window, stride = (layer.kernel, layer.kernel), layer.stride
         tensors = (*given[name], rotation, layer.rotors.beta_u, layer.rotors.beta_a)
         inputs = tuple(x.detach().clone() for x in tensors)
-        found.append((name, inputs, {"window": tuple(window), "stride": stride}))
-    return found
+        result.append((name, inputs, {"window": tuple(window), "stride": stride}))
+    return result
 
 
 def capsule_layers(network: QCN) -> list[tuple[str, Any]]:
@@ -278,8 +278,8 @@ def half(device_name: str, batch: int) -> list[Row]:
         image = [x[:1].double() for x in inputs[:2]] + [x.double() for x in inputs[2:]]
         exact = route(*image, **options, kernels="reference")
         planned = route(*image, **options, kernels="reference", half=torch.float16)
-        for of, e, p, *found in zip(("pose", "activation"), exact, planned, *map(forward, (0, 1)), strict=True):
-            for way, x in zip(("float32", "half", "planned"), (*found, p), strict=True):
+        for of, e, p, *result in zip(("pose", "activation"), exact, planned, *map(forward, (0, 1)), strict=True):
+            for way, x in zip(("float32", "half", "planned"), (*result, p), strict=True):
                 row[f"{of}, {way}"] = float((x[:1] - e).abs().max())
         rows.append(row)
     return rows

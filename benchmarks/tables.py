@@ -271,11 +271,11 @@ def routing_cpp() -> str:
 
 def _calibrations() -> list[tuple[str, Row]]:
     """By machine, every calibrated network; those of one network together."""
-    found = [
+    result = [
         (machine, row) for machine in ("x86_64", "aarch64") for row in read(f"calibrate-{machine}.json")["results"]
     ]
-    names = list(dict.fromkeys(row["model"] for _, row in found))
-    return sorted(found, key=lambda one: names.index(one[1]["model"]))
+    names = list(dict.fromkeys(row["model"] for _, row in result))
+    return sorted(result, key=lambda one: names.index(one[1]["model"]))
 
 
 def calibrated() -> str:
@@ -339,10 +339,10 @@ def faults() -> str:
         name: [row["status"] for row in half if (row["network"] == "honest") == (name == "honest")]
         for name in ("honest", "faulty")
     }
-    found = sum(row["status"] == "found" for row in record["faults"])
+    result = sum(row["status"] == "found" for row in record["faults"])
     honest = record["honest"]
     lines = [
-        ["kinds of faults planted in one network", str(len(record["faults"])), f"{found} found"],
+        ["kinds of faults planted in one network", str(len(record["faults"])), f"{result} found"],
         [
             "routing statistics in fp16, other weights",
             str(len(right["faulty"])),

@@ -40,13 +40,13 @@ def spread(images: NDArray[np.uint8], most: int) -> NDArray[np.uint8]:
 def others(network: Network, data_dir: Path, most: int) -> dict[str, NDArray[np.uint8]]:
     """Pictures of other things [N, C, H, W] as the network takes them, by name."""
     own = network.own_dataset()
-    found = {name: spread(data.load(name, data_dir).tests["test"].images, most) for name in REAL if name != own.name}
+    result = {name: spread(data.load(name, data_dir).tests["test"].images, most) for name in REAL if name != own.name}
     if not own.name.startswith("viewpoints"):
-        found["toys"] = spread(render(TOYS)[:, :1], most)
+        result["toys"] = spread(render(TOYS)[:, :1], most)
     how = network.preprocessing.fit
     pictures = {
         name: np.stack([fitted(image.transpose(1, 2, 0), network.image, how) for image in images])
-        for name, images in found.items()
+        for name, images in result.items()
     }
     return pictures | {"noise": np.random.default_rng(1).integers(0, 256, (most, *network.image), np.uint8)}
 

@@ -21,13 +21,13 @@ PER_VOTE = 20  # multiplications per number of a vote and iteration, beside the 
 
 def lowest(program: Program) -> dict[str, OperationPrecision]:
     """Everything as low as it goes: convolutions and linear layers in int8, capsule layers in fp16."""
-    found: dict[str, OperationPrecision] = {}
+    result: dict[str, OperationPrecision] = {}
     for operation in program.operations:
         if isinstance(operation, Convolution | Linear):
-            found[operation.name] = "int8"
+            result[operation.name] = "int8"
         elif isinstance(operation, Route):
-            found[operation.name] = "fp16"
-    return found
+            result[operation.name] = "fp16"
+    return result
 
 
 def apply(program: Program, assignment: Assignment, calibration: Calibration) -> Program:

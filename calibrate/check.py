@@ -84,8 +84,8 @@ def odd_scales(
                 f"where {least:g} to {most:g} times is allowed"
             )
             return
-    found = {name: replace(value, scale=again[name]) for name, value in calibration.values.items() if name in again}
-    honest = plan_of(plan, trained, replace(calibration, values=found))
+    result = {name: replace(value, scale=again[name]) for name, value in calibration.values.items() if name in again}
+    honest = plan_of(plan, trained, replace(calibration, values=result))
     inputs = preprocess(torch.from_numpy(images), spec)
     truth, given, expected = (program_answers(one, inputs).answers.logit for one in (trained, plan, honest))
     off, allowed = (float(np.sqrt(np.mean((one - truth) ** 2) / np.mean(truth**2))) for one in (given, expected))
@@ -117,7 +117,10 @@ def other_drop(bundle: Bundle, calibration: Calibration, trained: Program, run: 
     body, said = find_body(bundle, "native", plan), f"measuring the drop on {len(chosen):,} images"
     before, after = (body.answers(one, chosen.images, said).predicted == chosen.labels for one in (trained, plan))
     lost, won, total = int((before & ~after).sum()), int((after & ~before).sum()), len(chosen)
-    found = 100 * (lost - won) / total, 100 * paired_drop(lost, won, total)[1]
-    if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(told, found, strict=True)):
-        return f"it drops {found[0]:.2f} points, at most {found[1]:.2f}; the manifest says {told[0]} and {told[1]}", ""
-    return "", f"its drop was measured again on {total:,} images: {found[0]:.2f} points"
+    result = 100 * (lost - won) / total, 100 * paired_drop(lost, won, total)[1]
+    if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(told, result, strict=True)):
+        return (
+            f"it drops {result[0]:.2f} points, at most {result[1]:.2f}; the manifest says {told[0]} and {told[1]}",
+            "",
+        )
+    return "", f"its drop was measured again on {total:,} images: {result[0]:.2f} points"

@@ -107,15 +107,15 @@ class Digits:
 def analyse(program: Program, images: NDArray[np.uint8], spec: Preprocessing) -> list[Digits]:
     """The intermediates of every capsule layer on images [N, C, H, W]; none for a CNN."""
     interpreter = Interpreter(program, kernels=fastest_kernels(program)).eval()
-    found = {(route.name, name): Digits(route.name, name) for route in program.routes for name in WHY}
+    result = {(route.name, name): Digits(route.name, name) for route in program.routes for name in WHY}
     with torch.inference_mode():
         for row, image in enumerate(images):
             doing("digits of routing", row, of=len(images))
             values = interpreter.values(preprocess(torch.from_numpy(image[None]), spec))
             for route in program.routes:
                 for name, numbers in intermediates(program, route, values[route.pose], values[route.activation]):
-                    found[route.name, name].see(numbers)
-    return list(found.values())
+                    result[route.name, name].see(numbers)
+    return list(result.values())
 
 
 def intermediates(program: Program, route: Route, pose: Tensor, activation: Tensor) -> Iterator[tuple[str, Tensor]]:

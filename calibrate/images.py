@@ -44,11 +44,11 @@ class Audit:
         """All of it as sentences, for the page."""
         different = "all different" if self.different == self.images else f"{self.different:,} of them different"
         seen = "all" if self.classes_seen == self.classes else f"{self.classes_seen} of"
-        found = [f"{counted(self.images, 'image')}, {different}, of {seen} {self.classes} classes."]
-        found.append(f"{_none(self.constant)} of one colour, {_none(self.noise).lower()} noise.")
+        result = [f"{counted(self.images, 'image')}, {different}, of {seen} {self.classes} classes."]
+        result.append(f"{_none(self.constant)} of one colour, {_none(self.noise).lower()} noise.")
         if self.known_tests:
-            found.append(f"{_none(self.in_tests)} also in {' or '.join(self.known_tests)}.")
-        return " ".join(found)
+            result.append(f"{_none(self.in_tests)} also in {' or '.join(self.known_tests)}.")
+        return " ".join(result)
 
     def require(self) -> None:
         """Refuse images that a calibration cannot be trusted with."""

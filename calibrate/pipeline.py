@@ -99,15 +99,15 @@ def calibrate(
                 report / CALIBRATION, program, spec, observed, name, request.method, key, again
             )
         with part(2, STEPS):
-            found = digits.analyse(program, spread(images, digits.IMAGES).images, spec)
-        told(seen, found)
+            result = digits.analyse(program, spread(images, digits.IMAGES).images, spec)
+        told(seen, result)
         with part(3, STEPS):
             sensitivities = sensitive(
                 report / SENSITIVITY, program, calibration, spread(images, sensitivity.IMAGES), base
             )
         with part(4, STEPS):
             search = search_in(report / SEARCH, program, calibration, images, sensitivities, base, request)
-    return Calibrated(base, program, seen, calibration, found, sensitivities, search)
+    return Calibrated(base, program, seen, calibration, result, sensitivities, search)
 
 
 def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
@@ -177,10 +177,12 @@ def calibration_images(
 def _own_tests(own: Callable[[], Dataset], given: Dataset, data_dir: Path) -> dict[str, NDArray[np.uint8]]:
     """The test splits of the data that the network was trained on, where they can be read here and are others."""
     try:
-        found = own()
-        if found.name == given.name:
+        result = own()
+        if result.name == given.name:
             return {}
-        return {f"the {name} split of {found.name}": part.images for name, part in read(found, data_dir).tests.items()}
+        return {
+            f"the {name} split of {result.name}": part.images for name, part in read(result, data_dir).tests.items()
+        }
     except (UsageError, MissingError):  # then the golden images, which are of them, must do
         return {}
 
@@ -194,10 +196,10 @@ def sensitive(
         before = records.load(SensitivityRecord, path, "qcn calibrate")
         same = (before.key, before.method) == (calibration.key, calibration.method)
         known = before.found if same else ()
-    found = list(known)
-    for found in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, known):
-        records.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(found)))
-    return found
+    result = list(known)
+    for result in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, known):
+        records.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(result)))
+    return result
 
 
 def search_in(

@@ -22,8 +22,8 @@ TRIED = 128  # thresholds, by `mse` and `entropy`
 
 def scale_of(seen: Observer, method: Method) -> float:
     """The scale, exactly a float32; 1/127 for a value that is always 0."""
-    found = np.float32((min(_THRESHOLDS[method](seen), seen.largest) or 1.0) / LEVELS)
-    return float(max(found, np.finfo(np.float32).tiny))
+    result = np.float32((min(_THRESHOLDS[method](seen), seen.largest) or 1.0) / LEVELS)
+    return float(max(result, np.finfo(np.float32).tiny))
 
 
 def _percentile(seen: Observer) -> float:

@@ -88,13 +88,14 @@ class Calibration:
 
 def read(path: Path, expected: Key, command: str) -> Calibration:
     """The record at `path`, of this key; another is refused. `command` is what makes a new one."""
-    found = records.load(Calibration, path, "qcn calibrate")
-    if changed := found.key.changed(expected):
+    result = records.load(Calibration, path, "qcn calibrate")
+    if changed := result.key.changed(expected):
         seen = "; ".join(
-            f"{what} were {getattr(found.key, what)[:12]}…, and are {getattr(expected, what)[:12]}…" for what in changed
+            f"{what} were {getattr(result.key, what)[:12]}…, and are {getattr(expected, what)[:12]}…"
+            for what in changed
         )
         raise UsageError(f"{path} is of other {' and '.join(changed)}: {seen}; make a new one: {command}")
-    return found
+    return result
 
 
 def calibrate(

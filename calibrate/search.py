@@ -145,10 +145,10 @@ class Searcher:
             return known
         program = apply(self.program, assignment, self.calibration)
         said = f"accuracy: {in_words(self.program, assignment)}"
-        found = self.body.answers(program, self.images.images, said) if assignment else self._exact
-        right, still = self._exact.predicted == self.images.labels, found.predicted == self.images.labels
+        result = self.body.answers(program, self.images.images, said) if assignment else self._exact
+        right, still = self._exact.predicted == self.images.labels, result.predicted == self.images.labels
         counts = (len(still), int((~still).sum()), *lost_and_won(right, still))
-        turned = turn(self._exact, found, self.directions)
+        turned = turn(self._exact, result, self.directions)
         trial = Trial(dict(assignment), *counts, array_bytes(program), turn=turned)
         self._keep(self.record.with_trial(trial))
         return trial

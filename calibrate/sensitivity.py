@@ -47,27 +47,27 @@ class Sensitivity:
 def lowered_alone(program: Program) -> list[tuple[str, OperationPrecision]]:
     """Every operation and precision that is tried: int8, and for capsule layers fp16 and bf16."""
     routes = {route.name for route in program.routes}
-    found = []
+    result = []
     for name, precision in lowest(program).items():
-        found += [(name, precision), *([(name, "bf16")] if name in routes else [])]
-    return found  # type: ignore[return-value]  # of literals
+        result += [(name, precision), *([(name, "bf16")] if name in routes else [])]
+    return result  # type: ignore[return-value]  # of literals
 
 
 def measure(
     program: Program, calibration: Calibration, images: ImageSet, spec: Preprocessing, known: Iterable[Sensitivity] = ()
 ) -> Iterable[list[Sensitivity]]:
     """All that is found so far, after each operation; `known` is what an earlier, interrupted measurement found."""
-    found = list(known)
-    before, tried = {(one.operation, one.precision) for one in found}, lowered_alone(program)
+    result = list(known)
+    before, tried = {(one.operation, one.precision) for one in result}, lowered_alone(program)
     missing = [one for one in tried if one not in before]
     if not missing:
         return
     exact = answers(program, images.images, spec)
     for name, precision in missing:
-        doing(f"sensitivity: {name} in {precision}", len(found), of=len(tried))
+        doing(f"sensitivity: {name} in {precision}", len(result), of=len(tried))
         lowered = answers(apply(program, {name: precision}, calibration), images.images, spec)
-        found.append(compare(name, precision, exact, lowered, images.labels))
-        yield found
+        result.append(compare(name, precision, exact, lowered, images.labels))
+        yield result
 
 
 def compare(

@@ -45,9 +45,9 @@ def cuda_device() -> tuple[ctypes.CDLL, ctypes.c_int] | None:
 
 def this_gpu() -> Gpu | None:
     """The first GPU that CUDA shows; None without one."""
-    if (found := cuda_device()) is None:
+    if (result := cuda_device()) is None:
         return None
-    cuda, device = found
+    cuda, device = result
     name, major, minor = ctypes.create_string_buffer(128), ctypes.c_int(), ctypes.c_int()
     if cuda.cuDeviceGetName(name, 128, device):
         return None

@@ -103,15 +103,15 @@ class Setting:
 @cache
 def settings_of(cls: type) -> Mapping[str, Setting]:
     """The settings by name, those of parts that are dataclasses of settings too."""
-    found: dict[str, Setting] = {}
+    result: dict[str, Setting] = {}
     hints = get_type_hints(cls)
     for one in fields(cls):
         hint = hints[one.name]
         if isinstance(hint, type) and is_dataclass(hint) and any(part.metadata for part in fields(hint)):
-            found |= {name: replace(part, group=one.name) for name, part in settings_of(hint).items()}
+            result |= {name: replace(part, group=one.name) for name, part in settings_of(hint).items()}
         else:
-            found[one.name] = Setting(one.name, hint, one.default, one.metadata)
-    return found
+            result[one.name] = Setting(one.name, hint, one.default, one.metadata)
+    return result
 
 
 def check_choices(settings: object, except_for: tuple[str, ...] = ()) -> None:

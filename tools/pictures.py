@@ -67,12 +67,12 @@ def azimuths(rows: list[dict[str, Any]]) -> None:
     ax = canvas.subplots(subplot_kw={"projection": "polar"})
     for colour, (model, runs) in zip(COLOURS, groups.items(), strict=False):
         angles = sorted(map(int, _by_azimuth(runs[0])))
-        found = [
+        result = [
             by_seed(runs, lambda row, angle=angle: 100 * _by_azimuth(row)[str(angle)]["error"]) for angle in angles
         ]
-        means = [statistics.mean(errors.values()) for errors in found]
+        means = [statistics.mean(errors.values()) for errors in result]
         around = [math.radians(angle) for angle in (*angles, angles[0])]
-        label = f"{model} ({counted(len(found[0]), 'seed')})"
+        label = f"{model} ({counted(len(result[0]), 'seed')})"
         ax.plot(around, [*means, means[0]], "o-", color=colour, markersize=3, label=label)
     known = [math.radians(angle) for angle in angles if str(angle) not in runs[0]["by_azimuth"]["novel"]]
     ax.scatter(known, [ax.get_rmax()] * len(known), color="0.3", s=22, zorder=3, clip_on=False, label="trained on")

@@ -128,10 +128,10 @@ def seeds(run: Run) -> Seeds | None:
 
 def trained(folder: Path, sha256: str) -> str:
     """When and where: from the run's folder, or from what is on record."""
-    found = folder / "machine.json"
+    result = folder / "machine.json"
     rows = on_record(weights_sha256=sha256)
-    if found.is_file():
-        machine = json.loads(found.read_text(encoding="utf-8"))
+    if result.is_file():
+        machine = json.loads(result.read_text(encoding="utf-8"))
     elif rows:
         machine = {"date": rows[0]["date"], **rows[0]["machine"]}
     else:

@@ -31,10 +31,10 @@ def place(path: str) -> str:
 
 def linked(text: str, path: str) -> set[str]:
     """The files of the repository that a page links to."""
-    found = {
+    result = {
         posixpath.normpath(posixpath.join(posixpath.dirname(path), one[1] or one[3])) for one in LINK.finditer(text)
     }
-    return {one for one in found if (ROOT / one).is_file()}
+    return {one for one in result if (ROOT / one).is_file()}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

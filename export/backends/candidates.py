@@ -110,7 +110,7 @@ def candidates(
     Without `trust` those that can carry code are listed as such, and refused where they were asked for by name.
     """
     asked = [find(name) for name in dict.fromkeys(names or BACKENDS)]
-    found = []
+    result = []
     for backend in asked:
         own = [
             Candidate(backend, artefact, precision, trust)
@@ -127,11 +127,11 @@ def candidates(
             )
         if names and (refused := [one for one in own if one.untrusted]):
             raise UsageError(f"{backend.name} does not run {refused[0].artefact.file}: {refused[0].untrusted}")
-        found += own
-    if not found:
+        result += own
+    if not result:
         add = f"qcn export RUN --out {bundle.folder}"
         raise UsageError(f"{bundle.folder} has no file that a backend can run; add one with: {add}")
-    return found
+    return result
 
 
 def key(backend: str, file: str, precision: str) -> str:

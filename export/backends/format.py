@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def format_of(name: str) -> "Format":
     """The format of this name."""
-    found: Format = load(FORMATS[name].behaviour)
-    return found
+    result: Format = load(FORMATS[name].behaviour)
+    return result
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ class Receipt:
 
 def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
     """One for each convolution, linear and capsule layer, in their order."""
-    if not (found := find(backend)).receipts:
+    if not (result := find(backend)).receipts:
         able = [name for name, one in BACKENDS.items() if one.receipts]
         raise UsageError(f"receipts exist for {', '.join(able)}, not for {backend}")
-    return list(load(found.receipts)(bundle))
+    return list(load(result.receipts)(bundle))
 
 
 def require_met(found: Sequence[Receipt]) -> None:

@@ -144,31 +144,31 @@ class Bundle:
     def read_together(self, files: Iterable[str], optional: Iterable[str] = ()) -> dict[str, bytes]:
         """The bytes of files that belong together, and of the `optional` ones that are whole, all by one manifest."""
         while True:
-            text, found = self.text, {file: self.read(self.find(file)) for file in files}
+            text, result = self.text, {file: self.read(self.find(file)) for file in files}
             for file in optional:
                 with suppress(UsageError):
-                    found[file] = self.read(self.find(file))
+                    result[file] = self.read(self.find(file))
             if self.text == text:
-                return found
+                return result
 
     def program(self) -> Program:
         """The network as a program."""
         path = self.folder / WEIGHTS
         program = weights.read(self.read(self.find(WEIGHTS)), path)
-        found = ports(program.input.shape, program.classes, program.poses)
-        if found != (self.manifest.input, self.manifest.outputs):
+        result = ports(program.input.shape, program.classes, program.poses)
+        if result != (self.manifest.input, self.manifest.outputs):
             raise UsageError(f"{path} is not the network that {MANIFEST} describes")
         return program
 
     def golden(self) -> Golden:
         """Images and the answers that the trained network gave to them."""
         path = self.folder / GOLDEN
-        found = golden.read(self.read(self.find(GOLDEN)), path)
+        result = golden.read(self.read(self.find(GOLDEN)), path)
         try:
-            _check_golden(found, self.manifest)
+            _check_golden(result, self.manifest)
         except UsageError as error:
             raise UsageError(f"{path} does not belong to the network that {MANIFEST} describes: {error}") from error
-        return found
+        return result
 
     def check(self) -> list[Finding]:
         """Every file that the manifest names, then all else that lies in the bundle, with what to do about it."""
@@ -184,9 +184,9 @@ class Bundle:
         """Sign the bundle with a private key; gives the signature's path. What is not whole is not signed."""
         with locked(self.folder):
             settle(self.folder)
-            if (found := read_manifest(self.folder)) is None:
+            if (result := read_manifest(self.folder)) is None:
                 raise UsageError(f"{self.folder} is no longer a bundle: it has no {MANIFEST}")
-            self.text, self.manifest = found
+            self.text, self.manifest = result
             self.require_whole()
             signing.sign(self.folder, self.text, key)
         return self.folder / SIGNATURE
@@ -325,10 +325,10 @@ def _read_manifest(folder: Path, public_key: Path | None) -> tuple[bytes, Manife
     """The manifest, its text first; read again, with writers held off, if it is not as it should be."""
     try:
         try:
-            found = read_manifest(folder)
+            result = read_manifest(folder)
         except UsageError:
             with undisturbed(folder):
-                found = read_manifest(folder)
+                result = read_manifest(folder)
     except PermissionError as error:  # of the file, or of the folder
         allow = command_line("chmod", "-R", "a+rX", folder)
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}; allow it with: {allow}") from None
@@ -336,11 +336,11 @@ def _read_manifest(folder: Path, public_key: Path | None) -> tuple[bytes, Manife
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
         raise UsageError(f"{folder} is not a bundle: it cannot be opened as a folder ({error.strerror})") from None
-    if found is None:
+    if result is None:
         run = (folder / RUN).is_file() or {str(folder), f"{folder}{DEFAULT}"} & networks().keys()
         make = command_line("qcn", "export", *([folder] if run else ["RUN", "--out", folder]))
         raise UsageError(f"{folder} is not a bundle: it has no {MANIFEST} (`{make}` makes one)")
-    text, manifest = found
+    text, manifest = result
     if public_key:
         signing.check_signature(folder, text, public_key)
     return text, manifest

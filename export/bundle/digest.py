@@ -23,5 +23,5 @@ def check_manifest_digest(text: bytes, sums: bytes) -> None:
     if not _LINES.fullmatch(sums):
         raise UsageError(f"{MANIFEST_SHA256} is not what `sha256sum {MANIFEST}` writes")
     if manifest_sums(text) not in sums.splitlines(keepends=True):
-        found, says = hashlib.sha256(text).hexdigest(), sums[:12].decode()
-        raise UsageError(f"it was altered: its sha256 is {found[:12]}…, {MANIFEST_SHA256} says {says}…")
+        result, says = hashlib.sha256(text).hexdigest(), sums[:12].decode()
+        raise UsageError(f"it was altered: its sha256 is {result[:12]}…, {MANIFEST_SHA256} says {says}…")

@@ -57,8 +57,8 @@ def _read(folder: Path, artefact: Artefact, place: str) -> tuple[Finding, bytes 
             reason = f"was altered: it has {size:,} bytes, {MANIFEST} says {artefact.bytes:,}"
         elif size > MOST_BYTES:
             reason = f"cannot be read: it has {size:,} bytes, but at most {MOST_BYTES:,} are allowed"
-        elif (found := hashlib.sha256(content).hexdigest()) != artefact.sha256:
-            reason = f"was altered: its sha256 is {found[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
+        elif (result := hashlib.sha256(content).hexdigest()) != artefact.sha256:
+            reason = f"was altered: its sha256 is {result[:12]}…, {MANIFEST} says {artefact.sha256[:12]}…"
         else:
             return Finding(artefact.file, "intact"), content
     return Finding(artefact.file, state, reason, fix), None

@@ -104,12 +104,12 @@ class Evaluation:
 
     def named(self) -> dict[str, Array]:
         """All arrays by name: logit, LAYER.pose, LAYER/iterationT/mean."""
-        found = {"logit": self.answers.logit, "pose": self.answers.pose}
+        result = {"logit": self.answers.logit, "pose": self.answers.pose}
         for layer, capsules in self.layers.items():
-            found |= {f"{layer}.{of}": getattr(capsules, of) for of in ("activation", "pose")}
+            result |= {f"{layer}.{of}": getattr(capsules, of) for of in ("activation", "pose")}
         for name, step in self.steps.items():
-            found |= {f"{name}/{of}": getattr(step, of) for of in QUANTITIES}
-        return {name: array for name, array in found.items() if array.size}  # a network without poses has empty ones
+            result |= {f"{name}/{of}": getattr(step, of) for of in QUANTITIES}
+        return {name: array for name, array in result.items() if array.size}  # a network without poses has empty ones
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,8 @@ class Golden:
     def _check_array(self, name: str, array: Array, dtype: str, axes: int, fewer: bool = False) -> None:
         few = fewer and array.ndim == axes and 0 < len(array) < len(self.rows)
         if array.dtype != dtype or array.ndim != axes or not (few or len(array) == len(self.rows)):
-            found = f"{array.dtype} {list(array.shape)}"
-            raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {found}")
+            result = f"{array.dtype} {list(array.shape)}"
+            raise UsageError(f"'{name}' must be {dtype} of {axes} axes and {len(self.rows)} rows, not {result}")
 
     def _check_parents(self, name: str, kind: str, active: Array, pose: Array, dtype: str, axes: int) -> None:
         """Of the whole network, or of a layer, which has places too, and of which a plan keeps the first rows alone.
@@ -231,8 +231,8 @@ class Golden:
         for quantity, sides in zip(QUANTITIES, (statistic, statistic, shape), strict=True):
             array = getattr(step, quantity)
             if array.dtype != dtype or array.shape != sides or not np.isfinite(array).all():
-                found = f"{array.dtype} {list(array.shape)}"
-                raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {found}")
+                result = f"{array.dtype} {list(array.shape)}"
+                raise UsageError(f"the {quantity} of '{name}' must be finite {dtype} {list(sides)}, not {result}")
 
 
 def step_names(layers: Sequence[str], iterations: int) -> list[str]:
@@ -293,12 +293,12 @@ def _names(texts: Mapping[str, str], name: str) -> tuple[str, ...]:
 
 
 def _floors(texts: Mapping[str, str]) -> Floors:
-    found = records.parse(texts.get("floors", "{}"), "'floors'")
-    if not isinstance(found, dict) or not all(isinstance(of, dict) for of in found.values()):
+    result = records.parse(texts.get("floors", "{}"), "'floors'")
+    if not isinstance(result, dict) or not all(isinstance(of, dict) for of in result.values()):
         raise UsageError("'floors' must say, by precision, the noise floor of each array")
-    if odd := [x for of in found.values() for x in of.values() if not (type(x) is float and 0 <= x < math.inf)]:
+    if odd := [x for of in result.values() for x in of.values() if not (type(x) is float and 0 <= x < math.inf)]:
         raise UsageError(f"a noise floor must be a positive number, not {odd[0]!r}")
-    return found
+    return result
 
 
 def _evaluation(arrays: Mapping[str, Array], ending: str) -> Evaluation:

@@ -165,8 +165,8 @@ class _Place:
 
 
 def _parsed(name: str) -> Version | None:
-    found = _VERSION.fullmatch(name)
-    return Version(int(found[1]), found[2]) if found else None
+    result = _VERSION.fullmatch(name)
+    return Version(int(result[1]), result[2]) if result else None
 
 
 def _copy(bundle: Bundle, folder: Path) -> None:

@@ -306,7 +306,7 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
 
 def tools(*packages: str) -> dict[str, str]:
     """The versions of qcn and of these packages, for the manifest; those that are not installed are left out."""
-    return {"qcn": qcn.__version__} | {name: found for name in packages if (found := package_version(name))}
+    return {"qcn": qcn.__version__} | {name: result for name in packages if (result := package_version(name))}
 
 
 def ports(image: tuple[int, ...], classes: int, poses: bool) -> tuple[Port, tuple[Port, ...]]:

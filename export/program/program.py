@@ -162,10 +162,10 @@ class Program:
 
     def rotation(self, route: Route) -> Array:
         """The rotations of a capsule layer as matrices, float32 [h, w, C, J, 3, 3]; the formula of `qcn.quaternion`."""
-        found = self.arrays[route.rotation]
+        result = self.arrays[route.rotation]
         if route.scale is None:
-            return found
-        rotor = found.astype(np.float32)
+            return result
+        rotor = result.astype(np.float32)
         w, x, y, z = np.moveaxis(rotor / np.sqrt((rotor * rotor).sum(-1, keepdims=True)), -1, 0)
         rows = [
             [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -262,8 +262,8 @@ def _operation(record: dict[str, Any]) -> Operation:
 
 def _written(operation: Operation) -> dict[str, Any]:
     """An operation in JSON, without those of its `OPTIONAL` fields that have nothing in them."""
-    found = asdict(operation)
-    return {name: found[name] for name in found if name not in operation.OPTIONAL or found[name] not in ((), None)}
+    result = asdict(operation)
+    return {name: result[name] for name in result if name not in operation.OPTIONAL or result[name] not in ((), None)}
 
 
 def _listed(shapes: Sequence[Shape]) -> str:

@@ -189,7 +189,7 @@ def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
     fit a precision has no floors of it.
     """
     image = torch.from_numpy(np.concatenate([inputs[:HALVED], inputs[HALVED:][-HALVED:]]))
-    found: Floors = {}
+    result: Floors = {}
     single = program_answers(program, image)
     for precision in HALVES:
         try:
@@ -198,8 +198,8 @@ def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
         except BuildError:
             continue
         apart = [_largest_differences(_program_answers(network.eval(), image), single) for network in ways]
-        found[precision] = {name: max(one[name] for one in apart) for name in apart[0]}
-    return found
+        result[precision] = {name: max(one[name] for one in apart) for name in apart[0]}
+    return result
 
 
 def _largest_differences(one: Evaluation, other: Evaluation) -> dict[str, float]:

@@ -44,8 +44,8 @@ def _shown(name: str) -> dict[str, Any]:
     module, panel = COMMANDS[name]
     source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
     function = rf'^def {name.replace("-", "_")}\(.*?"""(.*?)"""'
-    found = re.search(r'^app = typer\.Typer\(help="(.*?)"', source, re.M) or re.search(function, source, re.M | re.S)
-    return {"help": found[1] if found else None, "rich_help_panel": panel}
+    result = re.search(r'^app = typer\.Typer\(help="(.*?)"', source, re.M) or re.search(function, source, re.M | re.S)
+    return {"help": result[1] if result else None, "rich_help_panel": panel}
 
 
 class LazyCommands(dict[str, Any]):

@@ -84,8 +84,8 @@ def predict(
         with rows.writing(files, answering.identity, waiting if resume else None) as before:
             number, unreadable, began = before.rows, before.unreadable, time.perf_counter()
             try:
-                with closing(pictures_of(waiting, sources)) as found:
-                    for row, pixels in records.answered(answering, found, batch):
+                with closing(pictures_of(waiting, sources)) as result:
+                    for row, pixels in records.answered(answering, result, batch):
                         for file in files:
                             file.write(row)
                         number += 1

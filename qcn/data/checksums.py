@@ -37,8 +37,8 @@ def check(dataset: Dataset, folder: Path) -> None:
 
 def state(path: Path, md5: str) -> list[Any]:
     """What the record says of a file that was found to have this md5: whoever alters the file alters this."""
-    found = path.stat()
-    return [md5, path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    result = path.stat()
+    return [md5, path.name, result.st_size, result.st_mtime_ns, result.st_ctime_ns, result.st_ino]
 
 
 def _remembered(folder: Path) -> dict[str, Any]:

@@ -145,19 +145,19 @@ def _decoded(image: "Image") -> Pixels:
 
 def _channels(pixels: Pixels, wanted: int) -> Pixels:
     """[H, W, C] with another number of channels, where there is one way to get it."""
-    found = pixels.shape[2]
-    if found == 4 and wanted in (1, 3):
+    result = pixels.shape[2]
+    if result == 4 and wanted in (1, 3):
         alpha = pixels[..., 3:].astype(np.int32)
-        pixels, found = ((pixels[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8), 3
-    if found == wanted:
+        pixels, result = ((pixels[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8), 3
+    if result == wanted:
         return pixels
-    if (found, wanted) == (1, 3):
+    if (result, wanted) == (1, 3):
         return np.repeat(pixels, 3, axis=2)
-    if (found, wanted) == (3, 1):
+    if (result, wanted) == (3, 1):
         grey = pixels @ np.array([19595, 38470, 7471], np.int32)
         return ((grey + 32768) >> 16).astype(np.uint8)[..., None]
     kinds = {1: "grey", 2: "stereo", 3: "colour", 4: "colour with transparency"}
-    have, need = (kinds.get(count, f"of {count} channels") for count in (found, wanted))
+    have, need = (kinds.get(count, f"of {count} channels") for count in (result, wanted))
     raise UsageError(f"the picture is {have}, but the network takes {need} ones, and one cannot be made from the other")
 
 

@@ -51,18 +51,18 @@ def is_source(name: str) -> bool:
 
 def find(source: Path, asked: Stored) -> Dataset:
     """The data set of a folder or table; what is not asked for is chosen from its pictures."""
-    found = listing(source)
-    stored = choose(found, asked)
+    result = listing(source)
+    stored = choose(result, asked)
     # A mirror turns azimuths about the front, which a table need not count from: --augment mirrored asks for it.
-    known = any(picture.azimuth is not None for picture in found.pictures)
+    known = any(picture.azimuth is not None for picture in result.pictures)
     return Dataset(
-        name=found.name,
+        name=result.name,
         summary=f"pictures of {source}",
-        classes=found.classes,
+        classes=result.classes,
         channels=stored.shape[0],
         size=stored.shape[1],
-        folder=f"folders/{plain(found.name)}-{_key(found, stored)[:12]}",
-        load=partial(cache.load, found=found, stored=stored),
+        folder=f"folders/{plain(result.name)}-{_key(result, stored)[:12]}",
+        load=partial(cache.load, found=result, stored=stored),
         preprocessing=Preprocessing(fit=stored.fit or "crop"),
         augmentation={"paper": Augmentation(), "best": Augmentation(shift=2, flip=not known)},
         stored=stored,
@@ -72,18 +72,18 @@ def find(source: Path, asked: Stored) -> Dataset:
 def listing(source: Path) -> Listing:
     """Every picture that a folder or table names."""
     refuse_no_text(source)
-    found = _table(source) if source.is_file() else _folders(source)
-    if not found.classes and source.is_dir() and any(path.suffix.lower() in PICTURES for path in source.iterdir()):
+    result = _table(source) if source.is_file() else _folders(source)
+    if not result.classes and source.is_dir() and any(path.suffix.lower() in PICTURES for path in source.iterdir()):
         raise UsageError(
             f"{source} has pictures, but no subfolders: name the folder above it, which has one subfolder per class"
         )
-    if len(found.classes) < 2:
+    if len(result.classes) < 2:
         raise UsageError(
-            f"{source} has {len(found.classes)} class{'es' * (len(found.classes) != 1)}, but at least 2 are "
+            f"{source} has {len(result.classes)} class{'es' * (len(result.classes) != 1)}, but at least 2 are "
             f"needed: one subfolder of pictures per class"
         )
-    cache.refuse_few(found)
-    return found
+    cache.refuse_few(result)
+    return result
 
 
 def choose(found: Listing, asked: Stored) -> Stored:

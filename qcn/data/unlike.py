@@ -28,14 +28,14 @@ def unlike_pictures(images: Pixels, classes: tuple[str, ...], seed: int = 0) -> 
     """
     random, count = np.random.default_rng(seed), min(MOST, 2 * len(images))
     shape = images.shape[1:]
-    found = {
+    result = {
         "noise": np.stack([_noise(shape, random) for _ in range(count)]),
         "patterns": np.stack([_pattern(shape, random) for _ in range(count)]),
         "jumbled": np.stack([_jumbled(images[random.integers(len(images))], random) for _ in range(count)]),
     }
     if not set(CATEGORIES) <= set(classes):
-        found["toys"] = _toys(shape, count, random)
-    return found
+        result["toys"] = _toys(shape, count, random)
+    return result
 
 
 def _coloured(map_: Reals, shape: tuple[int, ...], random: Generator) -> Pixels:

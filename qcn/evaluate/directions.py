@@ -70,5 +70,5 @@ def measure_directions(
     return DirectionResult(
         overall,
         {name: at(images.labels == label) for label, name in enumerate(images.classes)},
-        {value: found for value, found in by_azimuth.items() if found},
+        {value: result for value, result in by_azimuth.items() if result},
     )

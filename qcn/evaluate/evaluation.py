@@ -109,11 +109,11 @@ def evaluate(
     """
     doing(f"loading {Path(model).name}")
     network = open_network(model, which=which, device=device, kernels=kernels, backend=backend, public_key=public_key)
-    found = network.dataset(dataset)
+    outcome = network.dataset(dataset)
     if unknown and network.known is None:
         raise UsageError(NO_THRESHOLD)
     with alone_in(out), shown():
-        answered = answer_splits(network, found, data_dir, split)
+        answered = answer_splits(network, outcome, data_dir, split)
         others = measure_unknown(network, unknown, data_dir, {name: given[1] for name, given in answered.items()})
         doing("writing results")
         results = [
@@ -126,7 +126,7 @@ def evaluate(
         ]
         facts = {
             **network.facts(),
-            "dataset": found.name,
+            "dataset": outcome.name,
             "backend": network.backend,
             "temperature": network.temperature,
             "known": None if network.known is None else asdict(network.known),
@@ -134,9 +134,9 @@ def evaluate(
         }
         write_results(out, results, facts, network.classes)
         write_predictions(out / "predictions.csv", answered)
-        write_mistakes(out / "mistakes.png", answered, f"The worst mistakes of {Path(model).name} on {found.name}")
+        write_mistakes(out / "mistakes.png", answered, f"The worst mistakes of {Path(model).name} on {outcome.name}")
     if dataset is None and split is None:
-        network.remember(Measured.today(found.name, [split_error(result) for result in results]))
+        network.remember(Measured.today(outcome.name, [split_error(result) for result in results]))
     return results
 
 

@@ -36,7 +36,7 @@ class Mistake:
 
 def worst(answered: dict[str, tuple[ImageSet, Answers]], count: int = SHOWN) -> list[Mistake]:
     """The most certain wrong answers over all splits, worst first; at most `count`."""
-    found = []
+    result = []
     for split, (images, answers) in answered.items():
         predicted = answers.predicted
         sure = answers.probability[np.arange(len(images)), predicted]
@@ -44,8 +44,8 @@ def worst(answered: dict[str, tuple[ImageSet, Answers]], count: int = SHOWN) -> 
         for number in wrong[np.argsort(-sure[wrong], kind="stable")[:count]]:
             label, guess = (images.classes[index] for index in (images.labels[number], predicted[number]))
             place = images.name(number) if images.files else f"{split} {number}"
-            found.append(Mistake(images.images[number], place, label, guess, float(sure[number])))
-    return sorted(found, key=lambda mistake: -mistake.probability)[:count]
+            result.append(Mistake(images.images[number], place, label, guess, float(sure[number])))
+    return sorted(result, key=lambda mistake: -mistake.probability)[:count]
 
 
 def sheet(mistakes: list[Mistake], total: int, title: str) -> "Image":

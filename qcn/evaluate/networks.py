@@ -74,9 +74,9 @@ class Network(ABC):
 
     def dataset(self, name: str | None) -> Dataset:
         """The data set of this name or path, or its own; refused where the network cannot be measured on it."""
-        found = self.own_dataset() if name is None else self._other(name)
-        found.check_fits(self.classes, self.image)
-        return found
+        result = self.own_dataset() if name is None else self._other(name)
+        result.check_fits(self.classes, self.image)
+        return result
 
     def refuse_known(self, name: str, splits: Splits) -> None:
         """Refuse to test on a folder that grew since: what was trained on may have been dealt into its test split."""
@@ -240,5 +240,5 @@ class CandidateNetwork(_OfBundle):
         limits = self._candidate.artefact.batch
         size = min(max(limits.min, AT_ONCE), limits.max) if limits else AT_ONCE
         with self._candidate.runner(self._bundle, time_limit=self._time_limit) as runner:
-            found = outputs_by(runner, images.images, self.preprocessing, size, report)
-        return self.answers_of(*found)
+            result = outputs_by(runner, images.images, self.preprocessing, size, report)
+        return self.answers_of(*result)

@@ -32,10 +32,10 @@ def measure_unknown(
     network: Network, sources: Sequence[str], data_dir: Path, splits: Mapping[str, Answers]
 ) -> dict[str, tuple[Unknown, ...]]:
     """By split, how the answers to it compare with those to the pictures of each source, a folder or data set."""
-    found: dict[str, tuple[Unknown, ...]] = dict.fromkeys(splits, ())
+    result: dict[str, tuple[Unknown, ...]] = dict.fromkeys(splits, ())
     known = network.known
     if known is None:
-        return found
+        return result
 
     def scores(answers: Answers) -> NDArray[np.float64]:
         return SCORES[known.score](answers.logit, network.temperature)
@@ -46,8 +46,8 @@ def measure_unknown(
         theirs = np.concatenate([scores(answers) for answers in answers_to(network, source, data_dir)])
         called_known = ErrorRate.of(int((theirs >= known.threshold).sum()), len(theirs))
         for split, ours in tests.items():
-            found[split] += (Unknown(name, called_known, auroc(ours, theirs)),)
-    return found
+            result[split] += (Unknown(name, called_known, auroc(ours, theirs)),)
+    return result
 
 
 def answers_to(network: Network, source: str, data_dir: Path) -> Iterator[Answers]:

@@ -69,23 +69,23 @@ def evidence(inside: Inside, chosen: int) -> list[Evidence]:
     """For a class, of each layer's children, the last layer first."""
     parents = np.zeros_like(inside.routings[-1].parents.logit)  # the chances of the parents [J, H', W']
     parents[chosen] = 1
-    found = []
+    result = []
     for routing in reversed(inside.routings):
-        found.append(Evidence(routing, tuple(_followed(routing, weight, parents) for weight in routing.weights)))
-        parents = found[-1].shown
-    return found
+        result.append(Evidence(routing, tuple(_followed(routing, weight, parents) for weight in routing.weights)))
+        parents = result[-1].shown
+    return result
 
 
 def loudest(last: Evidence, count: int) -> list[Part]:
     """The parts with the largest weights for a class, from the evidence in the last layer."""
     activation, ending = last.routing.children.activation, last.shown
     weights = activation * ending
-    found = []
+    result = []
     for flat in np.argsort(-weights, axis=None, kind="stable")[:count]:
         at = tuple(int(i) for i in np.unravel_index(flat, weights.shape))
         weight = float(weights[at] / max(weights.sum(), TINY))
-        found.append(Part(at[0], at[1], at[2], float(activation[at]), float(ending[at]), weight))
-    return found
+        result.append(Part(at[0], at[1], at[2], float(activation[at]), float(ending[at]), weight))
+    return result
 
 
 def _followed(routing: Routing, weight: Array, parents: Array) -> Array:

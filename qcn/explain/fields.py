@@ -30,9 +30,9 @@ Fields = tuple[Field, Field]  # downwards, across
 
 def fields(program: Program) -> dict[str, Fields]:
     """By the name of a value. What follows a linear layer has no places, and no field."""
-    found = {program.input.name: (Field(0, 1, 1), Field(0, 1, 1))}
+    result = {program.input.name: (Field(0, 1, 1), Field(0, 1, 1))}
     for operation in program.operations:
-        sources = [found[name] for name in operation.reads if name in found]
+        sources = [result[name] for name in operation.reads if name in result]
         match operation:
             case Affine():
                 windows = [((1, 1), 1, 0)]
@@ -50,8 +50,8 @@ def fields(program: Program) -> dict[str, Fields]:
             for source, (window, stride, padding) in zip(sources, windows, strict=True)
         ]
         joined = (union([one[0] for one in seen]), union([one[1] for one in seen]))
-        found |= {value.name: joined for value in operation.outputs}
-    return found
+        result |= {value.name: joined for value in operation.outputs}
+    return result
 
 
 def union(parts: Sequence[Field]) -> Field:

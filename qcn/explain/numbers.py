@@ -62,7 +62,7 @@ class Record:
 
 def record(source: Source, picture: Picture, inside: Inside, chosen: int, command: str) -> Record:
     """All that the page of this class shows."""
-    last, won, found = inside.routings[-1], inside.votes_won, evidence(inside, chosen)
+    last, won, result = inside.routings[-1], inside.votes_won, evidence(inside, chosen)
     classes = {
         name: ClassCapsule(
             float(inside.logit[k]),
@@ -73,7 +73,7 @@ def record(source: Source, picture: Picture, inside: Inside, chosen: int, comman
         for k, name in enumerate(source.classes)
     }
     layers = []
-    for one in reversed(found):
+    for one in reversed(result):
         capsules = one.routing.children
         sides = [(field.low, field.high, field.step) for field in capsules.fields]
         ending = [_rounded(one.by_place(stage)) for stage in range(len(one.ending))]
@@ -87,7 +87,7 @@ def record(source: Source, picture: Picture, inside: Inside, chosen: int, comman
         source.classes[chosen],
         classes,
         layers,
-        loudest(found[0], PARTS),
+        loudest(result[0], PARTS),
         command,
     )
 

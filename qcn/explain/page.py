@@ -25,9 +25,9 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
     """The HTML, with `chosen` as the class whose votes are shown."""
     script = (HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    found = evidence(inside, chosen)
-    heat, ends = panels.heat(picture, found[-1])
-    ends_of_rows = panels.scale(found, len(source.classes))
+    result = evidence(inside, chosen)
+    heat, ends = panels.heat(picture, result[-1])
+    ends_of_rows = panels.scale(result, len(source.classes))
     return render(
         HERE / "page.html.jinja",
         HERE / "page.css",
@@ -52,11 +52,11 @@ def page(source: Source, picture: Picture, inside: Inside, chosen: int, command:
         bars=panels.bars(source, inside, chosen),
         classes=len(source.classes),
         even=panels.percent(1 / len(source.classes)),
-        rows=panels.rows(picture, found, ends_of_rows),
+        rows=panels.rows(picture, result, ends_of_rows),
         ends_of_rows=[panels.percent(end) for end in ends_of_rows],
         iterations=inside.routings[-1].iterations,
         votes=panels.votes(inside, chosen),
-        parts=panels.parts(found[0]),
+        parts=panels.parts(result[0]),
         poses=panels.poses(source, inside, chosen),
         layers=[panels.layer(picture, routing.children) for routing in inside.routings],
         viridis=drawing.legend(VIRIDIS),

@@ -110,20 +110,20 @@ def look(program: Program, image: NDArray[np.float32]) -> Inside:
     steps: list[tuple[Array, ...]] = []
     with torch.inference_mode(), watched(lambda *step: steps.append(tuple(x[0].numpy() for x in step))):
         answers = model(torch.from_numpy(image[None]).double())
-    found = {output.name: x[0].numpy() for output, x in zip(model.outputs, answers, strict=True)}
-    if wrong := [name for name, x in found.items() if not np.isfinite(x).all()]:
+    result = {output.name: x[0].numpy() for output, x in zip(model.outputs, answers, strict=True)}
+    if wrong := [name for name, x in result.items() if not np.isfinite(x).all()]:
         raise CheckFailed(f"the network's '{wrong[0]}' is not finite for this image: there is nothing to explain")
 
     sides = (union(sides) for sides in zip(seen[first.pose], seen[first.activation], strict=True))
-    active = np.clip(found[f"{PRIMARY}.activation"], np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
+    active = np.clip(result[f"{PRIMARY}.activation"], np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
     logit = np.log(active) - np.log1p(-active)
-    children = Capsules(PRIMARY, logit, found[f"{PRIMARY}.pose"], (next(sides), next(sides)))
+    children = Capsules(PRIMARY, logit, result[f"{PRIMARY}.pose"], (next(sides), next(sides)))
     routings: list[Routing] = []
     for route in program.routes:
         prefix = "" if route is program.routes[-1] else f"{route.name}."
         own, steps = steps[: route.iterations], steps[route.iterations :]
         *_, logit = own[-1]  # [J, n]
-        pose = found[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
+        pose = result[f"{prefix}pose"].reshape(route.parents, 3, *route.shape[1:])
         parents = Capsules(route.name, logit.reshape(route.shape), pose, seen[route.outputs[1].name])
         routings.append(_routing(route, program.rotation(route), children, parents, own))
         children = parents

@@ -32,13 +32,13 @@ def open_source(folder: Path) -> Source:
         bundle = Bundle.open(folder)
         made = bundle.manifest
         about = (made.name, bundle.program(), made.classes, made.image, made.preprocessing)
-        found = Source(*about, bundle, made.confidence, made.known)
+        result = Source(*about, bundle, made.confidence, made.known)
     elif (folder / RUN).exists():
-        found = _from_run(folder)
+        result = _from_run(folder)
     else:
         raise UsageError(f"{folder} is neither a bundle (no {MANIFEST}) nor a training run (no {RUN})")
-    check_capsules(folder, found.program)
-    return found
+    check_capsules(folder, result.program)
+    return result
 
 
 def _from_run(folder: Path) -> Source:

@@ -156,12 +156,12 @@ class Model:
     @property
     def operations(self) -> list[OperationRun]:
         """What runs, operation by operation; empty where the backend does not say."""
-        found = []
+        result = []
         for index in range(self.info.operations):
             operation = Operation(ctypes.sizeof(Operation))
             self.check(self._library.qcn_model_operation(self._handle, index, ctypes.byref(operation)))
-            found.append(OperationRun(*(getattr(operation, name).decode() for name in OperationRun._fields)))
-        return found
+            result.append(OperationRun(*(getattr(operation, name).decode() for name in OperationRun._fields)))
+        return result
 
     def preprocess(self, image: Image) -> NDArray[np.float32]:
         """A picture as the network sees it, [C, H, W]."""

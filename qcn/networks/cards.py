@@ -164,7 +164,7 @@ def _seeds(card: Card) -> str:
     """The row on other runs of the recipe, where there are some."""
     if card.seeds is None:
         return ""
-    found = card.seeds
-    spread = f"{100 * found.mean:.2f} ± {100 * found.deviation:.2f} % (mean and standard deviation)"
-    better = f"{found.better or 'none'} of them {'have' if found.better > 1 else 'has'} a smaller validation error"
-    return f"| {found.seeds} seeds of this recipe | error on {found.split} {spread}; {better} |\n"
+    result = card.seeds
+    spread = f"{100 * result.mean:.2f} ± {100 * result.deviation:.2f} % (mean and standard deviation)"
+    better = f"{result.better or 'none'} of them {'have' if result.better > 1 else 'has'} a smaller validation error"
+    return f"| {result.seeds} seeds of this recipe | error on {result.split} {spread}; {better} |\n"

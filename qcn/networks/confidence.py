@@ -101,8 +101,8 @@ def _above_largest(logit: Logits) -> NDArray[np.float64]:
 
 def energy(logit: Logits) -> NDArray[np.float64]:
     """ln Σ exp z, [B] (Liu et al. 2020, "Energy-based Out-of-distribution Detection", with the sign turned)."""
-    found: NDArray[np.float64] = logit.max(1).astype(np.float64) + np.log(np.exp(_above_largest(logit)).sum(1))
-    return found
+    result: NDArray[np.float64] = logit.max(1).astype(np.float64) + np.log(np.exp(_above_largest(logit)).sum(1))
+    return result
 
 
 # Of logits [B, classes] and a temperature, [B]; the larger, the more like the pictures of training.

@@ -48,9 +48,9 @@ class _Bytes:
 
 
 def _next(begun: "deque[Future[Found]]", ready: _Bytes) -> Found:
-    found = begun.popleft().result()
-    ready.add(found.pixels, -1)
-    return found
+    result = begun.popleft().result()
+    ready.add(result.pixels, -1)
+    return result
 
 
 def _read(item: Item, ready: _Bytes) -> Found:

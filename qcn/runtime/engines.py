@@ -88,9 +88,9 @@ class RunnerEngine(Engine):
             raise CheckFailed(
                 f"{bundle.folder}: pre-processing the golden images does not give what the network saw in training"
             )
-        found = dict(zip(("logit", "pose"), self._infer(golden.input[tested]), strict=True))
+        result = dict(zip(("logit", "pose"), self._infer(golden.input[tested]), strict=True))
         for name, limit in tolerances(golden, self._artefact.precision).items():
-            answer = found[name]
+            answer = result[name]
             if answer is None:
                 raise CheckFailed(f"{bundle.folder}: {self.name} returns no {name}")
             error = float(np.abs(answer - getattr(golden.reference, name)[tested]).max())

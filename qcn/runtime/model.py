@@ -83,8 +83,8 @@ class Answer:
     @property
     def activation(self) -> NDArray[np.float64]:
         """sigmoid(logit), [classes], from 0 to 1. Large logits differ where their activations all are 1."""
-        found: NDArray[np.float64] = np.exp(-np.logaddexp(0, -self.logit.astype(np.float64)))
-        return found
+        result: NDArray[np.float64] = np.exp(-np.logaddexp(0, -self.logit.astype(np.float64)))
+        return result
 
     def top(self, count: int) -> list[tuple[str, float]]:
         """The most likely classes with their probabilities, best first."""

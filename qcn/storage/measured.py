@@ -73,5 +73,5 @@ def read(run: Path, weights_sha256: str) -> Measured | None:
     path = run / FILE
     if not path.is_file():
         return None
-    found = records.load(RunMeasured, path, "qcn evaluate")
-    return found.measured if found.weights_sha256 == weights_sha256 else None
+    result = records.load(RunMeasured, path, "qcn evaluate")
+    return result.measured if result.weights_sha256 == weights_sha256 else None

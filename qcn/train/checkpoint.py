@@ -55,9 +55,9 @@ def load_tensors(folder: Path, file: TensorFile | None) -> dict[str, Tensor]:
     if not path.is_file():
         raise UsageError(f"{path} is missing, though run.json names it")
     content = path.read_bytes()
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
-        raise UsageError(f"{path} was altered: its sha256 is {found[:12]}…, run.json says {file.sha256[:12]}…")
+    result = hashlib.sha256(content).hexdigest()
+    if result != file.sha256:
+        raise UsageError(f"{path} was altered: its sha256 is {result[:12]}…, run.json says {file.sha256[:12]}…")
     try:
         return load(content)
     except SafetensorError as error:

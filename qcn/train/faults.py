@@ -16,13 +16,13 @@ def first_non_finite(network: nn.Module, image: Tensor, loss_of: Callable[[Predi
     for name, parameter in network.named_parameters():
         if not parameter.isfinite().all():
             return f"the weights of '{name}'"
-    found: list[str] = []
+    result: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, outputs: Any) -> None:
             tensors = outputs if isinstance(outputs, tuple) else (outputs,)
             if not all(tensor.isfinite().all() for tensor in tensors):
-                found.append(f"the output of layer '{name}' ({type(module).__name__})")
+                result.append(f"the output of layer '{name}' ({type(module).__name__})")
 
         return hook
 
@@ -32,8 +32,8 @@ def first_non_finite(network: nn.Module, image: Tensor, loss_of: Callable[[Predi
     finally:
         for handle in hooks:
             handle.remove()
-    if found:
-        return found[0]
+    if result:
+        return result[0]
     if not loss.isfinite():
         return "the loss"
     network.zero_grad()

@@ -353,9 +353,9 @@ class Training:
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), settings.clip or math.inf)
         # From the first NaN on, the optimiser leaves the weights as they are, so that the fault can still be found.
-        found = torch.where((self.first_fault < 0) & ~norm.isfinite(), step.long(), self.first_fault)
-        self.first_fault.copy_(found)
-        self.optimizer.found_inf = (found >= 0).float()  # type: ignore[attr-defined]
+        result = torch.where((self.first_fault < 0) & ~norm.isfinite(), step.long(), self.first_fault)
+        self.first_fault.copy_(result)
+        self.optimizer.found_inf = (result >= 0).float()  # type: ignore[attr-defined]
         for group in self.optimizer.param_groups:
             group["lr"] = rate.float()
         self.optimizer.step()

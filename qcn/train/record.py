@@ -224,9 +224,9 @@ def load_run(folder: Path) -> Run:
         raise UsageError(f"{folder} is not a training run: it has no {RUN} (make one with `qcn train`)")
     record = records.parse(path.read_bytes(), str(path))
     if isinstance(record, dict) and record.get("schema") != SCHEMA:
-        found = record.get("schema")
+        result = record.get("schema")
         raise UsageError(
-            f"{path} has schema {found!r}; this version of qcn reads {SCHEMA}: train again with `qcn train`"
+            f"{path} has schema {result!r}; this version of qcn reads {SCHEMA}: train again with `qcn train`"
         )
     run = records.read(Run, record, str(path))
     if len(run.history) != run.progress.epoch:

@@ -63,7 +63,7 @@ def environment() -> Environment:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
         qcn=qcn.__version__,
-        packages={name: found for name in PACKAGES if (found := package_version(name))},
+        packages={name: result for name in PACKAGES if (result := package_version(name))},
     )
 
 
@@ -84,8 +84,8 @@ def _printed(program: str, entry: str, *arguments: str) -> str | None:
         return None
     english = {**os.environ, "LC_ALL": "C"}
     said = subprocess.run([path, *arguments], capture_output=True, text=True, check=False, env=english)
-    found = re.search(rf"^{entry}: *(.+)$", said.stdout, re.MULTILINE)
-    return found[1] if found else None
+    result = re.search(rf"^{entry}: *(.+)$", said.stdout, re.MULTILINE)
+    return result[1] if result else None
 
 
 def _megahertz(path: str) -> float | None:

@@ -67,7 +67,7 @@ def amount(value: float) -> str:
 
 def by_reason(reasons: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """What cannot be done with these backends, put together where it is the same."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for key, reason in reasons.items():
-        found.setdefault(reason, []).append(key)
-    return list(found.items())
+        result.setdefault(reason, []).append(key)
+    return list(result.items())

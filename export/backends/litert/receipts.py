@@ -20,13 +20,13 @@ def receipts(bundle: Bundle) -> list[Receipt]:
     program, kind = bundle.program(), FORMATS["litert"]
     content = bundle.read(bundle.find(kind.file_in(program.precision)))
     as_planned = seen(read, content, program, kind.routing).precision == program.precision
-    found = []
+    result = []
     for op in program.operations:
         if isinstance(op, Route):
-            found.append(Receipt(op.name, op.precision, "fp32", "BATCH_MATMUL"))
+            result.append(Receipt(op.name, op.precision, "fp32", "BATCH_MATMUL"))
         elif isinstance(op, Product):
             ran = op.precision if as_planned and multiplies_integers() else "fp32"
-            found.append(
+            result.append(
                 Receipt(op.name, op.precision, ran, "FULLY_CONNECTED" if isinstance(op, Linear) else "CONV_2D")
             )
-    return found
+    return result

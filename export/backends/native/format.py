@@ -25,8 +25,8 @@ class Weights(Format):
             load_library("qcn_model_load_memory")
         except MissingError as error:
             return Support("cannot", str(error), BUILD)
-        found = receipts(bundle) if bundle.program().calibrated else []
-        lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in found if one.asked != "fp32"})
+        result = receipts(bundle) if bundle.program().calibrated else []
+        lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in result if one.asked != "fp32"})
         return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 
@@ -42,8 +42,10 @@ def seen_in(program: Program) -> Seen:
     """What the weights of a program compute in."""
     if program.calibrated:
         return Seen(program.precision)
-    found = {operation.precision for operation in program.operations}
-    return Seen(found.pop()) if len(found) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(found))}")
+    result = {operation.precision for operation in program.operations}
+    return (
+        Seen(result.pop()) if len(result) == 1 else Seen(None, f"its operations are in {' and '.join(sorted(result))}")
+    )
 
 
 def library() -> str:

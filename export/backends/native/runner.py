@@ -82,10 +82,10 @@ def layer_arrays(
     statistics [iterations, 7, parents, images, places], pose [images, parents, 3, h, w], activation [images, parents,
     h, w]; the class layer, which is the answer itself, has no activation.
     """
-    found = {} if activation is None else {f"{name}.pose": pose, f"{name}.activation": activation}
+    result = {} if activation is None else {f"{name}.pose": pose, f"{name}.activation": activation}
     for step, of in zip(step_names([name], len(statistics)), statistics.transpose(0, 3, 2, 1, 4), strict=True):
-        found |= {f"{step}/mean": of[:, :, 1:4], f"{step}/variance": of[:, :, 4:7]}
-    return found
+        result |= {f"{step}/mean": of[:, :, 1:4], f"{step}/variance": of[:, :, 4:7]}
+    return result
 
 
 def receipts(bundle: Bundle) -> list[Receipt]:

@@ -120,9 +120,9 @@ def _type(node: Node, given: Sequence[int]) -> int:
 
 def _live(graph: Graph) -> list[Node]:
     """The nodes that an output depends on, in their order."""
-    needed, found = set(graph.outputs), []
+    needed, result = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if needed & set(node.outputs):
             needed |= set(node.inputs)
-            found.append(node)
-    return found[::-1]
+            result.append(node)
+    return result[::-1]

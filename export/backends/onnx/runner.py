@@ -204,28 +204,28 @@ def _with_layers(graph: bytes, layers: tuple[str, ...]) -> bytes:
 
 def layer_values(there: Set[str], layers: tuple[str, ...]) -> dict[str, str]:
     """Of the values in a graph those that show its layers, by the names that a runner gives them."""
-    found = {}
+    result = {}
     for layer in layers:
         for kind in ("pose", "activation"):
             places = (f"{layer}/parents.{kind}", f"{layer}/{kind}")  # of an unrolled layer, of a fused one
             place = next((place for place in places if place in there), None)
             name = f"{layer}.{kind}"
             if place is not None and name not in there:  # else another graph, or one that gives it out already
-                found[name] = place
+                result[name] = place
         iterations = re.compile(rf"{re.escape(layer)}/iteration\d+/(mean|variance|score|score\.unit)")
-        found |= {name: name for name in sorted(there) if iterations.fullmatch(name)}
-    return found
+        result |= {name: name for name in sorted(there) if iterations.fullmatch(name)}
+    return result
 
 
 def as_steps(outputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Means and variances [B, 3, J, n] and logits [B, 1, J, n] of iterations as `qcn.verify.parity.stages` has them."""
-    found = {}
+    result = {}
     for name, value in outputs.items():
         step, _, kind = name.rpartition("/")
         if kind in ("mean", "variance"):
-            found[name] = value.transpose(0, 2, 1, 3)
+            result[name] = value.transpose(0, 2, 1, 3)
         elif kind == "score.unit" or (kind == "score" and f"{step}/score.unit" not in outputs):
-            found[f"{step}/logit"] = value[:, 0]
+            result[f"{step}/logit"] = value[:, 0]
         elif kind != "score":
-            found[name] = value
-    return found
+            result[name] = value
+    return result

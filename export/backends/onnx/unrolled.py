@@ -221,9 +221,9 @@ class UnrolledLayer:
         )
         places = (rows[:, None, :, None] * self.width + columns[:, None, :]).reshape(-1, self.n)  # [k·k, n]
         flat = g.reshape(f"{name}.maps", maps, 0, self.C, -1, self.height * self.width)
-        found = g.node("Gather", f"{name}.windows", flat, g.weight(f"{name}.places", places), axis=3)
-        found = g.node("Transpose", f"{name}.first", found, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
-        return g.reshape(name, found, 0, self.I, -1, self.n)
+        result = g.node("Gather", f"{name}.windows", flat, g.weight(f"{name}.places", places), axis=3)
+        result = g.node("Transpose", f"{name}.first", result, perm=[0, 1, 3, 2, 4])  # [B, C, k·k, x, n]
+        return g.reshape(name, result, 0, self.I, -1, self.n)
 
     def votes(self, pose: GraphValue) -> Any:
         """[B, I, 3, J·n], made in the poses' type."""

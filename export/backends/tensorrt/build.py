@@ -100,11 +100,11 @@ def build(
 
     warnings = list(log.warnings)  # before reading the plan back, which complains where there is no GPU
     graph = precision.convolutions(onnx) if request.precision == "int8" else convolutions(layers)
-    found = read_receipt(plan, request.precision, layers, graph, log, trt, trt_logger)
-    if gpu and tensorrt.flavour == "tensorrt" and found.source != "engine inspector":
+    result = read_receipt(plan, request.precision, layers, graph, log, trt, trt_logger)
+    if gpu and tensorrt.flavour == "tensorrt" and result.source != "engine inspector":
         raise BuildError(f"{tensorrt} built an engine from {name} that it cannot read back:{log.summary()}")
-    if found.met is False:
-        named = "".join(f"\n  {line}" for line in found.unmet[:8])
+    if result.met is False:
+        named = "".join(f"\n  {line}" for line in result.unmet[:8])
         raise BuildError(f"{request.precision} was requested, but {tensorrt} built something else:{named}")
     facts = {
         "flavour": tensorrt.flavour,
@@ -112,7 +112,7 @@ def build(
         "gpu": gpu.name if gpu else None,
         "sm": gpu.sm if gpu and tensorrt.flavour == "tensorrt" else request.sm,
         "precision": request.precision,
-        "precision_found": request.precision if found.met else None,
+        "precision_found": request.precision if result.met else None,
         "tf32": request.tf32,
         "plugin": plugin.facts() if plugin else None,
         **asdict(request.fleet),
@@ -125,10 +125,10 @@ def build(
         "build_seconds": round(seconds, 2),
         "onnx_sha256": hashlib.sha256(onnx).hexdigest(),
         "plan_sha256": hashlib.sha256(plan).hexdigest(),
-        "receipt": found.as_json(),
+        "receipt": result.as_json(),
         "warnings": warnings,
     }
-    return Engine(plan, facts, found)
+    return Engine(plan, facts, result)
 
 
 def read_receipt(

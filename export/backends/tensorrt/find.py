@@ -57,10 +57,10 @@ def find(flavour: str | None = None) -> TensorRT:
             except (ImportError, OSError) as error:  # bindings without their libraries
                 broken = f" ({name} is here and cannot be loaded: {error})"
                 continue
-            found = TensorRT(kind, _version(module, kind), module)
-            if kind == "tensorrt" and found.version < targets.OLDEST:
-                raise MissingError(f"{found} is too old: 8.6 or newer is needed; {targets.install_hint(flavour)}")
-            return found
+            result = TensorRT(kind, _version(module, kind), module)
+            if kind == "tensorrt" and result.version < targets.OLDEST:
+                raise MissingError(f"{result} is too old: 8.6 or newer is needed; {targets.install_hint(flavour)}")
+            return result
     raise MissingError(f"{targets.product(flavour)} is not installed{broken}; {targets.install_hint(flavour)}")
 
 

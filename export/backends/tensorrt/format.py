@@ -43,10 +43,10 @@ class Engine(Format):
         target = targets.target(request.target, request.target_tensorrt)
         loaded: plugin.Plugin | None = None
         try:
-            found = building.find(request.tensorrt)
-            obstacle = targets.obstacle(target, found.flavour, found.version, found.known_sms, targets.this_gpu())
+            result = building.find(request.tensorrt)
+            obstacle = targets.obstacle(target, result.flavour, result.version, result.known_sms, targets.this_gpu())
             if request.routing == "fused" and not obstacle:
-                loaded = plugin.load(found)
+                loaded = plugin.load(result)
         except MissingError as error:
             obstacle = str(error) if target.name == "this" else targets.without_tensorrt(target)
         if obstacle and target.name == "this":
@@ -56,10 +56,10 @@ class Engine(Format):
         if obstacle:
             commands = targets.device_commands(bundle.folder, command, request.host)
             return Made(self.name, reason=obstacle, commands=tuple(commands))
-        sm = target.sm if found.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
+        sm = target.sm if result.flavour == "rtx" else None  # TensorRT itself builds for the GPU that it runs on
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "qcn"
-        timings = caches / f"timings-{found.flavour}-{found.version_text}.cache"
-        engine = building.build(content, request.engine(timings, sm, kind), found, loaded, bundle.folder / graph.file)
+        timings = caches / f"timings-{result.flavour}-{result.version_text}.cache"
+        engine = building.build(content, request.engine(timings, sm, kind), result, loaded, bundle.folder / graph.file)
         file = f"engines/{engine.file_name}"
         fused = bool(engine.facts["plugin"])
         with bundle.adding(file, self.name, kind, command, batch=request.batch, plugin=fused) as draft:
@@ -73,10 +73,10 @@ class Engine(Format):
     def seen_running(self, bundle: Bundle, artefact: Artefact, runner: Runner) -> Seen:
         """By the engine inspector, with the types that the bundle's own graph gives to its convolutions."""
         layers = from_inspector(runner.inspected())
-        found = receipt(layers, "engine inspector", artefact.precision, _graph_types(bundle, artefact))
-        if found.met is False:
-            return Seen(None, f"{found.unmet[0]} ({len(found.unmet)} such layers)")
-        if found.met:
+        result = receipt(layers, "engine inspector", artefact.precision, _graph_types(bundle, artefact))
+        if result.met is False:
+            return Seen(None, f"{result.unmet[0]} ({len(result.unmet)} such layers)")
+        if result.met:
             return Seen(artefact.precision)
         why = "no layer of it is named as a convolution of the graph" if layers else "TensorRT shows no layers of it"
         return Seen(None, why, readable=False)

@@ -49,8 +49,8 @@ class BuildLog:
             self.warnings.append(message)
         elif message.startswith("Layers:\n"):
             self.layers = message
-        elif found := re.match(r"After .*: (\d+) layers", message):
-            self._layers_in_all = int(found[1])
+        elif result := re.match(r"After .*: (\d+) layers", message):
+            self._layers_in_all = int(result[1])
         elif "Computing costs for" in message:
             self._layers_timed += 1
             self._phase = "timing kernels"

@@ -181,23 +181,23 @@ def from_log(text: str) -> list[EngineLayer]:
     """The layers of the table in the builder's log: one per line, `Name: …, LayerType: …, Inputs: [ { … }], …`."""
     layers = []
     for line in text.splitlines():
-        found = re.match(
+        result = re.match(
             r"Name: (?P<name>.*?), LayerType: (?P<type>[^,]*), Inputs: \[(?P<inputs>.*)\], "
             r"Constants: \[(?P<weights>.*)\], Outputs: \[(?P<outputs>.*)\], TacticName: .*, "
             r"Metadata: ?(?P<metadata>.*)",
             line,
         )
-        if found:
-            types = {part: re.findall(r"Datatype: (\w+)", found[part]) for part in ("inputs", "outputs")}
-            arrays = re.findall(r"Dimensions: \[(.*?)\].*?Datatype: (\w+)", found["weights"])
+        if result:
+            types = {part: re.findall(r"Datatype: (\w+)", result[part]) for part in ("inputs", "outputs")}
+            arrays = re.findall(r"Dimensions: \[(.*?)\].*?Datatype: (\w+)", result["weights"])
             layers.append(
                 EngineLayer(
-                    found["name"],
-                    found["type"],
+                    result["name"],
+                    result["type"],
                     tuple(map(type_name, types["inputs"])),
                     tuple(map(type_name, types["outputs"])),
                     tuple(type_name(kind) for size, kind in arrays if size not in ("", "1")),
-                    _nodes(found["name"], found["metadata"]),
+                    _nodes(result["name"], result["metadata"]),
                 )
             )
     return layers
@@ -205,8 +205,8 @@ def from_log(text: str) -> list[EngineLayer]:
 
 def _nodes(name: str, metadata: str) -> tuple[str, ...]:
     """The ONNX nodes of a layer: from its metadata (TensorRT 10 and later), else from a name like "conv + relu"."""
-    if found := re.findall(r"\[ONNX Layer: (.*?)\]", metadata):
-        return tuple(found)
+    if result := re.findall(r"\[ONNX Layer: (.*?)\]", metadata):
+        return tuple(result)
     if name.startswith(("Reformatting", "{ForeignNode")):
         return ()
     return tuple(re.split(r" \+ | \|\| ", name))

@@ -149,10 +149,10 @@ class WeightsRunner(_TorchRunner):
 
         steps: list[tuple[Any, ...]] = []
         with watched(lambda *step: steps.append(step)):
-            found = super().infer(images)
+            result = super().infer(images)
         for name, step in zip(step_names(layers, len(steps) // len(layers)), steps, strict=True):
-            found |= {f"{name}/{of}": x.cpu().numpy() for of, x in zip(QUANTITIES, step, strict=True)}
-        return found
+            result |= {f"{name}/{of}": x.cpu().numpy() for of, x in zip(QUANTITIES, step, strict=True)}
+        return result
 
     def _run(self, images: Any) -> Any:
         return self._model(images.double() if self.options.precision == "fp64" else images)

@@ -23,18 +23,18 @@ def networks(
     """By Triton's backend the graph, and the newest engine in its precision that it runs; and notes on them."""
     network, most, kind, notes = bundle.manifest.network_sha256, batch.max, graph.precision, []
     device: Literal["cpu", "cuda"] = "cuda" if kind == "bf16" else "cpu"  # which has no bf16 convolutions
-    found = {"onnxruntime": ServedFile(graph, most, _batching(network, graph, most, device, latencies))}
+    result = {"onnxruntime": ServedFile(graph, most, _batching(network, graph, most, device, latencies))}
     for engine in (one for one in bundle.manifest.files if (one.format, one.precision) == ("trt", kind)):
         if why := obstacle(engine):
             notes.append(f"{engine.file} is left out: {why}")
         elif engine.batch:
             most = engine.batch.max
-            found["tensorrt"] = ServedFile(engine, most, _batching(network, engine, most, "cuda", latencies))
-    if latencies and not any(one.batching.measured for one in found.values()):
-        wanted = " or ".join(one.artefact.file for one in found.values())
+            result["tensorrt"] = ServedFile(engine, most, _batching(network, engine, most, "cuda", latencies))
+    if latencies and not any(one.batching.measured for one in result.values()):
+        wanted = " or ".join(one.artefact.file for one in result.values())
         raise UsageError(f"{latencies.file} has no latency for {_why_not(network, wanted, latencies)}: {MEASURE}")
-    notes += [f"{one.artefact.file}: {line}" for one in found.values() for line in one.batching.words]
-    return found, notes
+    notes += [f"{one.artefact.file}: {line}" for one in result.values() for line in one.batching.words]
+    return result, notes
 
 
 def obstacle(engine: Artefact) -> str:

@@ -84,10 +84,10 @@ def read_repository(content: bytes, path: object = "the repository") -> dict[str
 def network_graph(content: bytes) -> bytes:
     """The network's ONNX graph, as Triton would run it."""
     ending = f"{NETWORK}/{VERSION}/{config.FILES['onnxruntime']}"
-    found = [content for name, content in read_repository(content).items() if name.endswith(ending)]
-    if len(found) != 1:
-        raise UsageError(f"it has {len(found)} files …{ending}, but one is expected")
-    return found[0]
+    result = [content for name, content in read_repository(content).items() if name.endswith(ending)]
+    if len(result) != 1:
+        raise UsageError(f"it has {len(result)} files …{ending}, but one is expected")
+    return result[0]
 
 
 def _model(fields: Mapping[str, Any], content: bytes, comments: list[str]) -> dict[str, bytes]:

@@ -114,19 +114,19 @@ class TritonRunner(Runner):
 
     def _ensemble(self) -> _Model:
         """The one whose models are all run by ONNX Runtime: its pre-processing, and then the network."""
-        found = [
+        result = [
             model
             for model in self._models.values()
             if model.ensemble
             and all(self._models[step.model_name].session for step in model.config.ensemble_scheduling.step)
         ]
-        if len(found) != 1:
-            raise _Wrong(f"{len(found)} ensembles run in ONNX Runtime, but one is expected")
-        config = found[0].config
+        if len(result) != 1:
+            raise _Wrong(f"{len(result)} ensembles run in ONNX Runtime, but one is expected")
+        config = result[0].config
         steps = config.ensemble_scheduling.step
         if len(steps) != 2 or len(config.input) != 1 or len(steps[0].output_map) != 1:
             raise _Wrong(f"{config.name} is not pre-processing of one tensor to another, and then the network")
-        return found[0]
+        return result[0]
 
     def _step(self, step: Any, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """What one model makes of the tensors so far, under the names that the ensemble has for it."""
@@ -200,14 +200,14 @@ def _check_ports(model: _Model, words: str, ports: Any, there: dict[str, Any]) -
     for port in ports:
         if port.name not in there:
             raise _Wrong(f"{model.name} has the {words} '{port.name}', but its file has {', '.join(sorted(there))}")
-        found, kind = there[port.name], _type(port)
-        if TYPES.get(kind, ("",))[0] != found.type:
-            raise _Wrong(f"{model.name}: the {words} '{port.name}' is {kind}, but {found.type} in its file")
-        if len(found.shape) == 0 or isinstance(found.shape[0], int):
-            raise _Wrong(f"{model.name}: the file's {words} '{port.name}' is {found.shape}, with no open batch")
-        if tuple(found.shape[1:]) != tuple(port.dims):
+        result, kind = there[port.name], _type(port)
+        if TYPES.get(kind, ("",))[0] != result.type:
+            raise _Wrong(f"{model.name}: the {words} '{port.name}' is {kind}, but {result.type} in its file")
+        if len(result.shape) == 0 or isinstance(result.shape[0], int):
+            raise _Wrong(f"{model.name}: the file's {words} '{port.name}' is {result.shape}, with no open batch")
+        if tuple(result.shape[1:]) != tuple(port.dims):
             raise _Wrong(
-                f"{model.name}: the {words} '{port.name}' is {list(port.dims)}, but {found.shape[1:]} in its file"
+                f"{model.name}: the {words} '{port.name}' is {list(port.dims)}, but {result.shape[1:]} in its file"
             )
 
 

@@ -70,9 +70,9 @@ def page_text(bundle: Bundle, networks: list[dict[str, Any]]) -> str:
 
 def networks_in(page: bytes) -> list[dict[str, Any]]:
     """The networks that a page shows, as `network_of` makes them; what is not such a page is refused."""
-    found = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    result = re.search(rb'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     try:
-        data = json.loads(found[1]) if found else None
+        data = json.loads(result[1]) if result else None
         networks = data["networks"] if isinstance(data, dict) else None
     except (ValueError, KeyError, RecursionError):
         networks = None

@@ -58,14 +58,14 @@ def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
     """
     program = bundle.program()
     made = {value.name for op in program.routes for value in op.outputs}
-    found = []
+    result = []
     for op in (op for op in program.routes if made >= set(op.reads)):
         half = (op.precision if program.calibrated else precision) == "fp16"
         first = half and program.calibrated and not graph
-        found.append(
+        result.append(
             Layer(op, program.rotation(op), program.arrays[op.beta_u], program.arrays[op.beta_a], first, half and graph)
         )
-    return found
+    return result
 
 
 def check(layer: Layer, name: str, quantity: str, found: Mapping[str, Array], golden: Golden) -> Errors | None:
@@ -106,7 +106,7 @@ def _second(layer: Layer, name: str, shown: Mapping[str, Array]) -> Errors | Non
     """The variance, where the mean says which votes it is made of."""
     before = tuple(shown[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
     children = (shown[layer.op.pose], shown[layer.op.activation])
-    found = []
+    result = []
     for way, nudges in WAYS.items():
         own = statistics(layer, *children, before, half=way)
         nearby = [statistics(layer, *children, before, np.float32, way, nudge) for nudge in nudges]
@@ -118,8 +118,8 @@ def _second(layer: Layer, name: str, shown: Mapping[str, Array]) -> Errors | Non
             compared.append(errors(shown[f"{name}/{of}"], own[place], floor, "plan"))
         mean, variance = compared
         if mean.passed:
-            found.append(variance)
-    return min(found, key=lambda one: one.share, default=None)
+            result.append(variance)
+    return min(result, key=lambda one: one.share, default=None)
 
 
 def statistics(

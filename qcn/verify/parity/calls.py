@@ -127,8 +127,8 @@ class Asked:
 
     def first_wrong_size(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> int | None:
         """How many images the first call had that was wrong; None if none was."""
-        found = zip(self.calls, self._shares(exact, allowed), strict=True)
-        return next((call.size for call, share in found if share.max() > 1), None)
+        result = zip(self.calls, self._shares(exact, allowed), strict=True)
+        return next((call.size for call, share in result if share.max() > 1), None)
 
     def when(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> str:
         """Which of the calls were wrong, in words; nothing if none was or all were."""

@@ -119,8 +119,11 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
 
 def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
     """A verdict for each file of a bundle that is not of the run."""
-    found, why = candidates(bundle, request.backends or None, True, request.file), f"the bundle is not of {request.run}"
-    return [Verdict(one.backend.name, one.artefact.file, one.precision, "untrusted", (why,)) for one in found]
+    result, why = (
+        candidates(bundle, request.backends or None, True, request.file),
+        f"the bundle is not of {request.run}",
+    )
+    return [Verdict(one.backend.name, one.artefact.file, one.precision, "untrusted", (why,)) for one in result]
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
@@ -136,13 +139,13 @@ def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -
 
 def _by_output(option: str, given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
     """The numbers by output; under "" what is for all of them."""
-    found = {}
+    result = {}
     for text in given:
         name, _, number = text.rpartition(":")
         try:
-            found[name] = float(number)
+            result[name] = float(number)
         except ValueError:
-            found[name] = -1.0
-        if name not in ("", *names) or not 0 <= found[name] < float("inf"):
+            result[name] = -1.0
+        if name not in ("", *names) or not 0 <= result[name] < float("inf"):
             raise UsageError(f"{option} takes a number, or OUTPUT:NUMBER with {' or '.join(names)}, not '{text}'")
-    return found
+    return result

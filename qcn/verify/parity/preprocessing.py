@@ -39,12 +39,12 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
     images, expected = golden.image[kept], golden.input[kept]
     about = (PREPROCESSING, MANIFEST, "fp32")
     try:
-        found, by, reasons = _preprocessed(bundle, images)
+        result, by, reasons = _preprocessed(bundle, images)
     except MissingError as error:
         return Verdict(*about, "missing", (str(error),))
     except QcnError as error:
         return Verdict(*about, "failed", (f"it does not fit the golden images: {error}",))
-    return _compared(about, found, expected, by, reasons)
+    return _compared(about, result, expected, by, reasons)
 
 
 def check_repositories(bundle: Bundle, found: Iterable[Candidate], time_limit: float) -> list[Verdict]:
@@ -128,7 +128,7 @@ def _of_other_sizes(bundle: Bundle, runner: NativeRunner) -> tuple[str, ...]:
     for height, width in OTHER_SIZES:
         picture = random.integers(0, 256, (height, width, manifest.image[0]), np.uint8)
         image = fit(picture, manifest.image, manifest.preprocessing.fit)
-        found = runner.preprocess(picture.transpose(2, 0, 1)[None])
-        if not np.array_equal(found, preprocess(image[None], manifest.preprocessing)):
+        result = runner.preprocess(picture.transpose(2, 0, 1)[None])
+        if not np.array_equal(result, preprocess(image[None], manifest.preprocessing)):
             return (f"libqcn makes of a picture of {width}×{height} something else than docs/bundle.md defines",)
     return ()

@@ -99,9 +99,9 @@ class Origin:
             return golden_of(self.network, given, bundle.manifest.classes)
         import torch
 
-        found = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), {})
+        result = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), {})
         trained = answers(self.network, torch.from_numpy(given.input).double()).answers
-        return replace(found, plan=True, trained=trained)
+        return replace(result, plan=True, trained=trained)
 
     def fresh(self, bundle: Bundle) -> Golden:
         """Images that are in no file, with the answers to them."""
@@ -165,10 +165,10 @@ def _program_differences(
         expected = plan_of(program, origin.program, calibration)
     except QcnError as error:
         return [str(error)], []
-    found = list(differences(program, expected))
-    found += odd_scales(program, origin.program, calibration, golden.image[_real(golden)], golden.preprocessing)
-    if found:
-        return found, []
+    result = list(differences(program, expected))
+    result += odd_scales(program, origin.program, calibration, golden.image[_real(golden)], golden.preprocessing)
+    if result:
+        return result, []
     wrong, note = other_drop(bundle, calibration, origin.program, origin.run, data_dir)
     return [wrong] if wrong else [], [note] if note else []
 
@@ -219,9 +219,9 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    told, found = manifest.confidence, run.confidence if which == "best" else None
-    pairs["the temperature of probabilities"] = (told and told.temperature, found and found.temperature)
-    pairs["the calibration error"] = (told and told.error, found and found.error)
+    told, result = manifest.confidence, run.confidence if which == "best" else None
+    pairs["the temperature of probabilities"] = (told and told.temperature, result and result.temperature)
+    pairs["the calibration error"] = (told and told.error, result and result.error)
     limit, fitted = manifest.known, run.known if which == "best" else None
     pairs["when an answer counts as known"] = (limit and asdict(limit), fitted and asdict(fitted))
     poses = any(port.name == "pose" for port in manifest.outputs)  # of a CNN with a direction head there are none
@@ -236,10 +236,10 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
 
 def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
     """Other errors on test images than were measured of the run; the day may be another."""
-    told, found = manifest.measured, measured.read(folder, manifest.source.sha256)
-    if told and (found is None or (told.data, told.splits) != (found.data, found.splits)):
+    told, result = manifest.measured, measured.read(folder, manifest.source.sha256)
+    if told and (result is None or (told.data, told.splits) != (result.data, result.splits)):
         yield "the errors on test images: the bundle says " + (
-            "others than the run" if found else "some, and the run has none: measure it again with `qcn evaluate`"
+            "others than the run" if result else "some, and the run has none: measure it again with `qcn evaluate`"
         )
 
 
@@ -288,10 +288,10 @@ def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
 
 def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
     """Float32 answers that are further from the truth than float32 is: they would widen every tolerance."""
-    for name, found in golden.single.named().items():
-        if name in exact and exact[name].shape == found.shape:
+    for name, result in golden.single.named().items():
+        if name in exact and exact[name].shape == result.shape:
             limit = tolerance(exact[name], noise_floor(exact[name], single[name]), "fp32")
-            off = float(np.abs(found - exact[name]).max())
+            off = float(np.abs(result - exact[name]).max())
             if not off <= limit:
                 yield f"the golden {name} in float32 is off by {off:.2g}, where float32 is by {limit:.2g} at most"
 
@@ -303,5 +303,5 @@ def _half_floors(golden: Golden, program: Program) -> Iterator[str]:
     rounding = {} if golden.plan else half_floors(program, golden.input)
     for precision, floors in rounding.items():
         for name, floor in floors.items():
-            if (found := golden.floors.get(precision, {}).get(name, math.inf)) > FLOORS_APART * floor:
-                yield f"the noise floor of {name} in {precision} is {found:.2g}, where rounding makes {floor:.2g}"
+            if (result := golden.floors.get(precision, {}).get(name, math.inf)) > FLOORS_APART * floor:
+                yield f"the noise floor of {name} in {precision} is {result:.2g}, where rounding makes {floor:.2g}"

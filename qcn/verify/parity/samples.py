@@ -72,14 +72,14 @@ def samples(
 
     unreadable: list[str] = []
     if data in DATASETS:
-        found = list(_of_dataset(bundle, data, count or COUNT, data_dir))
+        result = list(_of_dataset(bundle, data, count or COUNT, data_dir))
     elif is_source(data):
-        found = _of_pictures(bundle, Path(data), count or COUNT, unreadable)
+        result = _of_pictures(bundle, Path(data), count or COUNT, unreadable)
     else:
         raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
-    given = _inputs(bundle, found)
+    given = _inputs(bundle, result)
     answered = origin.answers(bundle, given) if origin else _answered(bundle, given)
-    return Samples(readable(data), answered, len(answered.rows) - len(found), tuple(unreadable))
+    return Samples(readable(data), answered, len(answered.rows) - len(result), tuple(unreadable))
 
 
 def _of_dataset(bundle: Bundle, name: str, count: int, data_dir: Path) -> Iterator[tuple[str, Any, int]]:
@@ -102,7 +102,7 @@ def _of_pictures(
     """Pictures of a folder or table, spread over its classes. Why a file could not be read goes into `unreadable`."""
     classes = bundle.manifest.classes
     named = _below(source, classes) if source.is_dir() else _listed(source)
-    found: list[tuple[str, NDArray[np.uint8], int]] = []
+    result: list[tuple[str, NDArray[np.uint8], int]] = []
     for index in _spread([kind for _, _, kind in named], len(named)):
         name, path, kind = named[index]
         try:
@@ -114,12 +114,12 @@ def _of_pictures(
                     f"too many files of {source} cannot be read ({len(unreadable)}), such as: {error}"
                 ) from None
             continue
-        found.append((readable(name), _image(pixels, path, bundle), classes.index(kind) if kind in classes else -1))
-        if len(found) == count:
+        result.append((readable(name), _image(pixels, path, bundle), classes.index(kind) if kind in classes else -1))
+        if len(result) == count:
             break
-    if not found:
+    if not result:
         raise UsageError(unreadable[0] if unreadable else f"{source} has no pictures ({', '.join(PICTURES)})")
-    return found
+    return result
 
 
 def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
@@ -134,8 +134,8 @@ def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
 
 def _listed(table: Path) -> list[tuple[str, Path, str]]:
     """Name, path and class of the pictures of a table; one that it names twice is taken once."""
-    found = listing(table)
-    return list({one.path: (str(one.path), one.path, found.classes[one.label]) for one in found.pictures}.values())
+    result = listing(table)
+    return list({one.path: (str(one.path), one.path, result.classes[one.label]) for one in result.pictures}.values())
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:

@@ -75,8 +75,8 @@ class Stage:
     @property
     def share(self) -> float:
         """The largest error as a share of what is allowed, by the check that it is furthest beyond."""
-        found = [one.share for one in (self.errors, self.arithmetic) if one]
-        return max(found) if self.errors else float("inf")
+        result = [one.share for one in (self.errors, self.arithmetic) if one]
+        return max(result) if self.errors else float("inf")
 
     def words(self) -> str:
         """What is wrong with it, and what its numbers are like."""

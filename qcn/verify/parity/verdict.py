@@ -146,10 +146,10 @@ def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
 
     What was not trusted counts for nothing. Where no backend passed, the whole did not.
     """
-    found = [(verdict.backend, verdict.status) for verdict in verdicts]
-    if any(status == "failed" for _, status in found):
+    result = [(verdict.backend, verdict.status) for verdict in verdicts]
+    if any(status == "failed" for _, status in result):
         return "failed"
-    given = {status for backend, status in found if backend not in NO_BACKENDS}
+    given = {status for backend, status in result if backend not in NO_BACKENDS}
     if given == {"untrusted"}:
         return "untrusted"
     return "missing" if "passed" not in given or (asked and "missing" in given) else "passed"

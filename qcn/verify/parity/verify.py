@@ -53,11 +53,11 @@ def verify(
     given = golden or bundle.golden()
     _check_reference(given, allowed)
     verdicts = []
-    found = candidates(bundle, backends, trust, file)
+    result = candidates(bundle, backends, trust, file)
     with shown():
-        for place, candidate in enumerate(found):
+        for place, candidate in enumerate(result):
             began = time.perf_counter()
-            with part(place, len(found)):
+            with part(place, len(result)):
                 doing(f"opening {candidate.key}")
                 verdict = _Check(bundle, candidate, given, allowed, bisect, time_limit, origin).verdict()
             verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
@@ -65,7 +65,7 @@ def verify(
             passed = [place for place, verdict in enumerate(verdicts) if verdict.status == "passed"]
             for turn, place in enumerate(passed):
                 with part(turn, len(passed)):
-                    check = _Check(bundle, found[place], given, allowed, bisect, time_limit, origin)
+                    check = _Check(bundle, result[place], given, allowed, bisect, time_limit, origin)
                     verdicts[place] = check.soaked(verdicts[place], soak.shared_by(len(passed)))
     return verdicts
 
@@ -113,8 +113,8 @@ class _Check:
             return self.answered_fresh(self.origin, self.answered(about))
         if refused := self.not_built(self.origin, about):
             return refused
-        found = self.answered(about)
-        return replace(found, notes=(*found.notes, "it is what its program builds"))
+        result = self.answered(about)
+        return replace(result, notes=(*result.notes, "it is what its program builds"))
 
     def not_built(self, origin: Origin, about: tuple[str, str, str]) -> Verdict | None:
         """What is said of a file that is not what its program builds, or cannot be compared with that here."""
@@ -202,8 +202,8 @@ class _Check:
         golden, candidate = self.golden, self.candidate
         exact = {name: getattr(golden.reference, name) for name in golden.outputs}
         limits = {name: error.tolerance for name, error in compare(exact, golden, held.precision, self.allowed).items()}
-        found = asked.worst(exact, limits)
-        errors = compare(found, golden, held.precision, self.allowed)
+        result = asked.worst(exact, limits)
+        errors = compare(result, golden, held.precision, self.allowed)
         when = asked.when(exact, limits)
         reasons = [
             f"{name} is {error.words()}{f', {when}' if when else ''}"
@@ -211,7 +211,7 @@ class _Check:
             if not error.passed
         ]
         directions = self.bundle.manifest.direction
-        turned = turn(found["pose"], golden, directions, errors["pose"]) if directions else None
+        turned = turn(result["pose"], golden, directions, errors["pose"]) if directions else None
         if turned and not turned.passed:
             reasons.insert(0, turned.words())  # what the pose is for says more than its numbers
         changed = flips(asked.rows, asked.joined("logit"), golden, self.bundle.manifest.classes, held.precision)
@@ -222,7 +222,7 @@ class _Check:
         if reasons or self.bisect or golden.plan or candidate.precision in ("fp16", "bf16"):
             size = asked.first_wrong_size(exact, limits) or min(self.batch().max, AT_ONCE, len(golden.rows))
             doing(f"looking inside {candidate.key}", 1)
-            looked, inside = self.look(found, max(size, candidate.least), held.precision)
+            looked, inside = self.look(result, max(size, candidate.least), held.precision)
             if not reasons:
                 reasons += _inside_wrong(looked)
         wrong = first_wrong(looked, errors) if reasons else None
@@ -235,10 +235,10 @@ class _Check:
             outputs=errors,
             flips=changed,
             images=count,
-            pose_degrees=pose_degrees(found["pose"], golden) if "pose" in golden.outputs else None,
+            pose_degrees=pose_degrees(result["pose"], golden) if "pose" in golden.outputs else None,
             turn=turned,
             deterministic=asked.deterministic(),
-            accuracy=accuracy(found["logit"], golden),
+            accuracy=accuracy(result["logit"], golden),
             agreement=Share.count(count - sum(not flip.tie for flip in changed), count),
             stages=looked,
             first_wrong=wrong,

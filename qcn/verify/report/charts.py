@@ -56,13 +56,13 @@ def bars(histogram: Histogram, low: float, high: float) -> tuple[Bar, ...]:
     if not counts or high <= low:
         return ()
     tallest, scale = max(*counts, 1.0), 100 / (high - low)
-    found = []
+    result = []
     for left, right, count in zip(edges, edges[1:], counts, strict=False):
         start, end = max(left, low), min(right, high)
         if count > 0 and end > start:
             # The smallest bar must be seen: one error far off is the one that matters.
-            found.append(Bar(scale * (start - low), scale * (end - start), max(HEIGHT * count / tallest, 2.0)))
-    return tuple(found)
+            result.append(Bar(scale * (start - low), scale * (end - start), max(HEIGHT * count / tallest, 2.0)))
+    return tuple(result)
 
 
 def latency_chart(histogram: Histogram) -> Chart:
@@ -85,15 +85,15 @@ def error_axis(errors: Sequence[Errors]) -> tuple[int, int]:
 
 def error_chart(errors: Errors, axis: tuple[int, int]) -> Chart | None:
     """How many values are off by which share of what is allowed."""
-    found = bars(errors.histogram, *axis) if errors.histogram else ()
-    if not found or not errors.histogram:
+    result = bars(errors.histogram, *axis) if errors.histogram else ()
+    if not result or not errors.histogram:
         return None
     low, high = axis
     spoken = f"{sum(errors.histogram.counts)} values, the worst at {share_of_allowed(errors.share)}"
     step = max(1, math.ceil((high - low) / 2))  # few: labels must not touch, also on a phone
     powers = [power for power in range(low, high + 1) if power % step == 0]
     ticks = tuple(Tick(100 * (power - low) / (high - low), share(10.0**power)) for power in powers)
-    return Chart(found, ticks, spoken, 100 * (0 - low) / (high - low))
+    return Chart(result, ticks, spoken, 100 * (0 - low) / (high - low))
 
 
 def latency_strips(latencies: Sequence[Latency]) -> tuple[list[Strip], tuple[Tick, ...]]:

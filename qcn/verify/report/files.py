@@ -130,13 +130,13 @@ def _shared_notes(ran: Sequence[Verdict]) -> list[str]:
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
     """One chart for all backends that it is the same for: a reader who sees two looks for a difference."""
     axis = charts.error_axis([errors for verdict in ran for errors in verdict.outputs.values()])
-    found: dict[tuple[str, tuple[charts.Bar, ...]], ErrorCharts] = {}
+    result: dict[tuple[str, tuple[charts.Bar, ...]], ErrorCharts] = {}
     for verdict in ran:
         for name, errors in verdict.outputs.items():
             if errors.share and (chart := charts.error_chart(errors, axis)):  # what is exact has no distribution
-                drawn = found.setdefault((name, chart.bars), ErrorCharts(name, chart, []))
+                drawn = result.setdefault((name, chart.bars), ErrorCharts(name, chart, []))
                 drawn.backends.append((verdict.key, words.share(errors.share)))
-    return list(found.values())
+    return list(result.values())
 
 
 def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> list[FlippedImage]:
@@ -145,7 +145,7 @@ def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> l
     for verdict in ran:
         for flip in verdict.flips:
             by_row.setdefault(flip.row, []).append((verdict.key, flip))
-    found = []
+    result = []
     for row, pairs in list(by_row.items())[:SHOWN]:
         first = pairs[0][1]
         by_class: dict[str, list[str]] = {}
@@ -154,19 +154,19 @@ def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> l
         picture = data_uri(images[row]) if row in images else ""
         answers = [(name, ", ".join(keys)) for name, keys in by_class.items()]
         tie = all(flip.tie for _, flip in pairs)
-        found.append(FlippedImage(row, picture, first.expected, f"{first.margin:.3g}", tie, answers))
-    return found
+        result.append(FlippedImage(row, picture, first.expected, f"{first.margin:.3g}", tie, answers))
+    return result
 
 
 def _speeds(benchmark: Benchmark | None) -> list[BatchSpeeds]:
     measured = [one for one in benchmark.results.values() if one.latency_ms] if benchmark else []
-    found = []
+    result = []
     for batch in dict.fromkeys(one.batch for one in measured):
         rows = sorted((one for one in measured if one.batch == batch), key=lambda one: one.median or 0.0)
         strips, ticks = charts.latency_strips([one.latency_ms for one in rows if one.latency_ms])
         drawn = [charts.latency_chart(one.histogram) if one.histogram else None for one in rows]
-        found.append(BatchSpeeds(batch, rows, _columns(rows), strips, ticks, drawn))
-    return found
+        result.append(BatchSpeeds(batch, rows, _columns(rows), strips, ticks, drawn))
+    return result
 
 
 def _columns(rows: Sequence[Speed]) -> list[tuple[str, list[str]]]:

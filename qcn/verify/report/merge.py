@@ -207,21 +207,21 @@ def page(merged: Merged, record: str) -> str:
 def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple[str, str, str]]:
     """Of each a name, a value, a word on it."""
     well = sum(device.status == "passed" for device in fleet.devices)
-    found = [("devices that passed", f"{well} of {len(fleet.devices)}", "every backend that ran on them did")]
+    result = [("devices that passed", f"{well} of {len(fleet.devices)}", "every backend that ran on them did")]
     used = [(one.share, device, one) for device in fleet.devices for one in device.backends if one.share is not None]
     if used:
         share, device, one = max(used, key=lambda of: of[0])
-        found.append(("allowed deviation used", words.share(share), f"at most, by {one.backend} on {device.name}"))
+        result.append(("allowed deviation used", words.share(share), f"at most, by {one.backend} on {device.name}"))
     if timed:
         name, speed = timed[0]
-        found.append(("fastest, one image", words.milliseconds(speed.median or 0.0), f"{speed.backend} on {name}"))
+        result.append(("fastest, one image", words.milliseconds(speed.median or 0.0), f"{speed.backend} on {name}"))
     metered = [(one.energy_mj, device, one) for device in fleet.devices for one in device.backends if one.energy_mj]
     if metered:
         energy, device, one = min(metered, key=lambda of: of[0] or 0.0)
-        found.append(("least energy", f"{words.amount(energy or 0.0)} mJ", f"{one.backend} on {device.name}"))
+        result.append(("least energy", f"{words.amount(energy or 0.0)} mJ", f"{one.backend} on {device.name}"))
     if fleet.baseline:
-        found.append(("worse than before", str(sum(bool(one.drift) for one in fleet.devices)), "devices"))
-    return found
+        result.append(("worse than before", str(sum(bool(one.drift) for one in fleet.devices)), "devices"))
+    return result
 
 
 def _check_same(reports: Mapping[str, Report]) -> None:
@@ -280,12 +280,12 @@ def _figures(verdict: Verdict, report: Report) -> Figures:
 
 def _fastest(report: Report) -> list[Speed]:
     """Of each file in a backend the fastest way, at the smallest batch that was timed."""
-    found: dict[tuple[str, str, str], Speed] = {}
+    result: dict[tuple[str, str, str], Speed] = {}
     results = report.benchmark.results.values() if report.benchmark else ()
     for speed in sorted(results, key=lambda one: (one.batch, one.median or math.inf)):
         if speed.median is not None:
-            found.setdefault((speed.backend, speed.file, speed.precision), speed)
-    return list(found.values())
+            result.setdefault((speed.backend, speed.file, speed.precision), speed)
+    return list(result.values())
 
 
 def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float, other_network: bool) -> dict[str, list[str]]:
@@ -308,9 +308,9 @@ def _worse(path: Path, now: Report, allowed: float, other_network: bool) -> list
     before = read_baseline(path, now.network, other_network)
     said = worse_answers(path, before, now)
     for key, then in before.backends.items():
-        found = now.backends[key].accuracy if key in now.backends else None
-        if then.accuracy and found and found.right < then.accuracy.right:
-            said.append(f"{key} is right for {found.right} of {found.of} images, and was for {then.accuracy.right}")
+        result = now.backends[key].accuracy if key in now.backends else None
+        if then.accuracy and result and result.right < then.accuracy.right:
+            said.append(f"{key} is right for {result.right} of {result.of} images, and was for {then.accuracy.right}")
     old, new = (report.benchmark.results if report.benchmark else {} for report in (before, now))
     for figure, more in (("median", "slower"), ("energy_mj", "more energy")):
         then_, now_ = ({key: getattr(one, figure) for key, one in of.items()} for of in (old, new))

@@ -70,15 +70,15 @@ def machine(environment: Environment) -> str:
 
 def ship_tiles(ship: Ship, report: Report) -> list[tuple[str, str, str]]:
     """The figures of what is to ship, accuracy first: of each a name, a value, a word on it."""
-    found = []
+    result = []
     for row in ship.rows:
         if row.name.startswith("accuracy") and row.value is not None:
-            found.append((row.name, f"{100 * row.value:.1f} %", row.found.partition(" (")[2].replace(")", "")))
+            result.append((row.name, f"{100 * row.value:.1f} %", row.found.partition(" (")[2].replace(")", "")))
     for row in ship.rows:
         if row.name.endswith("latency") or row.name == "memory":
             value, _, more = row.found.partition(", ")
-            found.append((row.name, value, "; ".join(filter(None, (more, row.asked or "no limit")))))
-    return found + _changed([one for one in report.backends.values() if one.ran])
+            result.append((row.name, value, "; ".join(filter(None, (more, row.asked or "no limit")))))
+    return result + _changed([one for one in report.backends.values() if one.ran])
 
 
 def tiles(report: Report) -> list[tuple[str, str, str]]:
@@ -86,24 +86,24 @@ def tiles(report: Report) -> list[tuple[str, str, str]]:
     backends = [one for one in report.backends.values() if one.backend not in NO_BACKENDS]
     ran = [one for one in backends if one.ran]
     absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"
-    found = []
+    result = []
     rights = [one.accuracy for one in ran if one.accuracy]
     if report.images.show_accuracy and rights and len(rights) == len(ran):
         least = min(rights, key=lambda one: one.right)
-        found.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; by the worst backend"))
-    found.append(("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent))
+        result.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; by the worst backend"))
+    result.append(("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent))
     shares = {one.key: one.share for one in ran if one.share is not None}
     if shares and len(shares) == len(ran):
         worst = max(shares, key=shares.__getitem__)
-        found.append(("allowed deviation used", share(shares[worst]), f"at most, by {worst}"))
-    found += _changed(ran)
+        result.append(("allowed deviation used", share(shares[worst]), f"at most, by {worst}"))
+    result += _changed(ran)
     results = report.benchmark.results.values() if report.benchmark else ()
     timed = [(one.median, one) for one in results if one.batch == 1 and one.median is not None]
     if timed:
         median, fastest = min(timed, key=lambda pair: pair[0])
         unstable = ", unstable" if fastest.unstable else ""  # its times cannot be relied on
-        found.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {fastest.file}{unstable}"))
-    return found
+        result.append(("fastest, one image", milliseconds(median), f"{fastest.backend}: {fastest.file}{unstable}"))
+    return result
 
 
 def _changed(ran: Sequence[Verdict]) -> list[tuple[str, str, str]]:

@@ -79,8 +79,8 @@ def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candi
         formats = BACKENDS[name].formats
         if not any(one.format in formats and file in (None, one.file) for one in bundle.manifest.files):
             continue
-        for found in _best_first(candidates(bundle, [name], trust, file)):
-            runner = found.runner(bundle)
+        for result in _best_first(candidates(bundle, [name], trust, file)):
+            runner = result.runner(bundle)
             try:
                 runner.open()
             except MissingError as error:
@@ -90,7 +90,7 @@ def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candi
                 pass  # the checks say what is wrong with it
             finally:
                 runner.close()
-            return found
+            return result
     if lacking:
         raise MissingError(f"no backend on this machine runs {bundle.folder}: {'; '.join(lacking)}")
     raise UsageError(
@@ -224,7 +224,7 @@ def _accuracy(
         return [judge.not_tested(*one, why) for one in wanted]
     try:
         answered = answer_splits(network, dataset, asked.data_dir, asked.split)
-        found = [measure_answers(split, *given, TOP) for split, given in answered.items()]
+        results = [measure_answers(split, *given, TOP) for split, given in answered.items()]
     except MissingError as error:
         if asked.of_images:
             raise
@@ -232,10 +232,10 @@ def _accuracy(
     except CheckFailed as error:  # NaN is no answer
         return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in wanted]
     rows = []
-    for result in found:
+    for result in results:
         right = Share.count(result.overall.total - result.overall.wrong, result.overall.total)
         rows.append(judge.accuracy(result.split, right, limits.accuracy))
-    for result in found:
+    for result in results:
         if result.calibration_error is not None:
             rows.append(judge.calibration(result.split, result.calibration_error, calibrated, most))
     if network.direction:

@@ -67,10 +67,10 @@ def at_least(limit: float | None) -> str:
 def accuracy(split: str, share: Share, limit: float | None) -> Row:
     """The share of right answers on a split, against the least that is asked."""
     value = share.right / share.of
-    found = f"{percent(value)} ({interval(share)}) of {share.of:,} images"
+    result = f"{percent(value)} ({interval(share)}) of {share.of:,} images"
     name, asked = f"accuracy on {split}", at_least(limit)
     if limit is None:
-        return Row(name, asked, found, "no limit", value=value)
+        return Row(name, asked, result, "no limit", value=value)
     if share.low >= limit:
         status: Status = "passed"
         note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below the limit"
@@ -79,7 +79,7 @@ def accuracy(split: str, share: Share, limit: float | None) -> Row:
         note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below the limit"
     else:
         status, note = "not shown", f"the limit lies inside the 95 % interval; {_settled(value, limit)}"
-    return Row(name, asked, found, status, note, limit, value)
+    return Row(name, asked, result, status, note, limit, value)
 
 
 def _settled(value: float, limit: float) -> str:
@@ -93,9 +93,9 @@ def _settled(value: float, limit: float) -> str:
 
 def calibration(split: str, error: float, calibrated: bool, limit: float | None) -> Row:
     """The expected calibration error on a split, against the most that is allowed."""
-    found = percent(error) if calibrated else f"{percent(error)}, not calibrated"
+    result = percent(error) if calibrated else f"{percent(error)}, not calibrated"
     note = "" if calibrated else "the bundle has no temperature for its probabilities"
-    return _below(f"calibration error on {split}", error, limit, found, at_most(percent, limit), note)
+    return _below(f"calibration error on {split}", error, limit, result, at_most(percent, limit), note)
 
 
 def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | None) -> Row:
@@ -107,8 +107,8 @@ def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | Non
         why = "the images have no views" if errors is None else "no image that is answered right has a direction"
         return not_tested(name, asked, number, why)
     value = float(np.percentile(errors, int(percentile[1:])))
-    found = f"{degrees(value)}, of {len(errors):,} images that are answered right"
-    return _below(name, value, number, found, asked, "")
+    result = f"{degrees(value)}, of {len(errors):,} images that are answered right"
+    return _below(name, value, number, result, asked, "")
 
 
 def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> Row:
@@ -122,10 +122,10 @@ def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = No
             return Row(name, asked, f"{one.backend} does not", "failed", one.reasons[0])
     if not verdict.ran:
         return not_tested(name, asked, None, verdict.reasons[0])
-    found = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} golden images"
-    found += f"; the same network as {run}" if run else ""
+    result = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} golden images"
+    result += f"; the same network as {run}" if run else ""
     note = "" if preprocessing.ran else f"pre-processing was not tested: {preprocessing.reasons[0]}"
-    return Row(name, asked, found, "passed" if preprocessing.ran else "not tested", note)
+    return Row(name, asked, result, "passed" if preprocessing.ran else "not tested", note)
 
 
 def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
@@ -168,8 +168,8 @@ def energy(speed: Speed, limit: float | None, elsewhere: str) -> Row:
     asked = at_most(_millijoules, limit)
     if speed.energy_mj is None:
         return not_tested("energy", asked, limit, speed.missing or NO_METER)
-    found = f"{_millijoules(speed.energy_mj)}, {speed.energy_of}"
-    return _here(_below("energy", speed.energy_mj, limit, found, asked, ""), elsewhere)
+    result = f"{_millijoules(speed.energy_mj)}, {speed.energy_of}"
+    return _here(_below("energy", speed.energy_mj, limit, result, asked, ""), elsewhere)
 
 
 def not_tested(name: str, asked: str, limit: float | None, why: str) -> Row:

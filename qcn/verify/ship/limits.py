@@ -89,8 +89,8 @@ def _at_percentile(
     if at and percentile.strip() not in PERCENTILES:
         known = ", ".join(PERCENTILES)
         raise UsageError(f"{option} takes {what} at one of {known}, such as {example}, not '{text}'")
-    found = next((one for one in PERCENTILES if one == percentile.strip()), default)
-    return _amount(option, value, units, example, text), found
+    result = next((one for one in PERCENTILES if one == percentile.strip()), default)
+    return _amount(option, value, units, example, text), result
 
 
 def _share(option: str, text: str | None, example: str) -> float | None:

@@ -74,8 +74,8 @@ class Ship:
 
 def overall(rows: tuple[Row, ...]) -> Status:
     """The worst verdict on what was asked for. A figure without a limit decides nothing."""
-    found = {row.status for row in rows if row.asked}
-    return next((status for status in ORDER if status in found), "passed")
+    result = {row.status for row in rows if row.asked}
+    return next((status for status in ORDER if status in result), "passed")
 
 
 def table(ship: Ship) -> Table:

@@ -74,5 +74,5 @@ def resident_memory(process: int, entry: str) -> int | None:
         status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
     except OSError:
         return None
-    found = re.search(rf"^{entry}:\s*(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    result = re.search(rf"^{entry}:\s*(\d+) kB", status, re.MULTILINE)
+    return int(result[1]) << 10 if result else None

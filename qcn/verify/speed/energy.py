@@ -135,8 +135,8 @@ def energy_of_one(meter: Meter, runs: Iterator[object]) -> float | None:
 def board_watts(line: str) -> float | None:
     """The board's power now, from a line of tegrastats: "… VDD_IN 4893mW/4801mW …" is 4.893 W; older: "… 4893/4801"."""
     for rail in _RAILS:
-        if found := re.search(rf"\b{rail} (\d+)(?:mW)?/", line):
-            return int(found[1]) / 1e3
+        if result := re.search(rf"\b{rail} (\d+)(?:mW)?/", line):
+            return int(result[1]) / 1e3
     return None
 
 

@@ -103,7 +103,7 @@ def benchmark(
     golden = bundle.golden()
     if untimed := [name for name in asked or () if not find(name).timed]:
         raise UsageError(f"{untimed[0]} is a server's model repository: time it with perf_analyzer (docs/serve.md)")
-    found = [one for one in candidates(bundle, asked, trust, file) if one.backend.timed]
+    result = [one for one in candidates(bundle, asked, trust, file) if one.backend.timed]
     speeds: list[Speed] = []
     with ExitStack() as held:
         held.enter_context(shown())
@@ -111,7 +111,7 @@ def benchmark(
         energy = held.enter_context(counter) if counter else None
         for place, batch in enumerate(plan.batches):
             with part(place, len(plan.batches)):
-                speeds += _one_batch(bundle, golden, found, plan, batch, energy, time_limit)
+                speeds += _one_batch(bundle, golden, result, plan, batch, energy, time_limit)
     return speeds
 
 

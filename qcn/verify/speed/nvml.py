@@ -90,9 +90,9 @@ def obstacle() -> str:
 
 def _first_gpu() -> str | None:
     """The UUID of CUDA's first GPU as NVML writes it; None without one."""
-    if (found := cuda_device()) is None:
+    if (result := cuda_device()) is None:
         return None
-    (cuda, device), raw = found, (ctypes.c_ubyte * 16)()
+    (cuda, device), raw = result, (ctypes.c_ubyte * 16)()
     return None if cuda.cuDeviceGetUuid(raw, device) else f"GPU-{uuid.UUID(bytes=bytes(raw))}"
 
 

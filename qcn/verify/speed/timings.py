@@ -129,11 +129,11 @@ def read_benchmark(path: Path) -> Benchmark:
 
 def read_benchmark_of(path: Path, bundle: Bundle) -> Benchmark:
     """The same, if it is of the network and of the files in this bundle."""
-    found = read_benchmark(path)
-    if why := found.not_of(Network.of(bundle.manifest), {one.file: one.sha256 for one in bundle.manifest.files}):
+    result = read_benchmark(path)
+    if why := result.not_of(Network.of(bundle.manifest), {one.file: one.sha256 for one in bundle.manifest.files}):
         again = command_line("qcn", "benchmark", bundle.folder, "--json", path)
         raise UsageError(f"{path} is {why}; measure this bundle with: {again}")
-    return found
+    return result
 
 
 def for_serving(path: Path) -> Latencies:
@@ -149,11 +149,11 @@ def for_serving(path: Path) -> Latencies:
             device = find(speed.backend).device
             batches = timed.setdefault((speed.file, device), {})
             batches[speed.batch] = BatchTime(speed.batch, speed.latency_ms.p50, compute)
-    found = (
+    result = (
         FileTimes(record.network_sha256, record.files[file], file, device, tuple(of.values()))
         for (file, device), of in timed.items()
     )
-    return Latencies(path, tuple(found))
+    return Latencies(path, tuple(result))
 
 
 def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], allowed: float) -> None:
