@@ -118,8 +118,9 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(bundle: Bundle, photos: Path, t
     assert whole.returncode == 1
     stopped = [sys.executable, "-c", slow(0.3), *ask("parts")]
     with subprocess.Popen(stopped, stdout=-1, stderr=-1) as running:
+        parts = [tmp_path / "parts" / name for name in OPTIONS.values()]
         written = tmp_path / "parts" / "a.jsonl"
-        while not (written.exists() and written.read_bytes().count(b"\n") > 9):
+        while not all(part.exists() and part.read_bytes().count(b"\n") > 10 for part in parts):
             assert running.poll() is None, running.communicate()
             time.sleep(0.02)
         running.send_signal(number)

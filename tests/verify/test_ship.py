@@ -333,7 +333,7 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
     met = ("--min-accuracy", right.low * 0.999, "--max-latency", "60s", "--max-memory", "64GiB")
     report = tmp_path / "report"
     files_to = ("--report", report)
-    code, said = qcn(*ask, *met, "--max-calibration-error", "99.9%", *files_to)
+    code, said = qcn(*ask, *met, "--set", "max_calibration_error=99.9%", *files_to)
     assert code == 0 and "Ready to ship" in said, said
     found = records.load(Ship, report / "ship.json", "qcn ship-check")
     assert found.status == "passed" and (found.backend, found.file) == ("onnxruntime", "model.onnx")

@@ -64,7 +64,7 @@ class Limits:
             )
         return Limits(
             _share("--min-accuracy", accuracy, "0.94 or 94%"),
-            _share("--max-calibration-error", calibration_error, "0.05 or 5%"),
+            _share("--set max_calibration_error", calibration_error, "0.05 or 5%"),
             None if latency is None else parse_latency(latency),
             None if memory is None else _amount("--max-memory", memory, MIB, "200MiB"),
             None if energy is None else _amount("--max-energy", energy, MILLIJOULES, "30mJ"),

@@ -23,7 +23,9 @@ class Request:
         None, "Most memory to load and answer once, host and GPU together: 200MiB, 1GB.", unset=NO_LIMIT
     )
     max_energy: str | None = setting(None, "Most energy per image: 30mJ, 0.1J.", unset=NO_LIMIT)
-    max_calibration_error: str | None = setting(None, "Largest expected calibration error: 0.05 or 5%.", unset=NO_LIMIT)
+    max_calibration_error: str | None = setting(
+        None, "Largest expected calibration error: 0.05 or 5%.", unset=NO_LIMIT, rare=True
+    )
     max_direction_error: str | None = setting(
         None, "Largest angle that told directions are off, at a percentile: 20deg@p50.", unset=NO_LIMIT
     )
