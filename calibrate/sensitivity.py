@@ -92,18 +92,15 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
     rows = np.arange(len(exact.pose))
     one, other = exact.pose[rows, exact.predicted], lowered.pose[rows, exact.predicted]
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    across = np.linalg.norm(np.cross(one, other), axis=1)  # arccos would lose the digits of small angles
-    return float(np.degrees(np.arctan2(across, (one * other).sum(1)))[lengths > 0].mean())
+    return float(angle_between(one, other)[lengths > 0].mean())
 
 
 def turn(exact: Outputs, lowered: Outputs, directions: Directions | None) -> float | None:
     """The degrees that directions of float32 turn by at most, for 95 of 100 images; None if it tells none."""
     if directions is None or exact.pose is None or lowered.pose is None:
         return None
-    rows = np.arange(len(exact.pose))
-    axes = np.array([1, 1, float(directions.elevation)])
-    one, other = (pose[rows, exact.predicted] * axes for pose in (exact.pose, lowered.pose))
-    told = (np.array(directions.symmetry)[exact.predicted] != ROUND) & one.any(1)
+    one, other = (directions.pointing(pose, exact.predicted) for pose in (exact.pose, lowered.pose))
+    told = (directions.symmetry_of(exact.predicted) != ROUND) & one.any(1)
     return float(np.quantile(angle_between(one[told], other[told]), TURNED)) if told.any() else None
 
 

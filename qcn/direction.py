@@ -73,6 +73,15 @@ class Directions:
         if odd_spreads := [one for one in self.spreads if not 0 <= one <= 180]:
             raise UsageError(f"a spread is from 0 to 180 degrees, not {odd_spreads[0]}")
 
+    def pointing(self, pose: NDArray[np.floating], label: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The poses [N, 3] of classes `label` [N] among poses [N, classes, 3]; without elevations z is 0."""
+        own: NDArray[np.float64] = pose[np.arange(len(label)), label] * np.array([1, 1, float(self.elevation)])
+        return own
+
+    def symmetry_of(self, label: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Of each of these classes, [N]."""
+        return np.array(self.symmetry, np.int64)[label]
+
     def of(self, pose: NDArray[np.floating], label: int) -> Direction | None:
         """The direction that the pose [3] of an answer says; None for a round class, or a pose of length 0."""
         x, y, z = (float(number) for number in pose)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from qcn.data.augment import augmented, seen_from
+from qcn.data.augment import augmented, mirrored_view
 from qcn.data.directions import has_elevations, true_directions
 from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Preprocessing
@@ -104,8 +104,8 @@ def test_a_mirrored_picture_is_seen_from_the_other_side() -> None:
     mirrored = (varied != plain).flatten(1).any(1)
     assert 16 < mirrored.sum() < 48
     view = torch.rand(64, 3)
-    assert torch.equal(seen_from(view, Augmentation(shift=2, rotation=30.0), draws), view)
-    turned = seen_from(view, augmentation, draws)
+    assert torch.equal(mirrored_view(view, Augmentation(shift=2, rotation=30.0), draws), view)
+    turned = mirrored_view(view, augmentation, draws)
     assert torch.equal(turned[:, 0], torch.where(mirrored, -view[:, 0], view[:, 0]))
     assert torch.equal(turned[:, 1:], view[:, 1:])
 

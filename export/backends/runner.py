@@ -6,7 +6,10 @@
 Making a runner costs nothing and imports nothing; `open` loads the backend and the model, or says what is missing.
 """
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -98,3 +101,16 @@ class Runner(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+@contextmanager
+def muted() -> Iterator[None]:
+    """With nothing on standard error, where some runtimes announce themselves."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

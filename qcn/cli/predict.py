@@ -138,8 +138,8 @@ class _Table:
             named, said = ("", label) if place else (row.file, row.answer.words())
             cells = [readable(named), readable(said), f"{100 * probability:.1f} %"]
             if self._directions:
-                told = None if place else row.answer.direction
-                cells.append(told.words() if told else "")
+                direction = None if place else row.answer.direction
+                cells.append(direction.words() if direction else "")
             self._table.add_row(*cells)
         if self._rows == TABLE:
             self._show()

@@ -58,8 +58,8 @@ def train(
     record, folder = run.record, run.folder
     last = record.history[-1]
     best = next((row for row in record.history if record.best and row.epoch == record.best.epoch), last)
-    told = () if best.direction_error is last.direction_error is None else ("median angle off",)
-    numbers = ("epoch", "training error", "validation error", *told)
+    angle = () if best.direction_error is last.direction_error is None else ("median angle off",)
+    numbers = ("epoch", "training error", "validation error", *angle)
     table = table_of("", *numbers, right=numbers, framed=True, title=f"{record.model.name} on {record.data.name}")
     for name, row in (("best", best), ("last", last)):
         off = () if row.direction_error is None else (f"{row.direction_error:.1f}°",)

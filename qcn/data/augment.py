@@ -58,7 +58,7 @@ def _mirrored(draws: Tensor) -> Tensor:
     return draws[:, 2] < 0.5
 
 
-def seen_from(view: Tensor, augmentation: Augmentation, draws: Tensor) -> Tensor:
+def mirrored_view(view: Tensor, augmentation: Augmentation, draws: Tensor) -> Tensor:
     """The views [B, 3] (azimuth, elevation, symmetry) of images as `augmented` varies them.
 
     In a mirror, what was seen from the left is seen from the right. All else leaves the direction as it is.

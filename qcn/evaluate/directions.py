@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qcn.data.directions import true_directions
 from qcn.data.imageset import ImageSet
-from qcn.direction import Degrees, Directions
+from qcn.direction import ROUND, Degrees, Directions, direction_errors
 
 MOST = 36  # azimuths that are listed one by one; more are put together by tens of degrees
 
@@ -45,18 +45,33 @@ class DirectionResult:
     by_azimuth: dict[int, DirectionErrors]
 
 
+def errors_of_right_answers(
+    images: ImageSet, predicted: NDArray[np.int64], pose: NDArray[np.floating], directions: Directions
+) -> Degrees | None:
+    """Degrees [N] that directions are off, from poses [N, classes, 3]; None if no image has a direction.
+
+    NaN where it does not count: the answer is wrong, or there is no direction. Symmetries are those that the network
+    was trained with.
+    """
+    truth = true_directions(images, directions.elevation)
+    if truth is None:
+        return None
+    counts = (predicted == images.labels) & (truth.symmetry != ROUND)
+    symmetry = np.where(counts, directions.symmetry_of(images.labels), ROUND)
+    return direction_errors(directions.pointing(pose, images.labels), truth.azimuth, truth.elevation, symmetry)
+
+
 def measure_directions(
     images: ImageSet, predicted: NDArray[np.int64], pose: NDArray[np.floating], directions: Directions
 ) -> DirectionResult | None:
     """From poses [N, classes, 3]; None if no image with a direction is classified right."""
-    truth = true_directions(images, directions.elevation)
-    if truth is None:
+    errors = errors_of_right_answers(images, predicted, pose, directions)
+    if errors is None or images.views is None:
         return None
-    own = pose[np.arange(len(images)), images.labels]
-    lengths, errors = truth.measure(own)
-    counted = (predicted == images.labels) & np.isfinite(errors) & (np.array(directions.symmetry)[images.labels] > 0)
+    counted = np.isfinite(errors)
+    lengths = np.linalg.norm(directions.pointing(pose, images.labels), axis=1)
     spreads = np.array(directions.spreads)[np.searchsorted(directions.lengths, lengths, side="right")]
-    azimuth = np.rint(truth.azimuth).astype(np.int64) % 360
+    azimuth = np.rint(np.nan_to_num(images.views.azimuth)).astype(np.int64) % 360
     if len(np.unique(azimuth[counted])) > MOST:
         azimuth = azimuth // 10 * 10
 

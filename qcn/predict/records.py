@@ -42,9 +42,9 @@ def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]
     if not row.answer:
         return [row.file, *[""] * (len(header(classes)) - 2), model]
     said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
-    told = row.answer.direction
-    seen = (told.azimuth, told.elevation, told.spread) if told else ("", "", "")
-    return [row.file, *said, *("" if one is None else one for one in seen), *map(float, row.answer.logit), model]
+    direction = row.answer.direction
+    angles = (direction.azimuth, direction.elevation, direction.spread) if direction else ("", "", "")
+    return [row.file, *said, *("" if one is None else one for one in angles), *map(float, row.answer.logit), model]
 
 
 def entry(row: Row, model: str) -> dict[str, Any]:

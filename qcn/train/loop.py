@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from qcn.data import find
-from qcn.data.augment import augmented, mixed, seen_from
+from qcn.data.augment import augmented, mirrored_view, mixed
 from qcn.data.cache import expect_random_reads
 from qcn.data.directions import TrueDirections, has_elevations, true_directions
 from qcn.data.imageset import Splits
@@ -318,7 +318,7 @@ class Training:
     def seen(self, images: Tensor, label: Tensor, view: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Mixed | None]:
         """Images and their views as the network sees them, and what was laid over them, if anything is."""
         image = augmented(images, self.preprocessing, self.augmentation, draws)
-        view = seen_from(view, self.augmentation, draws)
+        view = mirrored_view(view, self.augmentation, draws)
         if not self.augmentation.mixup:
             return image, view, None
         image, others, shares = mixed(image, label, self.augmentation.mixup, draws[:, 9])

@@ -40,6 +40,7 @@ from qcn.verify.ship.outcome import Ship, conclude, overall
 from qcn.verify.speed.nvml import State
 
 SHORT = ("--set", "duration=0")
+BY_ONNXRUNTIME = ("--backend", "onnxruntime", *SHORT)
 
 
 def limits(**given: str) -> Limits:
@@ -358,17 +359,7 @@ def test_from_the_command_line(small: Bundle, pictures: Path, tmp_path: Path, qc
 def test_a_planted_fault_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
     """One that accuracy does not show: the limits are met, and it is not the trained network."""
     FAULTS["a transposed pose"].plant(small)
-    ask = (
-        "ship-check",
-        small.folder,
-        "--dataset",
-        pictures,
-        "--data-dir",
-        tmp_path,
-        "--backend",
-        "onnxruntime",
-        *SHORT,
-    )
+    ask = ("ship-check", small.folder, "--dataset", pictures, "--data-dir", tmp_path, *BY_ONNXRUNTIME)
     code, said = qcn(*ask, "--min-accuracy", "0.0001%", "--report", tmp_path)
     assert code == 1 and "answers as the trained network failed" in said and "pose is off by" in said, said
     suite = ET.parse(tmp_path / "junit.xml").getroot()[0]
@@ -378,17 +369,7 @@ def test_a_planted_fault_does_not_ship(small: Bundle, pictures: Path, tmp_path: 
 
 def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, tmp_path: Path, qcn: Command) -> None:
     FAULTS["a truncated graph"].plant(small)
-    ask = (
-        "ship-check",
-        small.folder,
-        "--dataset",
-        pictures,
-        "--data-dir",
-        tmp_path,
-        "--backend",
-        "onnxruntime",
-        *SHORT,
-    )
+    ask = ("ship-check", small.folder, "--dataset", pictures, "--data-dir", tmp_path, *BY_ONNXRUNTIME)
     code, said = qcn(*ask, "--min-accuracy", "1%", "--max-latency", "60s", "--report", tmp_path)
     assert code == 1 and "it does not run" in said, said
     statuses = [row.status for row in records.load(Ship, tmp_path / "ship.json", "qcn ship-check").rows]

@@ -2,10 +2,7 @@
 
 import importlib
 import json
-import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export.backends.executorch import INSTALL
 from qcn.export.backends.executorch.facts import quiet
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, muted
 
 
 class ExecuTorchRunner(Runner):
@@ -38,7 +35,7 @@ class ExecuTorchRunner(Runner):
             from executorch.version import __version__
         except ImportError as error:
             raise MissingError(f"ExecuTorch is not installed, or only in part ({error}): {INSTALL}") from error
-        with _mute():
+        with muted():  # on ARM, ExecuTorch says by which files it counts the processor's cores
             portable_lib._threadpool_get_thread_count()
         self.name = f"executorch {__version__.partition('+')[0]} (cpu)"
 
@@ -84,16 +81,3 @@ class ExecuTorchRunner(Runner):
 
     def close(self) -> None:
         self._method = self._program = None
-
-
-@contextmanager
-def _mute() -> Iterator[None]:
-    """With nothing on standard error: on ARM, ExecuTorch says there which files it counts the processor's cores by."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -1,10 +1,7 @@
 """A LiteRT model on the CPU, by LiteRT's interpreter for Python, which gives XNNPACK all operators that it has."""
 
-import os
 import platform
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ from qcn.errors import FellBack, MissingError, UsageError
 from qcn.export.backends.litert import INSTALL
 from qcn.export.backends.litert.precision import read
 from qcn.export.backends.model_file import ModelFile
-from qcn.export.backends.runner import Options, Runner
+from qcn.export.backends.runner import Options, Runner, muted
 from qcn.packages import version
 from qcn.terminal.text import one_line
 
@@ -45,7 +42,7 @@ class LiteRtRunner(Runner):
         from qcn.export.backends.litert.integers import multiplies_integers
 
         try:
-            with _mute():
+            with muted():  # LiteRT announces XNNPACK
                 interpreter = Interpreter(model_content=self.model.content, num_threads=self.options.threads)
                 interpreter.allocate_tensors()
                 wide = any(kind == "int8" for kind, _ in read(self.model.content).weights) and not multiplies_integers()
@@ -94,16 +91,3 @@ class LiteRtRunner(Runner):
 
     def close(self) -> None:
         self._interpreter = None
-
-
-@contextmanager
-def _mute() -> Iterator[None]:
-    """With nothing on standard error, where LiteRT announces XNNPACK."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

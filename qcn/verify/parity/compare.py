@@ -244,11 +244,9 @@ class Turn:
 def turn(found: Array, golden: Golden, directions: Directions, pose: Errors) -> Turn | None:
     """Of directions told by poses `found` against the reference's, by the reference's class; None if it tells none."""
     best = golden.reference.logit.argmax(1)
-    one, other = (x[np.arange(len(best)), best].astype(np.float64) for x in (found, golden.reference.pose))
-    if not directions.elevation:
-        one, other = one * [1, 1, 0], other * [1, 1, 0]
+    one, other = (directions.pointing(x, best) for x in (found, golden.reference.pose))
     length = np.linalg.norm(other, axis=1)
-    told = (np.array(directions.symmetry)[best] != ROUND) & (length > 0)
+    told = (directions.symmetry_of(best) != ROUND) & (length > 0)
     if not told.any():
         return None
     one, other, length = one[told], other[told], length[told]

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Dataset
-from qcn.direction import Directions, direction_errors
+from qcn.direction import Directions
 from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.evaluate.directions import errors_of_right_answers
 from qcn.evaluate.evaluation import answer_splits
 from qcn.evaluate.networks import CandidateNetwork
 from qcn.evaluate.rates import Answers, measure_answers
@@ -245,15 +246,10 @@ def _accuracy(
 
 def _off(images: ImageSet, answers: Answers, directions: Directions) -> NDArray[np.float64] | None:
     """Degrees that told directions are off, of images that are answered right and have one; None without views."""
-    if images.views is None or answers.pose is None:
+    if answers.pose is None:
         return None
-    views = images.views
-    elevation = views.elevation.astype(np.float64) if directions.elevation else np.zeros(len(images))
-    rows = np.arange(len(images))
-    pose = answers.pose[rows, images.labels].astype(np.float64) * [1, 1, float(directions.elevation)]
-    symmetry = np.array(directions.symmetry, np.int64)[images.labels]
-    errors = direction_errors(pose, views.azimuth.astype(np.float64), elevation, symmetry)
-    return errors[(answers.predicted == images.labels) & np.isfinite(errors)]
+    errors = errors_of_right_answers(images, answers.predicted, answers.pose, directions)
+    return None if errors is None else errors[np.isfinite(errors)]
 
 
 def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked) -> tuple[Speed, list[Speed]]:
