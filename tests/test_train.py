@@ -59,12 +59,22 @@ def environment(threads: int = 1) -> dict[str, str]:
 
 
 def test_an_epoch_is_kept_if_chance_does_not_tell_it_from_the_best() -> None:
-    assert as_good_as_the_best([0.5], images=20)
-    assert as_good_as_the_best([0.5, 0.2, 0.4], images=20)  # the interval of 4 in 20 ends at 0.42
-    assert not as_good_as_the_best([0.5, 0.2, 0.45], images=20)
-    assert not as_good_as_the_best([0.5, 0.2, 0.25], images=2000)
-    assert as_good_as_the_best([0.5, 0.0, 0.15], images=20)
-    assert not as_good_as_the_best([0.5, 0.0, 0.2], images=20)
+    def kept(*errors: float, images: int = 20) -> bool:
+        return as_good_as_the_best(errors, [None] * len(errors), images)
+
+    assert kept(0.5)
+    assert kept(0.5, 0.2, 0.4)  # the interval of 4 in 20 ends at 0.42
+    assert not kept(0.5, 0.2, 0.45)
+    assert not kept(0.5, 0.2, 0.25, images=2000)
+    assert kept(0.5, 0.0, 0.15)
+    assert not kept(0.5, 0.0, 0.2)
+
+
+def test_an_epoch_is_kept_if_its_directions_are_as_good_too() -> None:
+    assert as_good_as_the_best([0.2, 0.2], [10.0, 10.9], images=20)
+    assert not as_good_as_the_best([0.2, 0.2], [10.0, 11.1], images=20)
+    assert not as_good_as_the_best([0.2, 0.9], [10.0, 9.0], images=20)
+    assert as_good_as_the_best([0.9, 0.2], [None, 90.0], images=20)  # there was no right answer before
 
 
 def test_a_run_keeps_the_last_epoch_that_is_as_good_as_the_best(

@@ -5,7 +5,8 @@ around, in degrees: objects look at the camera at 090 and show their left side a
 is AAA − 90 and the elevation 90 − PPP. Photographs are kept as 64×64, in one file beside the folders. Where that file
 is, the photographs are not needed.
 
-"eth80-fold0" to "eth80-fold4" each test on two objects of every kind; all five together test on every object once.
+"eth80-fold0" to "eth80-fold4" each test on two objects of every kind, and validate on a third, so that validation too
+shows objects that training does not; all five together test on every object once.
 "eth80-azimuth" is in the pooled protocol of `qcn.data.splits`: familiar are azimuths within 60° of the front.
 (Leibe and Schiele 2003, "Analyzing Appearance and Contour Based Methods for Object Categorization".)
 """
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from qcn.data.fit import fit, read_picture
 from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Dataset
-from qcn.data.splits import by_viewpoint, hold_out
+from qcn.data.splits import by_viewpoint
 from qcn.direction import ROUND
 from qcn.errors import MissingError, UsageError
 from qcn.storage.files import atomic_write
@@ -97,12 +98,12 @@ def _path(folder: Path, ending: str) -> Path:
     return next(iter(sorted(folder.glob(f"*-{ending}"))), folder / f"NAME-{ending}")
 
 
-def by_object(images: ImageSet, name: str, fold: int) -> Splits:
-    """Test on two objects of every kind; a tenth of the other photographs is for validation."""
+def by_object(images: ImageSet, fold: int) -> Splits:
+    """Test on two objects of every kind, validate on the one after them, train on the other seven."""
     assert images.views is not None
-    test = images.views.instance // (OBJECTS // FOLDS) == fold
-    train, validation = hold_out(images[np.flatnonzero(~test)], name)
-    return Splits(train, validation, {"test": images[np.flatnonzero(test)]})
+    place = (images.views.instance - OBJECTS // FOLDS * fold) % OBJECTS
+    train, validation, test = (images[np.flatnonzero(rows)] for rows in (place > 2, place == 2, place < 2))
+    return Splits(train, validation, {"test": test})
 
 
 def _load_azimuth(folder: Path) -> Splits:
@@ -118,7 +119,7 @@ def _dataset(name: str, summary: str, fold: int | None) -> Dataset:
         channels=3,
         size=SIDE,
         folder="eth80",
-        load=_load_azimuth if fold is None else lambda folder: by_object(read(folder), name, fold),
+        load=_load_azimuth if fold is None else lambda folder: by_object(read(folder), fold),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(shift=4)),
         augment="turned",
         terms="none stated; B. Leibe and B. Schiele, ETH Zurich: cite them",

@@ -415,9 +415,11 @@ class Training:
             images_per_second=steps * settings.batch_size / seconds,
             seconds=seconds,
         )
-        self.record = replace(self.record, history=(*self.record.history, row))
+        history = (*self.record.history, row)
+        self.record = replace(self.record, history=history)
         self.sums.zero_()
-        self.save(best=as_good_as_the_best([one.validation_error for one in self.record.history], len(validation)))
+        errors, angles = [epoch.validation_error for epoch in history], [epoch.direction_error for epoch in history]
+        self.save(best=as_good_as_the_best(errors, angles, len(validation)))
         return row
 
     def save(self, *, best: bool) -> None:

@@ -116,13 +116,16 @@ def measure_directions(
     return fit_directions(symmetries(validation), directions.elevations, lengths[right], degrees[right])
 
 
-def as_good_as_the_best(errors: Sequence[float], images: int) -> bool:
-    """Whether the last of these validation errors, shares of so many images, is in the 95 % interval of the least.
+def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None], images: int) -> bool:
+    """Whether the last epoch is as good as any: by its errors on so many validation images, and by its median angle.
 
     Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
-    that chance does not tell apart, the latest has had the most training (docs/results.md#finished-studies).
+    that chance does not tell apart, the latest has had the most training (docs/results.md#finished-studies). So an
+    error in the 95 % interval of the least is as good, and so is an angle at most a tenth above the least.
     """
-    return errors[-1] <= wilson(round(min(errors) * images), images)[1]
+    known = [angle for angle in angles if angle is not None]
+    turned = angles[-1] is not None and angles[-1] > 1.1 * min(known)
+    return not turned and errors[-1] <= wilson(round(min(errors) * images), images)[1]
 
 
 def measure_confidence(
