@@ -42,10 +42,14 @@ class Direction:
     vector: tuple[float, float, float]
     spread: float
 
+    def angles(self) -> str:
+        """For people: azimuth 120°, elevation 30°."""
+        up = "" if self.elevation is None else f", elevation {_whole(self.elevation)}°"
+        return f"azimuth {_whole(self.azimuth) % 360}°{up}"
+
     def words(self) -> str:
         """For people: azimuth 120°, elevation 30° (± 12°)."""
-        up = "" if self.elevation is None else f", elevation {_whole(self.elevation)}°"
-        return f"azimuth {_whole(self.azimuth) % 360}°{up} (± {_whole(self.spread)}°)"
+        return f"{self.angles()} (± {_whole(self.spread)}°)"
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,12 @@ import qcn as product
 from qcn import routing
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Preprocessing
+from qcn.direction import ROUND, Directions
 from qcn.errors import CheckFailed, UsageError
 from qcn.explain import drawing, panels
 from qcn.explain.evidence import evidence, loudest
 from qcn.explain.fields import Field, fields, over_image
+from qcn.explain.numbers import record
 from qcn.explain.page import HERE, page
 from qcn.explain.picture import Picture, from_file
 from qcn.explain.routing import PRIMARY, Capsules, Inside, look
@@ -211,13 +213,13 @@ def test_evidence_is_where_it_was_planted(inside: Inside) -> None:
 
 
 def test_the_loudest_parts_are_in_order(inside: Inside) -> None:
-    found = loudest(evidence(inside, 1)[0], 1000)
+    found = loudest(evidence(inside, 1)[0], 1, 1000)
     weights = [part.weight for part in found]
     assert weights == sorted(weights, reverse=True)
     assert sum(weights) == pytest.approx(1)
     best = found[0]
     assert best.activation == inside.routings[-1].children.activation[best.type, best.row, best.column]
-    assert len(loudest(evidence(inside, 1)[0], 3)) == 3
+    assert len(loudest(evidence(inside, 1)[0], 1, 3)) == 3
 
 
 def test_a_place_depends_on_its_field_and_on_nothing_else() -> None:
@@ -444,6 +446,28 @@ def test_no_minus_stands_before_zero(inside: Inside) -> None:
     bars = {bar.name: bar for bar in panels.bars(source_of(small()), turned, 0)}
     assert bars["class0"].pose == ("0.00", "−0.01", "12.00") and bars["class1"].pose_length == "0.00"
     assert "nan" not in str(panels.poses(source_of(small()), turned, 0))
+
+
+@pytest.mark.parametrize("symmetry", [1, 2, ROUND])
+def test_directions_of_parts_and_classes_are_shown(inside: Inside, symmetry: int) -> None:
+    """A vote for a pose along the second axis is one for a camera at the object's left: azimuth 90°, or 270°."""
+    layer = inside.routings[-1]
+    votes = np.zeros_like(layer.votes)
+    votes[..., 1] = -2.0
+    pose = np.zeros((4, 3, 1, 1))
+    pose[:, 2] = 3.0  # from above
+    turned = Inside((*inside.routings[:-1], replace(layer, votes=votes, parents=replace(layer.parents, pose=pose))))
+    source = replace(source_of(small()), directions=Directions((symmetry,) * 4, True, (), (12.0,)))
+    side = {1: "azimuth 270°, elevation 0°", 2: "azimuth 90°, elevation 0°", ROUND: "any side: it is round"}[symmetry]
+    top = "azimuth 0°, elevation 90°" if symmetry else side
+    assert {words for *_, words in panels.parts(source, evidence(turned, 1)[0], 1)} == {side}
+    assert {bar.direction for bar in panels.bars(source, turned, 1)} == {top}
+    html = page(source, picture_of(IMAGE), turned, 1, "")
+    assert f"Seen from {top}" in html[: html.index("</header>")]
+    assert html.count(f"<td>{side}</td>") >= panels.PARTS and ">front</text>" in html and ">i</text>" not in html
+    written = record(source, picture_of(IMAGE), turned, 1, "")
+    assert written.parts[0].vote == (0, -2, 0)
+    assert (written.direction is None) == (symmetry == ROUND)
 
 
 # The command

@@ -15,6 +15,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
     from qcn.export.bundle import Bundle
     from qcn.verify.report import files
+    from qcn.verify.report.answers import answers
     from qcn.verify.ship import outcome
     from qcn.verify.ship.check import PLAN, Asked, check, choose
     from qcn.verify.ship.limits import Limits
@@ -50,7 +51,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     if request.report:
         golden = opened.golden()
         images = dict(zip(golden.rows, golden.image, strict=True))
-        for path in files.write(request.report, parity, images, ship):
+        for path in files.write(request.report, parity, images, ship, answers(opened.manifest, golden)):
             say(path)
     outcome.conclude(ship)
     say(ship.headline, "passed", "green")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from qcn.data.binary import body, find_file, header, image_set, read_bytes
 from qcn.data.imageset import ImageSet, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, RemoteFile
-from qcn.data.splits import Axis, split
+from qcn.data.splits import Axis, by_instance, by_viewpoint
 from qcn.errors import UsageError
 
 CLASSES = ("animal", "human", "airplane", "truck", "car")
@@ -101,7 +101,7 @@ def _dataset(name: str, summary: str, axis: Axis | None = None, pooled: bool = F
         channels=2,
         size=SIZE,
         folder="smallnorb",
-        load=lambda folder: split(read(folder), name, axis, pooled),
+        load=lambda folder: by_viewpoint(read(folder), name, axis, pooled) if axis else by_instance(read(folder), name),
         preprocessing=Preprocessing(resize=48, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         files=FILES,

@@ -35,17 +35,15 @@ def hold_out(train: ImageSet, name: str, fraction: float = 0.1) -> tuple[ImageSe
     return rest, validation
 
 
-def split(
-    images: ImageSet, name: str, axis: Axis | None, pooled: bool, familiar: tuple[int, ...] | None = None
-) -> Splits:
-    """By instance, or by an axis of the viewpoint where one is named."""
-    return by_viewpoint(images, name, axis, pooled, familiar) if axis else by_instance(images, name)
+def by_instance(images: ImageSet, name: str, validation: ImageSet | None = None) -> Splits:
+    """smallNORB's official split: train on instances 4, 6, 7, 8, 9 of each class, and test on the rest.
 
-
-def by_instance(images: ImageSet, name: str) -> Splits:
-    """smallNORB's official split: train on instances 4, 6, 7, 8, 9 of each class, less validation; test on the rest."""
+    Without `validation` images, a tenth of the training images is held out.
+    """
     known = np.isin(_views(images, name).instance, TRAIN_INSTANCES)
-    train, validation = hold_out(_where(images, known, name, "training instances"), name)
+    train = _where(images, known, name, "training instances")
+    if validation is None:
+        train, validation = hold_out(train, name)
     return Splits(train, validation, {"test": _where(images, ~known, name, "test instances")})
 
 

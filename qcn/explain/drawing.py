@@ -19,6 +19,7 @@ INFERNO = ("#000004", "#210c4a", "#57106e", "#8a226a", "#bc3754", "#e45a31", "#f
 
 SIDE = 224  # pixels, about: the side of a picture with heat over it
 YAW, PITCH = -0.55, 0.35  # from where drawings are seen at first, in radians
+AXES = ("i", "j", "k")
 
 
 def coloured(values: Array, palette: Sequence[str]) -> Picture:
@@ -119,13 +120,19 @@ class Globe:
     pitch: float = PITCH
 
 
-def globe(spoken: str, dots: Iterable[Mark], arrows: Iterable[Arrow], words: Iterable[Mark]) -> Globe:
-    """With three rings and the names of the axes around it. What is nearer is drawn later."""
+def globe(
+    spoken: str,
+    dots: Iterable[Mark],
+    arrows: Iterable[Arrow],
+    words: Iterable[Mark],
+    axes: tuple[str, str, str] = AXES,
+) -> Globe:
+    """With three rings and the names of the axes, to the right, up and towards us. What is nearer is drawn later."""
     turn = np.linspace(0, 2 * np.pi, 49)
     ring = np.stack([np.cos(turn), np.sin(turn), np.zeros_like(turn)])
     rings = tuple(line("ring", ring[list(order)].T) for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0)))
-    axes = tuple(mark("axis", 1.14 * np.eye(3)[i], word="ijk"[i]) for i in range(3))
-    return Globe(spoken, rings, tuple(dots), tuple(arrows), (*axes, *words))
+    ends = tuple(mark("axis", 1.14 * np.eye(3)[i], word=axes[i]) for i in range(3))
+    return Globe(spoken, rings, tuple(dots), tuple(arrows), (*ends, *words))
 
 
 def line(kind: str, points: Array) -> Line:

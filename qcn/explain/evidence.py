@@ -54,7 +54,8 @@ class Evidence:
 class Part:
     """A capsule of the last layer before the classes, and its vote for the class.
 
-    `share` is how much of it ends in the class, `weight` its share of all that ends there.
+    `share` is how much of it ends in the class, `weight` its share of all that ends there, `vote` the pose that it
+    votes for.
     """
 
     type: int
@@ -63,6 +64,7 @@ class Part:
     activation: float
     share: float
     weight: float
+    vote: tuple[float, float, float]
 
 
 def evidence(inside: Inside, chosen: int) -> list[Evidence]:
@@ -76,15 +78,16 @@ def evidence(inside: Inside, chosen: int) -> list[Evidence]:
     return result
 
 
-def loudest(last: Evidence, count: int) -> list[Part]:
+def loudest(last: Evidence, chosen: int, count: int) -> list[Part]:
     """The parts with the largest weights for a class, from the evidence in the last layer."""
     activation, ending = last.routing.children.activation, last.shown
     weights = activation * ending
     result = []
     for flat in np.argsort(-weights, axis=None, kind="stable")[:count]:
-        at = tuple(int(i) for i in np.unravel_index(flat, weights.shape))
+        kind, row, column = at = tuple(int(i) for i in np.unravel_index(flat, weights.shape))
         weight = float(weights[at] / max(weights.sum(), TINY))
-        result.append(Part(at[0], at[1], at[2], float(activation[at]), float(ending[at]), weight))
+        x, y, z = last.routing.votes[0, 0, row, column, kind, chosen].tolist()
+        result.append(Part(kind, row, column, float(activation[at]), float(ending[at]), weight, (x, y, z)))
     return result
 
 

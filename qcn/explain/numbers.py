@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from qcn.direction import Direction
 from qcn.explain.evidence import Part, evidence, loudest
 from qcn.explain.picture import Picture
 from qcn.explain.routing import Inside
 from qcn.explain.source import Source
 from qcn.export.program.program import Array
 
-SCHEMA = 2
+SCHEMA = 3
 DIGITS = 6
 PARTS = 64
 
@@ -46,6 +47,7 @@ class Record:
     """Stages are: before routing, after iteration 1, …; the answer was made from the last but one.
 
     `votes_won`, `parts` and what ends at the class are by that one; with one iteration, where it is even, by the last.
+    `direction` is from where the pose of the shown class says that it is seen.
     """
 
     schema: int
@@ -57,6 +59,7 @@ class Record:
     classes: dict[str, ClassCapsule]
     layers: list[LayerCapsules]
     parts: list[Part]
+    direction: Direction | None
     command: str
 
 
@@ -87,7 +90,8 @@ def record(source: Source, picture: Picture, inside: Inside, chosen: int, comman
         source.classes[chosen],
         classes,
         layers,
-        loudest(result[0], PARTS),
+        loudest(result[0], chosen, PARTS),
+        source.directions.of(inside.pose[chosen], chosen) if source.directions else None,
         command,
     )
 

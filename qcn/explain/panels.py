@@ -14,7 +14,7 @@ from qcn.explain.routing import Capsules, Inside
 from qcn.explain.source import Source
 from qcn.export.program.program import Array
 from qcn.networks.confidence import is_known, order, probabilities, temperature_of
-from qcn.terminal.text import readable
+from qcn.terminal.text import probability_text, readable
 from qcn.verify.report.pictures import data_uri
 
 CLASSES = 20  # as bars and in the table of poses; of more, the most active
@@ -24,6 +24,7 @@ DOTS = 300  # votes in a drawing
 PARTS = 8  # in the table of votes
 RANGE = 0.1  # a scale of heat is not narrower: hardly any difference should look like hardly any
 SMALL = 96  # pixels: images up to this are shown to the pixel
+DIRECTION_AXES = ("left", "up", "front")  # of an object that faces us
 FLAT = 0.1  # a scale of logits is not narrower: hardly any difference should look like hardly any
 
 
@@ -38,6 +39,7 @@ class Bar:
     share: float
     pose: tuple[str, ...]
     pose_length: str
+    direction: str
     chosen: bool
 
 
@@ -96,22 +98,38 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f} %" if value < 0.0995 else f"{100 * value:.0f} %"
 
 
-def probability_text(value: float) -> str:
-    """0.4 %, 97.1 %; nothing is certain or impossible."""
-    return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
-
-
 def answer(source: Source, inside: Inside) -> str:
     """How sure the network is: the probability of its answer, and of the class that comes next."""
     logit, temperature = inside.logit[None], temperature_of(source.confidence)
     probability = probabilities(logit, temperature)[0]
     first, *others = order(logit)[0, :2]
     said = f"Probability {probability_text(float(probability[first]))}"
-    if not is_known(logit, temperature, source.known)[0]:
+    known = bool(is_known(logit, temperature, source.known)[0])
+    if not known:
         said = f"It is unlike the images of training, so the answer counts as unknown. {said}"
     for second in others:
         said += f"; next is {readable(source.classes[second])} with {probability_text(float(probability[second]))}"
+    if known and (direction := direction_words(source, inside.pose[first], int(first))):
+        said += f". Seen from {direction}"
     return said
+
+
+def direction_words(source: Source, pose: Array, label: int) -> str:
+    """From where a pose [3] of this class says that the object is seen; nothing if the network has no directions."""
+    if source.directions is None:
+        return ""
+    direction = source.directions.of(pose, label)
+    return direction.angles() if direction else "any side: it is round" if not source.directions.symmetry[label] else ""
+
+
+def axes(source: Source) -> tuple[str, str, str]:
+    """What drawings call their axes, to the right, up and towards us."""
+    return DIRECTION_AXES if source.directions else drawing.AXES
+
+
+def drawn(source: Source, poses: Array) -> Array:
+    """Poses [..., 3] as they are drawn: an object with directions stands upright and faces us."""
+    return np.roll(poses, -1, axis=-1) if source.directions else poses
 
 
 def _signed(value: float) -> str:
@@ -195,6 +213,7 @@ def bars(source: Source, inside: Inside, chosen: int) -> list[Bar]:
                 float(shares[k]),
                 tuple(map(_signed, pose)),
                 _signed(float(np.linalg.norm(pose))),
+                direction_words(source, pose, k),
                 k == chosen,
             )
         )
@@ -209,14 +228,14 @@ def poses(source: Source, inside: Inside, chosen: int) -> tuple[Globe, str]:
     active = inside.routings[-1].parents.activation[:, 0, 0]
     arrows, words = [], []
     for rank, k in enumerate(reversed(shown)):
-        tip, name = inside.pose[k] / radius, readable(source.classes[k])
+        tip, name = drawn(source, inside.pose[k]) / radius, readable(source.classes[k])
         strength = 1.0 if k == chosen else round(0.3 + 0.7 * float(active[k]), 2)  # an inactive one is faint
         arrows.append(drawing.arrow("chosen" if k == chosen else "other", tip, name, strength))
         if rank < NAMED:
             kind = "name chosen" if k == chosen else "name"
             words.append(drawing.mark(kind, _beyond(tip), word=short(name)))
     spoken = f"Poses of {len(shown)} classes as arrows from one point"
-    return drawing.globe(spoken, (), reversed(arrows), words), f"{radius:.2g}"
+    return drawing.globe(spoken, (), reversed(arrows), words, axes(source)), f"{radius:.2g}"
 
 
 def _beyond(tip: Array) -> Array:
@@ -230,13 +249,13 @@ def short(name: str) -> str:
     return name if len(name) <= 16 else f"{name[:15]}…"
 
 
-def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
+def votes(source: Source, inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
     """The votes for a class at each stage, the radius of the ball, and how many votes there are."""
     last = inside.routings[-1]
-    points = last.votes[0, 0, ..., chosen, :].reshape(-1, 3)
+    points = drawn(source, last.votes[0, 0, ..., chosen, :].reshape(-1, 3))
     weights = [weight[0, 0, ..., chosen].reshape(-1) for weight in last.weights]
     shown = np.argsort(-weights[last.shown], kind="stable")[:DOTS]
-    means = [mean[0, 0, chosen] for mean in last.means]
+    means = [drawn(source, mean[0, 0, chosen]) for mean in last.means]
     lengths = np.linalg.norm(points[shown], axis=1)
     reach = [float(np.quantile(lengths, 0.9)), float(lengths.max()) / 1.2]  # a few may lie outside the ball
     radius = max(*reach, *(float(np.linalg.norm(mean)) for mean in means), 1e-12)
@@ -252,13 +271,16 @@ def votes(inside: Inside, chosen: int) -> tuple[list[VoteStage], str, int]:
         title, framed = stage_title(stage), stage == last.shown
         spoken = f"{len(shown)} votes {title}, each as large as its weight"
         figure = percent(float(weight.sum()) / total)
-        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, ()), figure, framed))
+        stages.append(VoteStage(title, drawing.globe(spoken, dots, arrows, (), axes(source)), figure, framed))
     return stages, f"{radius:.2g}", len(points)
 
 
-def parts(last: Evidence) -> list[tuple[Part, str, str]]:
-    """The loudest, with their shares in words."""
-    return [(part, percent(part.share), percent(part.weight)) for part in loudest(last, PARTS)]
+def parts(source: Source, last: Evidence, chosen: int) -> list[tuple[Part, str, str, str]]:
+    """The loudest, with their shares and the directions that they vote for in words."""
+    return [
+        (part, percent(part.share), percent(part.weight), direction_words(source, np.array(part.vote), chosen))
+        for part in loudest(last, chosen, PARTS)
+    ]
 
 
 def layer(picture: Picture, capsules: Capsules) -> Layer:

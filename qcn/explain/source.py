@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from qcn.data.spec import Preprocessing
+from qcn.direction import Directions
 from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.program.program import Program
@@ -24,6 +25,7 @@ class Source:
     bundle: Bundle | None = None
     confidence: Confidence | None = None
     known: Known | None = None
+    directions: Directions | None = None
 
 
 def open_source(folder: Path) -> Source:
@@ -32,7 +34,7 @@ def open_source(folder: Path) -> Source:
         bundle = Bundle.open(folder)
         made = bundle.manifest
         about = (made.name, bundle.program(), made.classes, made.image, made.preprocessing)
-        result = Source(*about, bundle, made.confidence, made.known)
+        result = Source(*about, bundle, made.confidence, made.known, made.direction)
     elif (folder / RUN).exists():
         result = _from_run(folder)
     else:
@@ -48,7 +50,7 @@ def _from_run(folder: Path) -> Source:
     network, run = load_network(folder)
     program = lower(network, *run.preprocessing.output_size(*run.data.image[1:]))
     about = (f"{run.data.name}-{run.model.name}", program, run.classes, run.data.image, run.preprocessing)
-    return Source(*about, None, run.confidence, run.known)
+    return Source(*about, None, run.confidence, run.known, run.direction)
 
 
 def check_capsules(folder: Path, program: Program) -> None:

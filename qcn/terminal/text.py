@@ -45,6 +45,11 @@ def one_line(text: str, longest: int = 2000) -> str:
     return line if len(line) <= longest else f"{line[:longest]} …"
 
 
+def probability_text(value: float) -> str:
+    """0.4 %, 97.1 %; nothing is certain or impossible."""
+    return "> 99.9 %" if value > 0.9995 else "< 0.1 %" if value < 0.0005 else f"{100 * value:.1f} %"
+
+
 def counted(number: int, noun: str) -> str:
     """1 picture, 1,000 pictures. The noun takes an s."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -95,6 +95,15 @@ def test_entries_of_the_registry(folder: Path):
     assert set(splits.tests["novel"].views.azimuth) == {180}
 
 
+def test_new_toys_are_validated_on_too(folder: Path):
+    splits = viewpoints._dataset("viewpoints", "", None, False, TINY).load(folder)
+    trained = {image.tobytes() for image in splits.train.images}
+    assert set(splits.train.views.instance) == set(TRAIN) and len(splits.train) == 5 * 5 * 2 * 3 * 2
+    assert len(splits.validation) == 5 * 10 * 1 * 3 * 1 and set(splits.validation.views.elevation) == {60}
+    for images in (splits.validation, *splits.tests.values()):
+        assert not trained & {image.tobytes() for image in images.images}
+
+
 def test_a_direction_of_view_points_from_the_toy_to_the_viewer():
     """The renderer's azimuth and elevation are those of `qcn.direction`, and no category is round."""
     azimuth, elevation = np.meshgrid(np.arange(0, 360, 20), np.arange(30, 75, 5))

@@ -14,9 +14,11 @@ from typing import Any
 import chromium
 import numpy as np
 import pytest
+from bundles import answering
 from chromium import Browser
 from command import call
 
+from qcn.direction import Directions
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Source
 from qcn.verify.machine import Environment
@@ -25,6 +27,7 @@ from qcn.verify.parity.results import Images, Report, read_report
 from qcn.verify.parity.stages import Range, Stage
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, files, heat, summary
+from qcn.verify.report.answers import answers
 from qcn.verify.report.pictures import png
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.latency import Latency, Speed
@@ -167,6 +170,31 @@ def test_three_files_are_written(tmp_path: Path) -> None:
 def test_the_json_is_strict_and_has_everything(folder: Path) -> None:
     json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
     assert read_report(folder / "report.json") == record()
+
+
+def test_the_page_shows_what_the_network_sees_and_from_where(bundle: Bundle, tmp_path: Path) -> None:
+    golden = bundle.golden()
+    logit, pose = np.zeros_like(golden.reference.logit), np.zeros_like(golden.reference.pose)
+    labels = np.full_like(golden.label, -1)  # of an edge case
+    labels[:3], logit[:3, 3], pose[:3, 3] = (3, 4, 5), 9.0, ((0, 2, 0), (0, -2, 0), (2, 0, 2))
+    golden = replace(golden, label=labels, exact=answering(golden.exact, logit=logit, pose=pose))
+    directions = Directions((1,) * 10, True, (), (30.0,))
+    manifest = replace(bundle.manifest, direction=directions, known=None)
+    left, right, front = shown = answers(manifest, golden)
+    assert [one.direction for one in shown] == [
+        "azimuth 90°, elevation 0° (± 30°)",
+        "azimuth 270°, elevation 0° (± 30°)",
+        "azimuth 0°, elevation 45° (± 30°)",
+    ]
+    # From above with the front at the top, an object's left is on the left.
+    places = [(one.compass.x, one.compass.y) for one in shown if one.compass]
+    assert np.allclose(places, [(-62, 0), (62, 0), (0, -62)])
+    assert (left.right, right.right, front.right, right.label) == (True, False, False, "4")
+    files.write(tmp_path, record(), {}, answers=shown)
+    html = (tmp_path / "report.html").read_text()
+    assert html.count('class="camera"') == 3 and html.count("it is ") >= 2 and right.direction in html
+    without = answers(replace(manifest, direction=None), golden)
+    assert [one.compass for one in without] == [None] * 3 and without[0].answer == left.answer
 
 
 def test_junit_counts_what_failed(folder: Path) -> None:

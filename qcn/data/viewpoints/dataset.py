@@ -1,12 +1,13 @@
 """`viewpoints`: stereo pictures of toys, rendered here, in smallNORB's own structure.
 
 Five categories of ten instances, from 9 elevations and 18 azimuths under 6 lightings: 48,600 pairs, 96×96 grey pixels.
-They are rendered once, on the GPU where there is one, and kept in the data folder.
+They are rendered once, on the GPU where there is one, and kept in the data folder. The set "viewpoints" tests on new
+toys, and validates on further new ones, so that what is fitted on validation images holds for new toys too.
 """
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialised
 
-from qcn.data.imageset import ImageSet, Views
+from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Augmentation, Dataset, Preprocessing
-from qcn.data.splits import FAMILIAR, Axis, split
+from qcn.data.splits import FAMILIAR, Axis, by_instance, by_viewpoint
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
 from qcn.errors import MissingError, UsageError
@@ -42,6 +43,10 @@ class Variant:
         """Categories, instances, elevations, azimuths, lightings: the canonical order, the last going fastest."""
         axes = (self.instances, self.elevations, self.azimuths, self.lightings)
         return (len(CATEGORIES), *map(len, axes))
+
+    def other_toys(self) -> "Variant":
+        """For validation: as many toys, of another seed, from every third elevation under every third lighting."""
+        return replace(self, seed=self.seed + 2, elevations=self.elevations[1::3], lightings=self.lightings[1::3])
 
     @property
     def file_name(self) -> str:
@@ -116,6 +121,13 @@ def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return images
 
 
+def _load(folder: Path, name: str, axis: Axis | None, pooled: bool, variant: Variant) -> Splits:
+    images = load_viewpoints(folder, variant)
+    if axis:
+        return by_viewpoint(images, name, axis, pooled, TRAINED.get(name))
+    return by_instance(images, name, load_viewpoints(folder, variant.other_toys()))
+
+
 def _dataset(name: str, summary: str, axis: Axis | None, pooled: bool, variant: Variant) -> Dataset:
     return Dataset(
         name=name,
@@ -124,7 +136,7 @@ def _dataset(name: str, summary: str, axis: Axis | None, pooled: bool, variant: 
         channels=2,
         size=variant.size,
         folder="viewpoints",
-        load=lambda folder: split(load_viewpoints(folder, variant), name, axis, pooled, TRAINED.get(name)),
+        load=lambda folder: _load(folder, name, axis, pooled, variant),
         preprocessing=Preprocessing(resize=48 if variant.size == FULL.size else None, crop=32, standardise="image"),
         augmentation=dict.fromkeys(("paper", "best"), Augmentation(random_crop=True)),
         augment="light" if variant == DEMO else "turned",

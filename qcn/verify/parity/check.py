@@ -18,6 +18,7 @@ from qcn.verify.parity.samples import Samples, samples
 from qcn.verify.parity.soak import Soak
 from qcn.verify.parity.verdict import Verdict, conclude
 from qcn.verify.parity.verify import verify
+from qcn.verify.report.answers import answers
 from qcn.verify.report.files import write
 from qcn.verify.speed.timings import read_benchmark_of
 
@@ -72,7 +73,8 @@ def check(bundle: Bundle, request: Request) -> Checked:
         files: list[Path] = []
         if request.report:
             doing("writing the report")
-            files = write(request.report, report, dict(zip(chosen.golden.rows, chosen.golden.image, strict=True)))
+            images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
+            files = write(request.report, report, images, answers=answers(bundle.manifest, chosen.golden))
     problem = None
     try:
         conclude(verdicts, asked, chosen.golden.plan)

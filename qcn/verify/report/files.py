@@ -21,6 +21,7 @@ from qcn.verify.parity.compare import Flip
 from qcn.verify.parity.results import Report
 from qcn.verify.parity.verdict import NO_BACKENDS, Verdict
 from qcn.verify.report import charts, summary
+from qcn.verify.report.answers import Answer
 from qcn.verify.report.heat import heat_map
 from qcn.verify.report.junit import junit
 from qcn.verify.report.pictures import data_uri
@@ -73,7 +74,11 @@ class BatchSpeeds:
 
 
 def write(
-    folder: Path, report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | None = None
+    folder: Path,
+    report: Report,
+    images: Mapping[str, NDArray[np.uint8]],
+    ship: Ship | None = None,
+    answers: Sequence[Answer] = (),
 ) -> list[Path]:
     """Write the files and return their paths. `images` [C, H, W], by their rows' names, are for the flips.
 
@@ -85,11 +90,16 @@ def write(
     for path in limits:
         records.write(path, ship)
     write_text(checks, junit(report, ship))
-    write_text(shown, page(report, images, ship))
+    write_text(shown, page(report, images, ship, answers))
     return [record, *limits, checks, shown]
 
 
-def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | None = None) -> str:
+def page(
+    report: Report,
+    images: Mapping[str, NDArray[np.uint8]],
+    ship: Ship | None = None,
+    answers: Sequence[Answer] = (),
+) -> str:
     """The HTML."""
     verdicts = summary.in_order(report)
     ran = [one for one in verdicts if one.ran]
@@ -117,6 +127,7 @@ def page(report: Report, images: Mapping[str, NDArray[np.uint8]], ship: Ship | N
         flips=_flips(ran, images),
         environment=_flat({**asdict(report.environment), "packages": None}) + [*report.environment.packages.items()],
         source=_flat(asdict(report.source)),
+        answers=answers,
         commands=commands,
     )
 
