@@ -140,6 +140,30 @@ def direction_errors(
     return errors
 
 
+@dataclass(frozen=True)
+class DirectionErrors:
+    """Angles between predicted and true directions, in degrees, of so many images.
+
+    within_15, within_30   shares of images that are off by no more than that
+    coverage               the share whose true direction lies within the spread of the answer: 0.9 is expected
+    """
+
+    images: int
+    median: float
+    mean: float
+    within_15: float
+    within_30: float
+    coverage: float
+
+    @classmethod
+    def of(cls, errors: Degrees, spreads: Degrees) -> "DirectionErrors | None":
+        """None without images."""
+        if not len(errors):
+            return None
+        shares = (float((errors <= limit).mean()) for limit in (15, 30, spreads))
+        return cls(len(errors), float(np.median(errors)), float(errors.mean()), *shares)
+
+
 def fit_directions(
     symmetry: tuple[int, ...], elevation: bool, length: NDArray[np.floating], error: Degrees
 ) -> Directions:

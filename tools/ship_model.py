@@ -8,9 +8,9 @@
 
 The run goes to models/runs/NAME, and models/NAME is the bundle of it. So that a wheel stays small, the bundle's golden
 answers are to few images, and without those of inner layers. The weights are those that were chosen on the validation
-split. Their temperature, and the threshold of unknown pictures, are fitted on that split, and each test split is
-measured once, all in float32. docs/models.md is written again from all cards. The machine that trained is read from
-RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
+split. Their temperature, the threshold of unknown pictures and the spreads of directions are fitted on that split, and
+each test split is measured once, all in float32. docs/models.md is written again from all cards. The machine that
+trained is read from RUN/machine.json, or from benchmarks/results/accuracy-*.json by the sha256 of the weights.
 """
 
 import argparse
@@ -35,16 +35,17 @@ from measurements import stamp  # noqa: E402
 from reproduce import RECIPES, folder_of, row_of, told  # noqa: E402
 
 from qcn import data  # noqa: E402
+from qcn.data.directions import true_directions  # noqa: E402
 from qcn.data.imageset import ImageSet  # noqa: E402
 from qcn.errors import UsageError  # noqa: E402
 from qcn.evaluate import measure  # noqa: E402
+from qcn.evaluate.directions import measure_directions as angles_of  # noqa: E402
 from qcn.export.bundle import Bundle  # noqa: E402
 from qcn.export.bundle.golden import read as read_golden  # noqa: E402
 from qcn.export.bundle.manifest import GOLDEN, MANIFEST_SHA256, manifest_of, tools  # noqa: E402
 from qcn.export.pipeline import FROM_RUN  # noqa: E402
 from qcn.export.program.lower import lower  # noqa: E402
 from qcn.export.program.reference import SHIPPED_REAL, answers_alone, make_golden  # noqa: E402
-from qcn.intervals import ErrorRate  # noqa: E402
 from qcn.names import CARD, CARD_TEXT, MANIFEST  # noqa: E402
 from qcn.networks.cards import Card, CardData, Seeds, load_card, text  # noqa: E402
 from qcn.networks.devices import pick_device  # noqa: E402
@@ -55,7 +56,7 @@ from qcn.storage.files import file_sha256, write_text  # noqa: E402
 from qcn.train.checkpoint import load_network  # noqa: E402
 from qcn.train.record import Run, load_run  # noqa: E402
 from qcn.train.settings import RunSettings, Settings, for_images, settings_from  # noqa: E402
-from qcn.train.validation import measure_confidence, predict  # noqa: E402
+from qcn.train.validation import measure_confidence, measure_directions, outputs  # noqa: E402
 
 LARGEST = 1_000_000  # bytes of a weights' file
 PACKED = 1_300_000  # bytes of a bundle in a wheel, compressed: a rotation is a matrix in it, nine numbers for four
@@ -69,6 +70,9 @@ LIMITS = {
     "viewpoints-azimuth-pooled": (
         "Rendered toys, not photographs, in stereo pairs, which `qcn predict` cannot make from one picture.",
         "It knows the 50 toys that it was trained on. For new toys, train on `viewpoints-azimuth`.",
+    ),
+    "viewpoints": (
+        "Rendered toys, not photographs, in stereo pairs, which `qcn predict` cannot make from one picture.",
     ),
 }
 
@@ -147,15 +151,31 @@ def circumstances() -> str:
     return f"{now['date']}, {now['machine']}, {versions}, float32"
 
 
-def errors_on(
+def fitted(network: nn.Module, run: Run, validation: ImageSet, device: torch.device) -> Run:
+    """The run with what is fitted on validation images."""
+    confidence, known = measure_confidence(network, validation, run.preprocessing, device, run.settings.keep)
+    directions = run.direction
+    if directions and (truth := true_directions(validation, directions.elevation)):
+        directions = measure_directions(network, validation, run.preprocessing, device, truth)
+    return replace(run, confidence=confidence, known=known, direction=directions)
+
+
+def results_of(
     name: str, network: nn.Module, run: Run, tests: dict[str, ImageSet], device: torch.device
-) -> dict[str, ErrorRate]:
-    """The error on each test split."""
-    errors = {}
+) -> dict[str, Any]:
+    """What a card says of each test split, and of what was fitted on validation images."""
+    errors, directions = {}, {}
     for split, images in tests.items():
-        errors[split] = measure(split, images, predict(network, images, run.preprocessing, device)).overall
+        answers = outputs(network, images, run.preprocessing, device)
+        predicted = answers.logit.argmax(1)
+        errors[split] = measure(split, images, predicted).overall
         print(f"{name}: {split} {100 * errors[split].error:.2f} %", flush=True)
-    return errors
+        if run.direction and (result := angles_of(images, predicted, answers.pose, run.direction)):
+            directions[split] = result.overall
+            print(f"{name}: {split} {result.overall}", flush=True)
+    assert run.confidence
+    of_validation = {"temperature": run.confidence.temperature, "calibration_error": run.confidence.error}
+    return {"errors": errors, "directions": directions, "known": run.known, **of_validation}
 
 
 def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
@@ -173,7 +193,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     dataset, chosen = data.find(run.settings.dataset), pick_device(device)
     splits = data.read(dataset, data_dir)
     network.to(chosen)
-    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, chosen, run.settings.keep)
+    run = fitted(network, run, splits.validation, chosen)
     epoch = next(row for row in run.history if row.epoch == best.epoch)
     card = Card(
         name=name,
@@ -190,10 +210,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
         trained=trained(folder, best.sha256),
         measured=circumstances(),
         validation_error=epoch.validation_error,
-        errors=errors_on(name, network, run, splits.tests, chosen),
-        temperature=confidence.temperature,
-        calibration_error=confidence.error,
-        known=known,
+        **results_of(name, network, run, splits.tests, chosen),
         seeds=seeds(run),
         limits=(*LIMITS.get(dataset.name, ()), KNOWS),
         weights=best.file,
@@ -204,7 +221,7 @@ def ship(folder: Path, name: str, data_dir: Path, device: str) -> Card:
     target.mkdir(exist_ok=True, parents=True)
     if folder.resolve() != target.resolve():
         shutil.copyfile(folder / best.file, target / best.file)
-    replace(run, last=None, state=None, confidence=confidence, known=known).write(target)
+    replace(run, last=None, state=None).write(target)
     for path in target.glob("weights-*.safetensors"):
         if path.name != best.file:
             path.unlink()
@@ -243,16 +260,15 @@ def write_card(folder: Path, card: Card) -> None:
 
 
 def refit(folder: Path, data_dir: Path, device: str) -> None:
-    """Fit the temperature and the threshold again, and count the errors again, after a change to how either is done."""
+    """Fit on validation images again, and measure again, after a change to how either is done."""
     network, run = load_network(RUNS / folder.name)
     splits, chosen = data.read(run.dataset(), data_dir), pick_device(device)
     network.to(chosen)
-    confidence, known = measure_confidence(network, splits.validation, run.preprocessing, chosen, run.settings.keep)
-    print(f"{folder.name}: {confidence}, {known}", flush=True)
-    replace(run, confidence=confidence, known=known).write(RUNS / folder.name)
-    fitted = {"temperature": confidence.temperature, "calibration_error": confidence.error, "known": known}
-    errors = errors_on(folder.name, network, run, splits.tests, chosen)
-    write_card(folder, replace(load_card(folder), **fitted, errors=errors, measured=circumstances()))
+    run = fitted(network, run, splits.validation, chosen)
+    print(f"{folder.name}: {run.confidence}, {run.known}, {run.direction}", flush=True)
+    run.write(RUNS / folder.name)
+    results = results_of(folder.name, network, run, splits.tests, chosen)
+    write_card(folder, replace(load_card(folder), **results, measured=circumstances()))
 
 
 def refresh(folder: Path) -> None:

@@ -15,8 +15,9 @@ from qcn.terminal.tables import table_of
 from qcn.terminal.text import readable
 
 if TYPE_CHECKING:
+    from qcn.direction import DirectionErrors
     from qcn.evaluate import Result
-    from qcn.evaluate.directions import DirectionErrors, DirectionResult
+    from qcn.evaluate.directions import DirectionResult
     from qcn.intervals import ErrorRate
 
 

@@ -7,33 +7,9 @@ from numpy.typing import NDArray
 
 from qcn.data.directions import true_directions
 from qcn.data.imageset import ImageSet
-from qcn.direction import ROUND, Degrees, Directions, direction_errors
+from qcn.direction import ROUND, Degrees, DirectionErrors, Directions, direction_errors
 
 MOST = 36  # azimuths that are listed one by one; more are put together by tens of degrees
-
-
-@dataclass(frozen=True)
-class DirectionErrors:
-    """Angles between predicted and true directions, in degrees, of so many images.
-
-    within_15, within_30   shares of images that are off by no more than that
-    coverage               the share whose true direction lies within the spread of the answer: 0.9 is expected
-    """
-
-    images: int
-    median: float
-    mean: float
-    within_15: float
-    within_30: float
-    coverage: float
-
-    @classmethod
-    def of(cls, errors: Degrees, spreads: Degrees) -> "DirectionErrors | None":
-        """None without images."""
-        if not len(errors):
-            return None
-        shares = (float((errors <= limit).mean()) for limit in (15, 30, spreads))
-        return cls(len(errors), float(np.median(errors)), float(errors.mean()), *shares)
 
 
 @dataclass(frozen=True)

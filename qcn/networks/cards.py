@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from qcn.direction import DirectionErrors
 from qcn.errors import UsageError
 from qcn.intervals import ErrorRate
 from qcn.names import CARD
@@ -48,6 +49,7 @@ class Card:
     recipe             the commands that trained it, one per line
     trained, measured  when, where and by which versions
     errors             by split
+    directions         by split, how far directions of view are off; empty if the network has none
     calibration_error  the expected one, of the validation images at this temperature
     known              when an answer counts as known; None: always
     seeds              None where only one seed is on record
@@ -66,6 +68,7 @@ class Card:
     measured: str
     validation_error: float
     errors: dict[str, ErrorRate]
+    directions: dict[str, DirectionErrors]
     temperature: float
     calibration_error: float
     known: Known | None
@@ -110,7 +113,7 @@ Tells apart: {", ".join(card.classes)}.
 |---|--:|--:|--:|--:|
 {rows}
 
-{views * ("novel" in card.errors)}The test images were not used to choose the recipe or the epoch.
+{views * ("novel" in card.errors)}{_directions(card)}The test images were not used to choose the recipe or the epoch.
 
 ## Limits
 
@@ -146,6 +149,16 @@ On a GPU, two runs with the same seed differ slightly.
 | sha256 of the weights as trained | `{card.sha256}` |
 | sha256 of the training images and labels | `{card.data.sha256}` |
 """
+
+
+def _directions(card: Card) -> str:
+    """A sentence for each split, where there are directions."""
+    return "".join(
+        f"It also says from where the object is seen: on `{split}` {angles.median:.1f}° off (median), within 15° for "
+        f"{100 * angles.within_15:.0f} %, within 30° for {100 * angles.within_30:.0f} % and within the spread that it "
+        f"names for {100 * angles.coverage:.0f} % of the images that it classifies right.\n"
+        for split, angles in card.directions.items()
+    )
 
 
 def _known(card: Card) -> str:

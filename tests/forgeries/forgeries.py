@@ -76,6 +76,7 @@ from qcn.export.bundle import GOLDEN, WEIGHTS
 from qcn.names import MANIFEST
 
 QUICK = (WEIGHTS, GOLDEN, MANIFEST)  # files whose forgeries need no other backend than libqcn
+DIRECTION = {"symmetry": [1, 1, 1], "elevation": True, "lengths": [], "spreads": [5.0]}
 MODELS = [file for file in FILES if file != WEIGHTS]
 
 
@@ -182,6 +183,7 @@ def _table() -> list[Forgery]:
         add("temperature", f"0.05{place}", file, field_of_manifest("confidence", other_temperature, page))
         add("known", f"everything{place}", file, field_of_manifest("known", lambda _: KNOWN, page))
         add("measured errors", f"none{place}", file, field_of_manifest("measured", never_wrong, page))
+        add("direction", f"made up{place}", file, field_of_manifest("direction", lambda _: DIRECTION, page))
 
     add("operations", "one more that changes nothing", WEIGHTS, in_program(lambda of: idle(of.program)))
     add("operations", "one with another name", WEIGHTS, in_program(lambda of: renamed(of.program)))
