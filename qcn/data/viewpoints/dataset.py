@@ -12,16 +12,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as serialised
 
 from qcn.data.imageset import ImageSet, Splits, Views
+from qcn.data.rendered import keep, read_kept
 from qcn.data.spec import Augmentation, Dataset, Preprocessing
 from qcn.data.splits import FAMILIAR, Axis, by_instance, by_viewpoint
 from qcn.data.viewpoints.light import LIGHTS
 from qcn.data.viewpoints.toys import CATEGORIES, INSTANCES, Toy, toy
-from qcn.errors import MissingError, UsageError
-from qcn.storage.files import atomic_write
+from qcn.errors import MissingError
 from qcn.terminal.progress import doing, shown
 
 RENDERER = 1  # raise it whenever a picture changes: the set is then rendered again, into a new file
@@ -96,29 +94,14 @@ def load_viewpoints(folder: Path, variant: Variant = FULL) -> ImageSet:
     """The pictures of a variant with their labels and views, from the file in `folder`, or rendered and kept there."""
     path = folder / variant.file_name
     if path.exists():
-        images = _read(path, (int(np.prod(variant.shape)), 2, variant.size, variant.size))
+        images = read_kept(path, (int(np.prod(variant.shape)), 2, variant.size, variant.size))
     else:
         images = render(variant)
-        content = serialised({"images": images}, {"sha256": hashlib.sha256(images.data).hexdigest()})
-        with atomic_write(path) as aside:
-            aside.write_bytes(content)
+        keep(path, images)
     labels, *views = (index.reshape(-1) for index in np.indices(variant.shape))
     angles = (variant.instances, variant.elevations, variant.azimuths, variant.lightings)
     chosen = (np.array(values)[index] for values, index in zip(angles, views, strict=True))
     return ImageSet(images, labels, CATEGORIES, Views(*chosen))
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    damaged = UsageError(f"the rendered pictures in {path} are damaged; delete the file, and they are rendered again")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            images: NDArray[np.uint8] = file.get_tensor("images")
-            expected = (file.metadata() or {}).get("sha256")
-    except SafetensorError:
-        raise damaged from None
-    if images.dtype != np.uint8 or images.shape != shape or hashlib.sha256(images.data).hexdigest() != expected:
-        raise damaged
-    return images
 
 
 def _load(folder: Path, name: str, axis: Axis | None, pooled: bool, variant: Variant) -> Splits:
