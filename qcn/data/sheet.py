@@ -53,26 +53,32 @@ def _spread(images: ImageSet, columns: int) -> tuple[Rows, list[str]]:
 
 
 def _around(images: ImageSet, views: Views, columns: int) -> tuple[Rows, list[str]]:
-    """For each class, one object at each azimuth (or at `columns` of them, evenly), and the azimuths as headings."""
+    """For each class, one object at each azimuth (or near `columns` of them, evenly), and the azimuths as headings."""
     azimuths: NDArray[Any] = np.unique(views.azimuth[np.isfinite(views.azimuth)])
+    reach = 0.0
     if len(azimuths) > columns:
-        azimuths = azimuths[np.arange(columns) * len(azimuths) // columns]
-    rows = [_walk(np.flatnonzero(images.labels == label), views, azimuths) for label in range(len(images.classes))]
+        azimuths, reach = azimuths[np.arange(columns) * len(azimuths) // columns], 180 / columns
+    members = [np.flatnonzero(images.labels == label) for label in range(len(images.classes))]
+    rows = [_walk(every, views, azimuths, reach) for every in members]
     return rows, [f"{azimuth:g}°" for azimuth in azimuths]
 
 
-def _walk(members: Ints, views: Views, azimuths: Angles) -> list[int | None]:
-    """The images of a class that are nearest to its first one in everything but the azimuth, one for each azimuth."""
+def _walk(members: Ints, views: Views, azimuths: Angles, reach: float) -> list[int | None]:
+    """The images of a class that are nearest to its first one in everything but the azimuth, one for each azimuth.
+
+    Where no image has the azimuth, it may be up to `reach` degrees off.
+    """
     row: list[int | None] = []
     for azimuth in azimuths:
-        here = members[views.azimuth[members] == azimuth]
+        apart = np.abs((views.azimuth[members] - azimuth + 180) % 360 - 180)
+        here, apart = members[apart <= reach], apart[apart <= reach]
         if not len(here):
             row.append(None)
             continue
         first, there = members[0], views[here]
         # Another object changes the picture most, another light some, five degrees of elevation least.
         unlike = 1000 * (there.instance != views.instance[first]) + 20 * (there.lighting != views.lighting[first])
-        unlike = unlike + np.abs(there.elevation - views.elevation[first])
+        unlike = unlike + np.abs(there.elevation - views.elevation[first]) + apart
         row.append(int(here[np.argmin(unlike)]))
     return row
 

@@ -53,6 +53,17 @@ def test_a_walk_around_one_object(tmp_path):
     assert levels(pixels(tmp_path / "sheet.png")) == [0, 10, 20, 30, 40, 50, 180, 70, 80, 90, 100, 110]
 
 
+def test_random_azimuths_stand_near_their_column(tmp_path):
+    azimuth = np.array([3, 88, 181, 272, 100, 350])
+    zero = np.zeros(6, int)
+    images = ImageSet(flat(np.arange(6) * 10), zero, ("a",), Views(zero, zero, azimuth, zero))
+    contact_sheet(images, tmp_path / "sheet.png", columns=4)  # of 3°, 88°, 181° and 272°, within 45°
+    assert levels(pixels(tmp_path / "sheet.png")) == [0, 10, 20, 30]
+    other = ImageSet(flat(np.arange(6) * 10), np.array([0, 0, 0, 0, 1, 1]), ("a", "b"), images.views)
+    contact_sheet(other, tmp_path / "sheet.png", columns=4)
+    assert levels(pixels(tmp_path / "sheet.png")) == [0, 10, 20, 30, 50, 40, 240, 240]
+
+
 def test_an_empty_cell_is_faint(tmp_path):
     zero = np.zeros(3, int)
     views = Views(zero, zero, np.array([0, 20, 0]), zero)
