@@ -50,6 +50,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "coil20-azimuth": {"epochs": 240, "batch_size": 32},
     **{f"eth80-fold{fold}": {"epochs": 200, "batch_size": 128} for fold in range(5)},
     "eth80-azimuth": {"epochs": 200, "batch_size": 128},
+    "scanned": {"epochs": 60, "batch_size": 128},
 }
 ROWS = [f"{dataset}/{model}/{weight}" for dataset in RECIPES for model in MODELS for weight in WEIGHTS]
 

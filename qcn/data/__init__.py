@@ -5,7 +5,7 @@ A new one is a module with a tuple `DATASETS`, and a line here.
 
 from pathlib import Path
 
-from qcn.data import checksums, cifar10, coil20, eth80, folder, mnist, smallnorb, svhn, viewpoints
+from qcn.data import checksums, cifar10, coil20, eth80, folder, mnist, scanned, smallnorb, svhn, viewpoints
 from qcn.data.imageset import Splits
 from qcn.data.spec import Dataset, Stored
 from qcn.errors import MissingError, UsageError, unknown_name
@@ -20,6 +20,7 @@ DATASETS: dict[str, Dataset] = {
         *smallnorb.DATASETS,
         *coil20.DATASETS,
         *eth80.DATASETS,
+        *scanned.DATASETS,
         *viewpoints.DATASETS,
     )
 }

@@ -35,6 +35,12 @@ def hold_out(train: ImageSet, name: str, fraction: float = 0.1) -> tuple[ImageSe
     return rest, validation
 
 
+def at_random(images: ImageSet, name: str) -> Splits:
+    """80 / 10 / 10 of every class for training, validation and "test"."""
+    train, validation, test = _deal(images, name, 0.1, 0.1)
+    return Splits(train, validation, {"test": test})
+
+
 def by_instance(images: ImageSet, name: str, validation: ImageSet | None = None) -> Splits:
     """smallNORB's official split: train on instances 4, 6, 7, 8, 9 of each class, and test on the rest.
 
