@@ -89,6 +89,7 @@ def measured(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folde
         "changed": changed,
         "limit": limit,
         "epochs": run.settings.epochs,
+        "train": len(splits.train),
         "validation_error": 100 * last.validation_error,
         "validation_direction_error": last.direction_error,
         "seconds": sum(one.seconds for one in run.history),
@@ -143,7 +144,7 @@ def main() -> None:
         (row,), (seed,) = chosen, arguments.seeds
         folder = place(arguments.runs, row, note, seed)
         result = measured(row, seed, changed, arguments.data_dir, folder, arguments.limit)
-        put(arguments.json, [result | stamp()], "row", "seed", "changed", "limit")
+        put(arguments.json, [result | stamp()], "row", "seed", "changed", "limit", "train")
         (folder / "direction.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
         print(line(result), flush=True)
         return

@@ -303,13 +303,13 @@ def calibrated() -> str:
 
 def direction() -> str:
     """Class error and direction, by row and recipe: means over seeds or folds, with standard deviations of both."""
-    groups: dict[tuple[str, str, str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str, str, str, int], list[Row]] = {}
     for row in read("direction-h200.json")["results"]:
         dataset, model, weight = row["row"].split("/")
         asked = re.sub(r"-fold\d$", ", five folds", dataset)
         changes = ", ".join(f"{name} {value}" for name, value in row["changed"].items())
         for split, figures in row["splits"].items():
-            groups.setdefault((asked, split, model, weight, changes), []).append(figures)
+            groups.setdefault((asked, split, model, weight, changes, row["train"]), []).append(figures)
 
     def spread(rows: list[Row], name: str, unit: str) -> str:
         numbers = [row[name] for row in rows if row.get(name) is not None]
@@ -324,11 +324,12 @@ def direction() -> str:
         return f"{100 * sum(numbers) / len(numbers):.0f} %" if numbers else ""
 
     lines = [
-        [f"`{data}`, {split}", f"`{model}`", weight, changes or "none", str(len(rows)), spread(rows, "error", "%")]
+        [f"`{data}`, {split}", f"{train:,}", f"`{model}`", weight, changes or "none", str(len(rows))]
+        + [spread(rows, "error", "%")]
         + [spread(rows, "median", "°"), share(rows, "within_15"), share(rows, "within_30"), share(rows, "coverage")]
-        for (data, split, model, weight, changes), rows in sorted(groups.items())
+        for (data, split, model, weight, changes, train), rows in sorted(groups.items())
     ]
-    headings = ("data set, split", "network", "weight", "changed", "runs", "error", "median angle")
+    headings = ("data set, split", "trained on", "network", "weight", "changed", "runs", "error", "median angle")
     return table((*headings, "within 15°", "within 30°", "within the spread"), lines)
 
 
