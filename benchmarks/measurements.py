@@ -16,7 +16,7 @@ from typing import Any
 
 from qcn.export.targets import this_gpu
 from qcn.packages import installed
-from qcn.storage.files import held, write_text
+from qcn.storage.files import folder_lock, write_text
 
 Row = dict[str, Any]
 ROOT = Path(__file__).parent.parent
@@ -63,7 +63,7 @@ def put(file: Path, rows: Sequence[Row], *key: str, **about: Any) -> int:
     now = stamp()
     here = {name: now[name] for name in ("date", "machine", "commit")}
     file.parent.mkdir(parents=True, exist_ok=True)
-    with held(file.parent):
+    with folder_lock(file.parent):
         every = [*rows_of(file), *({**here, **row} for row in rows)]
         merged = list({tuple(str(row.get(name, "")) for name in key): row for row in every}.values())
         write_text(file, csv_text(merged) if file.suffix == ".csv" else _json({**now, **about, "results": merged}))

@@ -25,7 +25,7 @@ from measurements import RESULTS, put, stamp
 from qcn.evaluate import evaluate
 from qcn.names import RUN
 from qcn.networks.distributed import first_process, launched
-from qcn.storage.files import held
+from qcn.storage.files import folder_lock
 from qcn.train import resume, train
 from qcn.train.record import load_run
 from qcn.train.settings import settings_from
@@ -103,7 +103,7 @@ def machine() -> dict[str, Any]:
 def reproduce(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folder: Path) -> None:
     """Train a row's network, or go on with it, and evaluate it, unless that was done. If another call does, wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    with nullcontext() if launched() else held(folder):  # the processes of a torchrun are one call
+    with nullcontext() if launched() else folder_lock(folder):  # the processes of a torchrun are one call
         if not (folder / RUN).exists():
             if first_process():
                 (folder / "machine.json").write_text(json.dumps(machine()) + "\n", encoding="utf-8")

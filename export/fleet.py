@@ -55,10 +55,10 @@ class FleetDevice:
             raise UsageError("an engine needs a GPU: name its target (jetson-orin, sm89), or leave trt out")
         self.request(Request())
 
-    def request(self, asked: Request) -> Request:
+    def request(self, request: Request) -> Request:
         """What the command asks for, of this device."""
         return replace(
-            asked,
+            request,
             formats=self.formats,
             precision=self.precision,
             batch=Batch.parse(self.batch),
@@ -84,8 +84,8 @@ def read_devices(path: Path) -> list[FleetDevice]:
     defaults["formats"] = list(FleetDevice.formats)
     for name, table in tables.items():
         if strange := table.keys() - defaults.keys():
-            known = ", ".join(defaults)
-            raise UsageError(f"{path}: [{name}] has an unknown entry '{min(strange)}'; known: {known}")
+            names = ", ".join(defaults)
+            raise UsageError(f"{path}: [{name}] has an unknown entry '{min(strange)}'; known: {names}")
     return [
         records.read(FleetDevice, {"name": name, **defaults, **table}, f"{path}: [{name}]")
         for name, table in tables.items()
@@ -100,24 +100,24 @@ def _toml() -> Any:
 
 
 def export_fleet(
-    source: Path, out: Path, devices: Sequence[FleetDevice], asked: Request, data_dir: Path
+    source: Path, out: Path, devices: Sequence[FleetDevice], request: Request, data_dir: Path
 ) -> Iterator[tuple[FleetDevice, Bundle, list[Made]]]:
     """A bundle for each device, in a folder of its name below `out`. The golden answers are made once."""
     first = None if (source / MANIFEST).exists() else out / devices[0].name
-    base = open_source(source, first, asked, data_dir)
+    base = open_source(source, first, request, data_dir)
     golden, program = base.golden(), base.program()
     for place, device in enumerate(devices):
         with part(place, len(devices)):
             doing(f"making the bundle of {device.name}")
             manifest = replace(base.manifest, files=())
             Bundle.create(out / device.name, manifest, program, lambda: golden, base.find(WEIGHTS).rebuild)
-            yield device, *export(out / device.name, None, device.request(asked), data_dir)
+            yield device, *export(out / device.name, None, device.request(request), data_dir)
 
 
-def commands(device: FleetDevice, bundle: Bundle, made: Sequence[Made]) -> list[str]:
+def commands(device: FleetDevice, bundle: Bundle, results: Sequence[Made]) -> list[str]:
     """What to type to bring a bundle to its device, finish it there, and bring its report back."""
     name = device.name
-    there = [command for one in made for command in one.commands if command.startswith("ssh ")]
+    there = [command for one in results for command in one.commands if command.startswith("ssh ")]
     benchmark = f"qcn benchmark {name} --json {name}.json"
     verify = f"qcn verify-parity {name} --report reports/{name} --benchmark {name}.json"
     return [

@@ -30,34 +30,34 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
     check_opset(request)
     bundle = open_source(source, out, request, data_dir)
     program, everything = bundle.program(), "all" in request.formats
-    wanted = [(name, request) for name in dict.fromkeys(request.formats)]
+    jobs = [(name, request) for name in dict.fromkeys(request.formats)]
     if everything:
-        wanted = _everything(program, request)
+        jobs = _everything(program, request)
     elif request.routing == "fused" and not program.routes:
         raise UsageError(f"{bundle.manifest.name} has no capsule layers to fuse: leave out --routing fused")
-    made = []
-    for place, (name, asked) in enumerate(wanted):
-        with part(place, len(wanted)):
-            doing(f"writing {name}, {program.precision if program.calibrated else asked.precision}")
+    results = []
+    for place, (name, job_request) in enumerate(jobs):
+        with part(place, len(jobs)):
+            doing(f"writing {name}, {program.precision if program.calibrated else job_request.precision}")
             try:
-                made.append(format_of(name).make(Job(bundle, asked)))
+                results.append(format_of(name).make(Job(bundle, job_request)))
             except MissingError as error:
                 if not everything:
                     raise
-                made.append(Made(name, reason=str(error)))
-    return bundle, made
+                results.append(Made(name, reason=str(error)))
+    return bundle, results
 
 
 def _everything(program: Program, request: Request) -> list[tuple[str, Request]]:
     """What `--format all` makes: both graphs, the engine as --routing says, and all else that the network allows."""
     unrolled, fused = (replace(request, routing=routing) for routing in ("unrolled", "fused"))
     of_engine = request if program.routes else unrolled
-    wanted = [
+    jobs = [
         (name, of_engine if FORMATS[name].either_routing else unrolled)
         for name in EXPORTED
         if FORMATS[name].in_all and FORMATS[name].possible(program.calibrated, request.precision)
     ]
-    return [("onnx", fused), *wanted] if program.routes else wanted
+    return [("onnx", fused), *jobs] if program.routes else jobs
 
 
 def check_opset(request: Request) -> None:

@@ -115,8 +115,8 @@ def target(name: str, tensorrt: str | None = None) -> Target:
     return TARGETS[name]
 
 
-def obstacle(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: frozenset[int], gpu: Gpu | None) -> str:
-    """Why the engine of `wanted` cannot be built here; empty if it can.
+def obstacle(target: Target, flavour: str, version: tuple[int, ...], known_sms: frozenset[int], gpu: Gpu | None) -> str:
+    """Why the engine of `target` cannot be built here; empty if it can.
 
     flavour, version   of the TensorRT found here ("tensorrt" or "rtx")
     known_sms          the SMs that its builder can be told to build for, whatever GPU is here (TensorRT-RTX only)
@@ -124,24 +124,24 @@ def obstacle(wanted: Target, flavour: str, version: tuple[int, ...], known_sms: 
     """
     words = f"{product(flavour)} {'.'.join(map(str, version))}"
     if flavour == "rtx":
-        if wanted.sm is None or wanted.sm in known_sms:
+        if target.sm is None or target.sm in known_sms:
             return ""
-        known = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
-        return f"{words} builds for {known}; {wanted.name} is sm{wanted.sm}"
+        sms = ", ".join(f"sm{sm}" for sm in sorted(known_sms))
+        return f"{words} builds for {sms}; {target.name} is sm{target.sm}"
     if gpu is None:
         return f"{words}, unlike TensorRT-RTX, builds only on a machine with an NVIDIA GPU; there is none here"
-    if wanted.sm not in (None, gpu.sm):
-        return f"{wanted.name} is sm{wanted.sm}; this machine's {gpu.name} is sm{gpu.sm}"
-    if wanted.tensorrt and version[:2] not in wanted.tensorrt:
-        brings = " or ".join(f"{major}.{minor}" for major, minor in wanted.tensorrt)
-        return f"{wanted.name} has TensorRT {brings}; this machine has {words}"
+    if target.sm not in (None, gpu.sm):
+        return f"{target.name} is sm{target.sm}; this machine's {gpu.name} is sm{gpu.sm}"
+    if target.tensorrt and version[:2] not in target.tensorrt:
+        brings = " or ".join(f"{major}.{minor}" for major, minor in target.tensorrt)
+        return f"{target.name} has TensorRT {brings}; this machine has {words}"
     return ""
 
 
-def without_tensorrt(wanted: Target) -> str:
+def without_tensorrt(target: Target) -> str:
     """Why the engine of another machine is not built here, where there is no TensorRT to build with."""
-    why = f"TensorRT builds for the GPU that it runs on: build the engine of {wanted.name} (sm{wanted.sm}) there"
-    return f"{why}, or here without a GPU: {install_hint('rtx')}" if wanted.sm in RTX_SMS else why
+    why = f"TensorRT builds for the GPU that it runs on: build the engine of {target.name} (sm{target.sm}) there"
+    return f"{why}, or here without a GPU: {install_hint('rtx')}" if target.sm in RTX_SMS else why
 
 
 def product(flavour: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qcn.storage.files import held
+from qcn.storage.files import folder_lock
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -167,7 +167,7 @@ reproduce.reproduce("mnist/cnn-wide", 0, {}, Path("data"), Path(sys.argv[1]))
     run = tmp_path / "mnist--cnn-wide-seed0"
     run.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
-    with held(run):
+    with folder_lock(run):
         command = [sys.executable, "-c", waits, run]
         other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert other.stdout and other.stdout.readline() == "here\n"

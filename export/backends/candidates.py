@@ -109,9 +109,9 @@ def candidates(
 
     Without `trust` those that can carry code are listed as such, and refused where they were asked for by name.
     """
-    asked = [find(name) for name in dict.fromkeys(names or BACKENDS)]
+    backends = [find(name) for name in dict.fromkeys(names or BACKENDS)]
     result = []
-    for backend in asked:
+    for backend in backends:
         own = [
             Candidate(backend, artefact, precision, trust)
             for artefact in bundle.manifest.files

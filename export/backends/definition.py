@@ -119,7 +119,7 @@ class Piece:
     distributions: tuple[str, ...] = ()
     look: str = ""
 
-    def found(self) -> str:
+    def release(self) -> str:
         """Its version or place; empty where it is missing."""
         if self.look:
             return str(load(self.look)())

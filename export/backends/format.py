@@ -56,10 +56,10 @@ class Job:
     @cached_property
     def program(self) -> Program:
         """The bundle's program in the precision asked for; a calibrated one says itself what it computes in."""
-        program, asked = self.bundle.program(), self.request.precision
+        program, precision = self.bundle.program(), self.request.precision
         if not program.calibrated:
-            return program.at(asked, rest=asked)
-        if asked not in ("fp32", program.precision):
+            return program.at(precision, rest=precision)
+        if precision not in ("fp32", program.precision):
             raise UsageError(
                 f"{self.bundle.folder} is calibrated, and each operation has its own precision: leave out --precision"
             )

@@ -60,8 +60,8 @@ def decode(head: bytes | bytearray, body: bytearray) -> tuple[dict[str, Any], di
         raise NotAFrame(f"an answer of {len(listed)} arrays is too long: {MOST_ARRAYS} are read")
     arrays: dict[str, NDArray[Any]] = {}
     at = 0
-    for one in listed:
-        name, dtype, shape = _entry(one)
+    for entry in listed:
+        name, dtype, shape = _entry(entry)
         size = math.prod(shape) * dtype.itemsize
         if name in arrays or at + size > len(body):
             raise NotAFrame("the arrays of an answer do not fit its length, or two have one name")
@@ -72,11 +72,11 @@ def decode(head: bytes | bytearray, body: bytearray) -> tuple[dict[str, Any], di
     return texts, arrays
 
 
-def _entry(one: Any) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+def _entry(entry: Any) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
     """Name, type and shape of an array in the list."""
-    if not isinstance(one, list) or len(one) != 3:
+    if not isinstance(entry, list) or len(entry) != 3:
         raise NotAFrame("an array of an answer has no name, type and shape")
-    name, dtype, shape = one
+    name, dtype, shape = entry
     if not isinstance(name, str) or len(name) > LONGEST_NAME or dtype not in DTYPES:
         raise NotAFrame("an array of an answer has an odd name or type")
     if not isinstance(shape, list) or len(shape) > MOST_AXES or not all(type(side) is int for side in shape):

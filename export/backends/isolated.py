@@ -107,14 +107,14 @@ class IsolatedRunner(Runner):
         """Load its libraries; no file yet, so that the child can be believed."""
         if self._child is None:
             self.start()
-        said, _ = self._ask("load_backend", limits=TO_OPEN)
-        self._take_name(said)
+        reply, _ = self._ask("load_backend", limits=TO_OPEN)
+        self._take_name(reply)
 
     def open(self) -> None:
         self.load_backend()
-        said, _ = self._ask("open", limits=TO_OPEN)
+        reply, _ = self._ask("open", limits=TO_OPEN)
         if not self.carries_code:
-            self._take_name(said)
+            self._take_name(reply)
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         _, outputs = self._ask("infer", {"images": images})
@@ -151,8 +151,8 @@ class IsolatedRunner(Runner):
         if child.stderr:
             child.stderr.close()
 
-    def _take_name(self, said: Mapping[str, Any]) -> None:
-        self.name = one_line(said["name"], 200) if isinstance(said.get("name"), str) else self.name
+    def _take_name(self, reply: Mapping[str, Any]) -> None:
+        self.name = one_line(reply["name"], 200) if isinstance(reply.get("name"), str) else self.name
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._child is None:
@@ -180,8 +180,8 @@ class IsolatedRunner(Runner):
             raise UsageError(f"{self.path} in a separate process: {error}") from error
         if "error" in texts:
             missing = texts.get("missing") is True and not (self.carries_code and do not in ("start", "load_backend"))
-            said = texts["error"] if isinstance(texts["error"], str) else "it failed, and did not say why"
-            raise (MissingError if missing else UsageError)(one_line(said))
+            reply = texts["error"] if isinstance(texts["error"], str) else "it failed, and did not say why"
+            raise (MissingError if missing else UsageError)(one_line(reply))
         return texts, outputs
 
     def _exchange(self, parts: list[memoryview], limit: float) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -215,10 +215,10 @@ class IsolatedRunner(Runner):
             self._hear(errors)
         if parts and ready.get(self._to, 0):
             try:
-                written = os.write(self._to, parts[0][:CHUNK])
+                count = os.write(self._to, parts[0][:CHUNK])
             except BrokenPipeError:
                 raise _NoAnswer(self._how_it_ended()) from None
-            parts[:1] = [parts[0][written:]] if written < len(parts[0]) else []
+            parts[:1] = [parts[0][count:]] if count < len(parts[0]) else []
         if self._from in ready:
             if not (read := os.read(self._from, CHUNK)):
                 raise _NoAnswer(self._how_it_ended())
@@ -253,7 +253,9 @@ class _NoAnswer(Exception):
 
 def _environment(here: Mapping[str, str]) -> dict[str, str]:
     """Of these variables those that the child needs; folders to import from as they are found from here."""
-    kept = {name: value for name, value in here.items() if name in NEEDED or name.startswith(NEEDED_PREFIXES)}
-    if "PYTHONPATH" in kept:
-        kept["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, kept["PYTHONPATH"].split(os.pathsep))))
-    return kept
+    variables = {name: value for name, value in here.items() if name in NEEDED or name.startswith(NEEDED_PREFIXES)}
+    if "PYTHONPATH" in variables:
+        variables["PYTHONPATH"] = os.pathsep.join(
+            map(os.path.abspath, filter(None, variables["PYTHONPATH"].split(os.pathsep)))
+        )
+    return variables

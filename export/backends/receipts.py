@@ -38,12 +38,12 @@ def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
     return list(load(result.receipts)(bundle))
 
 
-def require_met(found: Sequence[Receipt]) -> None:
+def require_met(receipts: Sequence[Receipt]) -> None:
     """Refuse what fell back to another precision."""
-    if fallen := [one for one in found if not one.met]:
+    if fallen := [receipt for receipt in receipts if not receipt.met]:
         first = fallen[0]
         raise CheckFailed(
-            f"{len(fallen)} of {len(found)} operations do not run in the requested precision: {first.operation} "
+            f"{len(fallen)} of {len(receipts)} operations do not run in the requested precision: {first.operation} "
             f"should run in {first.asked}, but runs in {first.ran} ({first.by})"
         )
 

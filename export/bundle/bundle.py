@@ -104,21 +104,21 @@ class Bundle:
         """
         _check_free(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        bundle, wanted = Bundle(folder, manifest), {GOLDEN, WEIGHTS}
+        bundle, missing = Bundle(folder, manifest), {GOLDEN, WEIGHTS}
         if os.path.lexists(folder / MANIFEST):
             bundle = Bundle.open(folder)
             _check_same_network(folder, bundle.manifest, manifest)
-            wanted -= {finding.file for finding in bundle.check() if finding.state == "intact"}
+            missing -= {finding.file for finding in bundle.check() if finding.state == "intact"}
             bundle.manifest = _with_news(bundle.manifest, manifest)
         with aside_of(folder) as aside:
-            made = []
-            if GOLDEN in wanted:
-                made.append((Draft(aside / GOLDEN), _planned(GOLDEN, "golden", "fp64", rebuild)))
+            drafts = []
+            if GOLDEN in missing:
+                drafts.append((Draft(aside / GOLDEN), _planned(GOLDEN, "golden", "fp64", rebuild)))
                 golden.write(aside / GOLDEN, answers())
-            if WEIGHTS in wanted:
-                made.append((Draft(aside / WEIGHTS), _planned(WEIGHTS, "native", program.precision, rebuild)))
+            if WEIGHTS in missing:
+                drafts.append((Draft(aside / WEIGHTS), _planned(WEIGHTS, "native", program.precision, rebuild)))
                 weights.write(aside / WEIGHTS, program)
-            bundle._take_in(aside, made)
+            bundle._take_in(aside, drafts)
         return bundle
 
     def find(self, file: str) -> Artefact:
@@ -215,20 +215,20 @@ class Bundle:
             draft = Draft(aside / file)
             draft.path.parent.mkdir(parents=True, exist_ok=True)
             yield draft
-            made = [(draft, planned)]
+            drafts = [(draft, planned)]
             if beside:
-                other = _planned(file_of(beside, precision), beside, precision, rebuild, batch)
-                made.append((Draft(aside / other.file, draft.found), other))
-            self._take_in(aside, made)
+                companion = _planned(file_of(beside, precision), beside, precision, rebuild, batch)
+                drafts.append((Draft(aside / companion.file, draft.found), companion))
+            self._take_in(aside, drafts)
 
-    def _take_in(self, aside: Path, made: list[tuple[Draft, Artefact]]) -> None:
+    def _take_in(self, aside: Path, drafts: list[tuple[Draft, Artefact]]) -> None:
         """Artefacts that lie aside, into the bundle as it is now: others may have added to it meanwhile."""
         new = [
             replace(planned, sha256=sha256, bytes=draft.path.stat().st_size, found=draft.found, facts=draft.facts)
-            for draft, planned in made
+            for draft, planned in drafts
             if (sha256 := paths.sha256(aside, planned.file)) is not None
         ]
-        if missing := {planned.file for _, planned in made} - {artefact.file for artefact in new}:
+        if missing := {planned.file for _, planned in drafts} - {artefact.file for artefact in new}:
             raise FileNotFoundError(f"{aside / min(missing)} was not written")
         if large := [artefact for artefact in new if artefact.bytes > MOST_BYTES]:
             raise UsageError(f"{large[0].file} has {large[0].bytes:,} bytes, but at most {MOST_BYTES:,} are allowed")
@@ -346,26 +346,26 @@ def _read_manifest(folder: Path, public_key: Path | None) -> tuple[bytes, Manife
     return text, manifest
 
 
-def _check_golden(found: Golden, manifest: Manifest) -> None:
+def _check_golden(golden: Golden, manifest: Manifest) -> None:
     """Refuse golden answers that are not of this network: of other shapes, classes or pre-processing."""
-    if found.classes != manifest.classes:
-        raise UsageError(f"its classes are {list(found.classes)}, but {list(manifest.classes)} were expected")
-    if found.preprocessing != manifest.preprocessing:
-        raise UsageError(f"its pre-processing is {found.preprocessing}, but {manifest.preprocessing} was expected")
+    if golden.classes != manifest.classes:
+        raise UsageError(f"its classes are {list(golden.classes)}, but {list(manifest.classes)} were expected")
+    if golden.preprocessing != manifest.preprocessing:
+        raise UsageError(f"its pre-processing is {golden.preprocessing}, but {manifest.preprocessing} was expected")
     sides = {
-        "images": (found.image.shape[1:], manifest.image),
-        "inputs": (found.input.shape[1:], manifest.input.shape),
-        "logits": (found.reference.logit.shape[1:], (len(manifest.classes),)),
+        "images": (golden.image.shape[1:], manifest.image),
+        "inputs": (golden.input.shape[1:], manifest.input.shape),
+        "logits": (golden.reference.logit.shape[1:], (len(manifest.classes),)),
     }
-    for name, (seen, expected) in sides.items():
-        if seen != expected:
-            raise UsageError(f"its {name} are {list(seen)}, but {list(expected)} were expected")
-    if found.outputs != tuple(port.name for port in manifest.outputs):
-        raise UsageError(f"it has the outputs {', '.join(found.outputs)}, not the network's")
+    for name, (stored, expected) in sides.items():
+        if stored != expected:
+            raise UsageError(f"its {name} are {list(stored)}, but {list(expected)} were expected")
+    if golden.outputs != tuple(port.name for port in manifest.outputs):
+        raise UsageError(f"it has the outputs {', '.join(golden.outputs)}, not the network's")
     for artefact in manifest.files:
-        if artefact.tolerance is not None and artefact.tolerance != tolerances(found, artefact.precision):
+        if artefact.tolerance is not None and artefact.tolerance != tolerances(golden, artefact.precision):
             raise UsageError(f"{artefact.file} has other tolerances in {MANIFEST} than these answers imply")
-    for row, label in zip(found.rows, found.label, strict=True):
+    for row, label in zip(golden.rows, golden.label, strict=True):
         named = row.partition(": ")[2]  # as `qcn.export.program.reference` names images: SPLIT NUMBER: CLASS
         if label >= 0 and named in manifest.classes and named != manifest.classes[label]:
             raise UsageError(f"'{row}' is of the class {label}, which {MANIFEST} calls '{manifest.classes[label]}'")

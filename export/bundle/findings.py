@@ -11,7 +11,7 @@ from typing import Literal
 from qcn.errors import UsageError
 from qcn.export.bundle import paths
 from qcn.export.bundle.manifest import MANIFEST_SHA256, SIGNATURE, Artefact, Manifest
-from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, held, is_part
+from qcn.export.bundle.transaction import KEPT, LOCK, NEW_SUMS, is_locked, is_part
 from qcn.names import CALIBRATION, CARD, CARD_TEXT, MANIFEST
 from qcn.terminal.text import command_line, readable
 
@@ -67,18 +67,18 @@ def _read(folder: Path, artefact: Artefact, place: str) -> tuple[Finding, bytes 
 def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
     """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
     named = {artefact.file for artefact in manifest.files}
-    known = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, CARD, CARD_TEXT, *named}
-    known |= {artefact.facts_file for artefact in manifest.files if artefact.has_record}
-    at_work = held(folder, LOCK)
+    names = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, CARD, CARD_TEXT, *named}
+    names |= {artefact.facts_file for artefact in manifest.files if artefact.has_record}
+    at_work = is_locked(folder, LOCK)
     for file in _lying(folder):
         path = folder / file
         remove = f"rm -r -- {shlex.quote(str(path))}"
         if path.is_symlink() and file not in named:
             yield _unknown(file, f"is a symbolic link, to {path.readlink()}: nothing in a bundle may be one", remove)
         elif is_part(file) or file in (KEPT, NEW_SUMS):
-            if not at_work and not held(folder, f"{file}/{LOCK}"):
+            if not at_work and not is_locked(folder, f"{file}/{LOCK}"):
                 yield _unknown(file, "was left by a writer that was killed", "the next `qcn export` removes it")
-        elif file not in known:
+        elif file not in names:
             yield _unknown(file, f"is not in {MANIFEST}", f"if it is not yours: {remove}")
 
 

@@ -257,8 +257,8 @@ def read(content: bytes, path: object = "the file") -> Golden:
     """What is in the bytes of the file `path`; what is not such a file is refused."""
     try:
         arrays, texts = read_arrays(content, SCHEMA)
-        written = records.parse(texts["preprocessing"], "'preprocessing'")
-        spec = records.read(Preprocessing, written, "'preprocessing'")
+        fields = records.parse(texts["preprocessing"], "'preprocessing'")
+        spec = records.read(Preprocessing, fields, "'preprocessing'")
         rows, without, classes = (_names(texts, name) for name in ("rows", "inputs_only", "classes"))
         plan = f"{TRAINED}.logit" in arrays
         trained = {

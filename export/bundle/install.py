@@ -121,7 +121,7 @@ class _Place:
 
     def before(self, version: Version | None) -> Version | None:
         """The version that this one took the place of, if it is kept."""
-        return max((one for one in self._kept() if version and one.number < version.number), default=None)
+        return max((one for one in self._versions() if version and one.number < version.number), default=None)
 
     def previous(self) -> Version:
         """The version to go back to."""
@@ -157,10 +157,10 @@ class _Place:
     def tidy(self, aside: Path) -> None:
         """Move aside, and so out of the way, every version but the one in use and the one before."""
         used = self.in_use()
-        for version in self._kept() - {used, self.before(used)}:
+        for version in self._versions() - {used, self.before(used)}:
             (self.versions / version.name).rename(aside / version.name)
 
-    def _kept(self) -> set[Version]:
+    def _versions(self) -> set[Version]:
         return {version for name in paths.names_in(self.versions, ".") if (version := _parsed(name))}
 
 

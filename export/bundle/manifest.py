@@ -230,9 +230,9 @@ class Manifest:
             raise UsageError("directions of view are made of poses, which this network does not have")
         if self.direction and len(self.direction.symmetry) != len(self.classes):
             raise UsageError(f"{len(self.direction.symmetry)} symmetries for {len(self.classes)} classes")
-        seen = (self.image[0], *self.preprocessing.output_size(*self.image[1:]))
-        if seen != self.input.shape:
-            raise UsageError(f"images become {list(seen)}, but the network takes {list(self.input.shape)}")
+        input_shape = (self.image[0], *self.preprocessing.output_size(*self.image[1:]))
+        if input_shape != self.input.shape:
+            raise UsageError(f"images become {list(input_shape)}, but the network takes {list(self.input.shape)}")
         if self.preprocessing.standardise == "dataset" and len(self.preprocessing.mean) != self.image[0]:
             raise UsageError(f"{len(self.preprocessing.mean)} means for {self.image[0]} channels")
         files = [artefact.file for artefact in self.files]
@@ -251,9 +251,9 @@ class Manifest:
         """
         parts = asdict(self)
         answers = ("confidence", "known", "direction")
-        kept = {name: parts[name] for name in ("source", "classes", "image", "preprocessing", *answers)}
-        kept |= {one.file: one.sha256 for one in self.files if one.file in (WEIGHTS, GOLDEN)}
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+        parts_of_network = {name: parts[name] for name in ("source", "classes", "image", "preprocessing", *answers)}
+        parts_of_network |= {one.file: one.sha256 for one in self.files if one.file in (WEIGHTS, GOLDEN)}
+        return hashlib.sha256(json.dumps(parts_of_network, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
         return records.text(self)
@@ -273,11 +273,12 @@ class Manifest:
 
 def _of_a_newer_qcn(schema: int, tools: object) -> str:
     """What libqcn says too (deploy/src/manifest.cpp)."""
-    made = tools.get("qcn") if isinstance(tools, dict) else None
-    known = isinstance(made, str) and made.isprintable()
+    version = tools.get("qcn") if isinstance(tools, dict) else None
+    readable = isinstance(version, str) and version.isprintable()
     return (
-        f"it has schema {schema}, of {f'qcn {made}' if known else 'a newer qcn'}; qcn {qcn.__version__} reads schema "
-        f"{SCHEMA}: update qcn{f' to {made} or newer' if known else ''}, with pip install --upgrade qcn-toolkit"
+        f"it has schema {schema}, of {f'qcn {version}' if readable else 'a newer qcn'}; qcn {qcn.__version__} reads "
+        f"schema {SCHEMA}: update qcn{f' to {version} or newer' if readable else ''}, with "
+        "pip install --upgrade qcn-toolkit"
     )
 
 

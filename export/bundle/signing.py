@@ -46,10 +46,10 @@ def new_key(path: Path) -> Path:
     key = Ed25519PrivateKey.generate()
     pem = serialization.Encoding.PEM
     secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    shown = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+    public_text = key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:  # both files, whole, or neither
-        for file, text, mode in ((path, secret, 0o600), (public, shown, 0o644)):
+        for file, text, mode in ((path, secret, 0o600), (public, public_text, 0o644)):
             _write_new(file, text, mode)
             undo.callback(file.unlink)
         undo.pop_all()

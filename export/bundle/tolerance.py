@@ -64,13 +64,13 @@ def tolerance(exact: Array, floor: float, precision: str) -> float:
 
 def tie_band(golden: Golden, precision: str) -> float:
     """By how much the reference may have preferred its own class for a change of it to be a tie, in this precision."""
-    held = golden.judged_by(precision)
-    return TIES[held] * tolerance(golden.reference.logit, floor_of(golden, "logit", held), held)
+    judge = golden.judged_by(precision)
+    return TIES[judge] * tolerance(golden.reference.logit, floor_of(golden, "logit", judge), judge)
 
 
 def tolerances(golden: Golden, precision: str) -> dict[str, float]:
     """That of each output. libqcn computes the same (deploy/src/tolerance.cpp): tests/tolerances.json is for both."""
-    held = golden.judged_by(precision)
-    if held not in FLOORS:
-        raise UsageError(f"its answers are not of a calibrated network, so they do not say what is allowed in {held}")
-    return {name: tolerance(golden.arrays(name)[0], floor_of(golden, name, held), held) for name in golden.outputs}
+    judge = golden.judged_by(precision)
+    if judge not in FLOORS:
+        raise UsageError(f"its answers are not of a calibrated network, so they do not say what is allowed in {judge}")
+    return {name: tolerance(golden.arrays(name)[0], floor_of(golden, name, judge), judge) for name in golden.outputs}

@@ -51,7 +51,7 @@ def aside_of(folder: Path) -> Iterator[Path]:
     name = f".{uuid.uuid4().hex[:8]}.part"
     with locked(folder):
         for left in parts(folder):
-            if not held(folder, f"{left}/{LOCK}"):
+            if not is_locked(folder, f"{left}/{LOCK}"):
                 paths.remove_folder(folder, left)
         (folder / name).mkdir()
         alive = _lock(folder, f"{name}/{LOCK}")
@@ -107,12 +107,12 @@ def settle(folder: Path) -> None:
     """
     there = read_manifest(folder)
     named = {one.file: one.sha256 for one in there[1].files} if there else {}
-    kept, lying = paths.names_in(folder, KEPT), _lying(folder)
+    backups, lying = paths.names_in(folder, KEPT), _lying(folder)
     for file, digest in named.items():
-        if digest in kept and paths.sha256(folder, file) != digest == paths.sha256(folder, f"{KEPT}/{digest}"):
+        if digest in backups and paths.sha256(folder, file) != digest == paths.sha256(folder, f"{KEPT}/{digest}"):
             paths.move(folder, f"{KEPT}/{digest}", file)
-    for file in lying - named.keys() if kept else ():
-        if paths.sha256(folder, file) in kept:  # it came with a manifest that did not come
+    for file in lying - named.keys() if backups else ():
+        if paths.sha256(folder, file) in backups:  # it came with a manifest that did not come
             paths.remove(folder, file)
     if there is None:
         paths.remove(folder, MANIFEST_SHA256)
@@ -161,7 +161,7 @@ def undisturbed(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def held(folder: Path, lock: str) -> bool:
+def is_locked(folder: Path, lock: str) -> bool:
     """Whether a process holds this lock."""
     try:
         descriptor = paths.open_file(folder, lock)
@@ -205,8 +205,8 @@ def _write_sums(folder: Path, *texts: bytes) -> None:
 
 def _sync(path: Path) -> None:
     """To disk for good, and readable by whoever may read the folder: some writers make files for their owner alone."""
-    with path.open("rb") as written:
-        os.fsync(written.fileno())
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 

@@ -75,9 +75,9 @@ def _lowered(network: nn.Module, height: int, width: int) -> tuple[Program, dict
     return lower_network(network, build), build.layers
 
 
-def check_forward(module: Any, known: Iterable[type]) -> Any:
+def check_forward(module: Any, classes: Iterable[type]) -> Any:
     """The module itself, unless it is of a subclass of a known class with a forward of its own."""
-    kind = next((one for one in type(module).__mro__ if one in known), object)
+    kind = next((one for one in type(module).__mro__ if one in classes), object)
     if kind is not object and type(module).forward is not kind.forward:  # type: ignore[attr-defined]
         name = type(module).__name__
         raise UsageError(

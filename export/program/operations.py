@@ -68,8 +68,8 @@ class Operation:
         raise NotImplementedError
 
     def _named(self, fields: tuple[str, ...]) -> tuple[str, ...]:
-        given = (getattr(self, name) for name in fields)
-        return tuple(name for one in given for name in ((one,) if isinstance(one, str) else one))
+        values = (getattr(self, name) for name in fields)
+        return tuple(name for one in values for name in ((one,) if isinstance(one, str) else one))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +247,7 @@ class Route(Operation):
     def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
         pose, activation = inputs
         rotation, beta_u, beta_a = arrays
-        one = (3, 3) if self.scale is None else (4,)
+        rotor = (3, 3) if self.scale is None else (4,)
         return (
             len(activation) == 3
             and pose in ((3 * activation[0], *activation[1:]), (activation[0], 3, *activation[1:]))
@@ -256,7 +256,7 @@ class Route(Operation):
             and (self.shape[:1], *[slide(activation[1:], self.window, self.stride)]) == (beta_u, self.shape[1:])
             and beta_a == beta_u
             and (self.scale is None or self.precision == "fp16")
-            and rotation in [(*places, activation[0], self.parents, *one) for places in (self.window, (1, 1))]
+            and rotation in [(*places, activation[0], self.parents, *rotor) for places in (self.window, (1, 1))]
         )
 
 

@@ -94,8 +94,8 @@ class Program:
         if odd := [name for name in named if name != readable(name)]:
             raise UsageError(f"the operation '{odd[0]}' of the program has control characters in its name")
         for operation in self.operations:
-            for kind, names, known in (("value", operation.reads, shapes), ("array", operation.arrays, self.arrays)):
-                if unknown := [name for name in names if name not in known]:
+            for kind, names, defined in (("value", operation.reads, shapes), ("array", operation.arrays, self.arrays)):
+                if unknown := [name for name in names if name not in defined]:
                     raise UsageError(
                         f"the operation '{operation.name}' reads the {kind} '{unknown[0]}', which is not there"
                     )
@@ -103,9 +103,9 @@ class Program:
             arrays = [self.arrays[name].shape for name in operation.arrays]
             inputs = [shapes[name] for name in operation.reads]
             if min(operation.shape, default=0) < 1 or not operation.fits(inputs, arrays):
-                given = f"inputs {_listed(inputs)} and arrays {_listed(arrays)}"
+                description = f"inputs {_listed(inputs)} and arrays {_listed(arrays)}"
                 raise UsageError(
-                    f"{given} do not make the operation '{operation.name}' of {list(operation.shape)} in "
+                    f"{description} do not make the operation '{operation.name}' of {list(operation.shape)} in "
                     f"{operation.precision}"
                 )
             self._check_numbers(operation)
@@ -122,13 +122,13 @@ class Program:
         count = self.outputs[0].shape[:1] if self.outputs else ()
         logit, pose = ("logit", count), ("pose", (*count, 3))
         if len(count) != 1 or count[0] < 1 or answers not in ([logit], [logit, pose]):
-            given = ", ".join(f"{name} {list(shape)}" for name, shape in answers) or "none"
-            raise UsageError(f"a program's outputs are logit [K] and, of capsules, pose [K, 3], not {given}")
+            description = ", ".join(f"{name} {list(shape)}" for name, shape in answers) or "none"
+            raise UsageError(f"a program's outputs are logit [K] and, of capsules, pose [K, 3], not {description}")
         last = self.operations[-1].outputs if self.operations else ()
         due = [value.name for value in reversed(last)]  # of capsules: the logits, then the poses
         if (values := [output.value for output in self.outputs]) != due:
-            given = f"{', '.join(due) or 'nothing'}, not {', '.join(values)}"
-            raise UsageError(f"a program's outputs are all values of its last operation: {given}")
+            description = f"{', '.join(due) or 'nothing'}, not {', '.join(values)}"
+            raise UsageError(f"a program's outputs are all values of its last operation: {description}")
         if surplus := sorted(self.arrays.keys() - used):
             raise UsageError(f"no operation reads the array '{surplus[0]}'")
 
@@ -177,8 +177,8 @@ class Program:
     @property
     def shapes(self) -> dict[str, Shape]:
         """The shape of every value, by its name."""
-        made = [value for operation in self.operations for value in operation.outputs]
-        return {value.name: value.shape for value in (self.input, *made)}
+        values = [value for operation in self.operations for value in operation.outputs]
+        return {value.name: value.shape for value in (self.input, *values)}
 
     @property
     def routes(self) -> list[Route]:
@@ -207,8 +207,8 @@ class Program:
 
     def outputs_with(self, every_layer: bool) -> tuple[Output, ...]:
         """The outputs, and with `every_layer` the pose and activation of each capsule layer that is not one of them."""
-        given = {output.value for output in self.outputs}
-        layers = [value for route in self.routes for value in route.outputs if value.name not in given]
+        names = {output.value for output in self.outputs}
+        layers = [value for route in self.routes for value in route.outputs if value.name not in names]
         return (*self.outputs, *(Output(value.name, value.name, value.shape) for value in layers if every_layer))
 
     def at(self, precision: OperationPrecision, rest: OperationPrecision = "fp32") -> "Program":
@@ -228,7 +228,7 @@ class Program:
         """The program without its arrays."""
         record = {
             "input": asdict(self.input),
-            "operations": [_written(operation) for operation in self.operations],
+            "operations": [_record(operation) for operation in self.operations],
             "outputs": [asdict(output) for output in self.outputs],
         }
         return json.dumps(record)
@@ -255,12 +255,12 @@ def _operation(record: dict[str, Any]) -> Operation:
         raise UsageError(f"the program has an unknown operation {op!r}: known are {', '.join(OPERATIONS)}")
     of = f"the operation '{record.get('name')}'"
     operation = records.read(OPERATIONS[op], {**OPERATIONS[op].OPTIONAL, **record}, of)
-    if odd := sorted(record.keys() - _written(operation).keys()):
+    if odd := sorted(record.keys() - _record(operation).keys()):
         raise UsageError(f"{of} has '{odd[0]}', and nothing in it")
     return operation
 
 
-def _written(operation: Operation) -> dict[str, Any]:
+def _record(operation: Operation) -> dict[str, Any]:
     """An operation in JSON, without those of its `OPTIONAL` fields that have nothing in them."""
     result = asdict(operation)
     return {name: result[name] for name in result if name not in operation.OPTIONAL or result[name] not in ((), None)}

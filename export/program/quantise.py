@@ -69,10 +69,10 @@ def halved(program: Program, name: str) -> Program:
     if not scale > 0:
         raise UsageError(f"the arrays of '{name}' are not rotations: they cannot be written as rotors")
     rotors = rotors_of(matrices / scale).astype(np.float16)
-    made = _with(program, replace(op, precision="fp16", scale=scale), {op.rotation: rotors})
-    if not np.abs(made.rotation(replace(op, scale=scale)) - matrices).max() < TURNED * scale:
+    result = _with(program, replace(op, precision="fp16", scale=scale), {op.rotation: rotors})
+    if not np.abs(result.rotation(replace(op, scale=scale)) - matrices).max() < TURNED * scale:
         raise UsageError(f"the arrays of '{name}' are not rotations of one scale: they cannot be written as rotors")
-    return made
+    return result
 
 
 def rotors_of(matrix: Array) -> Array:

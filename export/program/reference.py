@@ -68,29 +68,31 @@ def make_golden(network: nn.Module, run: Run, data_dir: Path, *, of_toys: bool =
     """
     dataset = run.dataset()
     dataset.check_fits(run.classes, run.data.image)
-    chosen = toys(run.data.image, count) if of_toys else real_images(read(dataset, data_dir).tests, count)
-    rows, images, labels = zip(*chosen, strict=True)
-    given = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
+    samples = toys(run.data.image, count) if of_toys else real_images(read(dataset, data_dir).tests, count)
+    rows, images, labels = zip(*samples, strict=True)
+    inputs = with_edge_cases(rows, np.stack(images), labels, run.preprocessing)
     doing("making golden answers, in float64")
-    return golden_of(network, given, tuple(run.classes))
+    return golden_of(network, inputs, tuple(run.classes))
 
 
-def golden_of(network: nn.Module, given: Inputs, classes: tuple[str, ...]) -> Golden:
+def golden_of(network: nn.Module, inputs: Inputs, classes: tuple[str, ...]) -> Golden:
     """The answers of a network with these classes to these inputs; it is refused if they are not finite."""
-    seen = torch.from_numpy(given.input)
-    exact, single = answers(network, seen.double()), answers(network, seen)
-    for name, logit, pose in zip(given.rows, exact.answers.logit, exact.answers.pose, strict=True):
+    images = torch.from_numpy(inputs.input)
+    exact, single = answers(network, images.double()), answers(network, images)
+    for name, logit, pose in zip(inputs.rows, exact.answers.logit, exact.answers.pose, strict=True):
         if not (np.isfinite(logit).all() and np.isfinite(pose).all()):
             raise CheckFailed(
                 f"the trained network's answer to the image '{name}' is not finite: it cannot be exported"
             )
-    floors = half_floors(lower(network, *given.input.shape[2:]), given.input)
-    return assembled(given, classes, exact, single, floors)
+    floors = half_floors(lower(network, *inputs.input.shape[2:]), inputs.input)
+    return assembled(inputs, classes, exact, single, floors)
 
 
-def assembled(given: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors) -> Golden:
+def assembled(
+    inputs: Inputs, classes: tuple[str, ...], exact: Evaluation, single: Evaluation, floors: Floors
+) -> Golden:
     """Inputs with the truth, with what float32 makes of it, and how far half precisions are off."""
-    return Golden(**vars(given), classes=classes, exact=exact, single=single, floors=floors)
+    return Golden(**vars(inputs), classes=classes, exact=exact, single=single, floors=floors)
 
 
 def with_edge_cases(
@@ -99,10 +101,10 @@ def with_edge_cases(
     """Images [N, C, H, W] pre-processed, and edge cases behind them; denormal inputs, which no image gives, last."""
     edges = {**edge_images(images.shape[1:]), DENORMAL: np.zeros(images.shape[1:], np.uint8)}
     raw = np.concatenate([images, *(edge[None] for edge in edges.values())])
-    seen = preprocess(torch.from_numpy(raw), spec).numpy()
-    seen[-1] = denormal_input(seen.shape[1:])
+    network_inputs = preprocess(torch.from_numpy(raw), spec).numpy()
+    network_inputs[-1] = denormal_input(network_inputs.shape[1:])
     label = np.array([*labels, *[-1] * len(edges)], np.int64)
-    return Inputs((*rows, *edges), spec, raw, label, seen, (DENORMAL,))
+    return Inputs((*rows, *edges), spec, raw, label, network_inputs, (DENORMAL,))
 
 
 def answers(network: nn.Module, image: Tensor) -> Evaluation:
@@ -111,15 +113,15 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
     choose_kernels(network, "reference")
     if isinstance(network, CNN | ResidualCNN):
         network.direction = None  # no program has it: see lower.py
-    seen: dict[str, list[Any]] = {}
+    by_layer: dict[str, list[Any]] = {}
     names: list[str] = []
     if isinstance(network, QCN):
         for i, layer in enumerate(network.layers):
-            kept = seen.setdefault(f"capsules{i + 1}", [])
-            layer.register_forward_hook(lambda module, inputs, outputs, kept=kept: kept.append(outputs))
-        names = step_names([*seen, CLASSES], network.config.iterations)
+            outs = by_layer.setdefault(f"capsules{i + 1}", [])
+            layer.register_forward_hook(lambda module, inputs, outputs, kept=outs: kept.append(outputs))
+        names = step_names([*by_layer, CLASSES], network.config.iterations)
     whole, steps = _run(network, image)
-    layers = {name: Capsules(_joined(kept, 1), _joined(kept, 0)) for name, kept in seen.items()}
+    layers = {name: Capsules(_joined(outs, 1), _joined(outs, 0)) for name, outs in by_layer.items()}
     return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
 
 
@@ -157,18 +159,18 @@ class Rounding(Interpreter):
         half = DTYPES[operation.precision]
         if isinstance(operation, Route | Pool):
             return super().operation(operation, inputs)
-        given = [rounded(x, half) for x in inputs]
+        operands = [rounded(x, half) for x in inputs]
         if self.half_sums and isinstance(operation, Product):
-            made = self._sum(operation, given)
+            result = self._sum(operation, operands)
         else:
             plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
-            (made,) = super().operation(plain, given)
-        return (end(rounded(made, half), operation.ending),)  # type: ignore[attr-defined]
+            (result,) = super().operation(plain, operands)
+        return (end(rounded(result, half), operation.ending),)  # type: ignore[attr-defined]
 
     def _sum(self, op: Product, inputs: list[Tensor]) -> Tensor:
         """Before the ending: the bias, and channel by channel of the inputs what they add to it."""
         half = DTYPES[op.precision]
-        made = self._array(op, op.bias).view(-1, *[1] * (len(op.shape) - 1))
+        total = self._array(op, op.bias).view(-1, *[1] * (len(op.shape) - 1))
         for i, (x, name) in enumerate(zip(inputs, op.factors, strict=True)):
             weight = self._array(op, name)
             read = x if isinstance(op, Convolution) else x.flatten(1)
@@ -177,8 +179,8 @@ class Rounding(Interpreter):
                     more = F.conv2d(channel, factor, None, op.strides[i], op.paddings[i])
                 else:
                     more = F.linear(channel, factor)
-                made = rounded(made + more, half)
-        return made
+                total = rounded(total + more, half)
+        return total
 
 
 def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
@@ -202,9 +204,9 @@ def half_floors(program: Program, inputs: NDArray[np.float32]) -> Floors:
     return result
 
 
-def _largest_differences(one: Evaluation, other: Evaluation) -> dict[str, float]:
+def _largest_differences(evaluation: Evaluation, truth: Evaluation) -> dict[str, float]:
     """By array; of what overflows all of it."""
-    named, exact = one.named(), other.named()
+    named, exact = evaluation.named(), truth.named()
     with np.errstate(invalid="ignore"):
         apart = {name: float(np.abs(array - exact[name]).max(initial=0.0)) for name, array in named.items()}
     return {name: x if np.isfinite(x) else float(np.abs(exact[name]).max()) for name, x in apart.items()}
@@ -238,22 +240,22 @@ def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
     whole = []
     with torch.inference_mode():
         for number, batch in enumerate(image.split(BATCH)):
-            with routing.watched(lambda *step: steps.append(_kept(*step))) if number == 0 else nullcontext():
+            with routing.watched(lambda *step: steps.append(_step_of(*step))) if number == 0 else nullcontext():
                 whole.append(network(batch))
     return whole, steps
 
 
 def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:
     """Of each array the one that is furthest from the exact one."""
-    given = [one.named() for one in others]
+    arrays = [one.named() for one in others]
 
     def furthest(name: str, truth: Array) -> Array:
-        return max((one[name] for one in given), key=lambda x: np.abs(x - truth).max(initial=0.0))
+        return max((one[name] for one in arrays), key=lambda x: np.abs(x - truth).max(initial=0.0))
 
     return Evaluation.of({name: furthest(name, truth) for name, truth in exact.named().items()})
 
 
-def _kept(*step: Tensor) -> Step:
+def _step_of(*step: Tensor) -> Step:
     return Step(*(x[:STEPPED].numpy() for x in step))
 
 
@@ -268,7 +270,7 @@ def real_images(tests: dict[str, ImageSet], count: int) -> Iterator[tuple[str, N
         raise UsageError("the data set has no test images: golden answers need some")
     generator = np.random.default_rng(0)
     orders = {name: generator.permutation(len(images)) for name, images in splits}
-    given = 0
+    drawn = 0
     for turn in range(max(len(images) for _, images in splits)):
         for label, title in enumerate(splits[0][1].classes):
             name, images = splits[(label + turn) % len(splits)]
@@ -276,8 +278,8 @@ def real_images(tests: dict[str, ImageSet], count: int) -> Iterator[tuple[str, N
             if turn // len(splits) < len(candidates):
                 index = candidates[turn // len(splits)]
                 yield f"{name} {index}: {title}", images.images[index], label
-                given += 1
-                if given == count:
+                drawn += 1
+                if drawn == count:
                     return
 
 

@@ -57,13 +57,13 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.part")
     with ExitStack() as alive:
-        with held(folder.parent):
+        with folder_lock(folder.parent):
             for left in folder.parent.glob(f".{escape(folder.name)}.*.part"):
-                with held(left, wait=False) as alone:
+                with folder_lock(left, wait=False) as alone:
                     if alone:
                         shutil.rmtree(left, ignore_errors=True)
             aside.mkdir()
-            alive.enter_context(held(aside))
+            alive.enter_context(folder_lock(aside))
         try:
             yield aside
         finally:
@@ -120,7 +120,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def held(folder: Path, wait: bool = True) -> Iterator[bool]:
+def folder_lock(folder: Path, wait: bool = True) -> Iterator[bool]:
     """A lock on a folder until the block ends; whether we have it: another process may, and some disks have none."""
     descriptor, have = os.open(folder, os.O_RDONLY | os.O_CLOEXEC), False
     try:

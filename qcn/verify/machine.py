@@ -121,7 +121,7 @@ def survey() -> list[Part]:
     pieces = [piece for of in REGISTRATIONS for piece in of.pieces]
     return [
         Part("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
-        *(Part(piece.name, piece.found(), piece.enables, piece.get) for piece in pieces),
+        *(Part(piece.name, piece.release(), piece.enables, piece.get) for piece in pieces),
         Part("nvidia-ml-py", package_version("nvidia-ml-py"), counters, nvml.INSTALL),
         Part("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
         Part("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),

@@ -22,7 +22,7 @@ from qcn.data.spec import Preprocessing
 from qcn.errors import MissingError, UsageError
 from qcn.export import pipeline
 from qcn.export.backends.candidates import candidates, create
-from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies, chosen, plain
+from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies, choose_batching, plain
 from qcn.export.backends.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.backends.triton.repository import model_name, read_repository, write_files
 from qcn.export.bundle import Batch, Bundle
@@ -112,7 +112,7 @@ def test_a_repository_is_served_as_measured(
 
 def test_batches_are_preferred_where_they_pay() -> None:
     def of(*timed: BatchTime, device: Any = "cpu") -> Any:
-        return chosen(FileTimes("1", "2", "model.onnx", device, timed), most=32)
+        return choose_batching(FileTimes("1", "2", "model.onnx", device, timed), most=32)
 
     pays = of(BatchTime(8, 4.0), BatchTime(1, 1.0), BatchTime(32, 12.0), BatchTime(64, 1.0))
     assert (pays.preferred, pays.delay_us, pays.instances) == ((8, 32), 625, 1)

@@ -32,7 +32,7 @@ from qcn.export.bundle.golden import Golden
 from qcn.export.pipeline import export
 from qcn.export.program.program import Program
 from qcn.export.request import Request
-from qcn.storage.files import held
+from qcn.storage.files import folder_lock
 from qcn.train.checkpoint import load_network
 
 CLASSES = ("blue", "green", "red")
@@ -182,7 +182,7 @@ class Workshop:
         """The folder of this name, which `make` fills if it is not there yet."""
         folder, lock = self.folder / name, self.folder / "locks" / name
         lock.mkdir(parents=True, exist_ok=True)
-        with held(lock):
+        with folder_lock(lock):
             if not (lock / "done").exists():
                 shutil.rmtree(folder, ignore_errors=True)  # of a process that was interrupted
                 make(folder)

@@ -9,10 +9,10 @@ from typing import Any
 
 def summary(facts: Mapping[str, Any]) -> str:
     """Which operators of a file XNNPACK runs, and which run by portable kernels."""
-    taken, left = (facts.get(name, {}) for name in ("xnnpack", "portable"))
+    delegated, left = (facts.get(name, {}) for name in ("xnnpack", "portable"))
     others = ", ".join(f"{count} {name}" for name, count in left.items())
     return (
-        f"XNNPACK runs {sum(taken.values())} of {sum(taken.values()) + sum(left.values())} operators, in "
+        f"XNNPACK runs {sum(delegated.values())} of {sum(delegated.values()) + sum(left.values())} operators, in "
         f"{facts.get('parts')} parts; portable kernels run {others or 'none'}"
     )
 

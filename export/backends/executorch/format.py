@@ -25,8 +25,10 @@ class PteFile(Format):
             raise UsageError(f"executorch is only made in fp32, not in {job.precision}: leave out --precision")
         least = job.request.batch.min
         job = replace(job, request=replace(job.request, batch=Batch(least, least, least), opset=None))
-        made = job.add(self, job.request.batch)
-        return Made(self.name, made, notes=(f"{made.file}, for batches of {made.batch}: {summary(made.facts)}",))
+        result = job.add(self, job.request.batch)
+        return Made(
+            self.name, result, notes=(f"{result.file}, for batches of {result.batch}: {summary(result.facts)}",)
+        )
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
         _need_executorch()

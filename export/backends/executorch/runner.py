@@ -52,8 +52,8 @@ class ExecuTorchRunner(Runner):
             )
             if "metadata" not in self._program.method_names:
                 raise UsageError(f"{self.path} does not name its outputs: it was not written by qcn")
-            said = json.loads(self._program.load_method("metadata").execute([])[0])
-            self._outputs = list(said["outputs"])
+            metadata = json.loads(self._program.load_method("metadata").execute([])[0])
+            self._outputs = list(metadata["outputs"])
             self._method = self._program.load_method("forward")
             self._takes = list(self._method.metadata.input_tensor_meta(0).sizes())
         except (RuntimeError, ValueError, TypeError, KeyError) as error:
@@ -69,10 +69,10 @@ class ExecuTorchRunner(Runner):
             raise UsageError(f"the runner of {self.path} is not open")
         if list(images.shape) != self._takes:
             raise UsageError(f"images are {list(images.shape)}, {self.path} takes {self._takes}")
-        given = torch.from_numpy(np.ascontiguousarray(images, np.float32))
+        batch = torch.from_numpy(np.ascontiguousarray(images, np.float32))
         try:
             with self._one_at_a_time:
-                answers = [answer.numpy().copy() for answer in self._method.execute([given])]
+                answers = [answer.numpy().copy() for answer in self._method.execute([batch])]
         except RuntimeError as error:
             raise UsageError(f"{self.name} cannot run {self.path}: {error}") from error
         if len(answers) != len(self._outputs):

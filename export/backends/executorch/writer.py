@@ -37,11 +37,11 @@ def write_executorch(
         )
         graph = edge.exported_program().graph_module
         parts = [part.original_module.graph_module for _, part in graph.named_children()]
-        taken, left = _operators(parts), _operators([graph])
+        delegated, left = _operators(parts), _operators([graph])
         path.write_bytes(edge.to_executorch().buffer)
     from executorch.version import __version__
 
-    return {**facts, "executorch": __version__, "parts": len(parts), "xnnpack": taken, "portable": left}
+    return {**facts, "executorch": __version__, "parts": len(parts), "xnnpack": delegated, "portable": left}
 
 
 def _operators(graphs: Iterable[Any]) -> dict[str, int]:

@@ -65,8 +65,8 @@ class Graph:
 
     def tensor(self, name: str, shape: Shape, type: Any = np.float32, buffer: int = 0) -> Tensor:
         full = "/".join((*self._path, name))
-        made = schema.TensorT(shape=list(shape), type=TYPES[np.dtype(type)], buffer=buffer, name=full)
-        self._tensors.append(made)
+        entry = schema.TensorT(shape=list(shape), type=TYPES[np.dtype(type)], buffer=buffer, name=full)
+        self._tensors.append(entry)
         return Tensor(len(self._tensors) - 1, shape)
 
     def constant(self, name: str, array: Array, scales: Array | None = None) -> Tensor:
@@ -79,11 +79,11 @@ class Graph:
         )
         if key not in self._constants:
             self._buffers.append(_Buffer(content))
-            made = self._constants[key] = self.tensor(name, array.shape, array.dtype, len(self._buffers) - 1)
+            constant = self._constants[key] = self.tensor(name, array.shape, array.dtype, len(self._buffers) - 1)
             if scales is not None:
                 zeros = [0] * len(scales)
                 steps = schema.QuantizationParametersT(scale=scales.tolist(), zeroPoint=zeros, quantizedDimension=0)
-                self._tensors[made.index].quantization = steps
+                self._tensors[constant.index].quantization = steps
         return self._constants[key]
 
     def number(self, name: str, value: float) -> Tensor:
@@ -96,12 +96,12 @@ class Graph:
         """Add an operator with one output of this shape; returns it."""
         out = self.tensor(name, shape, type)
         code = self._codes.setdefault(op, len(self._codes))
-        made = schema.OperatorT(opcodeIndex=code, inputs=[one.index for one in inputs], outputs=[out.index])
+        operator = schema.OperatorT(opcodeIndex=code, inputs=[one.index for one in inputs], outputs=[out.index])
         if op not in WITHOUT_OPTIONS:
             kind = ONE_OPTIONS.get(op, f"{op.title().replace('_', '')}Options")
-            made.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
-            made.builtinOptions = getattr(schema, f"{kind}T")(**options)
-        self.operators.append(made)
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, kind)
+            operator.builtinOptions = getattr(schema, f"{kind}T")(**options)
+        self.operators.append(operator)
         return out
 
     def unary(self, op: str, name: str, x: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ class Graph:
 
     def reshape(self, name: str, x: Tensor, *shape: int) -> Tensor:
         """-1 is what the other sides leave: the one with the batch."""
-        known = int(np.prod([side for side in shape if side != -1]))
-        whole = tuple(int(np.prod(x.shape)) // known if side == -1 else side for side in shape)
+        size = int(np.prod([side for side in shape if side != -1]))
+        whole = tuple(int(np.prod(x.shape)) // size if side == -1 else side for side in shape)
         if whole == x.shape:
             return x
         return self.node("RESHAPE", name, whole, x, self.integers(f"{name}.shape", *shape), newShape=list(shape))
@@ -195,10 +195,10 @@ class Graph:
     def file(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
         """The model with these inputs and outputs, which are named so."""
         for name, value in {**inputs, **outputs}.items():
-            said = self._tensors[value.index]
-            said.name = name
+            tensor = self._tensors[value.index]
+            tensor.name = name
             if self.batch is None:
-                said.shapeSignature = [-1, *value.shape[1:]]
+                tensor.shapeSignature = [-1, *value.shape[1:]]
         notes = []
         for name, text in sorted(metadata.items()):
             self._buffers.append(_Buffer(text.encode()))
@@ -231,8 +231,8 @@ class Graph:
 
 def fused(relu: bool) -> int:
     """The function that an operator applies last."""
-    chosen: int = getattr(schema.ActivationFunctionType, "RELU" if relu else "NONE")
-    return chosen
+    kind: int = getattr(schema.ActivationFunctionType, "RELU" if relu else "NONE")
+    return kind
 
 
 def _code(op: str) -> Any:

@@ -31,8 +31,8 @@ def convolution(
     """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias."""
     out, *window, _ = kernel.shape
     maps = _marked(g, name, q, ((0, 0), (padding, padding), (padding, padding)))
-    given = (maps, g.constant(f"{name}.weight", _unmarked(kernel), scales), _scaled(g, name, bias, scales))
-    return g.slide("CONV_2D", name, *given, out=out, window=window, stride=stride, relu=relu)
+    inputs = (maps, g.constant(f"{name}.weight", _unmarked(kernel), scales), _scaled(g, name, bias, scales))
+    return g.slide("CONV_2D", name, *inputs, out=out, window=window, stride=stride, relu=relu)
 
 
 def linear(g: Graph, name: str, q: Tensor, weight: Array, scales: Array, bias: Array, relu: bool) -> Tensor:
@@ -41,8 +41,8 @@ def linear(g: Graph, name: str, q: Tensor, weight: Array, scales: Array, bias: A
     Not every runtime takes a scale per unit here: that of the weight is 1, and each unit is scaled thereafter.
     """
     one, zero = np.ones(1, np.float32), g.constant(f"{name}.zero", np.zeros(len(weight), np.float32))
-    given = (_marked(g, name, q, ((0, 0),)), g.constant(f"{name}.weight", _unmarked(weight), one), zero)
-    sums = g.node("FULLY_CONNECTED", f"{name}.sums", (g.images, len(weight)), *given, asymmetricQuantizeInputs=True)
+    inputs = (_marked(g, name, q, ((0, 0),)), g.constant(f"{name}.weight", _unmarked(weight), one), zero)
+    sums = g.node("FULLY_CONNECTED", f"{name}.sums", (g.images, len(weight)), *inputs, asymmetricQuantizeInputs=True)
     scaled = g.binary("MUL", f"{name}.scaled", sums, g.constant(f"{name}.scales", scales))
     return g.binary("ADD", name, scaled, _scaled(g, name, bias, scales), fusedActivationFunction=fused(relu))
 

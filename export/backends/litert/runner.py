@@ -58,8 +58,8 @@ class LiteRtRunner(Runner):
                 f"({platform.machine()}), so int8 gains nothing: run the float32 bundle here"
             )
         if len(inputs) != 1 or inputs[0]["dtype"] != np.float32:
-            said = ", ".join(f"{one['name']} ({np.dtype(one['dtype'])})" for one in inputs)
-            raise UsageError(f"{self.path} has the inputs {said}; only one is supported, the images in float32")
+            names = ", ".join(f"{one['name']} ({np.dtype(one['dtype'])})" for one in inputs)
+            raise UsageError(f"{self.path} has the inputs {names}; only one is supported, the images in float32")
         sides, self._input = inputs[0]["shape_signature"].tolist(), inputs[0]["index"]
         self._takes = ["batch" if side == -1 else side for side in sides]
         self._size = tuple(inputs[0]["shape"].tolist())
@@ -77,8 +77,8 @@ class LiteRtRunner(Runner):
                 return self._infer(self._interpreter, np.ascontiguousarray(images, np.float32))
             except (RuntimeError, ValueError) as error:
                 self._size = ()
-                said = one_line(str(error), 500)
-                raise UsageError(f"LiteRT cannot run {self.path} on {list(images.shape)}: {said}") from error
+                message = one_line(str(error), 500)
+                raise UsageError(f"LiteRT cannot run {self.path} on {list(images.shape)}: {message}") from error
 
     def _infer(self, interpreter: Any, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         if images.shape != self._size:

@@ -54,8 +54,8 @@ class _Writer:
             raise UsageError(f"LiteRT has no {operation.op} in {operation.precision}, as '{operation.name}' is")
         inputs = [self.values[name] for name in operation.reads]
         with self.g.scope(operation.name.replace(".", "/")):
-            made = self._write[type(operation)](operation, inputs)
-        self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
+            outputs = self._write[type(operation)](operation, inputs)
+        self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
 
     def answer(self, name: str, value: str, shape: tuple[int, ...]) -> Tensor:
         """A value as it is given out: in the program's order, by an operator of its own."""
@@ -110,8 +110,8 @@ class _Writer:
         if op.precision == "int8":
             q, scales = self._integers(op, 0, "linear", x)
             return (g.end(integers.linear(g, "linear", q, weight, scales, bias, relu), op.ending),)
-        given = (x, g.constant("weight", weight), g.constant("bias", bias))
-        out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *given, fusedActivationFunction=fused(relu))
+        operands = (x, g.constant("weight", weight), g.constant("bias", bias))
+        out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *operands, fusedActivationFunction=fused(relu))
         return (g.end(out, op.ending),)
 
     def _integers(self, op: Product, i: int, name: str, x: Tensor) -> tuple[Tensor, Array]:

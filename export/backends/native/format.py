@@ -26,7 +26,9 @@ class Weights(Format):
         except MissingError as error:
             return Support("cannot", str(error), BUILD)
         result = receipts(bundle) if bundle.program().calibrated else []
-        lower = sorted({f"{one.asked} as {one.ran} by {one.by}" for one in result if one.asked != "fp32"})
+        lower = sorted(
+            {f"{receipt.asked} as {receipt.ran} by {receipt.by}" for receipt in result if receipt.asked != "fp32"}
+        )
         return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 

@@ -27,15 +27,15 @@ class NativeRunner(Runner):
         super().__init__(model, options)
         self.folder, self.layers = model.path.parent, options.layers
         self.name = "libqcn"
-        self._shown: dict[str, list[NDArray[np.float32]]] = {}
-        self._seen = LayerSeen(self._show) if self.layers else None
+        self._layers: dict[str, list[NDArray[np.float32]]] = {}
+        self._callback = LayerSeen(self._show) if self.layers else None
         self._model: Model | None = None
         self._session: Session | None = None
 
     def open(self) -> None:
         threads = self.options.threads or 0
         self._model = Model(self.model.files, self.folder, backend="native", threads=threads, self_test=0)
-        self._session = Session(self._model, self._seen)
+        self._session = Session(self._model, self._callback)
         self.name = f"libqcn ({self._model.backend_name})"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
@@ -43,14 +43,14 @@ class NativeRunner(Runner):
             raise UsageError(f"the runner of {self.folder} is not open")
         if images.shape[1:] != self._model.input:
             raise UsageError(f"images are {list(images.shape)}, the network takes {list(self._model.input)}")
-        self._shown = {}
+        self._layers = {}
         logit, pose = self._session.infer(np.ascontiguousarray(images, np.float32))
-        inside = {name: np.concatenate(parts) for name, parts in self._shown.items()}
+        inside = {name: np.concatenate(parts) for name, parts in self._layers.items()}
         return {"logit": logit, **({} if pose is None else {"pose": pose}), **inside}
 
-    def _show(self, shown: Any, _: Any) -> None:
+    def _show(self, view: Any, _: Any) -> None:
         """Keep what libqcn shows of a layer: its memory is libqcn's."""
-        layer = shown.contents
+        layer = view.contents
         images, parents, places = layer.images, layer.parents, (layer.height, layer.width)
         arrays = layer_arrays(
             layer.name.decode(),
@@ -59,7 +59,7 @@ class NativeRunner(Runner):
             as_array(layer.activation, (images, parents, *places)) if layer.activation else None,
         )
         for name, numbers in arrays.items():
-            self._shown.setdefault(name, []).append(numbers.copy())
+            self._layers.setdefault(name, []).append(numbers.copy())
 
     def preprocess(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Images [B, C, H, W] as the network sees them, by libqcn's own pre-processing."""

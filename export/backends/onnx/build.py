@@ -90,8 +90,8 @@ class _Writer:
         type_ = TYPES.get(operation.precision, TensorProto.FLOAT)  # int8: floats go in and come out
         inputs = [self.values[name] for name in operation.reads]
         with self.g.scope(operation.name.replace(".", "/")):
-            made = self._write[type(operation)](operation, inputs, type_)
-        self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
+            outputs = self._write[type(operation)](operation, inputs, type_)
+        self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
 
     def _affine(self, op: Affine, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         g, x = self.g, self.g.cast("cast", inputs[0], type_)
@@ -110,8 +110,8 @@ class _Writer:
         for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
             role = "skip" if parts else "conv"
             weight = g.weight(f"{role}.weight", self.program.arrays[name], type_)
-            given = [g.cast(f"{role}.cast", x, type_), weight, *([] if parts else [bias])]  # the bias once
-            parts.append(g.node("Conv", role, *given, strides=[stride] * 2, pads=[padding] * 4))
+            operands = [g.cast(f"{role}.cast", x, type_), weight, *([] if parts else [bias])]  # the bias once
+            parts.append(g.node("Conv", role, *operands, strides=[stride] * 2, pads=[padding] * 4))
         out = parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
         return (self._end(out, op.ending),)
 

@@ -31,7 +31,7 @@ def route(
     g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
 ) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer, as one node: see `qcn.export.backends.onnx.unrolled`."""
-    type_ = _given(op)
+    type_ = _input_type(op)
     pose, activation = g.cast("pose.cast", pose, type_), g.cast("activation.cast", activation, type_)
     weights = [g.weight(role, arrays[name]) for role, name in zip(INPUTS[2:], op.arrays, strict=True)]
     inputs = [pose, activation, *weights]
@@ -58,7 +58,7 @@ def route(
     return outputs[0], outputs[1]
 
 
-def _given(op: Route) -> int:
+def _input_type(op: Route) -> int:
     """The type of a layer's poses and activations."""
     return TYPES["fp32" if op.precision == "fp16" else op.precision]
 
@@ -66,11 +66,11 @@ def _given(op: Route) -> int:
 def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attributes: list[str]) -> FunctionProto:
     """The node as a function: the unrolled form, with its weights as constants inside."""
     g = Graph(opset)
-    inputs = [GraphValue(name, _given(op)) for name in INPUTS[:2]]
+    inputs = [GraphValue(name, _input_type(op)) for name in INPUTS[:2]]
     with g.scope("unrolled"):
         outputs = UnrolledLayer(g, op, map, arrays).write(inputs[0], inputs[1])
-    given = zip(OUTPUTS, outputs, strict=True)
-    renamed = [helper.make_node("Identity", [value.name], [name], name) for name, value in given]
+    pairs = zip(OUTPUTS, outputs, strict=True)
+    renamed = [helper.make_node("Identity", [value.name], [name], name) for name, value in pairs]
     constants = [helper.make_node("Constant", [], [name], name, value=value) for name, value in g.weights.items()]
     return helper.make_function(
         DOMAIN,

@@ -32,7 +32,7 @@ class Graph:
         self.weights: dict[str, onnx.TensorProto] = {}
         self.functions: list[onnx.FunctionProto] = []
         self._path: list[str] = []
-        self._taken: set[str] = set()
+        self._names: set[str] = set()
         self._casts: dict[tuple[str, int], GraphValue] = {}
 
     @contextmanager
@@ -48,9 +48,9 @@ class Graph:
         """The full name of something here; a second one of the same name gets a number."""
         full = "/".join((*self._path, name))
         number, unique = 2, full
-        while unique in self._taken:
+        while unique in self._names:
             unique, number = f"{full}_{number}", number + 1
-        self._taken.add(unique)
+        self._names.add(unique)
         return unique
 
     def weight(self, name: str, array: NDArray[Any], type: int | None = None) -> GraphValue:

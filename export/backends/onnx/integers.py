@@ -48,14 +48,14 @@ def pairs(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> 
         weight, scales = program.arrays[op.factors[i]], program.arrays[op.weight_scales[i]]
         scale = np.array(op.input_scales[i], np.float32)
         wide = weight.astype(np.float32) * scales.reshape(-1, *[1] * (weight.ndim - 1))
-        given = [_paired(g, role, x, scale), _paired(g, f"{role}.weight", g.weight(f"{role}.weight", wide), scales)]
+        operands = [_paired(g, role, x, scale), _paired(g, f"{role}.weight", g.weight(f"{role}.weight", wide), scales)]
         if not parts:
-            given.append(g.weight("bias", program.arrays[op.bias].astype(np.float32) * (scale * scales)))
+            operands.append(g.weight("bias", program.arrays[op.bias].astype(np.float32) * (scale * scales)))
         if isinstance(op, Convolution):
             # TensorRT 8.6 reads the size of a kernel that is not an initializer from this attribute, and nowhere else.
-            parts.append(g.node("Conv", role, *given, kernel_shape=list(weight.shape[2:]), **_windows(op, i)))
+            parts.append(g.node("Conv", role, *operands, kernel_shape=list(weight.shape[2:]), **_windows(op, i)))
         else:
-            parts.append(g.node("Gemm", role, *given, transB=1))
+            parts.append(g.node("Gemm", role, *operands, transB=1))
     return parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
 
 
@@ -68,8 +68,8 @@ def _quantise(g: Graph, name: str, x: GraphValue, scale: Array) -> tuple[GraphVa
 
 def _paired(g: Graph, name: str, x: GraphValue, scale: Array) -> GraphValue:
     """What int8 leaves of a value, in float32."""
-    given = _quantise(g, name, x, scale)
-    return g.node("DequantizeLinear", f"{name}.pair", *given, type=TensorProto.FLOAT, **_axis(scale))
+    integers = _quantise(g, name, x, scale)
+    return g.node("DequantizeLinear", f"{name}.pair", *integers, type=TensorProto.FLOAT, **_axis(scale))
 
 
 def _axis(scale: Array) -> dict[str, int]:

@@ -63,27 +63,27 @@ class _Types:
         for node in _live(graph):
             if node.nested:
                 raise UsageError(f"it has a {node.operator}, a node with graphs inside")
-            given = [types.get(name, UNKNOWN) for name in node.inputs]
-            self.seen |= set(given)
+            inputs = [types.get(name, UNKNOWN) for name in node.inputs]
+            self.seen |= set(inputs)
             if node.key in self.functions:
-                made = self._call(node, given, calling)
+                outputs = self._call(node, inputs, calling)
             else:
-                made = [_type(node, given)] * len(node.outputs)
+                outputs = [_type(node, inputs)] * len(node.outputs)
                 if node.operator in PRODUCTS and len(node.inputs) > 1:
                     kind, shape = _factor(node, graph, types, makers)
                     self.weights.append((kind, shape))
                     self.by_name[node.name] = kind
             makers |= dict.fromkeys(node.outputs, node)
-            types |= dict(zip(node.outputs, made, strict=False))
-            self.seen |= set(made)
+            types |= dict(zip(node.outputs, outputs, strict=False))
+            self.seen |= set(outputs)
 
-    def _call(self, node: Node, given: Sequence[int], calling: tuple[Key, ...]) -> list[int]:
+    def _call(self, node: Node, inputs: Sequence[int], calling: tuple[Key, ...]) -> list[int]:
         if node.key in calling:
             raise UsageError(f"its function {node.operator} calls itself")
         if len(calling) == DEEPEST:
             raise UsageError(f"its functions call each other more than {DEEPEST} deep")
         body = self.functions[node.key]
-        inner = {**body.given, **dict(zip(body.inputs, given, strict=False))}
+        inner = {**body.given, **dict(zip(body.inputs, inputs, strict=False))}
         self.infer(body, inner, (*calling, node.key))
         return [inner.get(name, UNKNOWN) for name in body.outputs]
 
@@ -104,18 +104,18 @@ def _factor(
     return TYPES.get(kind, "unknown"), shape[::-1] if node.operator == "MatMulInteger" else shape
 
 
-def _type(node: Node, given: Sequence[int]) -> int:
+def _type(node: Node, inputs: Sequence[int]) -> int:
     if node.operator == "QuantizeLinear":
-        return given[2] if len(given) > 2 else UINT8
+        return inputs[2] if len(inputs) > 2 else UINT8
     if node.operator == "DequantizeLinear":
-        return given[1] if len(given) > 1 else UNKNOWN
+        return inputs[1] if len(inputs) > 1 else UNKNOWN
     if node.operator in ("Cast", "Constant", "ConstantOfShape"):
         return node.to or FLOAT
     if node.operator in INDICES or node.operator in TRUTHS:
         return INT64 if node.operator in INDICES else BOOL
     if node.operator in BY_SECOND:
-        return given[1] if len(given) > 1 else UNKNOWN
-    return node.to or (given[0] if given else UNKNOWN)
+        return inputs[1] if len(inputs) > 1 else UNKNOWN
+    return node.to or (inputs[0] if inputs else UNKNOWN)
 
 
 def _live(graph: Graph) -> list[Node]:

@@ -108,11 +108,11 @@ def _node(data: memoryview) -> Node:
 def _read_attribute(node: Node, data: memoryview) -> None:
     """Keep the type that an attribute names, or type and shape of the constant in it."""
     name, value, tensor = "", 0, None
-    for number, given, inner in _fields(data):
+    for number, wire, inner in _fields(data):
         if number == 1:
             name = _text(inner)
         elif number == 3:
-            value = given
+            value = wire
         elif number == 5:
             tensor = _tensor(inner)
         elif number in (6, 11):

@@ -53,5 +53,5 @@ def _profile(graph: bytes, shape: tuple[int, ...]) -> list[dict[str, Any]]:
         options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
         session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         session.run(None, {session.get_inputs()[0].name: np.zeros((1, *shape), np.float32)})
-        written = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    return [event for event in written if event.get("cat") == "Node" and event["name"].endswith(ENDING)]
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return [event for event in events if event.get("cat") == "Node" and event["name"].endswith(ENDING)]

@@ -122,8 +122,8 @@ class OnnxRuntimeRunner(Runner):
             self.upload(images)
             answer = self._answer_on_device
         else:
-            given = {self._input_for(images).name: np.ascontiguousarray(images, np.float32)}
-            answer = partial(self._session.run, None, given)
+            feeds = {self._input_for(images).name: np.ascontiguousarray(images, np.float32)}
+            answer = partial(self._session.run, None, feeds)
         try:
             values = answer()
         except Exception as error:  # its errors have no common base but Exception
@@ -137,9 +137,9 @@ class OnnxRuntimeRunner(Runner):
 
     def upload(self, images: NDArray[np.float32]) -> None:
         """Copy images to the GPU; they stay there, and so do the answers, for any number of `enqueue`."""
-        wanted = self._input_for(images)
+        port = self._input_for(images)
         if images.shape not in self._bound:
-            self._bound[images.shape] = self._bind(wanted.name, images.shape)
+            self._bound[images.shape] = self._bind(port.name, images.shape)
         self._current = self._bound[images.shape]
         self._current.images.update_inplace(np.ascontiguousarray(images, np.float32))
 
@@ -162,8 +162,8 @@ class OnnxRuntimeRunner(Runner):
                 binding.bind_output(output.name, self.device)  # of any shape: layers do not say theirs
             else:
                 sides = [shape[0], *output.shape[1:]]
-                kept = onnxruntime.OrtValue.ortvalue_from_shape_and_type(sides, np.float32, self.device, 0)
-                binding.bind_ortvalue_output(output.name, kept)
+                value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(sides, np.float32, self.device, 0)
+                binding.bind_ortvalue_output(output.name, value)
         numbered = onnxruntime.RunOptions(), onnxruntime.RunOptions()
         for options, number in zip(numbered, (len(self._bound) + 1, -1), strict=True):
             options.add_run_config_entry("gpu_graph_id", str(number))  # -1: no graph
@@ -173,12 +173,12 @@ class OnnxRuntimeRunner(Runner):
         """The graph's input, if it takes these images."""
         if self._session is None:
             raise UsageError(f"the runner of {self.path} is not open")
-        wanted = self._session.get_inputs()[0]
-        if len(wanted.shape) != images.ndim or any(
-            isinstance(size, int) and size != got for size, got in zip(wanted.shape, images.shape, strict=True)
+        port = self._session.get_inputs()[0]
+        if len(port.shape) != images.ndim or any(
+            isinstance(size, int) and size != got for size, got in zip(port.shape, images.shape, strict=True)
         ):
-            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {wanted.shape}")
-        return wanted
+            raise UsageError(f"images are {list(images.shape)}, {self.path} takes {port.shape}")
+        return port
 
     def close(self) -> None:
         self._session = self._current = None

@@ -62,19 +62,19 @@ def check_pair(path: Path, graph: bytes, beside: Mapping[str, bytes]) -> bytes:
 
 def written_by(graph: bytes) -> str:
     """The version of OpenVINO that wrote a graph, as the graph says: an older one may not read it."""
-    said = parse(graph).find("rt_info/info[@name='OpenVINO Runtime']")
-    return said.get("value", "").partition("-")[0] if said is not None else "an unknown version"
+    runtime = parse(graph).find("rt_info/info[@name='OpenVINO Runtime']")
+    return runtime.get("value", "").partition("-")[0] if runtime is not None else "an unknown version"
 
 
-def graph_difference(found: bytes, built: bytes) -> str:
+def graph_difference(content: bytes, built: bytes) -> str:
     """The first difference of two graphs, but for which version wrote them; empty if there is none."""
-    if found == built:
+    if content == built:
         return ""
-    given, ours = parse(found), parse(built)
-    for graph in (given, ours):
+    stored, ours = parse(content), parse(built)
+    for graph in (stored, ours):
         for info in graph.findall("rt_info"):
             graph.remove(info)
-    for a, b in zip_longest(given.iter(), ours.iter()):
+    for a, b in zip_longest(stored.iter(), ours.iter()):
         if a is None or b is None or _part(a) != _part(b):
             return f"it has {_said_of_part(a)} where its program makes {_said_of_part(b)}, or with other settings"
     return ""

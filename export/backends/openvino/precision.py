@@ -55,8 +55,8 @@ def _from(layer: Element, port: Element, sources: dict[tuple[str | None, str | N
         if source is not None and source.get("type") in SCALING:
             source = sources.get((source.get("id"), "0"))
     inner = source.find("input/port") if source is not None and source.get("type") == "Convert" else None
-    given = inner.get("precision", "") if inner is not None else ""
-    return given if given in ("I8", "U8") else port.get("precision", "")
+    precision = inner.get("precision", "") if inner is not None else ""
+    return precision if precision in ("I8", "U8") else port.get("precision", "")
 
 
 def parse(text: bytes) -> Element:

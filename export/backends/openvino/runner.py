@@ -94,8 +94,8 @@ class OpenVinoRunner(Runner):
         try:
             request.infer([np.ascontiguousarray(images, np.float32)], share_inputs=True)
         except RuntimeError as error:
-            said = one_line(str(error), 500)
-            raise UsageError(f"OpenVINO cannot run {self.path} on {list(images.shape)}: {said}") from error
+            message = one_line(str(error), 500)
+            raise UsageError(f"OpenVINO cannot run {self.path} on {list(images.shape)}: {message}") from error
         values = (request.get_output_tensor(i).data.copy() for i in range(len(self._outputs)))
         return as_steps(dict(zip(self._outputs, values, strict=True)))
 
@@ -104,19 +104,19 @@ class OpenVinoRunner(Runner):
         of the graph's layers in it."""
         layers = []
         for layer in self._compiled.get_runtime_model().get_ops():
-            said = layer.get_rt_info()
+            info = layer.get_rt_info()
             keys = ("layerType", "runtimePrecision", "primitiveType", "originalLayersNames")
-            layers.append({key: str(said[key].value) for key in keys})
+            layers.append({key: str(info[key].value) for key in keys})
         return layers
 
     def _require_integers(self) -> None:
         """Refuse convolutions of integers that were compiled for floats."""
-        asked = sum(kind == "int8" for kind, _ in read(self.model.content).weights)
-        products = [layer for layer in self.executed() if layer["layerType"] in PRODUCTS] if asked else []
+        int8_count = sum(kind == "int8" for kind, _ in read(self.model.content).weights)
+        products = [layer for layer in self.executed() if layer["layerType"] in PRODUCTS] if int8_count else []
         ran = sum(layer["runtimePrecision"] in INTEGERS for layer in products)
-        if ran < asked:
+        if ran < int8_count:
             raise FellBack(
-                f"{self.name.removesuffix(' (cpu)')} computes {asked - ran} of {asked} int8 convolutions in "
+                f"{self.name.removesuffix(' (cpu)')} computes {int8_count - ran} of {int8_count} int8 convolutions in "
                 f"floating point on this processor ({platform.machine()}), so int8 gains nothing: run the "
                 f"float32 bundle here"
             )

@@ -63,8 +63,8 @@ class BuildRequest:
     fleet: Fleet = Fleet()
 
     def __post_init__(self) -> None:
-        if self.precision not in (known := (*PRECISIONS, "int8")):
-            raise unknown_name("precision", self.precision, known)
+        if self.precision not in (precisions := (*PRECISIONS, "int8")):
+            raise unknown_name("precision", self.precision, precisions)
         if self.optimization is not None and not 0 <= self.optimization <= 5:
             raise UsageError(f"optimisation level {self.optimization} is not one of 0 to 5")
         if self.workspace is not None and self.workspace < 1:
@@ -132,17 +132,17 @@ def _set_fleet(config: Any, fleet: Fleet, trt: Any) -> None:
 
 def _set_batch(config: Any, builder: Any, network: Any, request: BuildRequest) -> None:
     profile, dynamic = builder.create_optimization_profile(), False
-    asked = request.batch
+    sizes = request.batch
     for tensor in (network.get_input(index) for index in range(network.num_inputs)):
         batch, *rest = tensor.shape
         if -1 in rest:
             raise BuildError(f"input '{tensor.name}' is {list(tensor.shape)}: only its batch may be open")
         if batch == -1:
             dynamic = True
-            profile.set_shape(tensor.name, *((size, *rest) for size in astuple(asked)))
-        elif asked != Batch(batch, batch, batch):
+            profile.set_shape(tensor.name, *((size, *rest) for size in astuple(sizes)))
+        elif sizes != Batch(batch, batch, batch):
             raise BuildError(
-                f"the graph's batch is fixed at {batch}, but {asked} was requested; export it with --batch {asked}"
+                f"the graph's batch is fixed at {batch}, but {sizes} was requested; export it with --batch {sizes}"
             )
     if dynamic:
         config.add_optimization_profile(profile)

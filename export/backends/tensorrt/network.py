@@ -86,9 +86,9 @@ def check_types(layers: list[EngineLayer], precision: str, name: object) -> None
     halves = [layer.name for layer in layers if HALVES & set(layer.outputs)]
     if precision == "fp32" and halves:
         raise BuildError(f"fp32 was requested, but {name} has half precision at {', '.join(halves[:5])}; {again}")
-    wanted = ELEMENT_TYPES[precision]
-    if precision != "fp32" and wanted not in convolutions(layers).values():
-        raise BuildError(f"{precision} was requested, but no convolution of {name} is {wanted}; {again}")
+    type_name = ELEMENT_TYPES[precision]
+    if precision != "fp32" and type_name not in convolutions(layers).values():
+        raise BuildError(f"{precision} was requested, but no convolution of {name} is {type_name}; {again}")
 
 
 def _constrain(network: Any, tensorrt: TensorRT, graph: bytes) -> None:
@@ -110,17 +110,17 @@ def _constrain(network: Any, tensorrt: TensorRT, graph: bytes) -> None:
             continue
         fed = next((tensors[t.name] for t in inputs if t is not None and t.name in tensors), None)
         inner = nodes.get(layer.name, fed)
-        chosen = None
+        layer_type = None
         for index in range(layer.num_outputs):
             tensor = layer.get_output(index)
-            wanted = tensors.get(tensor.name, inner)
-            if tensor.is_shape_tensor or tensor.dtype.name not in ("FLOAT", "HALF") or wanted is None:
+            tensor_type = tensors.get(tensor.name, inner)
+            if tensor.is_shape_tensor or tensor.dtype.name not in ("FLOAT", "HALF") or tensor_type is None:
                 continue
-            layer.set_output_type(index, wanted)
-            tensors[tensor.name] = wanted
-            chosen = wanted if chosen is None else chosen
-        if chosen is not None:
-            layer.precision = chosen
+            layer.set_output_type(index, tensor_type)
+            tensors[tensor.name] = tensor_type
+            layer_type = tensor_type if layer_type is None else layer_type
+        if layer_type is not None:
+            layer.precision = layer_type
 
 
 def _graph_types(content: bytes, tensorrt: TensorRT) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -132,11 +132,11 @@ def _graph_types(content: bytes, tensorrt: TensorRT) -> tuple[dict[str, Any], di
             f"{tensorrt} needs the types of a half-precision graph, and reading them needs onnx: pip install onnx"
         ) from error
     kinds = tensorrt.module.DataType
-    known = {onnx.TensorProto.FLOAT: kinds.FLOAT, onnx.TensorProto.FLOAT16: kinds.HALF}
+    types = {onnx.TensorProto.FLOAT: kinds.FLOAT, onnx.TensorProto.FLOAT16: kinds.HALF}
     graph = onnx.shape_inference.infer_shapes(onnx.load_from_string(content)).graph
     elements = {tensor.name: tensor.data_type for tensor in graph.initializer}
     for value in (*graph.input, *graph.output, *graph.value_info):
         elements[value.name] = value.type.tensor_type.elem_type
-    tensors = {name: known[element] for name, element in elements.items() if element in known}
+    tensors = {name: types[element] for name, element in elements.items() if element in types}
     nodes = {node.name: tensors[node.output[0]] for node in graph.node if node.name and node.output[0] in tensors}
     return tensors, nodes

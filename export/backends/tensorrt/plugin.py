@@ -36,8 +36,8 @@ class Plugin:
 
 def find() -> Path:
     """The library's file: $QCN_PLUGIN, or beside libqcn ($QCN_LIBRARY, the package's own, that of build/)."""
-    chosen = os.environ.get("QCN_PLUGIN")
-    places = [Path(chosen)] if chosen else [place.with_name(LIBRARY) for place in location.places()]
+    override = os.environ.get("QCN_PLUGIN")
+    places = [Path(override)] if override else [place.with_name(LIBRARY) for place in location.places()]
     missing = "an engine with fused routing needs the TensorRT plugin, which is not at"
     fix = f"build it with `{BUILD}`, name it with QCN_PLUGIN, or use --routing unrolled"
     return location.first_file(places, missing, fix).resolve()

@@ -92,15 +92,15 @@ class BuildLog:
     def _share(self, name: str) -> float:
         """The fraction of a phase that is done, its open sub-phases counted as parts of its current step."""
         phase = self._phases[name]
-        inner = [self._share(child) for child, other in self._phases.items() if other.parent == name]
+        inner = [self._share(child) for child, nested in self._phases.items() if nested.parent == name]
         current = sum(inner) / len(inner) if inner else 0.0
         return min(1.0, (phase.done + current) / phase.steps)
 
     def summary(self, most: int = 8) -> str:
         """The errors, then the warnings, as indented lines for an error message."""
         lines = [f"error: {text}" for text in self.errors] + [f"warning: {text}" for text in self.warnings]
-        shown = [f"\n  {line.strip()}" for line in lines[:most]]
-        return "".join(shown) + (f"\n  … and {len(lines) - most} more" if len(lines) > most else "")
+        errors = [f"\n  {line.strip()}" for line in lines[:most]]
+        return "".join(errors) + (f"\n  … and {len(lines) - most} more" if len(lines) > most else "")
 
 
 def logger(trt: Any, log: BuildLog) -> Any:

@@ -116,7 +116,7 @@ class Receipt:
         return table
 
 
-def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: dict[str, str]) -> Receipt:
+def receipt(layers: list[EngineLayer], source: str, requested: str, convolutions: dict[str, str]) -> Receipt:
     """Judge an engine's layers.
 
     convolutions   the graph's convolutions by ONNX node name, and the type the graph gives each. In a half precision
@@ -131,21 +131,21 @@ def receipt(layers: list[EngineLayer], source: str, asked: str, convolutions: di
             if node not in by_node or by_node[node].type in POINTWISE:
                 by_node[node] = layer
     unmet: list[str] = []
-    if asked == "fp32":
+    if requested == "fp32":
         unmet += [f"{layer.name} ({layer.type}) is {layer.precision}" for layer in layers if layer.floats & HALVES]
-    for node, wanted in convolutions.items():
+    for node, type_name in convolutions.items():
         own = by_node.get(node)
-        if own and own.computes_in and wanted not in own.computes_in:
-            unmet.append(f"{node} is {own.precision} in {own.name} ({own.type}), not {wanted}")
+        if own and own.computes_in and type_name not in own.computes_in:
+            unmet.append(f"{node} is {own.precision} in {own.name} ({own.type}), not {type_name}")
     unseen = [node for node in convolutions if node not in by_node]
     proven = bool(layers) and source != "network definition"
-    if asked != "fp32":
+    if requested != "fp32":
         proven = proven and any(
-            node in by_node for node, wanted in convolutions.items() if wanted == ELEMENT_TYPES[asked]
+            node in by_node for node, type_name in convolutions.items() if type_name == ELEMENT_TYPES[requested]
         )
     met = False if unmet else (True if proven else None)
     table = sorted((kind, precision, count) for (kind, precision), count in counts.items())
-    return Receipt(source, asked, met, table, unmet, unseen)
+    return Receipt(source, requested, met, table, unmet, unseen)
 
 
 def from_inspector(text: str) -> list[EngineLayer]:

@@ -27,10 +27,10 @@ def refit(plan: bytes, graph: bytes, tensorrt: TensorRT) -> bytes:
         raise UsageError(
             "the engine cannot be refitted: build one with `qcn export BUNDLE --format trt --set refittable`"
         )
-    given, refitter = weights_of(graph), trt.Refitter(engine, trt_logger)
-    if kept := sorted(given.keys() - set(refitter.get_all_weights())):
-        raise BuildError(f"the engine cannot take '{kept[0]}' of the graph: it was built without such a weight")
-    for name, array in given.items():
+    weights, refitter = weights_of(graph), trt.Refitter(engine, trt_logger)
+    if unknown := sorted(weights.keys() - set(refitter.get_all_weights())):
+        raise BuildError(f"the engine cannot take '{unknown[0]}' of the graph: it was built without such a weight")
+    for name, array in weights.items():
         if not refitter.set_named_weights(name, as_weights(array, trt)):
             raise BuildError(f"{tensorrt} refuses the weight '{name}':{log.summary()}")
     if missing := refitter.get_missing_weights():

@@ -77,8 +77,8 @@ class Interpreter(nn.Module):
         """[B, C, H, W] -> every value of the program by its name, the image among them."""
         values = {self.program.input.name: image}
         for operation in self.program.operations:
-            made = self.operation(operation, [values[name] for name in operation.reads])
-            values |= {value.name: tensor for value, tensor in zip(operation.outputs, made, strict=True)}
+            outputs = self.operation(operation, [values[name] for name in operation.reads])
+            values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
         return values
 
     def operation(self, operation: Operation, inputs: list[Tensor]) -> tuple[Tensor, ...]:
@@ -136,8 +136,8 @@ class Interpreter(nn.Module):
         if pose.ndim == 4:  # as a convolution gives them
             pose = pose.unflatten(1, (-1, 3))
         if self.kernels == "unrolled":
-            made: tuple[Tensor, ...] = self._layers[op.name](pose, activation)
-            return made
+            outputs: tuple[Tensor, ...] = self._layers[op.name](pose, activation)
+            return outputs
         return routing.route(
             pose,
             activation,

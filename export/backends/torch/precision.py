@@ -49,8 +49,8 @@ def read_torchscript(content: bytes) -> Products:
         types |= {SCALARS[number] for number in _CAST.findall(text) if number in SCALARS}
         for product in _PRODUCT.finditer(text):
             number = _CONSTANT.match(text, _second_argument(text, product.end()))
-            known = number is not None and int(number[1]) < len(constants)
-            weights.append(constants[int(number[1])] if number and known else ("unknown", ()))
+            in_range = number is not None and int(number[1]) < len(constants)
+            weights.append(constants[int(number[1])] if number and in_range else ("unknown", ()))
     return Products(tuple(weights), frozenset(types - {""}))
 
 
@@ -71,10 +71,10 @@ def read_pt2(content: bytes) -> Products:
         if len(models) != 1:
             raise UsageError(f"it has {len(models)} models, where one is expected")
         record = _json(archive, models[0])
-        kept = _json(archive, "data/weights/model_weights_config.json")
+        stored = _json(archive, "data/weights/model_weights_config.json")
         constants = _json(archive, "data/constants/model_constants_config.json")
     try:
-        tensors = {name: _meta(one) for name, one in {**kept["config"], **constants["config"]}.items()}
+        tensors = {name: _meta(one) for name, one in {**stored["config"], **constants["config"]}.items()}
         module = record["graph_module"]
         specs = [one for spec in module["signature"]["input_specs"] for one in spec.values()]
         kept_as = {one["arg"]["name"]: _kept_name(one) for one in specs if "name" in one["arg"]}
@@ -175,8 +175,8 @@ def _constants(content: bytes) -> list[_Tensor]:
             elif name == "BINPERSID":
                 stack.append(stack.pop()[1])
             elif name == "REDUCE":
-                given, function = stack.pop(), stack.pop()
-                stack.append(_rebuilt(function, given))
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(_rebuilt(function, arguments))
             elif name in ("NEWTRUE", "NEWFALSE") or name.startswith(("BININT", "BINUNICODE", "LONG")):
                 stack.append(argument)
             elif name not in ("PROTO", "STOP"):
@@ -189,7 +189,7 @@ def _constants(content: bytes) -> list[_Tensor]:
     return [one if isinstance(one, _Tensor) else _Tensor("", ()) for one in constants]
 
 
-def _rebuilt(function: str, given: Any) -> _Tensor:
+def _rebuilt(function: str, arguments: Any) -> _Tensor:
     if function != "torch._utils _rebuild_tensor_v2":
         return _Tensor("", ())  # such as the empty dictionary that comes with each tensor
-    return _Tensor(STORAGES.get(str(given[0]).rpartition(" ")[2], ""), tuple(given[2]))
+    return _Tensor(STORAGES.get(str(arguments[0]).rpartition(" ")[2], ""), tuple(arguments[2]))

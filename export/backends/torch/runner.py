@@ -66,11 +66,11 @@ class _TorchRunner(Runner):
 
         if self._model is None:
             raise UsageError(f"the runner of {self.path} is not open")
-        given = torch.from_numpy(np.ascontiguousarray(images))
-        if self._captured is not None and self._images.shape == given.shape:
-            self._images.copy_(given)  # a graph reads where it read when it was captured
+        batch = torch.from_numpy(np.ascontiguousarray(images))
+        if self._captured is not None and self._images.shape == batch.shape:
+            self._images.copy_(batch)  # a graph reads where it read when it was captured
         else:
-            self._images, self._captured = given.to(self.device), None
+            self._images, self._captured = batch.to(self.device), None
 
     def enqueue(self) -> None:
         """Start one inference of what was uploaded."""
@@ -184,11 +184,11 @@ class TorchScriptRunner(_FileRunner):
 
         from qcn.export.backends.torch.torchscript import METADATA
 
-        kept = {METADATA: ""}
+        extra_files = {METADATA: ""}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is (deprecated|not supported)")
-            model = torch.jit.load(io.BytesIO(self.model.content), map_location=self.device, _extra_files=kept)
-        self._read(kept[METADATA])
+            model = torch.jit.load(io.BytesIO(self.model.content), map_location=self.device, _extra_files=extra_files)
+        self._read(extra_files[METADATA])
         return model
 
 
@@ -200,7 +200,7 @@ class Pt2Runner(_FileRunner):
 
         from qcn.export.backends.torch.torchscript import METADATA
 
-        kept = {METADATA: ""}
-        model = torch.export.load(io.BytesIO(self.model.content), extra_files=kept).module().to(self.device)
-        self._read(kept[METADATA])
+        extra_files = {METADATA: ""}
+        model = torch.export.load(io.BytesIO(self.model.content), extra_files=extra_files).module().to(self.device)
+        self._read(extra_files[METADATA])
         return model

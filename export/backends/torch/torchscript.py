@@ -51,8 +51,8 @@ def _reproducible(archive: bytes) -> bytes:
     torch records which source lines were traced, with the paths of this machine, and numbers the traced class by how
     many classes the process has made before it.
     """
-    reader, made = torch._C.PyTorchFileReader(io.BytesIO(archive)), io.BytesIO()
-    writer = torch._C.PyTorchFileWriter(made)
+    reader, output = torch._C.PyTorchFileReader(io.BytesIO(archive)), io.BytesIO()
+    writer = torch._C.PyTorchFileWriter(output)
     for name in reader.get_all_records():
         if not name.endswith(".debug_pkl") and name not in WRITTEN_BY_TORCH:
             record = reader.get_record(name)
@@ -60,7 +60,7 @@ def _reproducible(archive: bytes) -> bytes:
                 record = re.sub(rb"___torch_mangle_\d+", b"___torch_mangle_0", record)
             writer.write_record(re.sub(r"___torch_mangle_\d+", "___torch_mangle_0", name), record, len(record))
     writer.write_end_of_file()
-    return made.getvalue()
+    return output.getvalue()
 
 
 class _Guarded(nn.Module):

@@ -37,7 +37,7 @@ class FileTimes:
     @property
     def smallest(self) -> int:
         """The smallest batch."""
-        return min(one.batch for one in self.timed)
+        return min(timed.batch for timed in self.timed)
 
     @property
     def best(self) -> float:
@@ -80,7 +80,7 @@ def plain(device: Literal["cpu", "cuda"]) -> Batching:
     return Batching((), 0, True, False, 1, device, (words,))
 
 
-def chosen(measured: FileTimes, most: int) -> Batching:
+def choose_batching(measured: FileTimes, most: int) -> Batching:
     """From latencies, for batches of up to `most`.
 
     A batch is preferred where it takes less time per image than every smaller one. A request waits no longer than the
@@ -88,7 +88,7 @@ def chosen(measured: FileTimes, most: int) -> Batching:
     while others are transferred; on a CPU one, since it was measured with all cores.
     """
     timed = [one for one in sorted(measured.timed, key=lambda one: one.batch) if one.batch <= most]
-    words = [f"measured: {'; '.join(f'{_shown(one.latency_ms)} for {one.batch}' for one in timed)}"]
+    words = [f"measured: {'; '.join(f'{_milliseconds(one.latency_ms)} for {one.batch}' for one in timed)}"]
     preferred = tuple(
         one.batch
         for place, one in enumerate(timed)
@@ -99,7 +99,9 @@ def chosen(measured: FileTimes, most: int) -> Batching:
         alone, best = timed[0], min(timed, key=lambda one: one.per_image)
         saved = alone.per_image - best.per_image
         delay = max(1, round(1e3 * saved))
-        words.append(f"a batch of {best.batch} saves {_shown(saved)} per image: a request waits that long for others")
+        words.append(
+            f"a batch of {best.batch} saves {_milliseconds(saved)} per image: a request waits that long for others"
+        )
     elif len(timed) > 1:
         words.append("no larger batch takes less time per image: requests are not put into batches")
     else:
@@ -109,7 +111,7 @@ def chosen(measured: FileTimes, most: int) -> Batching:
     return Batching(preferred, delay, batches, True, instances, measured.device, tuple(words))
 
 
-def _shown(milliseconds: float) -> str:
+def _milliseconds(milliseconds: float) -> str:
     return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
 
 

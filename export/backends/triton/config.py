@@ -55,24 +55,24 @@ def model(name: str, backend: str, most: int, inputs: list[Any], outputs: list[A
 def batched(fields: dict[str, Any], batching: Batching) -> dict[str, Any]:
     """The same with what was chosen: batches, copies, and a warm-up in every batch that is preferred."""
     kind = Word("KIND_GPU" if batching.device == "cuda" else "KIND_CPU")
-    given = fields["input"][0]
-    sample = {"data_type": given["data_type"], "dims": given["dims"], "zero_data": True}
+    port = fields["input"][0]
+    sample = {"data_type": port["data_type"], "dims": port["dims"], "zero_data": True}
     preferred = {"preferred_batch_size": batching.preferred} if batching.preferred else {}
     batches = {**preferred, "max_queue_delay_microseconds": batching.delay_us}
-    made = {
+    config = {
         **fields,
         "instance_group": {"count": batching.instances, "kind": kind},
         **({"dynamic_batching": batches} if batching.batches else {}),
         "model_warmup": [
-            {"name": f"batch {size}", "batch_size": size, "inputs": {"key": given["name"], "value": sample}}
+            {"name": f"batch {size}", "batch_size": size, "inputs": {"key": port["name"], "value": sample}}
             for size in (1, *batching.preferred)
         ],
     }
     if fields["backend"] == "onnxruntime" and batching.device == "cuda":
         # TF32 is the CUDA provider's default: float32 would have 10 bits of mantissa.
         cuda = {"name": "cuda", "parameters": {"key": "use_tf32", "value": "0"}}
-        made["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": cuda}}
-    return made
+        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": cuda}}
+    return config
 
 
 def ensemble(

@@ -31,13 +31,13 @@ class Repository(Format):
         if why := unbatched(request.batch):
             raise UsageError(f"it cannot be served: {why}")
         _, notes = networks(bundle, UNROLLED_GRAPH.fitting(job), request.batch, request.benchmark)
-        made = job.add(self, request.batch)
+        result = job.add(self, request.batch)
         notes += [
-            f"mkdir -p models && tar -xf {shlex.quote(str(bundle.folder / made.file))} -C models",
+            f"mkdir -p models && tar -xf {shlex.quote(str(bundle.folder / result.file))} -C models",
             f"tritonserver --model-repository=models   # serves {model_name(bundle.manifest.name, job.precision)}: "
             "docs/serve.md",
         ]
-        return Made(self.name, made, notes=tuple(notes))
+        return Made(self.name, result, notes=tuple(notes))
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
         """The repository of the bundle's graph, which must be there, and of its engine, if there is one."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qcn.errors import UsageError
-from qcn.export.backends.triton.batching import MEASURE, Batching, Latencies, chosen, plain
+from qcn.export.backends.triton.batching import MEASURE, Batching, Latencies, choose_batching, plain
 from qcn.export.bundle import Artefact, Batch, Bundle
 
 
@@ -31,8 +31,8 @@ def networks(
             most = engine.batch.max
             result["tensorrt"] = ServedFile(engine, most, _batching(network, engine, most, "cuda", latencies))
     if latencies and not any(one.batching.measured for one in result.values()):
-        wanted = " or ".join(one.artefact.file for one in result.values())
-        raise UsageError(f"{latencies.file} has no latency for {_why_not(network, wanted, latencies)}: {MEASURE}")
+        files = " or ".join(one.artefact.file for one in result.values())
+        raise UsageError(f"{latencies.file} has no latency for {_why_not(network, files, latencies)}: {MEASURE}")
     notes += [f"{one.artefact.file}: {line}" for one in result.values() for line in one.batching.words]
     return result, notes
 
@@ -57,12 +57,12 @@ def unbatched(batch: Batch) -> str:
     return ""
 
 
-def _why_not(network: str, wanted: str, latencies: Latencies) -> str:
+def _why_not(network: str, files: str, latencies: Latencies) -> str:
     """What latencies are wanted, and what was measured instead."""
     if any(one.network != network for one in latencies.measured):
-        return f"{wanted} of this network, only for another network"
+        return f"{files} of this network, only for another network"
     there = ", ".join(sorted({one.file for one in latencies.measured})) or "nothing"
-    return f"this {wanted}, only for {there} that the bundle had before" if latencies.measured else wanted
+    return f"this {files}, only for {there} that the bundle had before" if latencies.measured else files
 
 
 def _batching(
@@ -71,4 +71,4 @@ def _batching(
     """From what was measured of a file, on the device that was faster; plain where nothing was."""
     of, measured = (network, artefact.sha256), latencies.measured if latencies else ()
     fitting = [one for one in measured if (one.network, one.sha256) == of and one.smallest <= most]
-    return chosen(min(fitting, key=lambda one: one.best), most) if fitting else plain(device)
+    return choose_batching(min(fitting, key=lambda one: one.best), most) if fitting else plain(device)

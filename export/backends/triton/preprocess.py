@@ -23,12 +23,12 @@ def preprocess_graph(image: tuple[int, int, int], spec: Preprocessing, output: s
     """From PIXELS, uint8 [B, C, H, W] of stored images [C, H, W], to `output`, float32 [B, C, h, w]."""
     g = Graph(OPSET)
     value = g.cast("whole", GraphValue(PIXELS, TensorProto.UINT8), TensorProto.DOUBLE)
-    one = 255
+    unit = 255
     for axis, size in ((2, image[1]), (3, image[2])):
         if spec.resize and spec.resize != size:
             with g.scope("down" if axis == 2 else "across"):
                 value, parts = _resized(g, value, axis, size, spec.resize)
-            one *= parts
+            unit *= parts
     height, width = (spec.resize or side for side in image[1:])
     if spec.crop:
         top, left = (height - spec.crop) // 2, (width - spec.crop) // 2
@@ -36,12 +36,12 @@ def preprocess_graph(image: tuple[int, int, int], spec: Preprocessing, output: s
         value = g.node("Slice", "cropped", value, starts, ends, g.integers("axes", 2, 3))
     height, width = spec.output_size(*image[1:])
     value = (
-        _by_image(g, value, one, height * width) if spec.standardise == "image" else _by_dataset(g, value, one, spec)
+        _by_image(g, value, unit, height * width) if spec.standardise == "image" else _by_dataset(g, value, unit, spec)
     )
     g.nodes.append(helper.make_node("Cast", [value.name], [output], output, to=TensorProto.FLOAT))
-    given = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, ["batch", *image])
-    made = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", image[0], height, width])
-    graph = helper.make_graph(g.nodes, "preprocess", [given], [made], list(g.weights.values()))
+    pixels = helper.make_tensor_value_info(PIXELS, TensorProto.UINT8, ["batch", *image])
+    normalised = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", image[0], height, width])
+    graph = helper.make_graph(g.nodes, "preprocess", [pixels], [normalised], list(g.weights.values()))
     model = helper.make_model(graph, producer_name="qcn", opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = min(model.ir_version, 10)  # what the servers of the last years read
     onnx.checker.check_model(model, full_check=True)
@@ -58,24 +58,24 @@ def _resized(g: Graph, value: GraphValue, axis: int, size: int, side: int) -> tu
     shares = {"lower": (lower, parts - weight), "upper": ((lower + 1).clip(max=size - 1), weight)}
     halves = []
     for name, (places, share) in shares.items():
-        taken = g.node("Gather", name, value, g.integers(f"{name}.places", *places.tolist()), axis=axis)
-        halves.append(g.node("Mul", f"{name}.part", taken, _double(g, f"{name}.share", share.reshape(shape))))
+        gathered = g.node("Gather", name, value, g.integers(f"{name}.places", *places.tolist()), axis=axis)
+        halves.append(g.node("Mul", f"{name}.part", gathered, _double(g, f"{name}.share", share.reshape(shape))))
     return g.node("Add", "sum", *halves), parts
 
 
-def _by_dataset(g: Graph, value: GraphValue, one: int, spec: Preprocessing) -> GraphValue:
+def _by_dataset(g: Graph, value: GraphValue, scale_unit: int, spec: Preprocessing) -> GraphValue:
     mean, std = (_double(g, name, np.array(of)[:, None, None]) for name, of in (("mean", spec.mean), ("std", spec.std)))
-    unit = g.node("Div", "unit", value, _double(g, "white", np.array(float(one))))
+    unit = g.node("Div", "unit", value, _double(g, "white", np.array(float(scale_unit))))
     return g.node("Div", "standardised", g.node("Sub", "centred", unit, mean), std)
 
 
-def _by_image(g: Graph, value: GraphValue, one: int, count: int) -> GraphValue:
+def _by_image(g: Graph, value: GraphValue, unit: int, count: int) -> GraphValue:
     number, axes = _double(g, "count", np.array(float(count))), g.integers("sides", 2, 3)
     total = g.node("ReduceSum", "total", value, axes, keepdims=1)
     deviation = g.node("Sub", "deviation", g.node("Mul", "times", value, number), total)
     squares = g.node("ReduceSum", "squares", g.node("Mul", "square", deviation, deviation), axes, keepdims=1)
     std = g.node("Sqrt", "std", g.node("Div", "variance", squares, number))
-    floor = _double(g, "floor", np.array(count * one * STD_FLOOR))
+    floor = _double(g, "floor", np.array(count * unit * STD_FLOOR))
     return g.node("Div", "standardised", deviation, g.node("Max", "clipped", std, floor))
 
 

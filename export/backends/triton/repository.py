@@ -40,8 +40,8 @@ def write_repository(
         f"{name}-preprocess", "onnxruntime", most, [config.tensor(pixels, config.BYTE)], [config.tensor(manifest.input)]
     )
     graph = preprocess_graph(manifest.image, manifest.preprocessing, manifest.input.name)
-    said = [f"by `{command.replace(BUNDLE, 'BUNDLE')}`"]
-    files = _model(before, graph.SerializeToString(deterministic=True), said)
+    lines = [f"by `{command.replace(BUNDLE, 'BUNDLE')}`"]
+    files = _model(before, graph.SerializeToString(deterministic=True), lines)
     facts: dict[str, Any] = {"models": {}}
     for backend, of in networks.items():
         whole = name if backend == "onnxruntime" else f"{name}-trt"
@@ -49,11 +49,11 @@ def write_repository(
         network = config.batched(
             config.model(f"{whole}{NETWORK}", backend, of.most, [config.tensor(manifest.input)], outputs), of.batching
         )
-        why = [*said, f"{of.artefact.file}, sha256 {of.artefact.sha256}", *of.batching.words]
+        why = [*lines, f"{of.artefact.file}, sha256 {of.artefact.sha256}", *of.batching.words]
         files |= _model(network, bundle.read(of.artefact), why)
         steps = [before, network]
         served = config.ensemble(whole, of.most, pixels, manifest.outputs, steps, manifest.preprocessing.fit)
-        files |= {f"{whole}/{CONFIG}": config.text(served, said).encode(), f"{whole}/{VERSION}/": b""}
+        files |= {f"{whole}/{CONFIG}": config.text(served, lines).encode(), f"{whole}/{VERSION}/": b""}
         files[f"{whole}/{config.LABELS}"] = "".join(f"{label}\n" for label in manifest.classes).encode()
         facts["models"][whole] = of.artefact.file
     write_files(path, files)
@@ -109,16 +109,16 @@ def write_files(path: Path, files: Mapping[str, bytes]) -> None:
             archive.addfile(member, io.BytesIO(content))
 
 
-def repository_difference(bundle: Bundle, artefact: Artefact, found: bytes, built: bytes) -> str:
+def repository_difference(bundle: Bundle, artefact: Artefact, content: bytes, built: bytes) -> str:
     """File by file. How a server puts requests into batches changes no answer, and may have been measured."""
     from qcn.export.backends.onnx.difference import graph_difference
     from qcn.export.rebuild import difference
 
-    if found == built:
+    if content == built:
         return ""
-    given, ours = (read_repository(one, artefact.file) for one in (found, built))
-    for name in dict.fromkeys((*ours, *given)):
-        a, b = given.get(name), ours.get(name)
+    files, ours = (read_repository(one, artefact.file) for one in (content, built))
+    for name in dict.fromkeys((*ours, *files)):
+        a, b = files.get(name), ours.get(name)
         if a is None or b is None:
             return f"{readable(name)} is {'missing' if a is None else 'not of its program'}"
         if name.endswith(CONFIG):

@@ -85,8 +85,8 @@ class TritonRunner(Runner):
             raise UsageError(f"the runner of {self.path} is not open")
         config, pixels = self._whole.config, images.dtype == np.uint8
         first, network = config.ensemble_scheduling.step
-        (seen,) = first.output_map.values()
-        tensors = {config.input[0].name if pixels else seen: images}
+        (network_input,) = first.output_map.values()
+        tensors = {config.input[0].name if pixels else network_input: images}
         try:
             if pixels:
                 _check_tensors(self._whole, config.input, tensors)
@@ -96,7 +96,7 @@ class TritonRunner(Runner):
         except _Wrong as error:
             raise UsageError(f"{self.path}: {error}") from error
         answers = {port.name: tensors[port.name] for port in config.output}
-        return {**answers, SEEN: tensors[seen]} if pixels else answers
+        return {**answers, SEEN: tensors[network_input]} if pixels else answers
 
     def close(self) -> None:
         self._models, self._whole = {}, None
@@ -131,15 +131,15 @@ class TritonRunner(Runner):
     def _step(self, step: Any, tensors: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """What one model makes of the tensors so far, under the names that the ensemble has for it."""
         model = self._models[step.model_name]
-        given = {name: tensors[source] for name, source in step.input_map.items()}
-        _check_tensors(model, model.config.input, given)
+        feeds = {name: tensors[source] for name, source in step.input_map.items()}
+        _check_tensors(model, model.config.input, feeds)
         names = [output.name for output in model.config.output]
         try:
-            made = dict(zip(names, model.session.run(names, given), strict=True))
+            results = dict(zip(names, model.session.run(names, feeds), strict=True))
         except Exception as error:  # its errors have no common base but Exception
             raise _Wrong(f"ONNX Runtime cannot run {model.name}: {error}") from error
-        _check_tensors(model, model.config.output, made)
-        return {target: made[name] for name, target in step.output_map.items()}
+        _check_tensors(model, model.config.output, results)
+        return {target: results[name] for name, target in step.output_map.items()}
 
 
 def _parse(files: dict[str, bytes]) -> dict[str, _Model]:
@@ -184,8 +184,8 @@ def _check_model(model: _Model) -> None:
     if too_large := [size for size in config.dynamic_batching.preferred_batch_size if not 0 < size <= most]:
         raise _Wrong(f"{model.name} prefers batches of {too_large[0]}, but max_batch_size is {most}")
     for warmup in config.model_warmup:
-        asked = {name: (sample.data_type, tuple(sample.dims)) for name, sample in warmup.inputs.items()}
-        if asked != {port.name: (port.data_type, tuple(port.dims)) for port in config.input}:
+        samples = {name: (sample.data_type, tuple(sample.dims)) for name, sample in warmup.inputs.items()}
+        if samples != {port.name: (port.data_type, tuple(port.dims)) for port in config.input}:
             raise _Wrong(f"the warm-up '{warmup.name}' of {model.name} does not match its inputs")
         if not 1 <= warmup.batch_size <= most:
             raise _Wrong(
@@ -232,8 +232,8 @@ def _check_ensemble(model: _Model, models: dict[str, _Model]) -> None:
             _check_map(model, words, ports, names, inner.name, kinds)
     for port in config.output:
         if kinds.get(port.name) != (_type(port), tuple(port.dims)):
-            made = kinds.get(port.name, "by no step")
-            raise _Wrong(f"{model.name}: '{port.name}' is {(_type(port), tuple(port.dims))}, and is made {made}")
+            kind = kinds.get(port.name, "by no step")
+            raise _Wrong(f"{model.name}: '{port.name}' is {(_type(port), tuple(port.dims))}, and is made {kind}")
         if port.label_filename:
             labels = model.files.get(port.label_filename, b"").decode(errors="replace").splitlines()
             if len(labels) != port.dims[0]:

@@ -19,9 +19,9 @@ class Page(Format):
 
     def make(self, job: Job) -> Made:
         job = replace(job, request=replace(job.request, precision="fp32", every_layer=False))
-        made = job.add(self)
-        notes = (f"open {job.bundle.folder / made.file} in a browser: the network runs in it",)
-        return Made(self.name, made, notes=notes)
+        result = job.add(self)
+        notes = (f"open {job.bundle.folder / result.file} in a browser: the network runs in it",)
+        return Made(self.name, result, notes=notes)
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
         beside = Bundle.open(job.request.beside) if job.request.beside else None

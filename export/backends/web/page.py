@@ -120,12 +120,12 @@ def _text(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
 
 
-def page_difference(bundle: Bundle, found: bytes) -> str:
+def page_difference(bundle: Bundle, content: bytes) -> str:
     """The same page, but for tools, and for errors on test images, which a bundle may have got after its page."""
-    given, own = networks_in(found), bundle.manifest
-    if len(given) > 1:
+    networks, own = networks_in(content), bundle.manifest
+    if len(networks) > 1:
         return "it shows another network beside this one: export it without --beside"
-    text = given[0].get("manifest")
+    text = networks[0].get("manifest")
     manifest = Manifest.from_json(text) if isinstance(text, str) else None
     if manifest is None or replace(own, tools={}, measured=None, files=()) != replace(
         manifest, tools={}, measured=None, files=()
@@ -135,4 +135,4 @@ def page_difference(bundle: Bundle, found: bytes) -> str:
         return "it has other errors on test images than the bundle's manifest: export it again"
     like = Bundle(bundle.folder, replace(own, tools=manifest.tools, measured=manifest.measured))
     built = page_text(like, [network_of(like)]).encode()
-    return bytes_difference(found, built)
+    return bytes_difference(content, built)

@@ -60,20 +60,20 @@ class WebRunner(Runner):
         self._node = subprocess.Popen([program, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._finalizer = weakref.finalize(self, _end, self._node)  # also where nobody closes
         page = np.frombuffer(self.model.content, np.uint8)
-        said, _ = self._ask({"do": "open", "variant": self.variant}, {"page": page})
-        self.name = f"libqcn in WebAssembly ({said['backend']}) by Node {version}"
+        reply, _ = self._ask({"do": "open", "variant": self.variant}, {"page": page})
+        self.name = f"libqcn in WebAssembly ({reply['backend']}) by Node {version}"
 
     def infer(self, images: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        wanted = self.options.layers
-        request = {"do": "infer", "layers": bool(wanted)}
-        said, outputs = self._ask(request, {"images": np.ascontiguousarray(images, np.float32)})
+        layers = self.options.layers
+        request = {"do": "infer", "layers": bool(layers)}
+        reply, outputs = self._ask(request, {"images": np.ascontiguousarray(images, np.float32)})
         answers = {name: outputs[name] for name in ("logit", "pose") if name in outputs}
-        shown: dict[str, list[NDArray[np.float32]]] = {}
-        for i, layer in enumerate(said["layers"]):
+        arrays: dict[str, list[NDArray[np.float32]]] = {}
+        for i, layer in enumerate(reply["layers"]):
             statistics, pose, active = outputs[f"{i}.statistics"], outputs[f"{i}.pose"], outputs.get(f"{i}.activation")
             for name, numbers in layer_arrays(layer, statistics, pose, active).items():
-                shown.setdefault(name, []).append(numbers)
-        return answers | {name: np.concatenate(parts) for name, parts in shown.items()}
+                arrays.setdefault(name, []).append(numbers)
+        return answers | {name: np.concatenate(parts) for name, parts in arrays.items()}
 
     def close(self) -> None:
         self._node = None

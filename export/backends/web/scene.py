@@ -34,13 +34,13 @@ def scene(size: int, data: str) -> dict[str, Any]:
     }
 
 
-def described(one: Toy) -> dict[str, Any]:
+def described(toy: Toy) -> dict[str, Any]:
     """A toy as toys.js takes it."""
     return {
-        "category": CATEGORIES[one.category],
-        "instance": one.instance,
-        "floor": one.floor,
-        "solids": [_solid(solid) for solid in one.solids],
+        "category": CATEGORIES[toy.category],
+        "instance": toy.instance,
+        "floor": toy.floor,
+        "solids": [_solid(solid) for solid in toy.solids],
     }
 
 
