@@ -91,7 +91,7 @@ def multiplications(program: Program, operation: Operation) -> int:
 
 def estimated(program: Program, assignment: Assignment) -> float:
     """The time of an assignment over that of float32, by what its multiplications cost: a guess, not a measurement."""
-    costs = {one.name: multiplications(program, one) for one in program.operations}
+    costs = {operation.name: multiplications(program, operation) for operation in program.operations}
     total = sum(cost * COST[assignment.get(name, "fp32")] for name, cost in costs.items())
     return total / sum(costs.values())
 
@@ -101,7 +101,7 @@ def in_words(program: Program, assignment: Assignment) -> str:
     kinds = {"convolutions": Convolution, "linear layers": Linear, "capsule layers": Route}
     parts = []
     for kind, cls in kinds.items():
-        names = [one.name for one in program.operations if isinstance(one, cls)]
+        names = [operation.name for operation in program.operations if isinstance(operation, cls)]
         for precision in dict.fromkeys(assignment[name] for name in names if name in assignment):
             count = sum(assignment.get(name) == precision for name in names)
             parts.append(f"{count} of {len(names)} {kind} {precision}")

@@ -53,8 +53,8 @@ class Body(ABC):
     name: str
 
     @abstractmethod
-    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
-        """Those to images [N, C, H, W]; `said` is what to show meanwhile."""
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
+        """Those to images [N, C, H, W]; `task` is what to show meanwhile."""
 
     @abstractmethod
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
@@ -68,8 +68,8 @@ class TorchBody(Body):
         self._spec, self._target = spec, target
         self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
 
-    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
-        return answers(program, images, self._spec, said)
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
+        return answers(program, images, self._spec, task)
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         lowers = find(self._target).lowers  # the rest it computes in float32
@@ -84,12 +84,12 @@ class TargetBody(Body):
         self._base, self._target = base, target
         self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
 
-    def answers(self, program: Program, images: NDArray[np.uint8], said: str) -> Outputs:
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
         with tempfile.TemporaryDirectory() as folder:
             bundle, candidate = self._candidate(Path(folder), program)
             with candidate.runner_to_time(bundle) as runner:
-                told = partial(doing, said, of=len(images))
-                return Outputs(*outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, told))
+                report_progress = partial(doing, task, of=len(images))
+                return Outputs(*outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, report_progress))
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:

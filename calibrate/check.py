@@ -73,7 +73,7 @@ def odd_scales(
     """What is wrong with the scales of a plan, by what the network makes of these images [N, C, H, W], in words."""
     observers: dict[str, Observer] = {}
     deque(observe(trained, images, spec, observers), 0)
-    again = {name: scale_of(seen, calibration.method) for name, seen in observers.items()}
+    again = {name: scale_of(observer, calibration.method) for name, observer in observers.items()}
     products = [op for op in plan.operations if isinstance(op, Product) and op.precision == "int8"]
     least, most = NEAR if len(images) >= MANY else NEAR_OF_FEW
     for value in sorted({value for op in products for value in op.reads}):
@@ -87,8 +87,8 @@ def odd_scales(
     result = {name: replace(value, scale=again[name]) for name, value in calibration.values.items() if name in again}
     honest = plan_of(plan, trained, replace(calibration, values=result))
     inputs = preprocess(torch.from_numpy(images), spec)
-    truth, given, expected = (program_answers(one, inputs).answers.logit for one in (trained, plan, honest))
-    off, allowed = (float(np.sqrt(np.mean((one - truth) ** 2) / np.mean(truth**2))) for one in (given, expected))
+    truth, planned, expected = (program_answers(one, inputs).answers.logit for one in (trained, plan, honest))
+    off, allowed = (float(np.sqrt(np.mean((one - truth) ** 2) / np.mean(truth**2))) for one in (planned, expected))
     if off > WORSE * allowed + ALWAYS:
         yield (
             f"the plan's logits are off by {100 * off:.1f} % on {len(images)} golden images, where scales that are "
@@ -102,25 +102,25 @@ def other_drop(bundle: Bundle, calibration: Calibration, trained: Program, run: 
     It is measured again on the images that it was chosen by, if the run's data set is here and has them still.
     """
     record = bundle.find(WEIGHTS).facts["calibration"]  # `read_calibration` has seen that it is there
-    images, told = record.get("images"), [record.get("drop"), record.get("bound")]
-    if not isinstance(images, int) or not all(isinstance(one, int | float) for one in told):
+    images, figures = record.get("images"), [record.get("drop"), record.get("bound")]
+    if not isinstance(images, int) or not all(isinstance(one, int | float) for one in figures):
         return "the manifest does not say how much the plan loses", ""
     if calibration.images != min(OBSERVED, images):
         return f"the manifest counts {images:,} images, of which {CALIBRATION} has seen {calibration.images:,}", ""
     try:
-        chosen = spread(read(run.dataset(), data_dir).validation, images)
+        sample = spread(read(run.dataset(), data_dir).validation, images)
     except (UsageError, MissingError) as error:
         return "", f"what it loses was not measured again: {error}"
-    if data_sha256(chosen) != calibration.key.data:
+    if data_sha256(sample) != calibration.key.data:
         return "", f"what it loses was not measured again: it was chosen by other images than {data_dir} has"
     plan = bundle.program()
-    body, said = find_body(bundle, "native", plan), f"measuring the drop on {len(chosen):,} images"
-    before, after = (body.answers(one, chosen.images, said).predicted == chosen.labels for one in (trained, plan))
-    lost, won, total = int((before & ~after).sum()), int((after & ~before).sum()), len(chosen)
+    body, task = find_body(bundle, "native", plan), f"measuring the drop on {len(sample):,} images"
+    before, after = (body.answers(one, sample.images, task).predicted == sample.labels for one in (trained, plan))
+    lost, won, total = int((before & ~after).sum()), int((after & ~before).sum()), len(sample)
     result = 100 * (lost - won) / total, 100 * paired_drop(lost, won, total)[1]
-    if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(told, result, strict=True)):
+    if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(figures, result, strict=True)):
         return (
-            f"it drops {result[0]:.2f} points, at most {result[1]:.2f}; the manifest says {told[0]} and {told[1]}",
+            f"it drops {result[0]:.2f} points, at most {result[1]:.2f}; the manifest says {' and '.join(map(str, figures))}",
             "",
         )
     return "", f"its drop was measured again on {total:,} images: {result[0]:.2f} points"

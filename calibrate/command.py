@@ -36,9 +36,9 @@ def _ignore(audit: Audit, digits: list[Digits]) -> None:
 
 
 def calibrate(
-    source: Path, request: Request, told: Callable[[Audit, list[Digits]], None] = _ignore
+    source: Path, request: Request, on_audit: Callable[[Audit, list[Digits]], None] = _ignore
 ) -> CalibratedBundle:
-    """Calibrate the run or bundle in `source`. `told` is given the audit and the digits before anything is built."""
+    """Calibrate the run or bundle in `source`. `on_audit` gets the audit and the digits before anything is built."""
     folder = request.report or Path("runs/calibrate") / Path(os.path.realpath(source)).name
     out = request.out or folder / "bundle"
     for option, path in (("--report", folder), ("--out", out)):
@@ -50,7 +50,7 @@ def calibrate(
         doing("loading torch")
         import torch  # noqa: F401 (first, so that its absence is what is reported)
 
-        calibrated = pipeline.calibrate(source, folder, request, told)
+        calibrated = pipeline.calibrate(source, folder, request, on_audit)
         doing(f"writing {out}")
         bundle, receipts = pipeline.write(calibrated, out, request)
         files = outcome.write(folder, calibrated, receipts, request.command)

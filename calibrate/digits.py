@@ -99,9 +99,9 @@ class Digits:
             return ""
         lost = [f"{share(self.share_below)} of the values are below {SMALLEST:.1e}"] if self.share_below > LOST else []
         lost += [f"{share(self.share_above)} are above {LARGEST:.0f}"] if self.above else []
-        kept = "it is fp16 all the same" if self.in_fp16 else "it stays float32"
+        outcome = "it is fp16 all the same" if self.in_fp16 else "it stays float32"
         why = WHY[self.name][1]
-        return f"{self.name} in {self.layer}: {' and '.join(lost)}; {kept}" + (f" ({why})" if why else "")
+        return f"{self.name} in {self.layer}: {' and '.join(lost)}; {outcome}" + (f" ({why})" if why else "")
 
 
 def analyse(program: Program, images: NDArray[np.uint8], spec: Preprocessing) -> list[Digits]:
@@ -144,18 +144,22 @@ def intermediates(program: Program, route: Route, pose: Tensor, activation: Tens
         r = a[:, None] * torch.softmax((F.logsigmoid(z) - log_spread)[..., None] - exponent, dim=1)
 
 
-def worst(found: list[Digits]) -> list[Digits]:
+def worst(digits: list[Digits]) -> list[Digits]:
     """Of each intermediate, that of the layer where fp16 would err most."""
-    return [max((one for one in found if one.name == name), key=lambda one: one.mean_error) for name in WHY if found]
+    return [
+        max((entry for entry in digits if entry.name == name), key=lambda entry: entry.mean_error)
+        for name in WHY
+        if digits
+    ]
 
 
-def table(found: list[Digits]) -> Table:
+def table(digits: list[Digits]) -> Table:
     """One row each."""
     numbers = ("from", "to", "below 6.1e-5", "above 65504", "fp16 error")
     title, whole = "numbers of routing, and what fp16 makes of them", ("layer", *numbers, "kept in")
-    made = table_of("layer", "intermediate", *numbers, "kept in", right=numbers, whole=whole, title=title)
-    for one in found:
-        shares = (f"{share(one.share_below)}", f"{share(one.share_above)}", f"{share(one.mean_error)}")
-        ends = (f"{one.smallest:.2g}", f"{one.largest:.3g}")
-        made.add_row(one.layer, one.name, *ends, *shares, "fp16" if one.in_fp16 else "float32")
-    return made
+    result = table_of("layer", "intermediate", *numbers, "kept in", right=numbers, whole=whole, title=title)
+    for entry in digits:
+        shares = (f"{share(entry.share_below)}", f"{share(entry.share_above)}", f"{share(entry.mean_error)}")
+        ends = (f"{entry.smallest:.2g}", f"{entry.largest:.3g}")
+        result.add_row(entry.layer, entry.name, *ends, *shares, "fp16" if entry.in_fp16 else "float32")
+    return result

@@ -43,8 +43,8 @@ class Audit:
     def words(self) -> str:
         """All of it as sentences, for the page."""
         different = "all different" if self.different == self.images else f"{self.different:,} of them different"
-        seen = "all" if self.classes_seen == self.classes else f"{self.classes_seen} of"
-        result = [f"{counted(self.images, 'image')}, {different}, of {seen} {self.classes} classes."]
+        share = "all" if self.classes_seen == self.classes else f"{self.classes_seen} of"
+        result = [f"{counted(self.images, 'image')}, {different}, of {share} {self.classes} classes."]
         result.append(f"{_none(self.constant)} of one colour, {_none(self.noise).lower()} noise.")
         if self.known_tests:
             result.append(f"{_none(self.in_tests)} also in {' or '.join(self.known_tests)}.")
@@ -64,7 +64,7 @@ def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: fl
     """Look at calibration images, and at `tests`, by name, which they must not be among. `max_drop` is in points."""
     contents = [content(image) for image in images.images]
     forbidden = {content(image) for others in tests.values() for image in others}
-    seen = Audit(
+    result = Audit(
         images=len(images),
         different=len(set(contents)),
         classes_seen=len(np.unique(images.labels)),
@@ -75,46 +75,49 @@ def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: fl
         known_tests=tuple(tests),
         max_drop=max_drop,
     )
-    return replace(seen, refusals=tuple(_refusals(seen)), warnings=tuple(_warnings(seen)))
+    return replace(result, refusals=tuple(_refusals(result)), warnings=tuple(_warnings(result)))
 
 
-def _refusals(seen: Audit) -> Iterable[str]:
-    if seen.images < LEAST:
-        yield f"at least {LEAST} images are needed, not {seen.images}"
+def _refusals(audit: Audit) -> Iterable[str]:
+    if audit.images < LEAST:
+        yield f"at least {LEAST} images are needed, not {audit.images}"
         return
-    if seen.classes_seen < 2 <= seen.classes:
-        yield f"all {seen.images:,} are of one class; the network has {seen.classes}"
-    for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise: neighbouring pixels have no relation")):
-        if count > HALF * seen.images:
-            yield f"{count:,} of {seen.images:,} are {what}"
-    if seen.different < HALF * seen.images:
-        yield f"only {seen.different:,} of {seen.images:,} images are different"
-    if seen.in_tests > SOME * seen.images:
+    if audit.classes_seen < 2 <= audit.classes:
+        yield f"all {audit.images:,} are of one class; the network has {audit.classes}"
+    for count, what in (
+        (audit.constant, "of one colour"),
+        (audit.noise, "noise: neighbouring pixels have no relation"),
+    ):
+        if count > HALF * audit.images:
+            yield f"{count:,} of {audit.images:,} are {what}"
+    if audit.different < HALF * audit.images:
+        yield f"only {audit.different:,} of {audit.images:,} images are different"
+    if audit.in_tests > SOME * audit.images:
         yield (
-            f"{seen.in_tests:,} of {seen.images:,} are also in {' and '.join(seen.known_tests)}: test "
+            f"{audit.in_tests:,} of {audit.images:,} are also in {' and '.join(audit.known_tests)}: test "
             "images must not be used to choose settings; use the validation split (leave out --dataset)"
         )
-    least_drop = 100 * paired_drop(0, 0, seen.images)[1]
-    if least_drop > seen.max_drop:
+    least_drop = 100 * paired_drop(0, 0, audit.images)[1]
+    if least_drop > audit.max_drop:
         yield (
-            f"{seen.images:,} images cannot show a drop of less than {least_drop:.2g} points, even if no answer "
-            f"changes: for --max-drop {seen.max_drop:g} use at least {images_for(seen.max_drop):,} images, or allow "
+            f"{audit.images:,} images cannot show a drop of less than {least_drop:.2g} points, even if no answer "
+            f"changes: for --max-drop {audit.max_drop:g} use at least {images_for(audit.max_drop):,} images, or allow "
             f"--max-drop {tenths(least_drop)}"
         )
 
 
-def _warnings(seen: Audit) -> Iterable[str]:
-    if LEAST <= seen.images < FEW:
-        yield f"there are only {seen.images} images: ranges may be too narrow; {FEW} or more are better"
-    if 1 < seen.classes_seen < seen.classes:
-        yield f"{seen.classes - seen.classes_seen} of {seen.classes} classes have no image"
-    for count, what in ((seen.constant, "of one colour"), (seen.noise, "noise")):
-        if SOME * seen.images < count <= HALF * seen.images:
-            yield f"{count:,} of {seen.images:,} images are {what}"
-    if HALF * seen.images <= seen.different < (1 - SOME) * seen.images:
-        yield f"only {seen.different:,} of {seen.images:,} images are different"
-    if 0 < seen.in_tests <= SOME * seen.images:
-        yield f"{seen.in_tests:,} of {seen.images:,} images are also in {' and '.join(seen.known_tests)}"
+def _warnings(audit: Audit) -> Iterable[str]:
+    if LEAST <= audit.images < FEW:
+        yield f"there are only {audit.images} images: ranges may be too narrow; {FEW} or more are better"
+    if 1 < audit.classes_seen < audit.classes:
+        yield f"{audit.classes - audit.classes_seen} of {audit.classes} classes have no image"
+    for count, what in ((audit.constant, "of one colour"), (audit.noise, "noise")):
+        if SOME * audit.images < count <= HALF * audit.images:
+            yield f"{count:,} of {audit.images:,} images are {what}"
+    if HALF * audit.images <= audit.different < (1 - SOME) * audit.images:
+        yield f"only {audit.different:,} of {audit.images:,} images are different"
+    if 0 < audit.in_tests <= SOME * audit.images:
+        yield f"{audit.in_tests:,} of {audit.images:,} images are also in {' and '.join(audit.known_tests)}"
 
 
 def images_for(max_drop: float) -> int:

@@ -83,8 +83,8 @@ class Observer:
 def batches(images: NDArray[np.uint8], spec: Preprocessing, start: int = 0) -> Iterator[tuple[int, Tensor]]:
     """Images [N, C, H, W] from `start` on, as the network sees them; and how many are done with each batch."""
     for row in range(start, len(images), BATCH):
-        chosen = images[row : row + BATCH]
-        yield row + len(chosen), preprocess(torch.from_numpy(chosen), spec)
+        batch = images[row : row + BATCH]
+        yield row + len(batch), preprocess(torch.from_numpy(batch), spec)
 
 
 def fastest_kernels(program: Program) -> ProgramKernels:

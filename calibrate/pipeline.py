@@ -74,9 +74,9 @@ class Calibrated:
 
 
 def calibrate(
-    source: Path, report: Path, request: Request, told: Callable[[Audit, list[digits.Digits]], None]
+    source: Path, report: Path, request: Request, on_audit: Callable[[Audit, list[digits.Digits]], None]
 ) -> Calibrated:
-    """Calibrate the run or bundle in `source`. `told` is given the audit and the digits before anything is built."""
+    """Calibrate the run or bundle in `source`. `on_audit` gets the audit and the digits before anything is built."""
     require_packages()
     with alone_in(report):
         with part(0, STEPS):
@@ -88,9 +88,9 @@ def calibrate(
                 raise UsageError(f"{source} tells no directions, so that max_turn says nothing: leave it out")
             images, tests, name = calibration_images(source, base, request)
             doing(f"looking at {len(images):,} images")
-            seen = audit(images, tests, request.max_drop)
-            records.write(report / AUDIT, seen)
-            seen.require()
+            checked = audit(images, tests, request.max_drop)
+            records.write(report / AUDIT, checked)
+            checked.require()
         spec = base.manifest.preprocessing
         key, observed = Key.of(program, spec, images), spread(images, OBSERVED)
         again = f"rm {report / CALIBRATION} && {request.command}"
@@ -100,33 +100,33 @@ def calibrate(
             )
         with part(2, STEPS):
             result = digits.analyse(program, spread(images, digits.IMAGES).images, spec)
-        told(seen, result)
+        on_audit(checked, result)
         with part(3, STEPS):
             sensitivities = sensitive(
                 report / SENSITIVITY, program, calibration, spread(images, sensitivity.IMAGES), base
             )
         with part(4, STEPS):
             search = search_in(report / SEARCH, program, calibration, images, sensitivities, base, request)
-    return Calibrated(base, program, seen, calibration, result, sensitivities, search)
+    return Calibrated(base, program, checked, calibration, result, sensitivities, search)
 
 
-def write(found: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
+def write(calibrated: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
     """The bundle of what was chosen, and what its operations are seen to run in."""
-    chosen = found.chosen
-    program = apply(found.program, chosen.assignment, found.calibration)
-    text = records.text(found.calibration.shown())
+    trial = calibrated.chosen
+    program = apply(calibrated.program, trial.assignment, calibrated.calibration)
+    text = records.text(calibrated.calibration.shown())
     facts = {
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "key": asdict(found.calibration.key),
-        "method": found.calibration.method,
-        "target": found.search.target,
-        "judged_by": found.search.body,
-        "images": chosen.images,
-        "drop": chosen.drop,
-        "bound": chosen.bound,
-        "turn": chosen.turn,
+        "key": asdict(calibrated.calibration.key),
+        "method": calibrated.calibration.method,
+        "target": calibrated.search.target,
+        "judged_by": calibrated.search.body,
+        "images": trial.images,
+        "drop": trial.drop,
+        "bound": trial.bound,
+        "turn": trial.turn,
     }
-    bundle = write_calibrated(found.base, program, out, facts, request.rebuild)
+    bundle = write_calibrated(calibrated.base, program, out, facts, request.rebuild)
     write_text(bundle.folder / CALIBRATION, text)
     try:
         # An engine is built on its device; until then the graph that is there speaks for it.
@@ -155,8 +155,8 @@ def open_base(source: Path, report: Path, request: Request) -> Bundle:
     """The float32 bundle: the source, or one made of a run."""
     if (source / MANIFEST).is_file():
         return Bundle.open(source, request.public_key)
-    wanted = ExportRequest(formats=("native",), public_key=request.public_key)
-    return open_source(source, report / FLOAT32, wanted, request.data_dir)
+    export_request = ExportRequest(formats=("native",), public_key=request.public_key)
+    return open_source(source, report / FLOAT32, export_request, request.data_dir)
 
 
 def calibration_images(
@@ -174,11 +174,11 @@ def calibration_images(
     return images, tests, dataset.name
 
 
-def _own_tests(own: Callable[[], Dataset], given: Dataset, data_dir: Path) -> dict[str, NDArray[np.uint8]]:
+def _own_tests(own: Callable[[], Dataset], dataset: Dataset, data_dir: Path) -> dict[str, NDArray[np.uint8]]:
     """The test splits of the data that the network was trained on, where they can be read here and are others."""
     try:
         result = own()
-        if result.name == given.name:
+        if result.name == dataset.name:
             return {}
         return {
             f"the {name} split of {result.name}": part.images for name, part in read(result, data_dir).tests.items()
@@ -191,13 +191,13 @@ def sensitive(
     path: Path, program: Program, calibration: Calibration, images: ImageSet, base: Bundle
 ) -> list[Sensitivity]:
     """From the record at `path`, as far as it is of the same calibration, and measured."""
-    known: tuple[Sensitivity, ...] = ()
+    measured: tuple[Sensitivity, ...] = ()
     if path.exists():
         before = records.load(SensitivityRecord, path, "qcn calibrate")
         same = (before.key, before.method) == (calibration.key, calibration.method)
-        known = before.found if same else ()
-    result = list(known)
-    for result in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, known):
+        measured = before.found if same else ()
+    result = list(measured)
+    for result in sensitivity.measure(program, calibration, images, base.manifest.preprocessing, measured):
         records.write(path, SensitivityRecord(calibration.key, calibration.method, tuple(result)))
     return result
 
@@ -218,7 +218,7 @@ def search_in(
     new = Search(calibration.key, calibration.method, request.backend, body.name, request.goal, *allowed)
     if path.exists():
         before = records.load(Search, path, "qcn calibrate")
-        if all(getattr(before, one) == getattr(new, one) for one in ("key", "method", "target", "body")):
+        if all(getattr(before, name) == getattr(new, name) for name in ("key", "method", "target", "body")):
             new = replace(new, trials=before.trials)
     keep, directions = partial(records.write, path), base.manifest.direction
     return Searcher(program, calibration, images, body, sensitivities, new, keep, directions).run()

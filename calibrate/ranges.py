@@ -20,34 +20,34 @@ KEPT = 0.9999  # by `percentile`
 TRIED = 128  # thresholds, by `mse` and `entropy`
 
 
-def scale_of(seen: Observer, method: Method) -> float:
+def scale_of(observer: Observer, method: Method) -> float:
     """The scale, exactly a float32; 1/127 for a value that is always 0."""
-    result = np.float32((min(_THRESHOLDS[method](seen), seen.largest) or 1.0) / LEVELS)
+    result = np.float32((min(_THRESHOLDS[method](observer), observer.largest) or 1.0) / LEVELS)
     return float(max(result, np.finfo(np.float32).tiny))
 
 
-def _percentile(seen: Observer) -> float:
-    below = np.cumsum(seen.counts)
-    return float((np.searchsorted(below, KEPT * below[-1]) + 1) * seen.top / BINS)
+def _percentile(observer: Observer) -> float:
+    below = np.cumsum(observer.counts)
+    return float((np.searchsorted(below, KEPT * below[-1]) + 1) * observer.top / BINS)
 
 
-def _mse(seen: Observer) -> float:
-    centres, counts = (np.arange(BINS) + 0.5) * seen.top / BINS, np.array(seen.counts, np.float64)
-    tried = seen.largest * np.arange(1, TRIED + 1) / TRIED
+def _mse(observer: Observer) -> float:
+    centres, counts = (np.arange(BINS) + 0.5) * observer.top / BINS, np.array(observer.counts, np.float64)
+    tried = observer.largest * np.arange(1, TRIED + 1) / TRIED
     steps = tried[:, None] / LEVELS
     off = np.minimum(np.rint(centres / np.maximum(steps, 1e-30)), LEVELS) * steps - centres
     # A bin is narrower than a step, or nearly: what lies beside its centre adds to every threshold alike.
     return float(tried[(counts * off**2).sum(1).argmin()])
 
 
-def _entropy(seen: Observer) -> float:
-    counts = np.array(seen.counts, np.float64)
+def _entropy(observer: Observer) -> float:
+    counts = np.array(observer.counts, np.float64)
     counts[0] = 0  # zeros of ReLU are exact at every scale, and would outweigh all the rest
     used = int(np.flatnonzero(counts).max(initial=0)) + 1
     if used <= LEVELS + 1:
-        return seen.largest
+        return observer.largest
     tried = np.unique(np.linspace(LEVELS + 1, used, TRIED).astype(int))
-    return float(min(tried, key=lambda bins: _divergence(counts[:used], bins)) * seen.top / BINS)
+    return float(min(tried, key=lambda bins: _divergence(counts[:used], bins)) * observer.top / BINS)
 
 
 def _divergence(counts: NDArray[np.float64], bins: int) -> float:
@@ -65,7 +65,7 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
 
 
 _THRESHOLDS: dict[Method, Callable[[Observer], float]] = {
-    "minmax": lambda seen: seen.largest,
+    "minmax": lambda observer: observer.largest,
     "entropy": _entropy,
     "percentile": _percentile,
     "mse": _mse,

@@ -39,11 +39,11 @@ class Key:
         weights = hashlib.sha256(program.to_json().encode())
         for name in sorted(program.arrays):
             weights.update(name.encode() + np.ascontiguousarray(program.arrays[name]).tobytes())
-        written = json.dumps(asdict(spec), sort_keys=True).encode()
-        return Key(weights.hexdigest(), hashlib.sha256(written).hexdigest(), data_sha256(images))
+        text = json.dumps(asdict(spec), sort_keys=True).encode()
+        return Key(weights.hexdigest(), hashlib.sha256(text).hexdigest(), data_sha256(images))
 
-    def changed(self, other: "Key") -> list[str]:
-        return [one.name for one in fields(self) if getattr(self, one.name) != getattr(other, one.name)]
+    def changed(self, before: "Key") -> list[str]:
+        return [part.name for part in fields(self) if getattr(self, part.name) != getattr(before, part.name)]
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def read(path: Path, expected: Key, command: str) -> Calibration:
     """The record at `path`, of this key; another is refused. `command` is what makes a new one."""
     result = records.load(Calibration, path, "qcn calibrate")
     if changed := result.key.changed(expected):
-        seen = "; ".join(
+        differences = "; ".join(
             f"{what} were {getattr(result.key, what)[:12]}…, and are {getattr(expected, what)[:12]}…"
             for what in changed
         )
-        raise UsageError(f"{path} is of other {' and '.join(changed)}: {seen}; make a new one: {command}")
+        raise UsageError(f"{path} is of other {' and '.join(changed)}: {differences}; make a new one: {command}")
     return result
 
 
@@ -110,18 +110,18 @@ def calibrate(
         done = ready
         if batch % SAVE_EVERY == 0:
             records.write(path, _record(key, data, len(images), done, method, observers))
-    made = _record(key, data, len(images), done, method, observers)
-    records.write(path, made)
-    return made
+    result = _record(key, data, len(images), done, method, observers)
+    records.write(path, result)
+    return result
 
 
 def _record(key: Key, data: str, images: int, done: int, method: Method, observers: dict[str, Observer]) -> Calibration:
     values = {}
-    for name, seen in observers.items():
-        scale = scale_of(seen, method)
-        saturated = seen.saturated(127.5 * scale)
-        whole = (tuple(seen.counts), tuple(seen.means))
-        values[name] = ValueRange(seen.low, seen.high, scale, saturated, seen.top, *whole)
+    for name, observer in observers.items():
+        scale = scale_of(observer, method)
+        saturated = observer.saturated(127.5 * scale)
+        whole = (tuple(observer.counts), tuple(observer.means))
+        values[name] = ValueRange(observer.low, observer.high, scale, saturated, observer.top, *whole)
     return Calibration(key, data, images, done, method, values)
 
 

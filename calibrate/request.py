@@ -70,7 +70,7 @@ class Request:
         }
         options |= {"--dataset": self.dataset} if self.dataset else {}
         options |= {"--images": self.images} if self.images else {}
-        given = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
+        arguments = " ".join(f"{option} {shlex.quote(str(value))}" for option, value in options.items())
         rare = ("method", "goal", *(("max_turn",) if self.max_turn is not None else ()))
-        given += "".join(f" --set {name}={getattr(self, name)}" for name in rare)
-        return f"qcn calibrate MODEL {given} --out {{bundle}}"
+        arguments += "".join(f" --set {name}={getattr(self, name)}" for name in rare)
+        return f"qcn calibrate MODEL {arguments} --out {{bundle}}"

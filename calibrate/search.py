@@ -82,11 +82,11 @@ class Search:
     def turns_too_far(self, trial: Trial) -> bool:
         return self.max_turn is not None and trial.turn is not None and trial.turn > self.max_turn
 
-    def known(self, assignment: Assignment) -> Trial | None:
-        return next((one for one in self.trials if one.assignment == assignment), None)
+    def find(self, assignment: Assignment) -> Trial | None:
+        return next((trial for trial in self.trials if trial.assignment == assignment), None)
 
     def with_trial(self, trial: Trial) -> "Search":
-        others = tuple(one for one in self.trials if one.assignment != trial.assignment)
+        others = tuple(earlier for earlier in self.trials if earlier.assignment != trial.assignment)
         return replace(self, trials=(*others, trial))
 
 
@@ -123,15 +123,15 @@ class Searcher:
             with part(place, len(points) + 1):
                 self.timed(assignment)
         with part(len(points), len(points) + 1):
-            kept = whole if self.record.goal == "size" else self._faster(groups)
-            chosen = self._accurate(kept)
-        timed = self.timed(chosen.assignment).timed
+            lowered = whole if self.record.goal == "size" else self._faster(groups)
+            trial = self._accurate(lowered)
+        timed = self.timed(trial.assignment).timed
         if self.record.goal == "latency" and timed and timed.share > FASTER:
             raise CheckFailed(
                 f"the assignment that keeps the accuracy is not faster on {self.record.target}: "
                 f"{timed.words()}; use --set goal=size to accept it anyway"
             )
-        self._keep(replace(self.record, chosen=self.record.known(chosen.assignment)))
+        self._keep(replace(self.record, chosen=self.record.find(trial.assignment)))
         return self.record
 
     @cached_property
@@ -141,11 +141,11 @@ class Searcher:
 
     def judged(self, assignment: Assignment) -> Trial:
         """The trial of an assignment, from the record or by answering all images."""
-        if known := self.record.known(assignment):
+        if known := self.record.find(assignment):
             return known
         program = apply(self.program, assignment, self.calibration)
-        said = f"accuracy: {in_words(self.program, assignment)}"
-        result = self.body.answers(program, self.images.images, said) if assignment else self._exact
+        task = f"accuracy: {in_words(self.program, assignment)}"
+        result = self.body.answers(program, self.images.images, task) if assignment else self._exact
         right, still = self._exact.predicted == self.images.labels, result.predicted == self.images.labels
         counts = (len(still), int((~still).sum()), *lost_and_won(right, still))
         turned = turn(self._exact, result, self.directions)
@@ -162,24 +162,24 @@ class Searcher:
         return trial
 
     def _faster(self, groups: Mapping[str, Assignment]) -> dict[str, OperationPrecision]:
-        kept: dict[str, OperationPrecision] = {}
+        lowered: dict[str, OperationPrecision] = {}
         refused = []
-        for said, group in groups.items():
+        for description, group in groups.items():
             timed = self.timed(group).timed
             if timed and timed.share > FASTER:
-                refused.append(f"{said} are not faster on {self.record.target}: {timed.words()}")
+                refused.append(f"{description} are not faster on {self.record.target}: {timed.words()}")
             else:
-                kept |= group
+                lowered |= group
         self._keep(replace(self.record, refused=tuple(refused)))
-        if not kept:
+        if not lowered:
             raise CheckFailed(
                 f"{'; '.join(refused)}: calibrating would gain nothing; --set goal=size makes a smaller bundle"
             )
-        return kept
+        return lowered
 
-    def _accurate(self, kept: Assignment) -> Trial:
+    def _accurate(self, lowered: Assignment) -> Trial:
         """Raise operations to float32, one at a time, until drop and turn are within what is allowed."""
-        left, first = dict(kept), self.judged(kept)
+        left, first = dict(lowered), self.judged(lowered)
         trial = first
         while trial.bound > self.record.max_drop or self.record.turns_too_far(trial):
             harm = self._harm if trial.bound > self.record.max_drop else self._turns
@@ -213,13 +213,14 @@ class Searcher:
 def pareto(trials: Sequence[Trial]) -> list[Trial]:
     """Those that no other beats in error, time and size at once, or equals in all and beats in one."""
 
-    def figures(one: Trial) -> tuple[float, float, float]:
-        return one.wrong, one.timed.share if one.timed else 1.0, one.bytes
+    def figures(trial: Trial) -> tuple[float, float, float]:
+        return trial.wrong, trial.timed.share if trial.timed else 1.0, trial.bytes
 
-    def beaten(one: Trial) -> bool:
+    def beaten(trial: Trial) -> bool:
         return any(
-            all(a <= b for a, b in zip(figures(other), figures(one), strict=True)) and figures(other) != figures(one)
-            for other in trials
+            all(a <= b for a, b in zip(figures(rival), figures(trial), strict=True))
+            and figures(rival) != figures(trial)
+            for rival in trials
         )
 
-    return [one for one in trials if one.timed and not beaten(one)]
+    return [trial for trial in trials if trial.timed and not beaten(trial)]

@@ -54,10 +54,14 @@ def lowered_alone(program: Program) -> list[tuple[str, OperationPrecision]]:
 
 
 def measure(
-    program: Program, calibration: Calibration, images: ImageSet, spec: Preprocessing, known: Iterable[Sensitivity] = ()
+    program: Program,
+    calibration: Calibration,
+    images: ImageSet,
+    spec: Preprocessing,
+    measured: Iterable[Sensitivity] = (),
 ) -> Iterable[list[Sensitivity]]:
-    """All that is found so far, after each operation; `known` is what an earlier, interrupted measurement found."""
-    result = list(known)
+    """All that is found so far, after each operation; `measured` is what an earlier, interrupted measurement found."""
+    result = list(measured)
     before, tried = {(one.operation, one.precision) for one in result}, lowered_alone(program)
     missing = [one for one in tried if one not in before]
     if not missing:
@@ -90,50 +94,50 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
     if exact.pose is None or lowered.pose is None:
         return None
     rows = np.arange(len(exact.pose))
-    one, other = exact.pose[rows, exact.predicted], lowered.pose[rows, exact.predicted]
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return float(angle_between(one, other)[lengths > 0].mean())
+    trained, changed = exact.pose[rows, exact.predicted], lowered.pose[rows, exact.predicted]
+    lengths = np.linalg.norm(trained, axis=1) * np.linalg.norm(changed, axis=1)
+    return float(angle_between(trained, changed)[lengths > 0].mean())
 
 
 def turn(exact: Outputs, lowered: Outputs, directions: Directions | None) -> float | None:
     """The degrees that directions of float32 turn by at most, for 95 of 100 images; None if it tells none."""
     if directions is None or exact.pose is None or lowered.pose is None:
         return None
-    one, other = (directions.pointing(pose, exact.predicted) for pose in (exact.pose, lowered.pose))
-    told = (directions.symmetry_of(exact.predicted) != ROUND) & one.any(1)
-    return float(np.quantile(angle_between(one[told], other[told]), TURNED)) if told.any() else None
+    trained, changed = (directions.pointing(pose, exact.predicted) for pose in (exact.pose, lowered.pose))
+    directed = (directions.symmetry_of(exact.predicted) != ROUND) & trained.any(1)
+    return float(np.quantile(angle_between(trained[directed], changed[directed]), TURNED)) if directed.any() else None
 
 
-def table(found: list[Sensitivity]) -> Table:
+def table(sensitivities: list[Sensitivity]) -> Table:
     """One row per operation and precision, the most sensitive first."""
     numbers = ("logit changes by", "pose turns by", "answers changed", "now wrong", "now right")
-    title = f"sensitivity: each operation lowered alone, {found[0].images:,} images"
-    made = table_of("operation", "precision", *numbers, right=numbers, title=title)
-    for one in ordered(found):
-        turned = "" if one.degrees is None else f"{one.degrees:.2g}°"
-        changes = (f"{one.changed:,}", f"{one.lost:,}", f"{one.won:,}")
-        made.add_row(one.operation, one.precision, f"{one.logit:.2g}", turned, *changes)
-    return made
+    title = f"sensitivity: each operation lowered alone, {sensitivities[0].images:,} images"
+    result = table_of("operation", "precision", *numbers, right=numbers, title=title)
+    for row in ordered(sensitivities):
+        turned = "" if row.degrees is None else f"{row.degrees:.2g}°"
+        changes = (f"{row.changed:,}", f"{row.lost:,}", f"{row.won:,}")
+        result.add_row(row.operation, row.precision, f"{row.logit:.2g}", turned, *changes)
+    return result
 
 
-def ordered(found: Iterable[Sensitivity]) -> list[Sensitivity]:
+def ordered(sensitivities: Iterable[Sensitivity]) -> list[Sensitivity]:
     """The most sensitive first."""
-    return sorted(found, key=lambda one: -one.logit)
+    return sorted(sensitivities, key=lambda row: -row.logit)
 
 
-def chart(path: Path, found: list[Sensitivity]) -> None:
+def chart(path: Path, sensitivities: list[Sensitivity]) -> None:
     """A bar per operation and precision, by how much a logit changes."""
-    rows = ordered(found)[::-1]
+    rows = ordered(sensitivities)[::-1]
     colours = dict(zip(("int8", "fp16", "bf16"), plots.COLOURS, strict=False))
     with plots.figure(path, 1, 7.5, 1.0 + 0.24 * len(rows)) as (ax,):
-        for precision in dict.fromkeys(one.precision for one in reversed(rows)):
-            places = [i for i, one in enumerate(rows) if one.precision == precision]
+        for precision in dict.fromkeys(row.precision for row in reversed(rows)):
+            places = [i for i, row in enumerate(rows) if row.precision == precision]
             sizes = [rows[i].logit for i in places]
             ax.barh(places, sizes, color=colours[precision], label=precision)
-        for place, one in enumerate(rows):
-            note = f" {one.changed} of {one.images} answers change" if one.changed else ""
-            ax.text(max(one.logit, 1e-12), place, note, va="center", fontsize=7)
-        ax.set_yticks(range(len(rows)), [one.operation for one in rows], fontsize=8)
+        for place, row in enumerate(rows):
+            note = f" {row.changed} of {row.images} answers change" if row.changed else ""
+            ax.text(max(row.logit, 1e-12), place, note, va="center", fontsize=7)
+        ax.set_yticks(range(len(rows)), [row.operation for row in rows], fontsize=8)
         ax.set(
             xscale="log",
             xlabel="mean change of a logit",

@@ -61,13 +61,13 @@ class Simulation(Interpreter):
         return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
 
 
-def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, said: str = "") -> Outputs:
-    """What a program makes of images [N, C, H, W]; `said` is what to show meanwhile."""
+def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, task: str = "") -> Outputs:
+    """What a program makes of images [N, C, H, W]; `task` is what to show meanwhile."""
     simulation, parts = Simulation(program).eval(), []
     with torch.inference_mode():
         for done, batch in batches(images, spec):
             parts.append(simulation(batch))
-            if said:
-                doing(said, done, of=len(images))
+            if task:
+                doing(task, done, of=len(images))
     outputs = [torch.cat([part[i] for part in parts]).numpy() for i in range(len(program.outputs))]
     return Outputs(outputs[0], outputs[1] if program.poses else None)

@@ -119,30 +119,30 @@ def check_choices(settings: object, except_for: tuple[str, ...] = ()) -> None:
     cls: Any = type(settings)
     for one in settings_of(cls).values():
         value = None if one.group or one.name in except_for else getattr(settings, one.name)
-        given = value if one.item is not None and value is not None else (value,)
-        if one.choices and (wrong := [name for name in given if name is not None and name not in one.choices]):
+        items = value if one.item is not None and value is not None else (value,)
+        if one.choices and (wrong := [name for name in items if name is not None and name not in one.choices]):
             raise unknown_name(one.name, str(wrong[0]), one.choices)
 
 
-def make(cls: type[Made], **given: object) -> Made:
+def make(cls: type[Made], **options: object) -> Made:
     """The settings, of what was given for some of them: see `values`."""
-    return cls(**values(cls, **given))
+    return cls(**values(cls, **options))
 
 
-def values(cls: type, **given: object) -> dict[str, Any]:
+def values(cls: type, **options: object) -> dict[str, Any]:
     """What was given for some settings, as their fields hold it. None stands for the default; unknown names are
     refused. Settings of a part are given beside all others."""
-    known = settings_of(cls)
-    if unknown := given.keys() - known.keys():
-        raise unknown_name("setting", min(unknown), known)
-    made: dict[str, Any] = {}
+    settings = settings_of(cls)
+    if unknown := options.keys() - settings.keys():
+        raise unknown_name("setting", min(unknown), settings)
+    result: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
-            place = groups.setdefault(known[name].group, {}) if known[name].group else made
-            place[name] = known[name].value(value)
+            place = groups.setdefault(settings[name].group, {}) if settings[name].group else result
+            place[name] = settings[name].value(value)
     hints = get_type_hints(cls)
-    return made | {group: hints[group](**parts) for group, parts in groups.items()}
+    return result | {group: hints[group](**parts) for group, parts in groups.items()}
 
 
 def kinds_of(hint: Any) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ COMMANDS = {
 }
 
 
-def _shown(name: str) -> dict[str, Any]:
+def _listing(name: str) -> dict[str, Any]:
     """What the list of commands shows of one, read from its source: importing all of them takes a second."""
     module, panel = COMMANDS[name]
     source = (Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8")
@@ -86,9 +86,9 @@ class Commands(TyperGroup):
         self.commands = LazyCommands()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        made, self.commands = self.commands, {name: TyperCommand(name, **_shown(name)) for name in COMMANDS}
+        commands, self.commands = self.commands, {name: TyperCommand(name, **_listing(name)) for name in COMMANDS}
         super().format_help(ctx, formatter)
-        self.commands = made
+        self.commands = commands
 
     def list_commands(self, ctx: Any) -> list[str]:
         """In the order above, without making any."""
@@ -174,8 +174,8 @@ def _end(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"qcn {qcn.__version__}")
         raise typer.Exit
 

@@ -46,6 +46,6 @@ def _tell(audit: "Audit", digits: "list[Digits]") -> None:
         say(f"note: {text}")
     if digits:
         show(table(worst(digits)))
-        for one in worst(digits):
-            if text := one.words():
+        for entry in worst(digits):
+            if text := entry.words():
                 say(text)

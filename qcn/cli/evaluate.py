@@ -81,10 +81,10 @@ def by_class(result: "Result") -> Table:
     numbers = ("images", "error", "95 % interval")
     title = f"{result.split}, by class"
     table = table_of("class", *numbers, "most often taken for", right=numbers, whole=numbers, framed=True, title=title)
-    for one in result.by_class:
-        taken = f"{readable(one.taken_for)} ({one.times:,})" if one.taken_for else ""
-        shown = (f"{one.rate.total:,}", *_shown(one.rate)) if one.rate else ("0", "", "")
-        table.add_row(readable(one.name), *shown, taken)
+    for row in result.by_class:
+        confusion = f"{readable(row.taken_for)} ({row.times:,})" if row.taken_for else ""
+        cells = (f"{row.rate.total:,}", *_shown(row.rate)) if row.rate else ("0", "", "")
+        table.add_row(readable(row.name), *cells, confusion)
     return table
 
 
@@ -105,10 +105,10 @@ def direction_by_class(result: "Result", direction: "DirectionResult") -> Table:
     """One row per class of a split."""
     title = f"{result.split}, direction of view by class"
     table = table_of("class", "error", *ANGLES, right=("error", *ANGLES), framed=True, title=title)
-    for one in result.by_class:
-        rate = f"{100 * one.rate.error:.2f} %" if one.rate else ""
-        errors = direction.by_class[one.name]
-        table.add_row(readable(one.name), rate, *(_angles(errors) if errors else [""] * len(ANGLES)))
+    for row in result.by_class:
+        rate = f"{100 * row.rate.error:.2f} %" if row.rate else ""
+        errors = direction.by_class[row.name]
+        table.add_row(readable(row.name), rate, *(_angles(errors) if errors else [""] * len(ANGLES)))
     return table
 
 
@@ -125,9 +125,9 @@ def by_known(result: "Result") -> Table:
     table = table_of("", *numbers, right=numbers, whole=numbers, framed=True, title=title)
     if result.called_unknown:
         table.add_row("right answers (should be known)", *_known(result.called_unknown.complement), "")
-    for one in result.unknown:
-        told = f"{100 * one.auroc:.1f} % of pairs"
-        table.add_row(f"{readable(one.name)} (should be unknown)", *_known(one.called_known), told)
+    for row in result.unknown:
+        pairs = f"{100 * row.auroc:.1f} % of pairs"
+        table.add_row(f"{readable(row.name)} (should be unknown)", *_known(row.called_known), pairs)
     return table
 
 

@@ -50,12 +50,12 @@ def explain(
         given = picture.from_file(image, network) if image else picture.from_golden(golden or 0, network)
         doing(f"looking at {given.name}")
         inside = look(network.program, given.input)
-        chosen = inside.winner if class_name is None else network.classes.index(class_name)
+        index = inside.winner if class_name is None else network.classes.index(class_name)
         typed = command()
         doing("drawing the page")
-        write_text(target, page(network, given, inside, chosen, typed))
+        write_text(target, page(network, given, inside, index, typed))
         if json:
-            records.write(json, numbers.record(network, given, inside, chosen, typed))
+            records.write(json, numbers.record(network, given, inside, index, typed))
     say(f"{given.name}: {readable(network.classes[inside.winner])}. {answer(network, inside)}")
     for path in filter(None, (target, json)):
         say(path)

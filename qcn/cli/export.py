@@ -72,9 +72,9 @@ def export(
         return
     with shown():
         doing(f"loading {source}")
-        bundle, made = pipeline.export(run_of(source), out, request, data_dir)
-    _say_made(bundle, made)
-    if any(one.artefact for one in made):
+        bundle, results = pipeline.export(run_of(source), out, request, data_dir)
+    _say_made(bundle, results)
+    if any(one.artefact for one in results):
         say_next("qcn", "verify-parity", bundle.folder)
 
 
@@ -92,17 +92,17 @@ def _fleet(source: Path, listed: Path, out: Path | None, request: "Request", dat
     with shown():
         doing(f"loading {source}")
         done = list(export_fleet(source, folder, devices, request, data_dir))
-    for device, bundle, made in done:
+    for device, bundle, results in done:
         say(f"{device.name}: {', '.join(filter(None, (device.target, device.cpu)))}")
-        _say_made(bundle, [replace(one, commands=()) for one in made])
+        _say_made(bundle, [replace(one, commands=()) for one in results])
         say("then:")
-        for command in commands(device, bundle, made):
+        for command in commands(device, bundle, results):
             say(f"  {command}")
         say("")
     say_next("qcn", "report", "merge", *(f"reports/{device.name}" for device in devices), "--out", "fleet.html")
 
 
-def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
+def _say_made(bundle: "Bundle", results: "Sequence[Made]") -> None:
     """What is in a bundle now, and what became of each format."""
     headings = ("file", "precision", "batch", "size")
     table = table_of(*headings, right=("size",), whole=headings)
@@ -111,15 +111,15 @@ def _say_made(bundle: "Bundle", made: "Sequence[Made]") -> None:
         table.add_row(artefact.file, artefact.precision, batch, size)
     say(bundle.folder)
     show(table)
-    for one in made:
-        if one.receipt and one.artefact:
-            say(f"\n{one.artefact.file}: {one.receipt.summary()}")
-            show(one.receipt.table())
-        if one.reason:
-            say(f"\n{one.format} was not made: {one.reason}")
-        for command in one.commands:
+    for result in results:
+        if result.receipt and result.artefact:
+            say(f"\n{result.artefact.file}: {result.receipt.summary()}")
+            show(result.receipt.table())
+        if result.reason:
+            say(f"\n{result.format} was not made: {result.reason}")
+        for command in result.commands:
             say(f"  {command}")
-        for note in ("", *one.notes) if one.notes else ():
+        for note in ("", *result.notes) if result.notes else ():
             say(note)
 
 

@@ -16,8 +16,8 @@ from qcn.export.backends import LOADED
 from qcn.settings import PUBLIC_KEY, Setting, kinds_of, settings_of
 
 
-def by_commas(given: list[str] | None) -> list[str]:
-    return [name for names in given or () for name in names.split(",")]
+def by_commas(texts: list[str] | None) -> list[str]:
+    return [name for names in texts or () for name in names.split(",")]
 
 
 def _max_regression(share: float) -> float:
@@ -115,61 +115,61 @@ def takes(
             settings |= _set(typed.pop("rare", None) or [], rare)
             command(**typed, settings={name: value for name, value in settings.items() if value not in (None, [])})
 
-        made = [*(_parameter(one, by_preset) for one in common.values()), *own.values()]
-        made += [_rare_parameter(cls, rare)] if rare else []
+        parameters = [*(_parameter(one, by_preset) for one in common.values()), *own.values()]
+        parameters += [_rare_parameter(cls, rare)] if rare else []
         order = {"data_dir": 1, "out": 2, "public_key": 3}  # arguments first, and the same options last
-        made.sort(key=lambda one: -1 if one.name in own and one.default is one.empty else order.get(one.name, 0))
-        made = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in made]
-        run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in made} | {"return": None}
+        parameters.sort(key=lambda one: -1 if one.name in own and one.default is one.empty else order.get(one.name, 0))
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
         del run.__wrapped__  # its signature is another
         return run
 
     return decorate
 
 
-def _parameter(one: Setting, by_preset: bool) -> inspect.Parameter:
+def _parameter(setting: Setting, by_preset: bool) -> inspect.Parameter:
     """The option of a setting."""
-    kinds = kinds_of(one.hint if one.item is None else one.item)
+    kinds = kinds_of(setting.hint if setting.item is None else setting.item)
     kind = next((plain for plain in (bool, int, float, Path) if plain in kinds), str)
     switch = kind is bool
-    unset = one.facts.get("unset") or (_default(one) if by_preset else "")
-    facts: dict[str, Any] = {"help": f"{one.help}{f' Default: {unset}.' if unset else ''}"}
-    if one.item is not None and kind is str:
+    unset = setting.facts.get("unset") or (_default(setting) if by_preset else "")
+    facts: dict[str, Any] = {"help": f"{setting.help}{f' Default: {unset}.' if unset else ''}"}
+    if setting.item is not None and kind is str:
         facts["callback"] = by_commas
-    if one.facts.get("complete"):
-        facts["autocompletion"] = getattr(complete, one.facts["complete"])
-    elif one.choices:
-        names = one.choices
+    if setting.facts.get("complete"):
+        facts["autocompletion"] = getattr(complete, setting.facts["complete"])
+    elif setting.choices:
+        names = setting.choices
         facts["autocompletion"] = (
-            complete.several(lambda: names) if one.item is not None else complete.one_of(lambda: names)
+            complete.several(lambda: names) if setting.item is not None else complete.one_of(lambda: names)
         )
-    if one.name == "data_dir":
+    if setting.name == "data_dir":
         facts["envvar"] = "QCN_DATA"
-    default = None if by_preset or one.item is not None else one.default
+    default = None if by_preset or setting.item is not None else setting.default
     if switch:
         default, facts["show_default"] = False, "off"
-    elif one.facts.get("parse"):
+    elif setting.facts.get("parse"):
         default, kind = None if default is None else str(default), str
-    plain: Any = list[kind] if one.item is not None else kind  # type: ignore[valid-type]
+    plain: Any = list[kind] if setting.item is not None else kind  # type: ignore[valid-type]
     annotation = plain if default is not None else plain | None
     return inspect.Parameter(
-        one.name,
+        setting.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=default,
-        annotation=Annotated[annotation, typer.Option(one.option, **facts)],
+        annotation=Annotated[annotation, typer.Option(setting.option, **facts)],
     )
 
 
-def _default(one: Setting) -> str:
+def _default(setting: Setting) -> str:
     """The default of a setting of training, and that of the paper's preset where it is another."""
     from qcn.train.settings import PAPER
 
     def words(value: object) -> str:
         return f"{value:g}" if isinstance(value, float) else "none" if value in (None, ()) else str(value)
 
-    paper = f" (paper: {words(PAPER[one.name])})" if one.name in PAPER else ""
-    return f"{words(one.default)}{paper}"
+    paper = f" (paper: {words(PAPER[setting.name])})" if setting.name in PAPER else ""
+    return f"{words(setting.default)}{paper}"
 
 
 def _rare_parameter(cls: type, rare: Mapping[str, Setting]) -> inspect.Parameter:

@@ -135,8 +135,8 @@ class _Table:
             return
         self._rows += 1
         for place, (label, probability) in enumerate(row.answer.top(self._top)):
-            named, said = ("", label) if place else (row.file, row.answer.words())
-            cells = [readable(named), readable(said), f"{100 * probability:.1f} %"]
+            named, words = ("", label) if place else (row.file, row.answer.words())
+            cells = [readable(named), readable(words), f"{100 * probability:.1f} %"]
             if self._directions:
                 direction = None if place else row.answer.direction
                 cells.append(direction.words() if direction else "")

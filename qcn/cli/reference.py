@@ -40,12 +40,12 @@ def _table(command: str, place: str) -> Iterator[str]:
     yield ""
 
 
-def _default(one: Setting) -> str:
-    if unset := one.facts.get("unset"):
+def _default(setting: Setting) -> str:
+    if unset := setting.facts.get("unset"):
         return str(unset)
-    if isinstance(one.default, bool):
-        return "on" if one.default else "off"
-    return f"`{one.default:g}`" if isinstance(one.default, float) else f"`{one.default}`"
+    if isinstance(setting.default, bool):
+        return "on" if setting.default else "off"
+    return f"`{setting.default:g}`" if isinstance(setting.default, float) else f"`{setting.default}`"
 
 
 if __name__ == "__main__":

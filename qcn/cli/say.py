@@ -22,8 +22,8 @@ def say(text: object, status: str | None = None, colour: str | None = None) -> N
 
     With a status the text stands in a column behind it, in colour if that is asked for; an empty one leaves it blank.
     """
-    shown = readable(str(text), keep="\n")
-    typer.echo(shown if status is None else f"{typer.style(f'{status:{STATUS}}', fg=colour)} {shown}")
+    message = readable(str(text), keep="\n")
+    typer.echo(message if status is None else f"{typer.style(f'{status:{STATUS}}', fg=colour)} {message}")
 
 
 def command() -> str:

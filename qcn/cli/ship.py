@@ -17,7 +17,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     from qcn.verify.report import files
     from qcn.verify.report.answers import answers
     from qcn.verify.ship import outcome
-    from qcn.verify.ship.check import PLAN, Asked, check, choose
+    from qcn.verify.ship.check import PLAN, ShipTerms, check, choose
     from qcn.verify.ship.limits import Limits
 
     request = make(Request, **settings)
@@ -30,7 +30,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
         request.max_direction_error,
     )
     check_folder("--report", request.report)
-    asked = Asked(
+    terms = ShipTerms(
         limits,
         request.target,
         request.dataset,
@@ -44,7 +44,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     opened = Bundle.open(bundle, public_key)
     candidate = choose(opened, request.backend, request.file, request.trust)
     with shown():
-        ship, parity = check(opened, candidate, asked, command())
+        ship, parity = check(opened, candidate, terms, command())
     show(outcome.table(ship))
     for line in outcome.notes(ship):
         say(line)

@@ -71,8 +71,8 @@ def forward(
     batch, windows = pose.shape[0], pose.shape[0] * geometry.rows * geometry.columns
     out_pose = pose.new_empty(batch, geometry.parents, 3, geometry.rows, geometry.columns)
     out_activation = pose.new_empty(batch, geometry.parents, geometry.rows, geometry.columns)
-    kept = (iterations, STATISTICS.value, windows, geometry.parents) if save else (0,)
-    statistics = torch.empty(kept, dtype=torch.float32, device=pose.device)
+    saved_shape = (iterations, STATISTICS.value, windows, geometry.parents) if save else (0,)
+    statistics = torch.empty(saved_shape, dtype=torch.float32, device=pose.device)
     if windows == 0:
         return out_pose, out_activation, statistics
     split = _child_split(geometry, windows, 2, pose.device)

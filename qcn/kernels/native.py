@@ -95,13 +95,13 @@ def half_forward(
 ) -> tuple[Tensor, Tensor]:
     """The outputs of `forward` by a layer in fp16; all tensors are float32 all the same."""
     grid = check_map(pose, activation, rotation, beta_u, beta_a, window, stride)
-    given = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
+    arrays = _readable(pose=pose, activation=activation, rotation=rotation, beta_u=beta_u, beta_a=beta_a)
     shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
     prepared = torch.empty(_library().qcn_routing_half_bytes(shape), dtype=torch.uint8)
-    _call("qcn_routing_half_prepare", shape, given[2], prepared)
+    _call("qcn_routing_half_prepare", shape, arrays[2], prepared)
     out_pose = pose.new_empty((shape.batch, shape.parents, 3, *grid))
     out_activation = pose.new_empty((shape.batch, shape.parents, *grid))
-    _call("qcn_routing_half_forward", shape, *given[:2], prepared, *given[3:], out_pose, out_activation, None)
+    _call("qcn_routing_half_forward", shape, *arrays[:2], prepared, *arrays[3:], out_pose, out_activation, None)
     return out_pose, out_activation
 
 
@@ -127,9 +127,9 @@ def backward(
     shape = _shape(pose, rotation, window, stride, iterations, unit, logit)
     upstream = (statistics, grad_pose, grad_activation)
     check_upstream(*upstream, batch=shape.batch, parents=shape.parents, grid=grid, iterations=iterations)
-    given = _readable(statistics=statistics, grad_pose=grad_pose, grad_activation=grad_activation)
+    arrays = _readable(statistics=statistics, grad_pose=grad_pose, grad_activation=grad_activation)
     grads = [x.new_zeros(x.shape) for x in inputs]  # zeros: what an empty batch gives
-    _call("qcn_routing_backward", shape, *inputs, *given, *grads)
+    _call("qcn_routing_backward", shape, *inputs, *arrays, *grads)
     by_pose, by_activation, by_rotation, by_beta_u, by_beta_a = grads
     return by_pose, by_activation, by_rotation, by_beta_u, by_beta_a
 

@@ -118,11 +118,11 @@ def _like_route(
 ) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = check_map(pose, activation, rotation, beta_u, beta_a, (window[0], window[1]), stride)
     batch, parents = pose.shape[0], rotation.shape[3]
-    kept = (iterations, STATISTICS, batch * rows * columns, parents) if save else (0,)
+    saved_shape = (iterations, STATISTICS, batch * rows * columns, parents) if save else (0,)
     return (
         pose.new_empty(batch, parents, 3, rows, columns),
         pose.new_empty(batch, parents, rows, columns),
-        torch.empty(kept, dtype=torch.float32, device=pose.device),
+        torch.empty(saved_shape, dtype=torch.float32, device=pose.device),
     )
 
 

@@ -138,9 +138,9 @@ class Model:
             threads=threads,
             device=device,
         )
-        given = (File * len(files))(*(File(name.encode(), data, len(data)) for name, data in files.items()))
+        entries = (File * len(files))(*(File(name.encode(), data, len(data)) for name, data in files.items()))
         count, handle = ctypes.c_size_t(len(files)), ctypes.byref(self._handle)
-        self.check(self._library.qcn_model_load_memory(given, count, ctypes.byref(params), handle))
+        self.check(self._library.qcn_model_load_memory(entries, count, ctypes.byref(params), handle))
         self.info = ModelInfo(ctypes.sizeof(ModelInfo))
         self.check(self._library.qcn_model_describe(self._handle, ctypes.byref(self.info)))
 
@@ -165,19 +165,19 @@ class Model:
 
     def preprocess(self, image: Image) -> NDArray[np.float32]:
         """A picture as the network sees it, [C, H, W]."""
-        seen = np.empty(self.input, np.float32)
-        place = seen.ctypes.data_as(ctypes.c_void_p)
+        result = np.empty(self.input, np.float32)
+        place = result.ctypes.data_as(ctypes.c_void_p)
         self.check(self._library.qcn_preprocess(self._handle, ctypes.byref(image), place))
-        return seen
+        return result
 
     def check(self, status: int) -> None:
         """Raise what a call ended with, unless that is well."""
         if status:
             kind = MissingError if status == NO_BACKEND else UsageError
-            said = self._library.qcn_last_error().decode(errors="replace")
+            message = self._library.qcn_last_error().decode(errors="replace")
             # It was given a list of files, and does not know where they lie.
-            said = said.replace("the list of files", str(self._folder)).replace("BUNDLE", self._word)
-            raise kind(f"libqcn: {said}")
+            message = message.replace("the list of files", str(self._folder)).replace("BUNDLE", self._word)
+            raise kind(f"libqcn: {message}")
 
     def close(self) -> None:
         """Free it; its sessions go on."""
@@ -206,8 +206,8 @@ class Session:
 
     def infer(self, inputs: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The same of what the network sees, [B, C, H, W], contiguous."""
-        given, count = inputs.ctypes.data, len(inputs)
-        return self._run(count, lambda *outputs: self._library.qcn_infer(self._handle, given, count, *outputs))
+        address, count = inputs.ctypes.data, len(inputs)
+        return self._run(count, lambda *outputs: self._library.qcn_infer(self._handle, address, count, *outputs))
 
     def _run(self, count: int, call: Callable[..., int]) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """`call` is given where the logits of `count` images go, and their poses."""

@@ -28,9 +28,9 @@ BUILD = build_command(CLONE)
 
 def places() -> list[Path]:
     """The file that QCN_LIBRARY names; or the package's own, the one that `make` builds, an installed one."""
-    chosen = os.environ.get("QCN_LIBRARY")
+    override = os.environ.get("QCN_LIBRARY")
     folders = (PACKAGE / "lib", CLONE / "build", *INSTALLED)
-    return [Path(chosen)] if chosen else [folder / "libqcn.so" for folder in folders]
+    return [Path(override)] if override else [folder / "libqcn.so" for folder in folders]
 
 
 def first_file(places: Sequence[Path], missing: str, fix: str) -> Path:

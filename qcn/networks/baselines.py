@@ -297,8 +297,10 @@ class CNN(nn.Module):
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, size, size] -> poses [B, classes, 3] or [B, classes, 0], and logits [B, classes]."""
         if image.ndim != 4 or image.shape[1:] != (self.in_channels, self.size, self.size):
-            wanted = f"[B, {self.in_channels}, {self.size}, {self.size}]"
-            raise UsageError(f"this CNN was built for images {wanted}, not {list(image.shape)}; build one with size=…")
+            expected = f"[B, {self.in_channels}, {self.size}, {self.size}]"
+            raise UsageError(
+                f"this CNN was built for images {expected}, not {list(image.shape)}; build one with size=…"
+            )
         x = F.max_pool2d(F.relu(self.conv1(image)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         features = self.dropout(F.relu(self.hidden(x.flatten(1))))

@@ -175,11 +175,11 @@ def keeping(scores: NDArray[np.float64], keep: float) -> float:
     values, counts = np.unique(scores, return_counts=True)
     at_least = counts[::-1].cumsum()[::-1]  # scores that are not below each value
     place = int(np.flatnonzero(at_least >= keep * len(scores) - 1e-9)[-1])
-    kept = float(values[place])
+    threshold = float(values[place])
     if place:
-        return (float(values[place - 1]) + kept) / 2
-    gap = float(values[1]) - kept if len(values) > 1 else 0.0  # all are kept: as far below as the next is above
-    return kept - max(gap, 1e-6 * max(1.0, abs(kept))) / 2
+        return (float(values[place - 1]) + threshold) / 2
+    gap = float(values[1]) - threshold if len(values) > 1 else 0.0  # all are kept: as far below as the next is above
+    return threshold - max(gap, 1e-6 * max(1.0, abs(threshold))) / 2
 
 
 def auroc(inside: NDArray[np.floating], outside: NDArray[np.floating]) -> float:

@@ -284,8 +284,8 @@ def routed_by(network: nn.Module) -> str:
             return (
                 f"by a rule of your own, {getattr(layer.rule, '__name__', type(layer.rule).__name__)}, in plain torch"
             )
-        asked = "kernels=reference was asked for" if layer.kernels == "reference" else ""
-        if why := asked or obstacle(beta.device.type, beta.dtype, len(beta)):
+        reason = "kernels=reference was asked for" if layer.kernels == "reference" else ""
+        if why := reason or obstacle(beta.device.type, beta.dtype, len(beta)):
             return f"in plain torch, which is slow: {why}"
         body = f"by fused kernels ({'Triton' if beta.device.type == 'cuda' else 'libqcn'})"
     return body

@@ -25,11 +25,11 @@ def networks() -> dict[str, Path]:
 
 def find_network(name: str) -> Path:
     """The folder of the network that ships under this name, or under this name and `-qcn`."""
-    known = networks()
+    names = networks()
     for full in (name, name + DEFAULT):
-        if full in known:
-            return known[full]
-    raise unknown_name("model", name, {short for one in known for short in (one, one.removesuffix(DEFAULT))})
+        if full in names:
+            return names[full]
+    raise unknown_name("model", name, {short for one in names for short in (one, one.removesuffix(DEFAULT))})
 
 
 def place(name: str) -> Path:

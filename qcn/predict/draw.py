@@ -29,17 +29,17 @@ def drawn(pixels: NDArray[np.uint8], answer: Answer) -> "Image":
     """The picture with what was said of it."""
     from PIL import Image, ImageDraw, ImageFont
 
-    shown = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert("RGB")
-    shown = scaled(shown, SIDE)
+    picture = Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels).convert("RGB")
+    picture = scaled(picture, SIDE)
     card = Image.new("RGB", (SIDE, SIDE + STRIP), PAPER)
-    card.paste(shown, ((SIDE - shown.width) // 2, (SIDE - shown.height) // 2))
+    card.paste(picture, ((SIDE - picture.width) // 2, (SIDE - picture.height) // 2))
     draw = ImageDraw.Draw(card)
     large, small = ImageFont.load_default(18), ImageFont.load_default(13)
     room = SIDE - 16 - (64 if answer.pose is not None else 0)
     draw.text((8, SIDE + 4), shortened(draw, answer.words(), large, room), INK, large)
     direction = answer.direction
-    seen = f", {direction.words()}" if direction else ""
-    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %{seen}", FAINT, small)
+    direction_words = f", {direction.words()}" if direction else ""
+    draw.text((8, SIDE + 26), f"{100 * answer.probability:.1f} %{direction_words}", FAINT, small)
     draw.rectangle((0, SIDE + STRIP - 4, round(SIDE * answer.probability), SIDE + STRIP), BAR)
     if direction:
         _compass(draw, direction, (SIDE - 32, SIDE - 16))

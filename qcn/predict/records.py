@@ -23,13 +23,13 @@ class Row:
     error: str = ""
 
 
-def answered(model: Model, found: Iterable[Found], batch: int) -> Iterator[tuple[Row, NDArray[np.uint8] | None]]:
+def answered(model: Model, sources: Iterable[Found], batch: int) -> Iterator[tuple[Row, NDArray[np.uint8] | None]]:
     """Each picture with its answer, in their order; `batch` of them are worked on at once."""
-    waiting = iter(found)
+    waiting = iter(sources)
     while several := list(islice(waiting, batch)):
-        answers = iter(model.predict([one.pixels for one in several if one.pixels is not None]))
-        for one in several:
-            yield Row(one.name, None if one.pixels is None else next(answers), one.error), one.pixels
+        answers = iter(model.predict([source.pixels for source in several if source.pixels is not None]))
+        for source in several:
+            yield Row(source.name, None if source.pixels is None else next(answers), source.error), source.pixels
 
 
 def header(classes: tuple[str, ...]) -> list[str]:
@@ -41,10 +41,10 @@ def columns(row: Row, classes: tuple[str, ...], model: str) -> list[str | float]
     """A row of that table; a picture that could not be read has empty columns."""
     if not row.answer:
         return [row.file, *[""] * (len(header(classes)) - 2), model]
-    said = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
+    answer = (row.answer.label, row.answer.probability, str(row.answer.known).lower())
     direction = row.answer.direction
     angles = (direction.azimuth, direction.elevation, direction.spread) if direction else ("", "", "")
-    return [row.file, *said, *("" if one is None else one for one in angles), *map(float, row.answer.logit), model]
+    return [row.file, *answer, *("" if one is None else one for one in angles), *map(float, row.answer.logit), model]
 
 
 def entry(row: Row, model: str) -> dict[str, Any]:

@@ -123,13 +123,13 @@ def _frames(source: str, most: int | None) -> Iterator[Item]:
     if not _device(source).startswith("/dev/") and not Path(source).is_file():
         raise UsageError(f"there is no file {source}")
     if installed("cv2"):
-        taken = _by_opencv(source)
+        frames = _by_opencv(source)
     elif shutil.which("ffmpeg"):
-        taken = _by_ffmpeg(source)
+        frames = _by_ffmpeg(source)
     else:
         raise MissingError(f"no installed program can read the frames of {source}: {GET_VIDEO}")
     number = 0
-    for number, pixels in enumerate(itertools.islice(taken, most), 1):
+    for number, pixels in enumerate(itertools.islice(frames, most), 1):
         yield Item(f"{source}#{number - 1}", partial(_same, pixels))
     if not number:
         raise UsageError(f"{source} has no frame that can be read")
@@ -162,20 +162,20 @@ def _by_opencv(source: str) -> Iterator[Pixels]:
 def _by_ffmpeg(source: str) -> Iterator[Pixels]:
     place = _device(source)
     # The name of a file may look like an option or an address; a device is opened by its name as it is.
-    given = ["-f", "v4l2", "-i", place] if place.startswith("/dev/") else ["-i", f"file:{place}"]
+    input_arguments = ["-f", "v4l2", "-i", place] if place.startswith("/dev/") else ["-i", f"file:{place}"]
     # Each frame once, evenly spaced: ffmpeg would repeat and drop frames to fill a fixed rate.
     once = ["-map", "0:v:0?", "-vf", "settb=1/25,setpts=N", "-r", "25"]
     # PPM says the size of each frame, which is not the stored one in a video that is turned when shown.
-    command = ["ffmpeg", "-v", "error", "-nostdin", *given, *once, "-f", "image2pipe", "-c:v", "ppm", "-"]
+    command = ["ffmpeg", "-v", "error", "-nostdin", *input_arguments, *once, "-f", "image2pipe", "-c:v", "ppm", "-"]
     # What it says goes into a file: a pipe that nobody reads would stop it once it is full.
-    with tempfile.TemporaryFile() as said, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said) as running:
+    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as running:
         assert running.stdout
         try:
             while (pixels := _ppm(running.stdout)) is not None:
                 yield pixels
             if running.wait():
-                said.seek(0)
-                why = said.read().decode(errors="replace").strip().splitlines()[-1:] or ["it does not say why"]
+                log.seek(0)
+                why = log.read().decode(errors="replace").strip().splitlines()[-1:] or ["it does not say why"]
                 raise UsageError(f"ffmpeg cannot read {source}: {why[0]}")
         finally:
             running.kill()

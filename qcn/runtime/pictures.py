@@ -79,8 +79,13 @@ def several_of(pictures: object) -> Iterator[Picture] | None:
     if isinstance(pictures, np.ndarray) or _is_tensor(pictures):
         several: Any = pictures
         return iter(several) if several.ndim == 4 else None
-    one = (str, bytes, bytearray, memoryview, os.PathLike, Mapping, Set)
-    if isinstance(pictures, one) or _is_image(pictures) or _is_file(pictures) or not isinstance(pictures, Iterable):
+    single_types = (str, bytes, bytearray, memoryview, os.PathLike, Mapping, Set)
+    if (
+        isinstance(pictures, single_types)
+        or _is_image(pictures)
+        or _is_file(pictures)
+        or not isinstance(pictures, Iterable)
+    ):
         return None
     return iter(pictures)
 
@@ -142,15 +147,15 @@ def _of_file(file: Any) -> Pixels:
     return decode_picture(io.BytesIO(contents), name)
 
 
-def _is_tensor(given: object) -> TypeGuard[Tensor]:
+def _is_tensor(value: object) -> TypeGuard[Tensor]:
     torch = sys.modules.get("torch")  # no tensor is there before it is imported
-    return torch is not None and isinstance(given, torch.Tensor)
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _is_image(given: object) -> "TypeGuard[Image]":
+def _is_image(value: object) -> "TypeGuard[Image]":
     pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(given, pillow.Image)
+    return pillow is not None and isinstance(value, pillow.Image)
 
 
-def _is_file(given: object) -> TypeGuard[Readable]:
-    return callable(getattr(given, "read", None))
+def _is_file(value: object) -> TypeGuard[Readable]:
+    return callable(getattr(value, "read", None))

@@ -36,8 +36,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         yield aside
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
         aside.chmod(0o666 & ~_UMASK)  # some writers make files that only their owner can read
         aside.replace(path)
     except OSError as error:
@@ -104,19 +104,19 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     It is removed again if the block writes nothing to it.
     """
-    chosen, number, missing = folder, 1, _missing(folder.parent)
+    candidate, number, missing = folder, 1, _missing(folder.parent)
     folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
         try:
-            chosen.mkdir()
+            candidate.mkdir()
             break
         except FileExistsError:
             number += 1
-            chosen = folder.with_name(f"{folder.name}-{number}")
+            candidate = folder.with_name(f"{folder.name}-{number}")
     try:
-        yield chosen
+        yield candidate
     finally:
-        _remove_empty([chosen, *missing])
+        _remove_empty([candidate, *missing])
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def _locked(descriptor: int, lock: Path) -> bool:
 
 def _missing(folder: Path) -> list[Path]:
     """The folder and those above it that are not there, the folder first."""
-    return [one for one in (folder, *folder.parents) if not one.exists()]
+    return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -147,7 +147,7 @@ def _kinds(cls: Any) -> dict[str, Any]:
 def _literal(kind: Any, value: object) -> Any:
     choices = get_args(kind)
     if not any(value == choice and type(value) is type(choice) for choice in choices):
-        raise _Refused(f" must be one of {', '.join(map(repr, choices))}, not {_shown(value)}")
+        raise _Refused(f" must be one of {', '.join(map(repr, choices))}, not {_repr(value)}")
     return value
 
 
@@ -166,13 +166,13 @@ def _union(kind: Any, value: object) -> Any:
             refusals.append(refused)
     if len(refusals) == 1:
         raise refusals[0]
-    raise _Refused(f" must be {' or '.join(_NAMES.get(one, str(one)) for one in kinds)}, not {_shown(value)}")
+    raise _Refused(f" must be {' or '.join(_NAMES.get(one, str(one)) for one in kinds)}, not {_repr(value)}")
 
 
 def _sequence(kind: Any, value: object) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if not isinstance(value, list):
-        raise _Refused(f" must be a list, not {_shown(value)}")
+        raise _Refused(f" must be a list, not {_repr(value)}")
     fixed = origin is tuple and inner[-1] is not ...
     if fixed and len(value) != len(inner):
         raise _Refused(f" must have {len(inner)} entries, not {len(value)}")
@@ -197,13 +197,13 @@ _GENERIC: dict[Any, Callable[[Any, object], Any]] = {
 
 def _entries(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Refused(f" must be an object, not {_shown(value)}")
+        raise _Refused(f" must be an object, not {_repr(value)}")
     return value
 
 
 def _exactly(kind: Any, value: object) -> Any:
     if type(value) is not kind:
-        raise _Refused(f" must be {_NAMES[kind]}, not {_shown(value)}")
+        raise _Refused(f" must be {_NAMES[kind]}, not {_repr(value)}")
     return value
 
 
@@ -215,10 +215,10 @@ def _float(value: object) -> float:
             number = math.inf
         if math.isfinite(number):
             return number
-    raise _Refused(f" must be a finite number, not {_shown(value)}")
+    raise _Refused(f" must be a finite number, not {_repr(value)}")
 
 
-def _shown(value: object) -> str:
+def _repr(value: object) -> str:
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     text = {None: "null", True: "true", False: "false"}[value] if value is None or type(value) is bool else repr(value)

@@ -82,7 +82,7 @@ class Shown:
 
         self.line, self.console = Line(), console
         self.quiet = False
-        self._said = time.monotonic()
+        self._last = time.monotonic()
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._live = (
             Live(
@@ -110,16 +110,16 @@ class Shown:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._said = time.monotonic()
+        self._last = time.monotonic()
         self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def tick(self) -> None:
         """Draw the line again, or say it, if that is due."""
         with self._lock:
-            silent = time.monotonic() - self._said
+            silent = time.monotonic() - self._last
             if self._live:
                 if silent >= DRAW_S:
-                    self._said = time.monotonic()
+                    self._last = time.monotonic()
                     self._live.refresh()
             elif silent >= max(QUIET_S, self.line.gone / PACE):
                 self.say(self.line.words())
@@ -147,14 +147,14 @@ def shown() -> Iterator[None]:
     if _SHOWN.get() or int(os.environ.get("RANK", "0")):
         yield
         return
-    one = Shown(_console())
-    one.start()
-    token = _SHOWN.set(one)
+    line = Shown(_console())
+    line.start()
+    token = _SHOWN.set(line)
     try:
         yield
     finally:
         _SHOWN.reset(token)
-        one.stop()
+        line.stop()
 
 
 @contextmanager
@@ -170,24 +170,24 @@ def part(number: int, of: int) -> Iterator[None]:
 
 def doing(what: str, done: float | None = None, *, of: float = 1.0) -> None:
     """What is being done now, and how much of it is done, or of the part, as far as that is known."""
-    if one := _SHOWN.get():
+    if line := _SHOWN.get():
         start, size = _PART.get()
         unknown = done is None and size == 1
-        one.line.move(what, None if unknown else start + size * min((done or 0.0) / of, 1.0))
-        one.tick()
+        line.line.move(what, None if unknown else start + size * min((done or 0.0) / of, 1.0))
+        line.tick()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Show nothing inside, where time is measured."""
-    one = _SHOWN.get()
-    if one:
-        one.quiet = True
+    line = _SHOWN.get()
+    if line:
+        line.quiet = True
     try:
         yield
     finally:
-        if one:
-            one.quiet = False
+        if line:
+            line.quiet = False
 
 
 def say(text: str) -> None:

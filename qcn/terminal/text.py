@@ -20,13 +20,16 @@ def readable(text: str, keep: str = "") -> str:
 
     ESC becomes \\x1b, a line break \\n. Those in `keep` stay as they are.
     """
-    return "".join(repr(one)[1:-1] if one not in keep and unicodedata.category(one) in HIDDEN else one for one in text)
+    return "".join(
+        repr(character)[1:-1] if character not in keep and unicodedata.category(character) in HIDDEN else character
+        for character in text
+    )
 
 
 def csv_line(cells: Iterable[object]) -> str:
     """A line of a CSV file. Text that a spreadsheet would take for a formula gets a ' before it, as OWASP advises."""
     line = io.StringIO(newline="")
-    csv.writer(line).writerow(f"'{one}" if isinstance(one, str) and _is_formula(one) else one for one in cells)
+    csv.writer(line).writerow(f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in cells)
     return line.getvalue()
 
 

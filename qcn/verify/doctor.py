@@ -67,6 +67,6 @@ def _check_precision(artefact: Artefact, bundle: Bundle, program: Program | None
     """Refuse a file that computes in another precision than the manifest says, where that can be read."""
     if program is None:
         return
-    seen = format_of(artefact.format).seen(bundle.read(artefact), program)
-    if why := seen.contradicts(artefact.precision):
+    reading = format_of(artefact.format).seen(bundle.read(artefact), program)
+    if why := reading.contradicts(artefact.precision):
         raise UsageError(f"{artefact.file} is {why}")

@@ -57,9 +57,9 @@ def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
     calibrated network has each layer in its own precision.
     """
     program = bundle.program()
-    made = {value.name for op in program.routes for value in op.outputs}
+    routed = {value.name for op in program.routes for value in op.outputs}
     result = []
-    for op in (op for op in program.routes if made >= set(op.reads)):
+    for op in (op for op in program.routes if routed >= set(op.reads)):
         half = (op.precision if program.calibrated else precision) == "fp16"
         first = half and program.calibrated and not graph
         result.append(
@@ -68,19 +68,19 @@ def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
     return result
 
 
-def check(layer: Layer, name: str, quantity: str, found: Mapping[str, Array], golden: Golden) -> Errors | None:
+def check(layer: Layer, name: str, quantity: str, outputs: Mapping[str, Array], golden: Golden) -> Errors | None:
     """The mean or variance of an iteration, such as capsules2/iteration1, against float64 arithmetic on the backend's
     own children.
 
     None where that cannot be known: the backend does not show the children, or shows what has another shape.
     """
     exact, single = golden.arrays(f"{name}/{quantity}")
-    shown = {key: found[key][: len(exact)] for key in _needed(layer, name) if key in found}
-    if len(shown) < len(_needed(layer, name)) or shown[f"{name}/{quantity}"].shape != exact.shape:
+    arrays = {key: outputs[key][: len(exact)] for key in _needed(layer, name) if key in outputs}
+    if len(arrays) < len(_needed(layer, name)) or arrays[f"{name}/{quantity}"].shape != exact.shape:
         return None
     if name.endswith("/iteration1"):
-        return _first(layer, name, quantity, shown, golden, noise_floor(exact, single))
-    return _second(layer, name, shown) if layer.later and quantity == "variance" else None
+        return _first(layer, name, quantity, arrays, golden, noise_floor(exact, single))
+    return _second(layer, name, arrays) if layer.later and quantity == "variance" else None
 
 
 def _needed(layer: Layer, name: str) -> list[str]:
@@ -89,33 +89,33 @@ def _needed(layer: Layer, name: str) -> list[str]:
 
 
 def _first(
-    layer: Layer, name: str, quantity: str, shown: Mapping[str, Array], golden: Golden, floor: float
+    layer: Layer, name: str, quantity: str, arrays: Mapping[str, Array], golden: Golden, floor: float
 ) -> Errors | None:
-    place, children = ("mean", "variance").index(quantity), (shown[layer.op.pose], shown[layer.op.activation])
-    given, own = shown[f"{name}/{quantity}"], statistics(layer, *children)[place]
-    if own.shape != given.shape or not np.isfinite(own).all():
+    place, children = ("mean", "variance").index(quantity), (arrays[layer.op.pose], arrays[layer.op.activation])
+    reported, own = arrays[f"{name}/{quantity}"], statistics(layer, *children)[place]
+    if own.shape != reported.shape or not np.isfinite(own).all():
         return None
     if golden.plan:
         floor = noise_floor(
             own, statistics(layer, *children, type_=np.float32, half="once" if layer.first else None)[place]
         )
-    return errors(given, own, floor, "plan" if layer.first else "fp32")
+    return errors(reported, own, floor, "plan" if layer.first else "fp32")
 
 
-def _second(layer: Layer, name: str, shown: Mapping[str, Array]) -> Errors | None:
+def _second(layer: Layer, name: str, arrays: Mapping[str, Array]) -> Errors | None:
     """The variance, where the mean says which votes it is made of."""
-    before = tuple(shown[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
-    children = (shown[layer.op.pose], shown[layer.op.activation])
+    before = tuple(arrays[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
+    children = (arrays[layer.op.pose], arrays[layer.op.activation])
     result = []
     for way, nudges in WAYS.items():
         own = statistics(layer, *children, before, half=way)
         nearby = [statistics(layer, *children, before, np.float32, way, nudge) for nudge in nudges]
         compared = []
         for place, of in enumerate(("mean", "variance")):
-            if own[place].shape != shown[f"{name}/{of}"].shape or not np.isfinite(own[place]).all():
+            if own[place].shape != arrays[f"{name}/{of}"].shape or not np.isfinite(own[place]).all():
                 return None
             floor = max(noise_floor(own[place], one[place]) for one in nearby)
-            compared.append(errors(shown[f"{name}/{of}"], own[place], floor, "plan"))
+            compared.append(errors(arrays[f"{name}/{of}"], own[place], floor, "plan"))
         mean, variance = compared
         if mean.passed:
             result.append(variance)

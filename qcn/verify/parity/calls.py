@@ -49,7 +49,7 @@ def plain_batch(program: Program) -> Batch:
     return Batch(1, min(ANY.opt, largest), largest)
 
 
-def plan(images: int, batch: Batch) -> tuple[Call, ...]:
+def call_plan(images: int, batch: Batch) -> tuple[Call, ...]:
     """The calls for so many images, in batches of these sizes."""
     random = np.random.default_rng(0)
     sizes = dict.fromkeys((batch.min, batch.opt, batch.max))
@@ -79,15 +79,15 @@ def _random_sizes(random: np.random.Generator, batch: Batch, count: int) -> list
     left, sizes = RANDOM_IMAGES, list[int]()
     for remaining in range(count, 0, -1):
         drawn = int(np.exp(least + random.random() ** 2 * (most - least)))
-        kept = left - (remaining - 1) * batch.min  # so that there is enough for the others
-        sizes.append(max(min(drawn, kept, batch.max), batch.min))
+        room = left - (remaining - 1) * batch.min  # so that there is enough for the others
+        sizes.append(max(min(drawn, room, batch.max), batch.min))
         left -= sizes[-1]
     random.shuffle(sizes)
     return sizes
 
 
 @dataclass(frozen=True)
-class Asked:
+class Replies:
     """What a backend answered to each call, by output [size of the call, …]."""
 
     calls: tuple[Call, ...]
@@ -111,9 +111,9 @@ class Asked:
 
     def deterministic(self) -> bool:
         """Whether calls for the same images had the same bits."""
-        seen: dict[tuple[int, ...], Mapping[str, Array]] = {}
+        first_answers: dict[tuple[int, ...], Mapping[str, Array]] = {}
         for call, answers in zip(self.calls, self.answers, strict=True):
-            before = seen.setdefault(call.rows, answers)
+            before = first_answers.setdefault(call.rows, answers)
             if not all(np.array_equal(before[name], answers[name], equal_nan=True) for name in before):
                 return False
         return True

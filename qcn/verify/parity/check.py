@@ -67,22 +67,22 @@ def check(bundle: Bundle, request: Request) -> Checked:
     if soak:
         say(f"soak of {request.soak}: --set seed={soak.seed} repeats it")
     with shown():
-        verdicts, chosen = _verdicts(bundle, request, soak)
-        asked = bool(request.backends)
-        report = make_report(bundle, chosen, verdicts, request.command, asked, timed)
+        verdicts, images = _verdicts(bundle, request, soak)
+        by_name = bool(request.backends)
+        report = make_report(bundle, images, verdicts, request.command, by_name, timed)
         files: list[Path] = []
         if request.report:
             doing("writing the report")
-            images = dict(zip(chosen.golden.rows, chosen.golden.image, strict=True))
-            files = write(request.report, report, images, answers=answers(bundle.manifest, chosen.golden))
+            pixels = dict(zip(images.golden.rows, images.golden.image, strict=True))
+            files = write(request.report, report, pixels, answers=answers(bundle.manifest, images.golden))
     problem = None
     try:
-        conclude(verdicts, asked, chosen.golden.plan)
+        conclude(verdicts, by_name, images.golden.plan)
         if request.baseline and before:
-            check_baseline(request.baseline, before, report, asked)
+            check_baseline(request.baseline, before, report, by_name)
     except QcnError as error:
         problem = error
-    return Checked(verdicts, chosen, report, tuple(files), problem, request.run)
+    return Checked(verdicts, images, report, tuple(files), problem, request.run)
 
 
 def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list[Verdict], Samples]:
@@ -99,7 +99,7 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
         if of_run[0].status == "failed":
             return [*_not_run(bundle, request), *of_run], samples(bundle)
     doing(f"reading {request.dataset} images")
-    chosen = samples(bundle, request.dataset, request.images, request.data_dir, origin)
+    images = samples(bundle, request.dataset, request.images, request.data_dir, origin)
     trust = request.trust or origin is not None  # then files are compared with their program before they run
     served = candidates(bundle, request.backends or None, trust, request.file)
     results = verify(
@@ -107,7 +107,7 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
         request.backends or None,
         allowed,
         request.bisect or request.report is not None,
-        chosen.golden,
+        images.golden,
         trust,
         request.time_limit,
         request.file,
@@ -116,7 +116,7 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
     )
     doing("checking pre-processing")
     results += [check_preprocessing(bundle), *check_repositories(bundle, served, request.time_limit), *of_run]
-    return results, chosen
+    return results, images
 
 
 def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
@@ -125,24 +125,27 @@ def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
         candidates(bundle, request.backends or None, True, request.file),
         f"the bundle is not of {request.run}",
     )
-    return [Verdict(one.backend.name, one.artefact.file, one.precision, "untrusted", (why,)) for one in result]
+    return [
+        Verdict(candidate.backend.name, candidate.artefact.file, candidate.precision, "untrusted", (why,))
+        for candidate in result
+    ]
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
     """From what `--atol` and `--rtol` were given, by output: each "1e-4" for all `names`, "pose:1e-4" for one."""
     absolute, relative = _by_output("--atol", atol, names), _by_output("--rtol", rtol, names)
-    named = {name for given in (absolute, relative) for name in (names if "" in given else given)}
+    named = {name for numbers in (absolute, relative) for name in (names if "" in numbers else numbers)}
     return {
-        name: Allowed(*(given.get(name, given.get("", 0.0)) for given in (absolute, relative)))
+        name: Allowed(*(numbers.get(name, numbers.get("", 0.0)) for numbers in (absolute, relative)))
         for name in names
         if name in named
     }
 
 
-def _by_output(option: str, given: Iterable[str], names: Sequence[str]) -> dict[str, float]:
+def _by_output(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, float]:
     """The numbers by output; under "" what is for all of them."""
     result = {}
-    for text in given:
+    for text in texts:
         name, _, number = text.rpartition(":")
         try:
             result[name] = float(number)

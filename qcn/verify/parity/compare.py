@@ -92,21 +92,21 @@ class Errors:
 
 
 def compare(
-    found: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
+    outputs: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
 ) -> dict[str, Errors]:
     """Each of the network's outputs; those that `allowed` names by that tolerance."""
-    held = golden.judged_by(precision)
+    judge = golden.judged_by(precision)
     return {
-        name: errors(found[name], golden.arrays(name)[0], floor_of(golden, name, held), held, allowed.get(name))
+        name: errors(outputs[name], golden.arrays(name)[0], floor_of(golden, name, judge), judge, allowed.get(name))
         for name in golden.outputs
     }
 
 
-def errors(found: Array, exact: Array, floor: float, precision: str, allowed: Allowed | None = None) -> Errors:
+def errors(output: Array, exact: Array, floor: float, precision: str, allowed: Allowed | None = None) -> Errors:
     """Of what was found against the exact values, whose noise floor in this precision is `floor`."""
     scale = float(np.abs(exact).max())
     limit = allowed.atol + allowed.rtol * scale if allowed else tolerance(exact, floor, precision)
-    wide = found.astype(np.float64)
+    wide = output.astype(np.float64)
     finite = np.isfinite(wide)
     apart = np.abs(wide[finite] - exact[finite])
     norms = float(np.linalg.norm(wide[finite]) * np.linalg.norm(exact[finite]))
@@ -212,7 +212,7 @@ def costs(golden: Golden) -> list[str]:
     if golden.trained is None:
         return []
     both = {of: (getattr(golden.reference, of), getattr(golden.trained, of)) for of in golden.outputs}
-    apart = [f"{of} within {np.abs(one - other).max():.2g}" for of, (one, other) in both.items()]
+    apart = [f"{of} within {np.abs(planned - trained).max():.2g}" for of, (planned, trained) in both.items()]
     same = np.sum(golden.reference.logit.argmax(1) == golden.trained.logit.argmax(1))
     return [f"the plan against the trained network: {', '.join(apart)}; same class for {same} of {len(golden.rows)}"]
 
@@ -241,19 +241,19 @@ class Turn:
         return f"the direction of {self.row} turns by {self.degrees:.2g}°, where {self.allowed:.2g}° is allowed"
 
 
-def turn(found: Array, golden: Golden, directions: Directions, pose: Errors) -> Turn | None:
-    """Of directions told by poses `found` against the reference's, by the reference's class; None if it tells none."""
+def turn(poses: Array, golden: Golden, directions: Directions, pose: Errors) -> Turn | None:
+    """The turn between the directions of `poses` and the reference's, of its class; None if no class has one."""
     best = golden.reference.logit.argmax(1)
-    one, other = (directions.pointing(x, best) for x in (found, golden.reference.pose))
-    length = np.linalg.norm(other, axis=1)
-    told = (directions.symmetry_of(best) != ROUND) & (length > 0)
-    if not told.any():
+    pointing, exact = (directions.pointing(x, best) for x in (poses, golden.reference.pose))
+    length = np.linalg.norm(exact, axis=1)
+    directed = (directions.symmetry_of(best) != ROUND) & (length > 0)
+    if not directed.any():
         return None
-    one, other, length = one[told], other[told], length[told]
-    angles = np.nan_to_num(angle_between(one, other), nan=180.0)
+    pointing, exact, length = pointing[directed], exact[directed], length[directed]
+    angles = np.nan_to_num(angle_between(pointing, exact), nan=180.0)
     floors, limits = (np.degrees(_turned_by(off, length)) for off in (pose.noise_floor, pose.tolerance))
     worst = int((angles / limits).argmax()) if pose.tolerance else int(angles.argmax())
-    row = golden.rows[int(np.flatnonzero(told)[worst])]
+    row = golden.rows[int(np.flatnonzero(directed)[worst])]
     return Turn(row, float(angles[worst]), float(floors[worst]), float(limits[worst]), float(angles.max()))
 
 
@@ -263,14 +263,14 @@ def _turned_by(off: float, length: Array) -> Array:
     return np.where(share < 1, np.arcsin(np.minimum(share, 1)), math.pi)
 
 
-def pose_degrees(found: Array, golden: Golden) -> float | None:
+def pose_degrees(poses: Array, golden: Golden) -> float | None:
     """The largest angle between finite poses of the reference's class, in degrees; None if there is none."""
     best = golden.reference.logit.argmax(1)[:, None, None]
-    one, other = (np.take_along_axis(x.astype(np.float64), best, 1)[:, 0] for x in (found, golden.reference.pose))
-    finite = np.isfinite(one).all(1)
+    pose, exact = (np.take_along_axis(x.astype(np.float64), best, 1)[:, 0] for x in (poses, golden.reference.pose))
+    finite = np.isfinite(pose).all(1)
     if not finite.any():
         return None
-    one, other = one[finite], other[finite]
+    pose, exact = pose[finite], exact[finite]
     # By the tangent: the arc cosine has no digits left for small angles.
-    angles = np.arctan2(np.linalg.norm(np.cross(one, other), axis=1), np.sum(one * other, axis=1))
+    angles = np.arctan2(np.linalg.norm(np.cross(pose, exact), axis=1), np.sum(pose * exact, axis=1))
     return float(np.degrees(angles).max())

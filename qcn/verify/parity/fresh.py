@@ -22,20 +22,20 @@ EACH = 6  # images of a kind
 
 def fresh_inputs(golden: Golden, run: Run, seed: int) -> Inputs:
     """Inputs of every kind, edge cases behind them. Varied images are inputs alone: no stored image gives them."""
-    shown = golden.image[golden.with_image]
-    kinds = unlike_pictures(shown[: EACH // 2], golden.classes, seed)
+    originals = golden.image[golden.with_image]
+    kinds = unlike_pictures(originals[: EACH // 2], golden.classes, seed)
     rows = [f"fresh {kind} {number + 1}" for kind, images in kinds.items() for number in range(len(images))]
     varied = [f"fresh variation {number + 1}" for number in range(EACH)]
-    blank = np.zeros((EACH, *shown.shape[1:]), np.uint8)
+    blank = np.zeros((EACH, *originals.shape[1:]), np.uint8)
     pictures = np.concatenate([*kinds.values(), blank])
-    given = with_edge_cases([*rows, *varied], pictures, [-1] * len(pictures), run.preprocessing)
-    given.input[len(rows) : len(rows) + EACH] = _variations(shown, run, seed)
-    return replace(given, inputs_only=(*varied, *given.inputs_only))
+    inputs = with_edge_cases([*rows, *varied], pictures, [-1] * len(pictures), run.preprocessing)
+    inputs.input[len(rows) : len(rows) + EACH] = _variations(originals, run, seed)
+    return replace(inputs, inputs_only=(*varied, *inputs.inputs_only))
 
 
 def _variations(images: NDArray[np.uint8], run: Run, seed: int) -> NDArray[np.float32]:
     """EACH images as the training run varied them; mixing two images is left out."""
     augmentation = run.dataset().augmentation[run.settings.preset].varied(run.settings.augment or "light")
-    chosen = np.random.default_rng(seed).integers(len(images), size=EACH)
+    picks = np.random.default_rng(seed).integers(len(images), size=EACH)
     draws = torch.rand(EACH, augmentation.draws, generator=torch.Generator().manual_seed(seed))
-    return augmented(torch.from_numpy(images[chosen]), run.preprocessing, augmentation, draws).numpy()
+    return augmented(torch.from_numpy(images[picks]), run.preprocessing, augmentation, draws).numpy()

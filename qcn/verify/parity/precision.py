@@ -13,7 +13,7 @@ from qcn.names import AnyPrecision
 
 
 @dataclass(frozen=True)
-class Held:
+class JudgedPrecision:
     """The precision whose tolerance counts.
 
     refused   why the declared one is not so, in words
@@ -25,24 +25,26 @@ class Held:
     note: str = ""
 
 
-def held_to(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) -> Held:
+def judged_precision(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) -> JudgedPrecision:
     """What an artefact in a backend is held to; an engine's precision is asked of its runner, once that is open.
 
     A half precision that cannot be read from the file is not believed: fp32's tolerance counts.
     """
     declared = candidate.precision
     if candidate.backend.precisions:  # the backend makes it, of float32 weights
-        return Held(declared)
+        return JudgedPrecision(declared)
     artefact = candidate.artefact
     if FORMATS[artefact.format].proof == "answers" and runner is None:
-        return Held(declared)
-    seen = format_of(artefact.format).seen_running(bundle, artefact, runner) if runner else None
-    seen = seen or _file(bundle, candidate)
-    if refused := seen.contradicts(declared):
-        return Held(declared, refused=refused)
-    if seen.precision is None and declared != "fp32":
-        return Held("fp32", note=f"held to fp32's tolerance: its precision cannot be read, since {seen.why}")
-    return Held(declared)
+        return JudgedPrecision(declared)
+    reading = format_of(artefact.format).seen_running(bundle, artefact, runner) if runner else None
+    reading = reading or _file(bundle, candidate)
+    if refused := reading.contradicts(declared):
+        return JudgedPrecision(declared, refused=refused)
+    if reading.precision is None and declared != "fp32":
+        return JudgedPrecision(
+            "fp32", note=f"held to fp32's tolerance: its precision cannot be read, since {reading.why}"
+        )
+    return JudgedPrecision(declared)
 
 
 def _file(bundle: Bundle, candidate: Candidate) -> Seen:

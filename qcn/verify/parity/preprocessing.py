@@ -35,8 +35,8 @@ OTHER_SIZES = ((1, 1), (97, 33), (480, 640))  # of pictures, rows and columns
 def check_preprocessing(bundle: Bundle) -> Verdict:
     """A verdict on the manifest; `missing` where this machine has nothing to pre-process with."""
     golden = bundle.golden()
-    kept = golden.with_image
-    images, expected = golden.image[kept], golden.input[kept]
+    places = golden.with_image
+    images, expected = golden.image[places], golden.input[places]
     about = (PREPROCESSING, MANIFEST, "fp32")
     try:
         result, by, reasons = _preprocessed(bundle, images)
@@ -47,26 +47,26 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
     return _compared(about, result, expected, by, reasons)
 
 
-def check_repositories(bundle: Bundle, found: Iterable[Candidate], time_limit: float) -> list[Verdict]:
+def check_repositories(bundle: Bundle, served: Iterable[Candidate], time_limit: float) -> list[Verdict]:
     """A verdict on what stands before the network in each server's model repository, and on the names of its classes.
 
     The golden images go through the whole ensemble, from their bytes on.
     """
     golden = bundle.golden()
-    kept = golden.with_image
+    places = golden.with_image
     verdicts = []
-    for candidate in (one for one in found if one.artefact.format == "triton"):
+    for candidate in (one for one in served if one.artefact.format == "triton"):
         about = (PREPROCESSING, candidate.artefact.file, candidate.precision)
         try:
             with candidate.runner(bundle, time_limit=time_limit) as runner:
-                parts = [runner.infer(golden.image[[row]])[SEEN] for row in kept]
+                parts = [runner.infer(golden.image[[row]])[SEEN] for row in places]
         except MissingError as error:
             verdicts.append(Verdict(*about, "missing", (str(error),)))
         except QcnError as error:
             verdicts.append(Verdict(*about, "failed", (f"it does not run: {error}",)))
         else:
             reasons = _other_labels(bundle, candidate.artefact)
-            verdicts.append(_compared(about, np.concatenate(parts), golden.input[kept], runner.name, reasons))
+            verdicts.append(_compared(about, np.concatenate(parts), golden.input[places], runner.name, reasons))
     return verdicts
 
 
@@ -80,27 +80,27 @@ def _other_labels(bundle: Bundle, artefact: Artefact) -> tuple[str, ...]:
 
 def _compared(
     about: tuple[str, str, str],
-    found: NDArray[np.float32],
+    inputs: NDArray[np.float32],
     expected: NDArray[np.float32],
     by: str,
     reasons: tuple[str, ...],
 ) -> Verdict:
     """What the network is given against what it saw: the same bits, or it has failed."""
-    if found.shape != expected.shape:
-        shapes = f"images become {list(found.shape[1:])}, and the network saw {list(expected.shape[1:])}"
+    if inputs.shape != expected.shape:
+        shapes = f"images become {list(inputs.shape[1:])}, and the network saw {list(expected.shape[1:])}"
         return Verdict(*about, "failed", (shapes,), by)
     exact = expected.astype(np.float64)
-    compared = errors(found, exact, last_place(exact), "fp32", Allowed())
+    compared = errors(inputs, exact, last_place(exact), "fp32", Allowed())
     first_wrong = "picture" if reasons else None
     if not compared.passed:
-        apart = np.abs(found - expected).max(axis=(0, 2, 3))
+        apart = np.abs(inputs - expected).max(axis=(0, 2, 3))
         channels = ", ".join(str(index) for index in np.flatnonzero(apart))
-        seen = f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}"
-        reasons = (seen, *reasons)
+        reason = f"what the network sees is not what it saw: off by {compared.max_abs:.2g} in channels {channels}"
+        reasons = (reason, *reasons)
         first_wrong = "input"
     outputs = {"input": compared}
-    made = Verdict(*about, "passed", reasons, by, outputs=outputs, images=len(found), first_wrong=first_wrong)
-    return made.settled()
+    verdict = Verdict(*about, "passed", reasons, by, outputs=outputs, images=len(inputs), first_wrong=first_wrong)
+    return verdict.settled()
 
 
 def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:

@@ -16,24 +16,24 @@ from qcn.terminal.text import readable
 ODD = 1e-3  # share of the integers and halves of a plan that another machine may have rounded the other way
 
 
-def differences(found: Program, expected: Program) -> Iterator[str]:
+def differences(program: Program, expected: Program) -> Iterator[str]:
     """What a program has otherwise than the expected one, in words."""
     for what in ("input", "outputs"):
-        if getattr(found, what) != getattr(expected, what):
+        if getattr(program, what) != getattr(expected, what):
             yield f"the program's {what} {'is' if what == 'input' else 'are'} not the network's"
-    for place, (a, b) in enumerate(zip_longest(found.operations, expected.operations)):
+    for place, (a, b) in enumerate(zip_longest(program.operations, expected.operations)):
         if a is None or b is None or type(a) is not type(b) or a.name != b.name:
-            yield f"operation {place + 1} of the program is {_said(a)}, where the network has {_said(b)}"
+            yield f"operation {place + 1} of the program is {_description(a)}, where the network has {_description(b)}"
             return
         for name in _other_settings(a, b):
-            given, own = getattr(a, name), getattr(b, name)
-            yield f"'{name}' of the operation '{readable(a.name)}' is {given!r}, where the network's is {own!r}"
+            stored, own = getattr(a, name), getattr(b, name)
+            yield f"'{name}' of the operation '{readable(a.name)}' is {stored!r}, where the network's is {own!r}"
     for name in expected.arrays:
-        if name not in found.arrays or not _same(found.arrays[name], expected.arrays[name]):
+        if name not in program.arrays or not _same(program.arrays[name], expected.arrays[name]):
             yield f"the numbers of '{name}' are not the network's"
 
 
-def _said(operation: Operation | None) -> str:
+def _description(operation: Operation | None) -> str:
     return "none" if operation is None else f"{operation.op} '{readable(operation.name)}'"
 
 
@@ -50,12 +50,12 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _same(found: Array, expected: Array) -> bool:
+def _same(array: Array, expected: Array) -> bool:
     """Floats but for the last digits; integers and halves but for few that lie between two."""
-    if alike(found, expected):
+    if alike(array, expected):
         return True
-    if found.dtype != expected.dtype or found.shape != expected.shape or found.dtype == np.float32:
+    if array.dtype != expected.dtype or array.shape != expected.shape or array.dtype == np.float32:
         return False
-    step = np.spacing(np.abs(expected)) if found.dtype == np.float16 else np.ones((), np.float64)
-    apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
-    return bool((apart <= step).all()) and int((apart > 0).sum()) <= max(1.0, ODD * found.size)
+    step = np.spacing(np.abs(expected)) if array.dtype == np.float16 else np.ones((), np.float64)
+    apart = np.abs(array.astype(np.float64) - expected.astype(np.float64))
+    return bool((apart <= step).all()) and int((apart > 0).sum()) <= max(1.0, ODD * array.size)

@@ -79,47 +79,51 @@ class Report:
 
     def derived(self) -> Status:
         """The status that follows from what was measured."""
-        return overall((replace(one, status=one.derived) for one in self.backends.values()), self.by_name)
+        return overall((replace(verdict, status=verdict.derived) for verdict in self.backends.values()), self.by_name)
 
     def contradictions(self) -> list[str]:
         """What in it cannot be true together, in words."""
-        said = [f"{key}: {why}" for key, one in self.backends.items() if (why := one.contradiction())]
-        said += [f"{key}: the entry is of {one.key}" for key, one in self.backends.items() if key != one.key]
-        for one in self.backends.values():
-            if one.is_of_file and one.derived == "passed":  # an engine may have failed on fresh images
-                said += [f"{one.key}: {why}" for why in self._miscounted(one)]
+        problems = [f"{key}: {why}" for key, verdict in self.backends.items() if (why := verdict.contradiction())]
+        problems += [
+            f"{key}: the entry is of {verdict.key}" for key, verdict in self.backends.items() if key != verdict.key
+        ]
+        for verdict in self.backends.values():
+            if verdict.is_of_file and verdict.derived == "passed":  # an engine may have failed on fresh images
+                problems += [f"{verdict.key}: {why}" for why in self._miscounted(verdict)]
         if not 0 <= self.images.edge_cases <= self.images.count:
-            said.append(f"{self.images.edge_cases} of {self.images.count} images are edge cases")
-        if not said and (status := self.derived()) != self.status:
-            passed = any(one.status == "passed" for one in self.backends.values() if one.backend not in NO_BACKENDS)
+            problems.append(f"{self.images.edge_cases} of {self.images.count} images are edge cases")
+        if not problems and (status := self.derived()) != self.status:
+            passed = any(
+                verdict.status == "passed" for verdict in self.backends.values() if verdict.backend not in NO_BACKENDS
+            )
             why = f"what was measured is {status}" if passed else "nothing was measured"
-            said.append(f"the report is called {self.status}, but {why}")
+            problems.append(f"the report is called {self.status}, but {why}")
         if self.benchmark and (why := self.benchmark.not_of(self.network, self.files)):
-            said.append(f"its benchmark is {why}")
-        return said
+            problems.append(f"its benchmark is {why}")
+        return problems
 
     def tolerances_by_hand(self) -> list[str]:
         """Tolerances that are wider than a bundle's own ever are, in words."""
         return [
-            f"{one.key}: {name} was allowed {errors.tolerance:.2g}, more than {WIDEST:.0f} noise floors"
-            for one in self.backends.values()
-            for name, errors in one.outputs.items()
+            f"{verdict.key}: {name} was allowed {errors.tolerance:.2g}, more than {WIDEST:.0f} noise floors"
+            for verdict in self.backends.values()
+            for name, errors in verdict.outputs.items()
             if errors.tolerance > WIDEST * errors.noise_floor * (1 + 1e-6)
         ]
 
-    def _miscounted(self, one: Verdict) -> list[str]:
+    def _miscounted(self, verdict: Verdict) -> list[str]:
         """What a verdict's counts and those of the whole contradict each other in."""
-        said = []
-        if one.images != self.images.count:
-            said.append(f"it was compared on {one.images} images, and the report is on {self.images.count}")
-        right, of = (one.accuracy.right, one.accuracy.of) if one.accuracy else (0, 0)
+        problems = []
+        if verdict.images != self.images.count:
+            problems.append(f"it was compared on {verdict.images} images, and the report is on {self.images.count}")
+        right, of = (verdict.accuracy.right, verdict.accuracy.of) if verdict.accuracy else (0, 0)
         expected, labelled = (self.reference.right, self.reference.of) if self.reference else (0, 0)
-        if of != labelled or abs(right - expected) > len(one.flips):
-            said.append(
+        if of != labelled or abs(right - expected) > len(verdict.flips):
+            problems.append(
                 f"it is right for {right} of {of} images and the trained network for {expected} of {labelled}, with "
-                f"{counted(len(one.flips), 'changed decision')}"
+                f"{counted(len(verdict.flips), 'changed decision')}"
             )
-        return said
+        return problems
 
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
@@ -127,34 +131,34 @@ def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
     tested = samples.name != GOLDEN
     columns = ("backend", "file", "precision", "status", "allowed deviation used", "same class")
     turns = any(verdict.turn for verdict in verdicts)
-    shown = table_of(*columns, *["accuracy"] * tested, *["direction turned by"] * turns)
+    result = table_of(*columns, *["accuracy"] * tested, *["direction turned by"] * turns)
     for verdict in (verdict for status in ("failed", "passed") for verdict in verdicts if verdict.status == status):
         worst = "" if verdict.share is None else share(verdict.share)
         shares = [verdict.agreement, *[verdict.accuracy] * tested]
         status = Text(verdict.status, COLOURS[verdict.status])
         words = (one.words() if one else "" for one in shares)
         turned = f"{verdict.turn.largest:.2g}°" if verdict.turn else ""
-        shown.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *words, *[turned] * turns)
+        result.add_row(verdict.backend, verdict.file, verdict.precision, status, worst, *words, *[turned] * turns)
     if not tested:
-        return shown
+        return result
     right = accuracy(samples.golden.reference.logit, samples.golden)
-    shown.add_row("reference", samples.name, "fp64", "", "", "", right.words() if right else "")
-    return shown
+    result.add_row("reference", samples.name, "fp64", "", "", "", right.words() if right else "")
+    return result
 
 
-def status_lines(verdicts: Sequence[Verdict], asked: bool) -> list[tuple[Status, str, list[str]]]:
+def status_lines(verdicts: Sequence[Verdict], by_name: bool) -> list[tuple[Status, str, list[str]]]:
     """Status, name and lines, in the order that a user wants to see them: what failed first.
 
     Those that were not run are put together by reason, and come last where no backend was asked for by name.
     """
     by_status: dict[Status, list[tuple[Status, str, list[str]]]] = {status: [] for status in COLOURS}
-    for one in verdicts:
-        if one.ran:
-            by_status[one.status].append((one.status, one.key, one.lines()))
+    for verdict in verdicts:
+        if verdict.ran:
+            by_status[verdict.status].append((verdict.status, verdict.key, verdict.lines()))
     for status in NOT_RUN:
-        lacking = {one.key: "; ".join(one.reasons) for one in verdicts if one.status == status}
+        lacking = {verdict.key: "; ".join(verdict.reasons) for verdict in verdicts if verdict.status == status}
         by_status[status] = [(status, ", ".join(keys), [reason]) for reason, keys in by_reason(lacking)]
-    order: tuple[Status, ...] = ("failed", *NOT_RUN, "passed") if asked else ("failed", "passed", *NOT_RUN)
+    order: tuple[Status, ...] = ("failed", *NOT_RUN, "passed") if by_name else ("failed", "passed", *NOT_RUN)
     return [line for status in order for line in by_status[status]]
 
 
@@ -168,10 +172,10 @@ def verdict(verdicts: Sequence[Verdict], samples: Samples, run: str | None) -> s
         same = f"the plan of a calibration of {run}" if plan else f"the same network as {run}"
         return f"passed: {same}, and all {ran} that ran answer as it does {on_images(samples)}{rest}"
     whose = "the calibrated network's plan" if plan else "the trained network"
-    other = " or that they answer other images so (--dataset DATA)" if samples.name == GOLDEN else ""
+    unproven = " or that they answer other images so (--dataset DATA)" if samples.name == GOLDEN else ""
     return (
         f"passed: all {ran} that ran answer as {whose} does {on_images(samples)}{rest}; not proven: that they are of a "
-        f"training run (--run RUN){other}"
+        f"training run (--run RUN){unproven}"
     )
 
 
@@ -188,10 +192,10 @@ def make_report(
     samples: Samples,
     verdicts: Sequence[Verdict],
     command: str,
-    asked: bool,
+    backends_named: bool,
     benchmark: Benchmark | None = None,
 ) -> Report:
-    """The whole; `asked` says whether backends were asked for by name."""
+    """The whole; `backends_named` says whether backends were requested by name."""
     return Report(
         schema=SCHEMA,
         bundle=bundle.manifest.name,
@@ -202,8 +206,8 @@ def make_report(
         command=command,
         environment=environment(),
         images=Images(samples.name, len(samples.golden.rows), samples.edge_cases),
-        by_name=asked,
-        status=overall(verdicts, asked),
+        by_name=backends_named,
+        status=overall(verdicts, backends_named),
         reference=accuracy(samples.golden.reference.logit, samples.golden),
         backends={verdict.key: verdict for verdict in verdicts},
         benchmark=benchmark,
@@ -225,19 +229,19 @@ def read_baseline(path: Path, network: Network, other_network: bool) -> Report:
     return before
 
 
-def check_baseline(path: Path, before: Report, now: Report, asked: bool) -> None:
+def check_baseline(path: Path, before: Report, now: Report, by_name: bool) -> None:
     """Refuse to be worse than an earlier report, read from `path`: a backend that passed and does not any more, or an
     output that is off by more than `WORSE` times as many noise floors as then, and by more than one.
 
-    What is not there any more is worse too, unless backends were `asked` for by name.
+    What is not there any more is worse too, unless backends were requested `by_name`.
     """
     if not before.backends.keys() & now.backends.keys():
         raise UsageError(f"{path} has none of the backends that were compared now: {', '.join(now.backends)}")
-    if worse := worse_answers(path, before, now, asked):
+    if worse := worse_answers(path, before, now, by_name):
         raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
 
 
-def worse_answers(path: Path, before: Report, now: Report, asked: bool = False) -> list[str]:
+def worse_answers(path: Path, before: Report, now: Report, by_name: bool = False) -> list[str]:
     """What is worse than in an earlier report, in words: see `check_baseline`."""
     if before.images.name != now.images.name:
         raise UsageError(
@@ -247,7 +251,7 @@ def worse_answers(path: Path, before: Report, now: Report, asked: bool = False) 
     for key, then in before.backends.items():
         if key in now.backends:
             worse += _worse(key, then, now.backends[key])
-        elif not asked and then.status == "passed":
+        elif not by_name and then.status == "passed":
             worse.append(f"{key} passed, and is not there any more")
     return worse
 
@@ -255,9 +259,9 @@ def worse_answers(path: Path, before: Report, now: Report, asked: bool = False) 
 def _worse(key: str, then: Verdict, now: Verdict) -> list[str]:
     if then.status == "passed" and now.status != "passed":
         return [f"{key} passed, and is {now.status}"]
-    said = []
+    problems = []
     for name, errors in now.outputs.items():
         old = then.outputs.get(name)
         if old and errors.noise_floors > max(WORSE * old.noise_floors, 1.0):
-            said.append(f"{name} of {key} is off by {errors.max_abs:.2g}, and was by {old.max_abs:.2g}")
-    return said
+            problems.append(f"{name} of {key} is off by {errors.max_abs:.2g}, and was by {old.max_abs:.2g}")
+    return problems

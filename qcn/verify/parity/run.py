@@ -91,16 +91,16 @@ class Origin:
         height, width = self.run.preprocessing.output_size(*self.run.data.image[1:])
         return lower(self.network, height, width)
 
-    def answers(self, bundle: Bundle, given: "Inputs") -> Golden:
+    def answers(self, bundle: Bundle, inputs: "Inputs") -> Golden:
         """What the run's network answers to images; for a calibrated bundle its plan, which must be proven before."""
         from qcn.export.program.reference import answers, assembled, evaluated, golden_of
 
         if not (program := bundle.program()).calibrated:
-            return golden_of(self.network, given, bundle.manifest.classes)
+            return golden_of(self.network, inputs, bundle.manifest.classes)
         import torch
 
-        result = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), {})
-        trained = answers(self.network, torch.from_numpy(given.input).double()).answers
+        result = assembled(inputs, bundle.manifest.classes, *evaluated(program, inputs.input), {})
+        trained = answers(self.network, torch.from_numpy(inputs.input).double()).answers
         return replace(result, plan=True, trained=trained)
 
     def fresh(self, bundle: Bundle) -> Golden:
@@ -135,8 +135,8 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
 
         exact, single = (of.named() for of in evaluated(program, golden.input))
         plan = golden.exact.named()
-        kept = {name: len(array) for name, array in plan.items()}  # of layers not all rows
-        exact, single = ({name: of[name][: kept.get(name)] for name in of} for of in (exact, single))
+        row_counts = {name: len(array) for name, array in plan.items()}  # of layers not all rows
+        exact, single = ({name: of[name][: row_counts.get(name)] for name in of} for of in (exact, single))
         reasons += _compared(plan, exact, single, "the plan's")[1]
     reasons += [*_noise(golden, exact, single), *_half_floors(golden, origin.program)]
     proven = "the program is what calibration makes of the run's network" if golden.plan else "the program is the run's"
@@ -181,10 +181,10 @@ def _real(golden: Golden) -> list[int]:
     return [place for place in golden.with_image if golden.rows[place] not in edges]
 
 
-def _compared(found: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
+def _compared(arrays: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
     """Each array against what it is computed to be now, and what is wrong with them, in words."""
     compared, reasons = {}, []
-    for name, array in found.items():
+    for name, array in arrays.items():
         truth = exact.get(name)
         if truth is None or truth.shape != array.shape:
             reasons.append(f"'{name}' is not what {whose} network gives")
@@ -219,9 +219,9 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
         "the classes": (list(manifest.classes), list(run.classes)),
         "the image": (list(manifest.image), list(run.data.image)),
     }
-    told, result = manifest.confidence, run.confidence if which == "best" else None
-    pairs["the temperature of probabilities"] = (told and told.temperature, result and result.temperature)
-    pairs["the calibration error"] = (told and told.error, result and result.error)
+    stated, result = manifest.confidence, run.confidence if which == "best" else None
+    pairs["the temperature of probabilities"] = (stated and stated.temperature, result and result.temperature)
+    pairs["the calibration error"] = (stated and stated.error, result and result.error)
     limit, fitted = manifest.known, run.known if which == "best" else None
     pairs["when an answer counts as known"] = (limit and asdict(limit), fitted and asdict(fitted))
     poses = any(port.name == "pose" for port in manifest.outputs)  # of a CNN with a direction head there are none
@@ -229,15 +229,15 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
     pairs["what makes directions of poses"] = (turned and asdict(turned), trained and asdict(trained))
     named = [field.name for field in fields(Preprocessing)]
     pairs |= {of: (getattr(manifest.preprocessing, of), getattr(run.preprocessing, of)) for of in named}
-    for what, (said, is_so) in pairs.items():
-        if said != is_so:
-            yield f"{what}: the bundle says {said}, the run {is_so}"
+    for what, (in_bundle, in_run) in pairs.items():
+        if in_bundle != in_run:
+            yield f"{what}: the bundle says {in_bundle}, the run {in_run}"
 
 
 def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
     """Other errors on test images than were measured of the run; the day may be another."""
-    told, result = manifest.measured, measured.read(folder, manifest.source.sha256)
-    if told and (result is None or (told.data, told.splits) != (result.data, result.splits)):
+    stated, result = manifest.measured, measured.read(folder, manifest.source.sha256)
+    if stated and (result is None or (stated.data, stated.splits) != (result.data, result.splits)):
         yield "the errors on test images: the bundle says " + (
             "others than the run" if result else "some, and the run has none: measure it again with `qcn evaluate`"
         )
@@ -262,9 +262,9 @@ def _inputs(golden: Golden, run: "Run", most: int, data_dir: Path) -> Iterator[s
         yield f"there are {real} golden images of the data set, where `qcn export` takes {least}"
     if len({golden.image[place].tobytes() for place in _real(golden)}) < real:
         yield "a golden image of the data set is there more than once"
-    kept = golden.with_image
-    seen = preprocess(torch.from_numpy(golden.image[kept]), run.preprocessing).numpy()
-    if not np.array_equal(seen, golden.input[kept]):
+    places = golden.with_image
+    inputs = preprocess(torch.from_numpy(golden.image[places]), run.preprocessing).numpy()
+    if not np.array_equal(inputs, golden.input[places]):
         yield "the golden inputs are not what the run's pre-processing makes of the golden images"
 
 

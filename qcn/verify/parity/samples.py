@@ -59,8 +59,8 @@ def samples(
     if data == GOLDEN:
         if count is not None:
             raise UsageError("--images is for a data set or a folder; golden images are all used")
-        kept = bundle.golden()
-        return Samples(GOLDEN, kept, int(np.sum(kept.label < 0)))
+        golden = bundle.golden()
+        return Samples(GOLDEN, golden, int(np.sum(golden.label < 0)))
     if count is not None and count < 1:
         raise UsageError(f"--images must be 1 or more, not {count}")
     try:
@@ -77,8 +77,8 @@ def samples(
         result = _of_pictures(bundle, Path(data), count or COUNT, unreadable)
     else:
         raise unknown_name("data set or folder", data, [*DATASETS, GOLDEN])
-    given = _inputs(bundle, result)
-    answered = origin.answers(bundle, given) if origin else _answered(bundle, given)
+    inputs = _inputs(bundle, result)
+    answered = origin.answers(bundle, inputs) if origin else _answered(bundle, inputs)
     return Samples(readable(data), answered, len(answered.rows) - len(result), tuple(unreadable))
 
 
@@ -135,15 +135,20 @@ def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
 def _listed(table: Path) -> list[tuple[str, Path, str]]:
     """Name, path and class of the pictures of a table; one that it names twice is taken once."""
     result = listing(table)
-    return list({one.path: (str(one.path), one.path, result.classes[one.label]) for one in result.pictures}.values())
+    return list(
+        {
+            picture.path: (str(picture.path), picture.path, result.classes[picture.label])
+            for picture in result.pictures
+        }.values()
+    )
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:
     """The places of `count` of them, at random but the same ones every time, and as many of each kind as can be."""
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     turns = []
     for index in np.random.default_rng(0).permutation(len(kinds)):
-        taken[kinds[index]] = turn = taken.get(kinds[index], -1) + 1
+        counts[kinds[index]] = turn = counts.get(kinds[index], -1) + 1
         turns.append((turn, kinds[index], int(index)))
     return [index for _, _, index in sorted(turns)[:count]]
 
@@ -156,29 +161,29 @@ def _image(pixels: NDArray[np.uint8], path: Path, bundle: Bundle) -> NDArray[np.
         raise UsageError(f"{path}: {error}; compare on a data set (--dataset NAME)") from error
 
 
-def _inputs(bundle: Bundle, found: Sequence[tuple[str, Any, int]]) -> "Inputs":
+def _inputs(bundle: Bundle, pictures: Sequence[tuple[str, Any, int]]) -> "Inputs":
     """The images pre-processed, with edge cases."""
     from qcn.export.program.reference import with_edge_cases
 
-    rows, images, labels = zip(*found, strict=True)
+    rows, images, labels = zip(*pictures, strict=True)
     return with_edge_cases(rows, np.stack(images), labels, bundle.manifest.preprocessing)
 
 
-def _answered(bundle: Bundle, given: "Inputs") -> Golden:
+def _answered(bundle: Bundle, inputs: "Inputs") -> Golden:
     from qcn.export.program.reference import assembled, evaluated, half_floors
 
     program = bundle.program()
     for evaluation in evaluated(program, bundle.golden().input):
         _hold_against(bundle, evaluation.answers)
-    floors = {} if program.calibrated else half_floors(program, given.input)
-    answered = assembled(given, bundle.manifest.classes, *evaluated(program, given.input), floors)
+    floors = {} if program.calibrated else half_floors(program, inputs.input)
+    answered = assembled(inputs, bundle.manifest.classes, *evaluated(program, inputs.input), floors)
     return replace(answered, plan=program.calibrated)
 
 
-def _hold_against(bundle: Bundle, found: Answers) -> None:
+def _hold_against(bundle: Bundle, answers: Answers) -> None:
     """Refuse a reference that does not answer the golden images as the trained network did."""
     golden = bundle.golden()
-    named = {name: getattr(found, name) for name in golden.outputs}
+    named = {name: getattr(answers, name) for name in golden.outputs}
     for name, errors in compare(named, golden, "fp32", {}).items():
         if not errors.passed:
             raise CheckFailed(

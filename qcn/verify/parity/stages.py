@@ -82,88 +82,90 @@ class Stage:
         """What is wrong with it, and what its numbers are like."""
         if self.errors is None:
             return "not there"
-        said = [self.errors.words()]
+        words = [self.errors.words()]
         if self.arithmetic and not self.arithmetic.passed and self.errors.passed:
-            said = [f"not float32's sum of what this backend itself routed: {self.arithmetic.words()}"]
+            words = [f"not float32's sum of what this backend itself routed: {self.arithmetic.words()}"]
         if self.half:
-            said = [f"held in half precision, {self.errors.words()}"]
-        said.append(f"its values are {self.range.smallest:.2g} to {self.range.largest:.2g}")
+            words = [f"held in half precision, {self.errors.words()}"]
+        words.append(f"its values are {self.range.smallest:.2g} to {self.range.largest:.2g}")
         for count, what in ((self.range.overflow, "overflow"), (self.range.underflow, "underflow")):
-            said += [f"{count} {what}"] if count else []
-        return "; ".join([*said, *([self.range.note] if self.range.note else [])])
+            words += [f"{count} {what}"] if count else []
+        return "; ".join([*words, *([self.range.note] if self.range.note else [])])
 
 
-def stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[Layer]) -> tuple[Stage, ...]:
+def stages(outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[Layer]) -> tuple[Stage, ...]:
     """What the backend gave out on the way to its answers, in the order in which it is computed."""
-    return tuple(_stages(found, golden, precision, {route.op.name: route for route in routes}))
+    return tuple(_stages(outputs, golden, precision, {route.op.name: route for route in routes}))
 
 
-def _stages(found: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, Layer]) -> Iterator[Stage]:
-    shown = {name.partition("/")[0] for name in found if "/iteration" in name}
+def _stages(
+    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, Layer]
+) -> Iterator[Stage]:
+    inspected = {name.partition("/")[0] for name in outputs if "/iteration" in name}
     layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
     for layer in layers:
-        for name in golden.exact.steps if layer in shown else ():
+        for name in golden.exact.steps if layer in inspected else ():
             if name.partition("/")[0] == layer:
-                yield from _step(name, found, golden, precision, routes.get(layer))
+                yield from _step(name, outputs, golden, precision, routes.get(layer))
         for output in ("activation", "pose") if layer in golden.exact.layers else ():
             name = f"{layer}.{output}"
-            if (given := found.get(name)) is not None:
+            if (array := outputs.get(name)) is not None:
                 exact, _ = golden.arrays(name)
-                given = given[: len(exact)]
-                compared = _compared(given, golden, name, precision)
-                yield Stage(layer, None, output, compared, _range(given, exact, precision))
+                array = array[: len(exact)]
+                compared = _compared(array, golden, name, precision)
+                yield Stage(layer, None, output, compared, _range(array, exact, precision))
 
 
 def _step(
-    name: str, found: Mapping[str, Array], golden: Golden, precision: str, route: Layer | None
+    name: str, outputs: Mapping[str, Array], golden: Golden, precision: str, route: Layer | None
 ) -> Iterator[Stage]:
     layer, _, iteration = name.partition("/iteration")
-    shown = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in found]
-    for quantity in shown or QUANTITIES:  # libqcn shows no logits
+    quantities = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in outputs]
+    for quantity in quantities or QUANTITIES:  # libqcn shows no logits
         exact, _ = golden.arrays(f"{name}/{quantity}")
-        given = found.get(f"{name}/{quantity}")
-        if given is not None:
-            given = given[: len(exact)]
-        compared = None if given is None else _compared(given, golden, f"{name}/{quantity}", precision)
+        array = outputs.get(f"{name}/{quantity}")
+        if array is not None:
+            array = array[: len(exact)]
+        compared = None if array is None else _compared(array, golden, f"{name}/{quantity}", precision)
         note = ""
-        if given is not None and compared and quantity == "variance":
-            note = _cancellation(given, exact, golden.exact.steps[name].mean)
-        statistic = given is not None and compared is not None and quantity != "logit"
-        own = check(route, name, quantity, found, golden) if statistic and route else None
+        if array is not None and compared and quantity == "variance":
+            note = _cancellation(array, exact, golden.exact.steps[name].mean)
+        statistic = array is not None and compared is not None and quantity != "logit"
+        own = check(route, name, quantity, outputs, golden) if statistic and route else None
         yield Stage(
             layer,
             int(iteration),
             quantity,
             compared,
-            _range(given, exact, precision, note),
-            bool(statistic and given is not None and _is_half(given)),
+            _range(array, exact, precision, note),
+            bool(statistic and array is not None and _is_half(array)),
             own and replace(own, histogram=None),
         )
 
 
-def _compared(given: Array, golden: Golden, name: str, precision: str) -> Errors | None:
+def _compared(array: Array, golden: Golden, name: str, precision: str) -> Errors | None:
     """None for arrays of another shape: they are of another network, and cannot be compared."""
     exact, _ = golden.arrays(name)
-    if given.shape != exact.shape:
+    if array.shape != exact.shape:
         return None
-    return replace(errors(given, exact, floor_of(golden, name, precision), precision), histogram=None)
+    return replace(errors(array, exact, floor_of(golden, name, precision), precision), histogram=None)
 
 
-def _range(given: Array | None, exact: Array, precision: str, note: str = "") -> Range:
+def _range(array: Array | None, exact: Array, precision: str, note: str = "") -> Range:
     largest, smallest = LIMITS[precision]
     size = np.abs(exact)
     over = size > largest
-    if given is not None and given.shape == exact.shape:
-        over |= ~np.isfinite(given)
+    if array is not None and array.shape == exact.shape:
+        over |= ~np.isfinite(array)
     under = (size > 0) & (size < smallest)
     least = float(size[size > 0].min()) if size.any() else 0.0
     return Range(float(size.max()), least, int(over.sum()), int(under.sum()), note)
 
 
-def _cancellation(given: Array, exact: Array, mean: Array) -> str:
+def _cancellation(array: Array, exact: Array, mean: Array) -> str:
     """Whether the variance is worst where it is the small difference of two large numbers."""
     with np.errstate(invalid="ignore"):
-        place = np.unravel_index(np.argmax(np.abs(given - exact)), exact.shape)
+        place = np.unravel_index(np.argmax(np.abs(array - exact)), exact.shape)
     times = float(mean[place] ** 2 / exact[place])
     return f"cancellation: there the mean's square is {times:.0f} times the variance" if times > CANCELLED else ""
 

@@ -72,31 +72,31 @@ class Verdict:
 
     def faults(self) -> list[str]:
         """What is wrong by what was measured, in words, whatever `status` and `reasons` say."""
-        said = [f"{name} is {errors.words()}" for name, errors in self.outputs.items() if not errors.passed]
-        said += [f"{name} {why}" for name, errors in self.outputs.items() if (why := errors.contradiction())]
-        said += [self.turn.words()] if self.turn and not self.turn.passed else []
-        said += [f"{stage.name} is {stage.words()}" for stage in self.stages if not stage.passed]
+        faults = [f"{name} is {errors.words()}" for name, errors in self.outputs.items() if not errors.passed]
+        faults += [f"{name} {why}" for name, errors in self.outputs.items() if (why := errors.contradiction())]
+        faults += [self.turn.words()] if self.turn and not self.turn.passed else []
+        faults += [f"{stage.name} is {stage.words()}" for stage in self.stages if not stage.passed]
         if changed := [flip for flip in self.flips if not flip.tie]:
-            said.append(f"{len(changed)} of {self.images} images get another class, such as {changed[0].row}")
+            faults.append(f"{len(changed)} of {self.images} images get another class, such as {changed[0].row}")
         if self.backend != RUN and not (self.outputs and self.images):
-            said.append("nothing was measured")
+            faults.append("nothing was measured")
         elif self.backend not in NO_BACKENDS:
-            said += self._miscounted(self.images - len(changed))
-        return said
+            faults += self._miscounted(self.images - len(changed))
+        return faults
 
     def _miscounted(self, same: int) -> list[str]:
         """What its counts and its list of changed decisions contradict each other in; `same` is by that list."""
-        said = []
+        problems = []
         if self.agreement is None or (self.agreement.right, self.agreement.of) != (same, self.images):
             count = (
                 f"its count is {self.agreement.right} of {self.agreement.of}" if self.agreement else "it has no count"
             )
-            said.append(f"{same} of {self.images} images keep their class by its list of changes, but {count}")
+            problems.append(f"{same} of {self.images} images keep their class by its list of changes, but {count}")
         floor = self.outputs["logit"].noise_floor if "logit" in self.outputs else 0.0
         for flip in self.flips:
             if flip.tie and flip.margin > TIE * floor * (1 + 1e-6):
-                said.append(f"{flip.row} is called a tie, but its margin is {flip.margin:.2g}")
-        return said
+                problems.append(f"{flip.row} is called a tie, but its margin is {flip.margin:.2g}")
+        return problems
 
     @property
     def derived(self) -> Status:
@@ -120,44 +120,44 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """What a user wants to know of it, in words."""
-        said = [*self.reasons] + [
+        lines = [*self.reasons] + [
             f"{name:10} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: {share_of_allowed(errors.share)} "
             f"({errors.tolerance:.2e})"
             for name, errors in self.outputs.items()
         ]
-        said += [*([self.inside] if self.inside else []), *self.notes]
+        lines += [*([self.inside] if self.inside else []), *self.notes]
         if self.agreement is None:
-            return said
+            return lines
         changed, ties = ([flip for flip in self.flips if flip.tie is tie] for tie in (False, True))
         tied = f" ({len(ties)} tied within the noise of {self.precision})" if ties else ""
         poses = f", poses within {self.pose_degrees:.2g}°" if self.pose_degrees is not None else ""
         if self.turn:
             poses = f", directions within {self.turn.largest:.2g}° ({self.turn.allowed:.2g}° allowed, noise "
             poses += f"{self.turn.noise_floor:.2g}°, for {self.turn.row})"
-        said.append(f"same class for {self.agreement.right} of {self.agreement.of} images{tied}{poses}")
-        said += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in changed]
+        lines.append(f"same class for {self.agreement.right} of {self.agreement.of} images{tied}{poses}")
+        lines += [f"flip: {flip.row}, whose margin was {flip.margin:.2g}" for flip in changed]
         if not self.deterministic:
-            said.append("two runs differ in their bits")
-        return said
+            lines.append("two runs differ in their bits")
+        return lines
 
 
-def overall(verdicts: Iterable[Verdict], asked: bool) -> Status:
-    """Of all: failed if one is; missing if all backends are, or if one is and they were `asked` for by name.
+def overall(verdicts: Iterable[Verdict], by_name: bool) -> Status:
+    """Of all: failed if one is; missing if all backends are, or if one is and they were requested `by_name`.
 
     What was not trusted counts for nothing. Where no backend passed, the whole did not.
     """
     result = [(verdict.backend, verdict.status) for verdict in verdicts]
     if any(status == "failed" for _, status in result):
         return "failed"
-    given = {status for backend, status in result if backend not in NO_BACKENDS}
-    if given == {"untrusted"}:
+    statuses = {status for backend, status in result if backend not in NO_BACKENDS}
+    if statuses == {"untrusted"}:
         return "untrusted"
-    return "missing" if "passed" not in given or (asked and "missing" in given) else "passed"
+    return "missing" if "passed" not in statuses or (by_name and "missing" in statuses) else "passed"
 
 
-def conclude(verdicts: Sequence[Verdict], asked: bool, plan: bool = False) -> None:
+def conclude(verdicts: Sequence[Verdict], by_name: bool, plan: bool = False) -> None:
     """Raise what the command must end with, unless all is well; `plan` as in `qcn.verify.parity.results.verdict`."""
-    status = overall(verdicts, asked)
+    status = overall(verdicts, by_name)
     if status == "failed":
         failed = [verdict for verdict in verdicts if verdict.status == status]
         named = ", ".join(verdict.key for verdict in failed)

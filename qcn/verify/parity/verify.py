@@ -18,9 +18,9 @@ from qcn.export.bundle.tolerance import tie_band
 from qcn.names import AnyPrecision
 from qcn.terminal.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import layers
-from qcn.verify.parity.calls import ANY, Asked, Call, in_order, plain_batch, plan, random_calls
+from qcn.verify.parity.calls import ANY, Call, Replies, call_plan, in_order, plain_batch, random_calls
 from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees, turn
-from qcn.verify.parity.precision import Held, held_to
+from qcn.verify.parity.precision import JudgedPrecision, judged_precision
 from qcn.verify.parity.run import Origin
 from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
 from qcn.verify.parity.stages import Stage, first_wrong, stages
@@ -50,8 +50,8 @@ def verify(
     to which the bundle's program was found to belong, a file must be what that program builds, and is trusted then.
     Those that passed are asked again, in many more calls, if there is a `soak`.
     """
-    given = golden or bundle.golden()
-    _check_reference(given, allowed)
+    reference = golden or bundle.golden()
+    _check_reference(reference, allowed)
     verdicts = []
     result = candidates(bundle, backends, trust, file)
     with shown():
@@ -59,13 +59,13 @@ def verify(
             began = time.perf_counter()
             with part(place, len(result)):
                 doing(f"opening {candidate.key}")
-                verdict = _Check(bundle, candidate, given, allowed, bisect, time_limit, origin).verdict()
+                verdict = _Check(bundle, candidate, reference, allowed, bisect, time_limit, origin).verdict()
             verdicts.append(replace(verdict, seconds=time.perf_counter() - began))
         if soak:
             passed = [place for place, verdict in enumerate(verdicts) if verdict.status == "passed"]
             for turn, place in enumerate(passed):
                 with part(turn, len(passed)):
-                    check = _Check(bundle, result[place], given, allowed, bisect, time_limit, origin)
+                    check = _Check(bundle, result[place], reference, allowed, bisect, time_limit, origin)
                     verdicts[place] = check.soaked(verdicts[place], soak.shared_by(len(passed)))
     return verdicts
 
@@ -136,75 +136,77 @@ class _Check:
         fresh = replace(self, golden=origin.fresh(self.bundle)).answered(about)
         if fresh.status != "passed":
             return replace(fresh, reasons=tuple(f"on {on}: {reason}" for reason in fresh.reasons))
-        said = f"an engine cannot be compared with its program; on {fresh.images} {on} it uses "
-        return replace(verdict, notes=(*verdict.notes, said + share_of_allowed(fresh.share or 0.0)))
+        note = f"an engine cannot be compared with its program; on {fresh.images} {on} it uses "
+        return replace(verdict, notes=(*verdict.notes, note + share_of_allowed(fresh.share or 0.0)))
 
     def answered(self, about: tuple[str, str, str]) -> Verdict:
         """What is said of its answers."""
         bundle, candidate = self.bundle, self.candidate
         opened = candidate.runner(bundle, time_limit=self.time_limit)  # refuses an altered file
         try:
-            held = _borne_out(held_to(bundle, candidate))
+            judge = _borne_out(judged_precision(bundle, candidate))
             proof = FORMATS[candidate.artefact.format].proof
             with opened as runner:
                 if proof == "program":
                     bundle.program()  # refuses weights of another network than the manifest's
                 if proof == "answers":
-                    held = _borne_out(held_to(bundle, candidate, runner))
-                asked = self.ask(runner, plan(len(self.golden.rows), self.batch()))
+                    judge = _borne_out(judged_precision(bundle, candidate, runner))
+                replies = self.ask(runner, call_plan(len(self.golden.rows), self.batch()))
         except MissingError as error:
             return Verdict(*about, "missing", (str(error),))
         except _Refused as error:
             return Verdict(*about, "failed", (str(error),), runner=opened.name)
         except QcnError as error:
             return Verdict(*about, "failed", (f"it does not run: {error}",), runner=opened.name)
-        return self.judged(asked, held, Verdict(*about, "passed", runner=opened.name))
+        return self.judged(replies, judge, Verdict(*about, "passed", runner=opened.name))
 
-    def ask(self, runner: Runner, calls: Sequence[Call]) -> Asked:
+    def ask(self, runner: Runner, calls: Sequence[Call]) -> Replies:
         """The answers to all calls, and no other output."""
         answers = []
         for done, call in enumerate(calls):
             doing(f"asking {self.candidate.key}", done, of=len(calls))
             answers.append(self.answer(runner, call))
-        return Asked(tuple(calls), tuple(answers))
+        return Replies(tuple(calls), tuple(answers))
 
     def answer(self, runner: Runner, call: Call) -> Answers:
         """The answers to one call."""
-        given = runner.infer(self.golden.input[list(call.rows)])
-        if differs := _other_shape(given, self.golden, call.size):
+        outputs = runner.infer(self.golden.input[list(call.rows)])
+        if differs := _other_shape(outputs, self.golden, call.size):
             raise _Refused(f"it belongs to another network: {differs}")
-        return {name: np.array(given[name]) for name in self.golden.outputs}
+        return {name: np.array(outputs[name]) for name in self.golden.outputs}
 
-    def soaked(self, verdict: Verdict, asked: Soak) -> Verdict:
+    def soaked(self, verdict: Verdict, soak: Soak) -> Verdict:
         """A verdict that passed, after many more calls in a newly opened backend (`qcn.verify.parity.soak`)."""
         golden, batch = self.golden, self.batch()
         exact = {name: getattr(golden.reference, name) for name in golden.outputs}
         try:
             with self.candidate.runner(self.bundle, time_limit=self.time_limit) as runner:
-                precision = _borne_out(held_to(self.bundle, self.candidate, runner)).precision
+                precision = _borne_out(judged_precision(self.bundle, self.candidate, runner)).precision
                 limits = {name: verdict.outputs[name].tolerance for name in exact}
                 tally = run_soak(
                     lambda call: self.answer(runner, call),
-                    random_calls(len(golden.rows), batch, asked.seed),
+                    random_calls(len(golden.rows), batch, soak.seed),
                     exact,
                     Limits(limits, tie_band(golden, precision)),
-                    asked.seconds,
+                    soak.seconds,
                     self.candidate.key,
                 )
         except QcnError as error:
             return replace(verdict, status="failed", reasons=(f"it does not run a second time: {error}",))
         size_count = batch.max - batch.min + 1
         classes = self.bundle.manifest.classes
-        return judge_soak(verdict, tally, golden, precision, self.allowed, classes, tally.words(size_count, asked.seed))
+        return judge_soak(verdict, tally, golden, precision, self.allowed, classes, tally.words(size_count, soak.seed))
 
-    def judged(self, asked: Asked, held: Held, verdict: Verdict) -> Verdict:
+    def judged(self, replies: Replies, judge: JudgedPrecision, verdict: Verdict) -> Verdict:
         """The verdict, with what was answered."""
         golden, candidate = self.golden, self.candidate
         exact = {name: getattr(golden.reference, name) for name in golden.outputs}
-        limits = {name: error.tolerance for name, error in compare(exact, golden, held.precision, self.allowed).items()}
-        result = asked.worst(exact, limits)
-        errors = compare(result, golden, held.precision, self.allowed)
-        when = asked.when(exact, limits)
+        limits = {
+            name: error.tolerance for name, error in compare(exact, golden, judge.precision, self.allowed).items()
+        }
+        result = replies.worst(exact, limits)
+        errors = compare(result, golden, judge.precision, self.allowed)
+        when = replies.when(exact, limits)
         reasons = [
             f"{name} is {error.words()}{f', {when}' if when else ''}"
             for name, error in errors.items()
@@ -214,15 +216,15 @@ class _Check:
         turned = turn(result["pose"], golden, directions, errors["pose"]) if directions else None
         if turned and not turned.passed:
             reasons.insert(0, turned.words())  # what the pose is for says more than its numbers
-        changed = flips(asked.rows, asked.joined("logit"), golden, self.bundle.manifest.classes, held.precision)
-        reasons += decisions(changed, golden, held.precision)
+        changed = flips(replies.rows, replies.joined("logit"), golden, self.bundle.manifest.classes, judge.precision)
+        reasons += decisions(changed, golden, judge.precision)
         looked: tuple[Stage, ...] = ()
         inside = ""
         # Statistics of routing that are made in half precision do not show in half-precision answers.
         if reasons or self.bisect or golden.plan or candidate.precision in ("fp16", "bf16"):
-            size = asked.first_wrong_size(exact, limits) or min(self.batch().max, AT_ONCE, len(golden.rows))
+            size = replies.first_wrong_size(exact, limits) or min(self.batch().max, AT_ONCE, len(golden.rows))
             doing(f"looking inside {candidate.key}", 1)
-            looked, inside = self.look(result, max(size, candidate.least), held.precision)
+            looked, inside = self.look(result, max(size, candidate.least), judge.precision)
             if not reasons:
                 reasons += _inside_wrong(looked)
         wrong = first_wrong(looked, errors) if reasons else None
@@ -237,16 +239,16 @@ class _Check:
             images=count,
             pose_degrees=pose_degrees(result["pose"], golden) if "pose" in golden.outputs else None,
             turn=turned,
-            deterministic=asked.deterministic(),
+            deterministic=replies.deterministic(),
             accuracy=accuracy(result["logit"], golden),
             agreement=Share.count(count - sum(not flip.tie for flip in changed), count),
             stages=looked,
             first_wrong=wrong,
             inside=inside,
-            notes=(asked.words(), *([held.note] if held.note else []), *costs(golden)),
+            notes=(replies.words(), *([judge.note] if judge.note else []), *costs(golden)),
         ).settled()
 
-    def look(self, found: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[Stage, ...], str]:
+    def look(self, outputs: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[Stage, ...], str]:
         """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""
         golden, candidate = self.golden, self.candidate
         if not golden.exact.steps and not golden.exact.layers:
@@ -254,14 +256,14 @@ class _Check:
             return (), f"the {has}: there are no layers to look into"
         try:
             with candidate.runner(self.bundle, every_layer=True, time_limit=self.time_limit) as runner:
-                found = {**found, **_all(runner, golden.input, size)}
+                outputs = {**outputs, **_all(runner, golden.input, size)}
         except QcnError as error:  # such as no onnx package, without which a graph can be run but not looked into
             return (), f"no look inside: {error}"
         try:  # what the statistics of routing can be computed again from
             routes = layers(self.bundle, precision, graph=FORMATS[candidate.artefact.format].graph)
         except QcnError:  # no whole weights, which their own verdict says
             routes = []
-        looked = stages(found, golden, golden.judged_by(precision), routes)
+        looked = stages(outputs, golden, golden.judged_by(precision), routes)
         inside = ""
         if not looked:
             inside = "this backend shows no layers, so a fault cannot be located in it (native, torch and ONNX "
@@ -280,11 +282,11 @@ class _Check:
             return Batch(1, 8, AT_ONCE)
 
 
-def _borne_out(held: Held) -> Held:
+def _borne_out(judge: JudgedPrecision) -> JudgedPrecision:
     """The precision, unless the file only claims it."""
-    if held.refused:
-        raise _Refused(held.refused)
-    return held
+    if judge.refused:
+        raise _Refused(judge.refused)
+    return judge
 
 
 def _inside_wrong(looked: Sequence[Stage]) -> list[str]:
@@ -293,13 +295,13 @@ def _inside_wrong(looked: Sequence[Stage]) -> list[str]:
     return [f"its answers are within what is allowed, but {wrong[0].name} is {wrong[0].words()}"] if wrong else []
 
 
-def _other_shape(found: Answers, golden: Golden, rows: int) -> str:
+def _other_shape(outputs: Answers, golden: Golden, rows: int) -> str:
     """What is missing or of another shape among the answers to so many images, in words."""
     for name in golden.outputs:
         expected = (rows, *getattr(golden.reference, name).shape[1:])
-        if name not in found or found[name].shape != expected:
-            given = f"it gives {list(found[name].shape)}" if name in found else "it gives nothing"
-            return f"{given} for '{name}', where {list(expected)} is expected"
+        if name not in outputs or outputs[name].shape != expected:
+            shape = f"it gives {list(outputs[name].shape)}" if name in outputs else "it gives nothing"
+            return f"{shape} for '{name}', where {list(expected)} is expected"
     return ""
 
 

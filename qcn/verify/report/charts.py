@@ -98,7 +98,7 @@ def error_chart(errors: Errors, axis: tuple[int, int]) -> Chart | None:
 
 def latency_strips(latencies: Sequence[Latency]) -> tuple[list[Strip], tuple[Tick, ...]]:
     """All of one batch on one axis of milliseconds, in powers, with the axis' marks."""
-    values = [value for one in latencies for value in (one.min, one.p99)]
+    values = [value for latency in latencies for value in (latency.min, latency.p99)]
     if not values:
         return [], ()
     left, right = math.log10(min(values)), math.log10(max(values))
@@ -109,9 +109,9 @@ def latency_strips(latencies: Sequence[Latency]) -> tuple[list[Strip], tuple[Tic
     def place(value: float) -> float:
         return 100 * (math.log10(value) - left) / (right - left)
 
-    def strip(one: Latency) -> Strip:
-        spoken = f"median {milliseconds(one.p50)}, 99 % within {milliseconds(one.p99)}"
-        return Strip(place(one.min), place(one.p50), place(one.p90), place(one.p99), spoken)
+    def strip(latency: Latency) -> Strip:
+        spoken = f"median {milliseconds(latency.p50)}, 99 % within {milliseconds(latency.p99)}"
+        return Strip(place(latency.min), place(latency.p50), place(latency.p90), place(latency.p99), spoken)
 
     powers = range(max(math.floor(left), -9), min(math.ceil(right), 9) + 1)
     for digits in ((1, 2, 5), (1, 3), (1,)):  # as many marks as there is room for
@@ -119,4 +119,4 @@ def latency_strips(latencies: Sequence[Latency]) -> tuple[list[Strip], tuple[Tic
         ticks = tuple(Tick(place(mark), milliseconds(mark)) for mark in marks if 3 < place(mark) < 97)
         if len(ticks) <= 6:
             break
-    return [strip(one) for one in latencies], ticks
+    return [strip(latency) for latency in latencies], ticks

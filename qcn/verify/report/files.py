@@ -84,14 +84,14 @@ def write(
 
     Beside report.json, junit.xml and report.html there is a ship.json where limits were checked.
     """
-    record, checks, shown = (folder / name for name in ("report.json", "junit.xml", "report.html"))
+    record, checks, html = (folder / name for name in ("report.json", "junit.xml", "report.html"))
     records.write(record, report)
     limits = [folder / "ship.json"] if ship else []
     for path in limits:
         records.write(path, ship)
     write_text(checks, junit(report, ship))
-    write_text(shown, page(report, images, ship, answers))
-    return [record, *limits, checks, shown]
+    write_text(html, page(report, images, ship, answers))
+    return [record, *limits, checks, html]
 
 
 def page(
@@ -102,8 +102,8 @@ def page(
 ) -> str:
     """The HTML."""
     verdicts = summary.in_order(report)
-    ran = [one for one in verdicts if one.ran]
-    lacking = {one.key: "; ".join(one.reasons) for one in verdicts if not one.ran}
+    ran = [verdict for verdict in verdicts if verdict.ran]
+    lacking = {verdict.key: "; ".join(verdict.reasons) for verdict in verdicts if not verdict.ran}
     commands = list(dict.fromkeys([report.command, *([report.benchmark.command] if report.benchmark else [])]))
     return render(
         HERE / "report.html.jinja",
@@ -117,13 +117,13 @@ def page(
         rows=ran,
         missing=words.by_reason(lacking),
         show_accuracy=report.images.show_accuracy,
-        show_turns=any(one.turn for one in report.backends.values()),
+        show_turns=any(verdict.turn for verdict in report.backends.values()),
         reference=summary.rate(report.reference if report.images.show_accuracy else None),
         speeds=_speeds(report.benchmark),
         errors=_errors(ran),
         notes=_shared_notes(ran),
-        heat=[one for one in map(heat_map, ran) if one],
-        closed=words.by_reason({one.key: one.inside for one in ran if one.inside}),
+        heat=[grid for grid in map(heat_map, ran) if grid],
+        closed=words.by_reason({verdict.key: verdict.inside for verdict in ran if verdict.inside}),
         flips=_flips(ran, images),
         environment=_flat({**asdict(report.environment), "packages": None}) + [*report.environment.packages.items()],
         source=_flat(asdict(report.source)),
@@ -134,8 +134,12 @@ def page(
 
 def _shared_notes(ran: Sequence[Verdict]) -> list[str]:
     """Notes that every backend has: they are said once."""
-    backends = [one for one in ran if one.backend not in NO_BACKENDS]
-    return [note for note in backends[0].notes if all(note in one.notes for one in backends)] if backends[1:] else []
+    backends = [verdict for verdict in ran if verdict.backend not in NO_BACKENDS]
+    return (
+        [note for note in backends[0].notes if all(note in verdict.notes for verdict in backends)]
+        if backends[1:]
+        else []
+    )
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
@@ -170,12 +174,12 @@ def _flips(ran: Sequence[Verdict], images: Mapping[str, NDArray[np.uint8]]) -> l
 
 
 def _speeds(benchmark: Benchmark | None) -> list[BatchSpeeds]:
-    measured = [one for one in benchmark.results.values() if one.latency_ms] if benchmark else []
+    measured = [speed for speed in benchmark.results.values() if speed.latency_ms] if benchmark else []
     result = []
-    for batch in dict.fromkeys(one.batch for one in measured):
-        rows = sorted((one for one in measured if one.batch == batch), key=lambda one: one.median or 0.0)
-        strips, ticks = charts.latency_strips([one.latency_ms for one in rows if one.latency_ms])
-        drawn = [charts.latency_chart(one.histogram) if one.histogram else None for one in rows]
+    for batch in dict.fromkeys(speed.batch for speed in measured):
+        rows = sorted((speed for speed in measured if speed.batch == batch), key=lambda speed: speed.median or 0.0)
+        strips, ticks = charts.latency_strips([speed.latency_ms for speed in rows if speed.latency_ms])
+        drawn = [charts.latency_chart(speed.histogram) if speed.histogram else None for speed in rows]
         result.append(BatchSpeeds(batch, rows, _columns(rows), strips, ticks, drawn))
     return result
 
@@ -195,6 +199,6 @@ def _columns(rows: Sequence[Speed]) -> list[tuple[str, list[str]]]:
 def _flat(value: Any, above: str = "") -> list[tuple[str, str]]:
     """A nested record as names and values, without what is not known."""
     if isinstance(value, dict):
-        inner = [(f"{above} {key}".strip().replace("_", " "), one) for key, one in value.items()]
-        return [pair for name, one in inner for pair in _flat(one, name)]
+        inner = [(f"{above} {key}".strip().replace("_", " "), item) for key, item in value.items()]
+        return [pair for name, item in inner for pair in _flat(item, name)]
     return [] if value in (None, "") else [(above, str(value))]

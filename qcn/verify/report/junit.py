@@ -29,7 +29,9 @@ Suite = tuple[str, float, list[Case]]  # its name, the seconds that it took, its
 def junit(report: Report, ship: Ship | None = None) -> str:
     """The XML. A case fails only in a backend that failed: what lies beside the verdict is a note."""
     root = ET.Element("testsuites", name="qcn ship-check" if ship else "qcn verify-parity")
-    suites: list[Suite] = [(one.key, one.seconds, list(_cases(one))) for one in report.backends.values()]
+    suites: list[Suite] = [
+        (verdict.key, verdict.seconds, list(_cases(verdict))) for verdict in report.backends.values()
+    ]
     if ship:
         took = max(0.0, ship.seconds - sum(seconds for _, seconds, _ in suites))
         suites.insert(0, (f"may ship: {ship.bundle}", took, [_limit(row) for row in ship.rows if row.asked]))
@@ -59,9 +61,9 @@ def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
 
 def _limit(row: Row) -> Case:
     """What is not shown has failed; what is not tested was skipped, and is not passed."""
-    said = f"{row.status}: found {row.found}; asked {row.asked}" + (f"; {row.note}" * bool(row.note))
-    failure = said if row.status in ("failed", "not shown") else ""
-    return Case(row.name, failure, said if row.status == "not tested" else "", said)
+    message = f"{row.status}: found {row.found}; asked {row.asked}" + (f"; {row.note}" * bool(row.note))
+    failure = message if row.status in ("failed", "not shown") else ""
+    return Case(row.name, failure, message if row.status == "not tested" else "", message)
 
 
 def _cases(verdict: Verdict) -> Iterator[Case]:

@@ -149,11 +149,11 @@ def headline(fleet: FleetReport) -> str:
     failed = sum(device.status == "failed" for device in fleet.devices)
     unchecked = sum(device.status in ("missing", "untrusted") for device in fleet.devices)
     worse = sum(device.status == "passed" and not device.well for device in fleet.devices)
-    said = [f"{failed} failed"] * bool(failed)
-    said += [f"{unchecked} {'was' if unchecked == 1 else 'were'} not checked"] * bool(unchecked)
-    said += [f"{worse} {'is' if worse == 1 else 'are'} worse than in the baseline"] * bool(worse)
-    if said:
-        return f"Of {counted(count, 'device')}, {' and '.join(said)}."
+    parts = [f"{failed} failed"] * bool(failed)
+    parts += [f"{unchecked} {'was' if unchecked == 1 else 'were'} not checked"] * bool(unchecked)
+    parts += [f"{worse} {'is' if worse == 1 else 'are'} worse than in the baseline"] * bool(worse)
+    if parts:
+        return f"Of {counted(count, 'device')}, {' and '.join(parts)}."
     every = "Every device answers" if count > 1 else "The device answers"
     by_hand = [device.name for device in fleet.devices if device.by_hand]
     within = f", within tolerances that were set by hand on {', '.join(by_hand)}" if by_hand else ""
@@ -227,15 +227,15 @@ def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple
 def _check_same(reports: Mapping[str, Report]) -> None:
     """Refuse reports of different networks, or on other images: their rows would not be comparable."""
     (name, first), *others = reports.items()
-    for other, report in others:
+    for path, report in others:
         if report.network_sha256 != first.network_sha256:
             raise UsageError(
-                f"{other} is a report on another network than {name}: {report.network}, not {first.network}; merge "
+                f"{path} is a report on another network than {name}: {report.network}, not {first.network}; merge "
                 f"reports of one network only"
             )
         if report.images != first.images:
             raise UsageError(
-                f"{other} was checked on {summary.images(report.images)}, and {name} on {summary.images(first.images)}"
+                f"{path} was checked on {summary.images(report.images)}, and {name} on {summary.images(first.images)}"
             )
 
 
@@ -306,16 +306,18 @@ def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float, other_
 def _worse(path: Path, now: Report, allowed: float, other_network: bool) -> list[str]:
     """Of one device: answers, right answers, latency and energy, against its earlier report in `path`."""
     before = read_baseline(path, now.network, other_network)
-    said = worse_answers(path, before, now)
+    problems = worse_answers(path, before, now)
     for key, then in before.backends.items():
         result = now.backends[key].accuracy if key in now.backends else None
         if then.accuracy and result and result.right < then.accuracy.right:
-            said.append(f"{key} is right for {result.right} of {result.of} images, and was for {then.accuracy.right}")
+            problems.append(
+                f"{key} is right for {result.right} of {result.of} images, and was for {then.accuracy.right}"
+            )
     old, new = (report.benchmark.results if report.benchmark else {} for report in (before, now))
     for figure, more in (("median", "slower"), ("energy_mj", "more energy")):
         then_, now_ = ({key: getattr(one, figure) for key, one in of.items()} for of in (old, new))
-        said += [
+        problems += [
             f"{key}: {100 * by:.0f} % {more}, and {100 * allowed:.0f} % is allowed"
             for key, by in increases(then_, now_, allowed).items()
         ]
-    return said
+    return problems

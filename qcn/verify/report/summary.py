@@ -20,13 +20,13 @@ def in_order(report: Report) -> list[Verdict]:
 
 def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     """What it comes to, and in plain words."""
-    ran = [one for one in verdicts if one.ran and one.backend not in NO_BACKENDS]
-    wrong = [one for one in ran if one.status != "passed"]
+    ran = [verdict for verdict in verdicts if verdict.ran and verdict.backend not in NO_BACKENDS]
+    wrong = [verdict for verdict in ran if verdict.status != "passed"]
     answers = "answer as the trained network does"
-    if any(one.backend == RUN and one.status == "failed" for one in verdicts):
+    if any(verdict.backend == RUN and verdict.status == "failed" for verdict in verdicts):
         return "failed", "The bundle does not come from the training run that it was compared with."
     if not ran:
-        if any(one.status == "untrusted" for one in verdicts):
+        if any(verdict.status == "untrusted" for verdict in verdicts):
             return (
                 "untrusted",
                 "Nothing was checked: the files that could run here can carry code, and --trust was not given.",
@@ -35,9 +35,9 @@ def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
     if wrong:
         of = f"{len(wrong)} of {len(ran)} backends {'does' if len(wrong) == 1 else 'do'}"
         return "failed", f"{of if len(ran) > 1 else 'The backend does'} not {answers}."
-    if any(one.backend == PREPROCESSING and one.status == "failed" for one in verdicts):
+    if any(verdict.backend == PREPROCESSING and verdict.status == "failed" for verdict in verdicts):
         return "failed", "Pre-processing does not give the network what it was trained on."
-    some = any(not one.ran and one.backend not in NO_BACKENDS for one in verdicts)
+    some = any(not verdict.ran and verdict.backend not in NO_BACKENDS for verdict in verdicts)
     return "passed", f"Every backend{' that ran' if some else ''} answers{answers.removeprefix('answer')}."
 
 
@@ -83,22 +83,24 @@ def ship_tiles(ship: Ship, report: Report) -> list[tuple[str, str, str]]:
 
 def tiles(report: Report) -> list[tuple[str, str, str]]:
     """Of each a name, a value, a word on it; right answers first."""
-    backends = [one for one in report.backends.values() if one.backend not in NO_BACKENDS]
-    ran = [one for one in backends if one.ran]
+    backends = [verdict for verdict in report.backends.values() if verdict.backend not in NO_BACKENDS]
+    ran = [verdict for verdict in backends if verdict.ran]
     absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"
     result = []
-    rights = [one.accuracy for one in ran if one.accuracy]
+    rights = [verdict.accuracy for verdict in ran if verdict.accuracy]
     if report.images.show_accuracy and rights and len(rights) == len(ran):
-        least = min(rights, key=lambda one: one.right)
+        least = min(rights, key=lambda verdict: verdict.right)
         result.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; by the worst backend"))
-    result.append(("backends that passed", f"{sum(one.status == 'passed' for one in ran)} of {len(ran)}", absent))
-    shares = {one.key: one.share for one in ran if one.share is not None}
+    result.append(
+        ("backends that passed", f"{sum(verdict.status == 'passed' for verdict in ran)} of {len(ran)}", absent)
+    )
+    shares = {verdict.key: verdict.share for verdict in ran if verdict.share is not None}
     if shares and len(shares) == len(ran):
         worst = max(shares, key=shares.__getitem__)
         result.append(("allowed deviation used", share(shares[worst]), f"at most, by {worst}"))
     result += _changed(ran)
     results = report.benchmark.results.values() if report.benchmark else ()
-    timed = [(one.median, one) for one in results if one.batch == 1 and one.median is not None]
+    timed = [(verdict.median, verdict) for verdict in results if verdict.batch == 1 and verdict.median is not None]
     if timed:
         median, fastest = min(timed, key=lambda pair: pair[0])
         unstable = ", unstable" if fastest.unstable else ""  # its times cannot be relied on

@@ -43,7 +43,7 @@ TOP = 1  # nothing here shows a top-k error
 
 
 @dataclass(frozen=True)
-class Asked:
+class ShipTerms:
     """What to check, and how.
 
     target   the machine that it is to run on, as `qcn export --target` knows it; "this" is this one
@@ -65,8 +65,8 @@ class Asked:
     def of_images(self) -> bool:
         """Whether anything is asked that takes test images, or images are named."""
         limits = self.limits
-        asked = (limits.accuracy, limits.calibration_error, limits.direction_error)
-        return bool(self.data) or any(limit is not None for limit in asked)
+        needs_images = (limits.accuracy, limits.calibration_error, limits.direction_error)
+        return bool(self.data) or any(limit is not None for limit in needs_images)
 
 
 def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candidate:
@@ -99,60 +99,60 @@ def choose(bundle: Bundle, backend: str, file: str | None, trust: bool) -> Candi
     )
 
 
-def _best_first(found: list[Candidate]) -> list[Candidate]:
+def _best_first(candidates: list[Candidate]) -> list[Candidate]:
     """Of a backend's first format the fastest precision first, but for ONNX Runtime, which takes model.onnx."""
 
-    def order(one: Candidate) -> tuple[int, int]:
-        format = one.backend.formats.index(one.artefact.format)
-        fastest = FASTEST.index(one.precision)
-        return format, fastest if one.artefact.format == "trt" else -fastest
+    def order(candidate: Candidate) -> tuple[int, int]:
+        format = candidate.backend.formats.index(candidate.artefact.format)
+        fastest = FASTEST.index(candidate.precision)
+        return format, fastest if candidate.artefact.format == "trt" else -fastest
 
-    return sorted(found, key=order)
+    return sorted(candidates, key=order)
 
 
 def is_here(target: str, machine: Environment) -> bool:
     """Whether this machine is the target: a Jetson by the words of its name, any other by its GPU."""
-    known = targets.target(target)
-    if known.sm is None:
+    device = targets.target(target)
+    if device.sm is None:
         return True
     if target.startswith("jetson-"):
         words = (machine.jetson or "").lower().split()
         return all(word in words for word in target.split("-"))
-    return machine.gpu is not None and machine.gpu.sm == known.sm
+    return machine.gpu is not None and machine.gpu.sm == device.sm
 
 
-def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> tuple[Ship, Report]:
+def check(bundle: Bundle, candidate: Candidate, terms: ShipTerms, command: str) -> tuple[Ship, Report]:
     """Everything: what is said of each limit, and the parity report with the benchmark, for the page."""
     began = time.perf_counter()
-    targets.target(asked.target)  # first: what cannot be meant is refused at once
-    network = CandidateNetwork(bundle, candidate, asked.time_limit)
-    dataset = _dataset(network, asked)
+    targets.target(terms.target)  # first: what cannot be meant is refused at once
+    network = CandidateNetwork(bundle, candidate, terms.time_limit)
+    dataset = _dataset(network, terms)
     say(f"parity: {candidate.key}")
-    checked = _parity(bundle, candidate, asked)
+    checked = _parity(bundle, candidate, terms)
     of_candidate = [one for one in checked.verdicts if not one.is_of_file or one.precision == candidate.precision]
     by_backend = {one.backend: one for one in of_candidate}
     verdict, preprocessing = by_backend[candidate.backend.name], by_backend[PREPROCESSING]
     of_run = by_backend.get(RUN)
     say(f"accuracy: {dataset.name if isinstance(dataset, Dataset) else 'not tested'}")
-    accuracy = _accuracy(network, dataset, verdict, asked, bundle.manifest.confidence is not None)
+    accuracy = _accuracy(network, dataset, verdict, terms, bundle.manifest.confidence is not None)
     say(f"latency, memory and energy: {candidate.key}")
-    speed, timed = _speed(bundle, candidate, verdict, asked)
+    speed, timed = _speed(bundle, candidate, verdict, terms)
     report = make_report(
         bundle,
         checked.samples,
         [verdict, preprocessing, *([of_run] if of_run else [])],
         command,
         True,
-        timings.benchmark_record(bundle, asked.plan, timed, command) if timed else None,
+        timings.benchmark_record(bundle, terms.plan, timed, command) if timed else None,
     )
-    here = is_here(asked.target, report.environment)
-    elsewhere = "" if here else f"this machine is not {asked.target}: run `qcn ship-check` there"
+    here = is_here(terms.target, report.environment)
+    elsewhere = "" if here else f"this machine is not {terms.target}: run `qcn ship-check` there"
     rows = (
         *accuracy,
-        judge.parity(verdict, preprocessing, of_run, asked.run),
-        judge.latency(speed, asked.limits.latency, elsewhere),
-        judge.memory(speed, asked.limits.memory, elsewhere),
-        judge.energy(speed, asked.limits.energy, elsewhere),
+        judge.parity(verdict, preprocessing, of_run, terms.run),
+        judge.latency(speed, terms.limits.latency, elsewhere),
+        judge.memory(speed, terms.limits.memory, elsewhere),
+        judge.energy(speed, terms.limits.energy, elsewhere),
     )
     ship = Ship(
         schema=2,
@@ -167,26 +167,26 @@ def check(bundle: Bundle, candidate: Candidate, asked: Asked, command: str) -> t
         file=candidate.artefact.file,
         precision=candidate.precision,
         data=dataset.name if isinstance(dataset, Dataset) else bundle.manifest.source.data,
-        target=asked.target,
+        target=terms.target,
         target_is_here=here,
         calibrated=bundle.manifest.confidence is not None,
         measured=bundle.manifest.measured,
         rows=rows,
-        not_tested=tuple(_left(bundle, candidate, asked, here)),
+        not_tested=tuple(_unchecked(bundle, candidate, terms, here)),
         seconds=time.perf_counter() - began,
     )
     return ship, report
 
 
-def _parity(bundle: Bundle, candidate: Candidate, asked: Asked) -> Checked:
+def _parity(bundle: Bundle, candidate: Candidate, terms: ShipTerms) -> Checked:
     """On the candidate's file and backend, which may run it in other precisions too."""
     request = Request(
         backends=[candidate.backend.name],
         file=candidate.artefact.file,
-        run=asked.run,
-        bisect=asked.bisect,
+        run=terms.run,
+        bisect=terms.bisect,
         trust=candidate.trusted,
-        time_limit=asked.time_limit,
+        time_limit=terms.time_limit,
     )
     return parity.check(bundle, request)
 
@@ -196,42 +196,42 @@ def _ran(verdict: Verdict) -> bool:
     return bool(verdict.outputs)
 
 
-def _dataset(network: CandidateNetwork, asked: Asked) -> Dataset | str:
+def _dataset(network: CandidateNetwork, terms: ShipTerms) -> Dataset | str:
     """The test images; why there are none, where nothing is asked of them, as on a device that has none."""
     try:
-        return network.dataset(asked.data)
+        return network.dataset(terms.data)
     except UsageError as error:
-        if asked.of_images:
+        if terms.of_images:
             raise
         return str(error)
 
 
 def _accuracy(
-    network: CandidateNetwork, dataset: Dataset | str, verdict: Verdict, asked: Asked, calibrated: bool
+    network: CandidateNetwork, dataset: Dataset | str, verdict: Verdict, terms: ShipTerms, calibrated: bool
 ) -> list[Row]:
     """Rows of accuracy, calibration error and directions for every test split, or the one that was asked for."""
-    limits = asked.limits
+    limits = terms.limits
     most, angle = limits.calibration_error, limits.direction_error
     if angle and network.direction is None:
         raise UsageError(f"{network.backend} tells no directions: leave out --max-direction-error")
-    wanted = [
+    checks = [
         ("accuracy", judge.at_least(limits.accuracy), limits.accuracy),
         ("calibration error", judge.at_most(judge.percent, most), most),
     ]
     if angle:
-        wanted.append(("direction error", judge.at_most(judge.degrees, angle.degrees), angle.degrees))
+        checks.append(("direction error", judge.at_most(judge.degrees, angle.degrees), angle.degrees))
     if isinstance(dataset, str) or not _ran(verdict):
         why = dataset if isinstance(dataset, str) else verdict.reasons[0]
-        return [judge.not_tested(*one, why) for one in wanted]
+        return [judge.not_tested(*one, why) for one in checks]
     try:
-        answered = answer_splits(network, dataset, asked.data_dir, asked.split)
-        results = [measure_answers(split, *given, TOP) for split, given in answered.items()]
+        answered = answer_splits(network, dataset, terms.data_dir, terms.split)
+        results = [measure_answers(split, *answers, TOP) for split, answers in answered.items()]
     except MissingError as error:
-        if asked.of_images:
+        if terms.of_images:
             raise
-        return [judge.not_tested(*one, str(error)) for one in wanted]
+        return [judge.not_tested(*one, str(error)) for one in checks]
     except CheckFailed as error:  # NaN is no answer
-        return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in wanted]
+        return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in checks]
     rows = []
     for result in results:
         right = Share.count(result.overall.total - result.overall.wrong, result.overall.total)
@@ -240,7 +240,9 @@ def _accuracy(
         if result.calibration_error is not None:
             rows.append(judge.calibration(result.split, result.calibration_error, calibrated, most))
     if network.direction:
-        rows += [judge.direction(split, _off(*given, network.direction), angle) for split, given in answered.items()]
+        rows += [
+            judge.direction(split, _off(*answers, network.direction), angle) for split, answers in answered.items()
+        ]
     return rows
 
 
@@ -252,30 +254,30 @@ def _off(images: ImageSet, answers: Answers, directions: Directions) -> NDArray[
     return None if errors is None else errors[np.isfinite(errors)]
 
 
-def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, asked: Asked) -> tuple[Speed, list[Speed]]:
+def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, terms: ShipTerms) -> tuple[Speed, list[Speed]]:
     """The figures of one image at a time, and all that were taken; nothing is timed that does not run."""
     about = (candidate.backend.name, candidate.artefact.file, candidate.precision, 1)
     if not _ran(verdict):
         return Speed(*about, missing=verdict.reasons[0]), []
     timed = latency.benchmark(
-        bundle, [candidate.backend.name], asked.plan, candidate.trusted, asked.time_limit, candidate.artefact.file
+        bundle, [candidate.backend.name], terms.plan, candidate.trusted, terms.time_limit, candidate.artefact.file
     )
     own = [one for one in timed if (one.backend, one.file, one.precision, one.batch) == about]
     return own[0], own
 
 
-def _left(bundle: Bundle, candidate: Candidate, asked: Asked, here: bool) -> list[str]:
+def _unchecked(bundle: Bundle, candidate: Candidate, terms: ShipTerms, here: bool) -> list[str]:
     """What nothing was said of, beside the rows that say so."""
-    said = [] if here else [f"{asked.target}: nothing ran on it; times, memory and energy are of this machine"]
+    lines = [] if here else [f"{terms.target}: nothing ran on it; times, memory and energy are of this machine"]
     others = [
         one.file
         for one in bundle.manifest.files
         if one.file != candidate.artefact.file and not FORMATS[one.format].part_of
     ]
     if others:
-        said.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")
-    if not asked.run:
-        said.append("that the bundle is built from a training run's network: --run RUN")
-    if asked.split:
-        said.append(f"other splits than {asked.split}")
-    return said
+        lines.append(f"{', '.join(others)}: not what ships by {candidate.backend.name}; see `qcn verify-parity`")
+    if not terms.run:
+        lines.append("that the bundle is built from a training run's network: --run RUN")
+    if terms.split:
+        lines.append(f"other splits than {terms.split}")
+    return lines

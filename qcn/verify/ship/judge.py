@@ -68,9 +68,9 @@ def accuracy(split: str, share: Share, limit: float | None) -> Row:
     """The share of right answers on a split, against the least that is asked."""
     value = share.right / share.of
     result = f"{percent(value)} ({interval(share)}) of {share.of:,} images"
-    name, asked = f"accuracy on {split}", at_least(limit)
+    name, limit_words = f"accuracy on {split}", at_least(limit)
     if limit is None:
-        return Row(name, asked, result, "no limit", value=value)
+        return Row(name, limit_words, result, "no limit", value=value)
     if share.low >= limit:
         status: Status = "passed"
         note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below the limit"
@@ -79,7 +79,7 @@ def accuracy(split: str, share: Share, limit: float | None) -> Row:
         note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below the limit"
     else:
         status, note = "not shown", f"the limit lies inside the 95 % interval; {_settled(value, limit)}"
-    return Row(name, asked, result, status, note, limit, value)
+    return Row(name, limit_words, result, status, note, limit, value)
 
 
 def _settled(value: float, limit: float) -> str:
@@ -102,13 +102,13 @@ def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | Non
     """How far told directions are off on a split, in degrees, of images that are answered right; None: no views."""
     percentile = limit.percentile if limit else "p50"
     name, number = f"{percentile} direction error on {split}", limit.degrees if limit else None
-    asked = at_most(degrees, number)
+    limit_words = at_most(degrees, number)
     if errors is None or not len(errors):
         why = "the images have no views" if errors is None else "no image that is answered right has a direction"
-        return not_tested(name, asked, number, why)
+        return not_tested(name, limit_words, number, why)
     value = float(np.percentile(errors, int(percentile[1:])))
     result = f"{degrees(value)}, of {len(errors):,} images that are answered right"
-    return _below(name, value, number, result, asked, "")
+    return _below(name, value, number, result, limit_words, "")
 
 
 def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> Row:
@@ -116,26 +116,26 @@ def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = No
 
     `of_run` is what the training run `run` says of the bundle, where one was named.
     """
-    name, asked = "answers as the trained network", f"deviation within what is allowed in {verdict.precision}"
+    name, limit_words = "answers as the trained network", f"deviation within what is allowed in {verdict.precision}"
     for one in filter(None, (of_run, verdict, preprocessing)):
         if one.status == "failed":
-            return Row(name, asked, f"{one.backend} does not", "failed", one.reasons[0])
+            return Row(name, limit_words, f"{one.backend} does not", "failed", one.reasons[0])
     if not verdict.ran:
-        return not_tested(name, asked, None, verdict.reasons[0])
+        return not_tested(name, limit_words, None, verdict.reasons[0])
     result = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} golden images"
     result += f"; the same network as {run}" if run else ""
     note = "" if preprocessing.ran else f"pre-processing was not tested: {preprocessing.reasons[0]}"
-    return Row(name, asked, result, "passed" if preprocessing.ran else "not tested", note)
+    return Row(name, limit_words, result, "passed" if preprocessing.ran else "not tested", note)
 
 
 def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
     """The time of one image at a percentile. `elsewhere` says why it is not that of the target; empty if it is."""
     percentile = limit.percentile if limit else "p99"
     name = f"{percentile} latency"
-    asked = f"at most {milliseconds(limit.milliseconds)}" if limit else ""
+    limit_words = f"at most {milliseconds(limit.milliseconds)}" if limit else ""
     number = limit.milliseconds if limit else None
     if speed.latency_ms is None:
-        return not_tested(name, asked, number, speed.missing)
+        return not_tested(name, limit_words, number, speed.missing)
     value = float(getattr(speed.latency_ms, percentile))
     unstable = ", unstable" if speed.unstable else ""
     note = (
@@ -143,17 +143,17 @@ def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
         if speed.unstable
         else ""
     )
-    return _here(_below(name, value, number, f"{milliseconds(value)}{unstable}", asked, note), elsewhere)
+    return _here(_below(name, value, number, f"{milliseconds(value)}{unstable}", limit_words, note), elsewhere)
 
 
 def memory(speed: Speed, limit: float | None, elsewhere: str) -> Row:
     """What loading and one answer took at most, on host and GPU together, in MiB."""
-    asked = at_most(_mib, limit)
+    limit_words = at_most(_mib, limit)
     parts = _memory_parts(speed)
     if speed.cold is None or None in parts:
-        return not_tested("memory", asked, limit, speed.missing or "this system does not tell it")
+        return not_tested("memory", limit_words, limit, speed.missing or "this system does not tell it")
     value = sum(part for part in parts if part is not None)
-    return _here(_below("memory", value, limit, _mib(value), asked, ""), elsewhere)
+    return _here(_below("memory", value, limit, _mib(value), limit_words, ""), elsewhere)
 
 
 def _memory_parts(speed: Speed) -> list[float | None]:
@@ -165,16 +165,16 @@ def _memory_parts(speed: Speed) -> list[float | None]:
 
 def energy(speed: Speed, limit: float | None, elsewhere: str) -> Row:
     """That of one inference, idle power included, in millijoules."""
-    asked = at_most(_millijoules, limit)
+    limit_words = at_most(_millijoules, limit)
     if speed.energy_mj is None:
-        return not_tested("energy", asked, limit, speed.missing or NO_METER)
+        return not_tested("energy", limit_words, limit, speed.missing or NO_METER)
     result = f"{_millijoules(speed.energy_mj)}, {speed.energy_of}"
-    return _here(_below("energy", speed.energy_mj, limit, result, asked, ""), elsewhere)
+    return _here(_below("energy", speed.energy_mj, limit, result, limit_words, ""), elsewhere)
 
 
-def not_tested(name: str, asked: str, limit: float | None, why: str) -> Row:
+def not_tested(name: str, limit_words: str, limit: float | None, why: str) -> Row:
     """A row of what could not be measured."""
-    return Row(name, asked, "–", "not tested", why, limit)
+    return Row(name, limit_words, "–", "not tested", why, limit)
 
 
 def at_most(words: Words, limit: float | None) -> str:
@@ -182,10 +182,10 @@ def at_most(words: Words, limit: float | None) -> str:
     return "" if limit is None else f"at most {words(limit)}"
 
 
-def _below(name: str, value: float, limit: float | None, found: str, asked: str, note: str) -> Row:
+def _below(name: str, value: float, limit: float | None, value_words: str, limit_words: str, note: str) -> Row:
     if limit is None:
-        return Row(name, "", found, "no limit", note, None, value)
-    return Row(name, asked, found, "passed" if value <= limit else "failed", note, limit, value)
+        return Row(name, "", value_words, "no limit", note, None, value)
+    return Row(name, limit_words, value_words, "passed" if value <= limit else "failed", note, limit, value)
 
 
 def _here(row: Row, elsewhere: str) -> Row:

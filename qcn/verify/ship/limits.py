@@ -87,8 +87,8 @@ def _at_percentile(
 ) -> tuple[float, Percentile]:
     value, at, percentile = text.partition("@")
     if at and percentile.strip() not in PERCENTILES:
-        known = ", ".join(PERCENTILES)
-        raise UsageError(f"{option} takes {what} at one of {known}, such as {example}, not '{text}'")
+        names = ", ".join(PERCENTILES)
+        raise UsageError(f"{option} takes {what} at one of {names}, such as {example}, not '{text}'")
     result = next((one for one in PERCENTILES if one == percentile.strip()), default)
     return _amount(option, value, units, example, text), result
 

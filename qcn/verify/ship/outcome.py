@@ -80,16 +80,16 @@ def overall(rows: tuple[Row, ...]) -> Status:
 
 def table(ship: Ship) -> Table:
     """One line per row; notes go below, by `notes`."""
-    shown = table_of("check", "limit", "found", "verdict")
+    result = table_of("check", "limit", "found", "verdict")
     for row in ship.rows:
-        shown.add_row(row.name, row.asked or "–", row.found, Text(row.status, COLOURS[row.status]))
-    return shown
+        result.add_row(row.name, row.asked or "–", row.found, Text(row.status, COLOURS[row.status]))
+    return result
 
 
 def notes(ship: Ship) -> list[str]:
     """What else there is to know of the rows, and what was not tested."""
-    said = [f"{row.name}: {row.note}" for row in ship.rows if row.note]
-    return said + [f"not tested: {what}" for what in ship.not_tested]
+    lines = [f"{row.name}: {row.note}" for row in ship.rows if row.note]
+    return lines + [f"not tested: {what}" for what in ship.not_tested]
 
 
 def conclude(ship: Ship) -> None:
@@ -97,5 +97,7 @@ def conclude(ship: Ship) -> None:
     if ship.status == "passed":
         return
     first = next(row for row in ship.rows if row.asked and row.status == ship.status)
-    said = f"{ship.headline} {first.name}: {first.found}; limit: {first.asked}" + (f"; {first.note}" * bool(first.note))
-    raise MissingError(said) if ship.status == "not tested" else CheckFailed(said)
+    message = f"{ship.headline} {first.name}: {first.found}; limit: {first.asked}" + (
+        f"; {first.note}" * bool(first.note)
+    )
+    raise MissingError(message) if ship.status == "not tested" else CheckFailed(message)

@@ -107,12 +107,12 @@ def energy_of_one(meter: Meter, runs: Iterator[object]) -> float | None:
     done = threading.Event()
 
     def follow() -> None:
-        seen = meter.read()
+        reading = meter.read()
         while not done.wait(LOOK_S):
-            shown = meter.read()
-            if shown is not None and shown != seen:
-                moves.append((time.perf_counter(), shown))
-            seen = shown
+            next_reading = meter.read()
+            if next_reading is not None and next_reading != reading:
+                moves.append((time.perf_counter(), next_reading))
+            reading = next_reading
 
     looking = threading.Thread(target=follow, daemon=True)
     looking.start()

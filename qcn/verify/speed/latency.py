@@ -99,16 +99,16 @@ def benchmark(
 
     `file` names one of them. What can carry code runs only with `trust`, and is timed through the pipe to its process.
     """
-    asked = list(backends) if backends else None
+    names = list(backends) if backends else None
     golden = bundle.golden()
-    if untimed := [name for name in asked or () if not find(name).timed]:
+    if untimed := [name for name in names or () if not find(name).timed]:
         raise UsageError(f"{untimed[0]} is a server's model repository: time it with perf_analyzer (docs/serve.md)")
-    result = [one for one in candidates(bundle, asked, trust, file) if one.backend.timed]
+    result = [one for one in candidates(bundle, names, trust, file) if one.backend.timed]
     speeds: list[Speed] = []
-    with ExitStack() as held:
-        held.enter_context(shown())
+    with ExitStack() as stack:
+        stack.enter_context(shown())
         counter = meter()
-        energy = held.enter_context(counter) if counter else None
+        energy = stack.enter_context(counter) if counter else None
         for place, batch in enumerate(plan.batches):
             with part(place, len(plan.batches)):
                 speeds += _one_batch(bundle, golden, result, plan, batch, energy, time_limit)

@@ -36,25 +36,25 @@ class Nvml:
 
     def memory_used(self) -> int | None:
         """Bytes in use on the whole GPU, by everyone."""
-        return self._known(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
+        return self._reading_or_none(lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
 
     def energy_mj(self) -> int | None:
         """Millijoules since the driver was loaded: Volta and later."""
-        return self._known(lambda: int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)))
+        return self._reading_or_none(lambda: int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)))
 
     def state(self) -> State:
         """The GPU now."""
         nvml, gpu = self._nvml, self._handle
         return State(
-            driver=self._known(lambda: _text(nvml.nvmlSystemGetDriverVersion())),
-            sm_mhz=self._known(lambda: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))),
-            max_sm_mhz=self._known(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM))),
-            memory_mhz=self._known(lambda: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM))),
-            power_w=self._known(lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
-            power_limit_w=self._known(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
+            driver=self._reading_or_none(lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+            sm_mhz=self._reading_or_none(lambda: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM))),
+            max_sm_mhz=self._reading_or_none(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM))),
+            memory_mhz=self._reading_or_none(lambda: int(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM))),
+            power_w=self._reading_or_none(lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3),
+            power_limit_w=self._reading_or_none(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3),
         )
 
-    def _known(self, ask: Callable[[], T]) -> T | None:
+    def _reading_or_none(self, ask: Callable[[], T]) -> T | None:
         try:
             return ask()
         except self._nvml.NVMLError:  # such as: not supported

@@ -74,23 +74,23 @@ class Benchmark:
 
 def table(speeds: Iterable[Speed], batch: int) -> Table:
     """Those of one batch that were measured; a column that would be empty is left out."""
-    shown = [speed for speed in speeds if speed.batch == batch and not speed.missing]
+    measured = [speed for speed in speeds if speed.batch == batch and not speed.missing]
     columns: dict[str, list[str]] = {
-        "backend": [speed.backend for speed in shown],
-        "file": [speed.file for speed in shown],
-        "precision": [speed.precision for speed in shown],
+        "backend": [speed.backend for speed in measured],
+        "file": [speed.file for speed in measured],
+        "precision": [speed.precision for speed in measured],
     }
     for heading, _, _, figure in FIGURES:
-        values = [figure(speed) for speed in shown]
+        values = [figure(speed) for speed in measured]
         columns[heading] = ["" if value is None else amount(value) for value in values]
-    columns[""] = [", ".join(filter(None, (speed.variant, "unstable" if speed.unstable else ""))) for speed in shown]
-    kept = {heading: cells for heading, cells in columns.items() if any(cells)}
+    columns[""] = [", ".join(filter(None, (speed.variant, "unstable" if speed.unstable else ""))) for speed in measured]
+    filled = {heading: cells for heading, cells in columns.items() if any(cells)}
     numbers = [heading for heading, *_ in FIGURES]
-    made = table_of(*kept, right=numbers, whole=numbers, title=f"batch {batch}")
-    made.title_style = "bold"
-    for row in zip(*kept.values(), strict=True):
-        made.add_row(*row)
-    return made
+    result = table_of(*filled, right=numbers, whole=numbers, title=f"batch {batch}")
+    result.title_style = "bold"
+    for row in zip(*filled.values(), strict=True):
+        result.add_row(*row)
+    return result
 
 
 def fastest(speeds: Iterable[Speed], batch: int) -> str:
@@ -163,8 +163,8 @@ def check_regression(path: Path, before: Benchmark, speeds: Sequence[Speed], all
     if not any(old is not None and key in now for key, old in then.items()):
         raise UsageError(f"{path} has none of what was measured now: {', '.join(now) or 'nothing was'}")
     if late := increases(then, now, allowed):
-        said = "; ".join(f"{key} is {100 * by:.0f} % slower" for key, by in late.items())
-        raise CheckFailed(f"{said} than in {path}, but only {100 * allowed:.0f} % is allowed")
+        words = "; ".join(f"{key} is {100 * by:.0f} % slower" for key, by in late.items())
+        raise CheckFailed(f"{words} than in {path}, but only {100 * allowed:.0f} % is allowed")
 
 
 def increases(then: Mapping[str, float | None], now: Mapping[str, float | None], allowed: float) -> dict[str, float]:

@@ -43,7 +43,7 @@ class Plan:
             "runs must be 1 or more": self.iterations >= 1,
             "--fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
         }
-        if wrong := [rule for rule, kept in limits.items() if not kept]:
+        if wrong := [rule for rule, holds in limits.items() if not holds]:
             raise UsageError("; ".join(wrong))
 
 
