@@ -24,11 +24,11 @@ from qcn.calibrate.assignments import apply, array_bytes, in_words
 from qcn.calibrate.bodies import find_body
 from qcn.calibrate.images import OBSERVED, spread
 from qcn.calibrate.record import Key, calibrate
-from qcn.calibrate.request import Request
+from qcn.calibrate.request import CalibrationRequest
 from qcn.data import load
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH
-from qcn.export.request import Request as ExportRequest
+from qcn.export.request import ExportRequest
 from qcn.intervals import ErrorRate, lost_and_won, paired_drop
 from qcn.names import OperationPrecision
 from qcn.networks.shipped import run_of
@@ -71,7 +71,7 @@ def main() -> None:
 
 def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
     """Everything of one network."""
-    request = Request(data_dir=data_dir, command=f"qcn calibrate {model}")
+    request = CalibrationRequest(data_dir=data_dir, command=f"qcn calibrate {model}")
     result = pipeline.calibrate(run_of(model), folder / "report", request, lambda audit, digits: None)
     chosen = result.search.chosen
     assert chosen is not None
@@ -132,7 +132,7 @@ def measured(model: str, data_dir: Path, folder: Path) -> dict[str, Any]:
 def timed(model: str, data_dir: Path, assignment: dict[str, OperationPrecision]) -> dict[str, Any]:
     """The times of what was chosen, and of its parts, on this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        request = Request(data_dir=data_dir)
+        request = CalibrationRequest(data_dir=data_dir)
         base = pipeline.open_base(run_of(model), Path(folder) / "report", request)
         program, spec = base.program(), base.manifest.preprocessing
         images = spread(load(base.manifest.source.data, data_dir).validation, OBSERVED)

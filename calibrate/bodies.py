@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qcn.calibrate.assignments import Assignment, apply, estimated
 from qcn.calibrate.record import Calibration
-from qcn.calibrate.simulation import Outputs, answers
+from qcn.calibrate.simulation import ProgramOutputs, answers
 from qcn.data.spec import Preprocessing
 from qcn.errors import CheckFailed, FellBack, MissingError, UsageError
 from qcn.evaluate.networks import AT_ONCE, outputs_by
@@ -24,13 +24,13 @@ from qcn.export.backends.format import Job, format_of
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.terminal.progress import doing, undisturbed
 from qcn.verify.speed.cold import first_images
-from qcn.verify.speed.turns import Plan, Timing, take_turns
+from qcn.verify.speed.turns import Timing, TimingPlan, take_turns
 from qcn.verify.words import milliseconds
 
-TIMING = Plan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
+TIMING = TimingPlan(warmup_ms=300, duration_s=2.0, turn_s=0.1)  # in many short turns: a machine's load hits both alike
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Body(ABC):
     name: str
 
     @abstractmethod
-    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> ProgramOutputs:
         """Those to images [N, C, H, W]; `task` is what to show meanwhile."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class TorchBody(Body):
         self._spec, self._target = spec, target
         self.name = f"torch; {target} does not run here ({why}), so times are estimated from multiplications"
 
-    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> ProgramOutputs:
         return answers(program, images, self._spec, task)
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
@@ -84,12 +84,14 @@ class TargetBody(Body):
         self._base, self._target = base, target
         self.name = f"{target}; times are the least of many runs on this machine, at batch 1"
 
-    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> Outputs:
+    def answers(self, program: Program, images: NDArray[np.uint8], task: str) -> ProgramOutputs:
         with tempfile.TemporaryDirectory() as folder:
             bundle, candidate = self._candidate(Path(folder), program)
             with candidate.runner_to_time(bundle) as runner:
                 report_progress = partial(doing, task, of=len(images))
-                return Outputs(*outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, report_progress))
+                return ProgramOutputs(
+                    *outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, report_progress)
+                )
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +126,7 @@ def write_bundle(base: Bundle, folder: Path, program: Program, target: str) -> B
         golden = replace(golden, plan=True, trained=golden.reference)
     bundle = Bundle.create(folder, replace(base.manifest, files=()), program, lambda: golden, FROM_RUN)
     (format, *_) = find(target).formats
-    format_of(format).make(Job(bundle, Request()))
+    format_of(format).make(Job(bundle, ExportRequest()))
     return bundle
 
 

@@ -119,8 +119,6 @@ def other_drop(bundle: Bundle, calibration: Calibration, trained: Program, run: 
     lost, won, total = int((before & ~after).sum()), int((after & ~before).sum()), len(sample)
     result = 100 * (lost - won) / total, 100 * paired_drop(lost, won, total)[1]
     if any(abs(float(a) - b) > 100 * FEW / total for a, b in zip(figures, result, strict=True)):
-        return (
-            f"it drops {result[0]:.2f} points, at most {result[1]:.2f}; the manifest says {' and '.join(map(str, figures))}",
-            "",
-        )
+        stated = " and ".join(map(str, figures))
+        return f"it drops {result[0]:.2f} points, at most {result[1]:.2f}; the manifest says {stated}", ""
     return "", f"its drop was measured again on {total:,} images: {result[0]:.2f} points"

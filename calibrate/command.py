@@ -9,7 +9,7 @@ from qcn.calibrate import outcome, pipeline
 from qcn.calibrate.digits import Digits
 from qcn.calibrate.images import Audit
 from qcn.calibrate.pipeline import Calibrated
-from qcn.calibrate.request import Request
+from qcn.calibrate.request import CalibrationRequest
 from qcn.errors import UsageError
 from qcn.export.backends.receipts import Receipt
 from qcn.export.bundle import Bundle
@@ -36,7 +36,7 @@ def _ignore(audit: Audit, digits: list[Digits]) -> None:
 
 
 def calibrate(
-    source: Path, request: Request, on_audit: Callable[[Audit, list[Digits]], None] = _ignore
+    source: Path, request: CalibrationRequest, on_audit: Callable[[Audit, list[Digits]], None] = _ignore
 ) -> CalibratedBundle:
     """Calibrate the run or bundle in `source`. `on_audit` gets the audit and the digits before anything is built."""
     folder = request.report or Path("runs/calibrate") / Path(os.path.realpath(source)).name

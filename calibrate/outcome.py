@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """A trial in words. `x` and `y` are its place in the Pareto chart, in per cent."""
 
     what: str
@@ -47,7 +47,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report:
+class CalibrationReport:
     """report.json: everything, for programs."""
 
     bundle: str
@@ -65,7 +65,7 @@ class Report:
 def write(folder: Path, calibrated: Calibrated, receipts: Sequence[Receipt], command: str) -> list[Path]:
     """report.json, report.html and, where there is matplotlib, a PNG of each chart; gives their paths."""
     front = pareto(calibrated.search.trials)
-    record = Report(
+    record = CalibrationReport(
         calibrated.base.manifest.name,
         command,
         environment(),
@@ -147,7 +147,7 @@ def _megabytes(trial: Trial) -> str:
     return f"{trial.bytes / 1e6:.2f} MB"
 
 
-def rows(calibrated: Calibrated) -> list[Row]:
+def rows(calibrated: Calibrated) -> list[TrialRow]:
     """The trials, float32 first, then the fastest first."""
     trials = sorted(
         calibrated.search.trials, key=lambda trial: (bool(trial.assignment), trial.timed.share if trial.timed else 1.0)
@@ -156,7 +156,7 @@ def rows(calibrated: Calibrated) -> list[Row]:
     shares = [trial.timed.share for trial in trials if trial.timed]
     ends = [100 * end for trial in trials for end in (trial.rate.low, trial.rate.high)]
     return [
-        Row(
+        TrialRow(
             in_words(calibrated.program, trial.assignment),
             f"{100 * trial.rate.error:.2f} %",
             f"{100 * trial.rate.low:.2f} to {100 * trial.rate.high:.2f} %",

@@ -18,7 +18,7 @@ from qcn.calibrate.assignments import apply, lowest, require_float32
 from qcn.calibrate.bodies import find_body
 from qcn.calibrate.images import OBSERVED, Audit, audit, spread
 from qcn.calibrate.record import Calibration, Key
-from qcn.calibrate.request import Method, Request
+from qcn.calibrate.request import CalibrationRequest, Method
 from qcn.calibrate.search import Search, Searcher, Trial
 from qcn.calibrate.sensitivity import Sensitivity
 from qcn.data import read
@@ -33,7 +33,7 @@ from qcn.export.bundle import Bundle
 from qcn.export.calibrated import write_calibrated
 from qcn.export.pipeline import open_source
 from qcn.export.program.program import Program
-from qcn.export.request import Request as ExportRequest
+from qcn.export.request import ExportRequest
 from qcn.names import CALIBRATION, MANIFEST
 from qcn.packages import installed
 from qcn.storage import records
@@ -74,7 +74,7 @@ class Calibrated:
 
 
 def calibrate(
-    source: Path, report: Path, request: Request, on_audit: Callable[[Audit, list[digits.Digits]], None]
+    source: Path, report: Path, request: CalibrationRequest, on_audit: Callable[[Audit, list[digits.Digits]], None]
 ) -> Calibrated:
     """Calibrate the run or bundle in `source`. `on_audit` gets the audit and the digits before anything is built."""
     require_packages()
@@ -110,7 +110,7 @@ def calibrate(
     return Calibrated(base, program, checked, calibration, result, sensitivities, search)
 
 
-def write(calibrated: Calibrated, out: Path, request: Request) -> tuple[Bundle, list[Receipt]]:
+def write(calibrated: Calibrated, out: Path, request: CalibrationRequest) -> tuple[Bundle, list[Receipt]]:
     """The bundle of what was chosen, and what its operations are seen to run in."""
     trial = calibrated.chosen
     program = apply(calibrated.program, trial.assignment, calibrated.calibration)
@@ -151,7 +151,7 @@ def require_packages() -> None:
             raise MissingError(f"calibrating needs {package}: pip install 'qcn-toolkit[{extra}]'")
 
 
-def open_base(source: Path, report: Path, request: Request) -> Bundle:
+def open_base(source: Path, report: Path, request: CalibrationRequest) -> Bundle:
     """The float32 bundle: the source, or one made of a run."""
     if (source / MANIFEST).is_file():
         return Bundle.open(source, request.public_key)
@@ -160,7 +160,7 @@ def open_base(source: Path, report: Path, request: Request) -> Bundle:
 
 
 def calibration_images(
-    source: Path, base: Bundle, request: Request
+    source: Path, base: Bundle, request: CalibrationRequest
 ) -> tuple[ImageSet, dict[str, NDArray[np.uint8]], str]:
     """The validation split of the data; what it must not be among, by name; and the data's name."""
     network = open_network(source, public_key=request.public_key)
@@ -209,7 +209,7 @@ def search_in(
     images: ImageSet,
     sensitivities: list[Sensitivity],
     base: Bundle,
-    request: Request,
+    request: CalibrationRequest,
 ) -> Search:
     """The search, from the trials at `path` on, as far as they are of the same calibration and target."""
     lowered = apply(program, lowest(program), calibration)

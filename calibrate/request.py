@@ -15,7 +15,7 @@ Goal = Literal["latency", "size"]
 
 
 @dataclass(frozen=True)
-class Request:
+class CalibrationRequest:
     """What `qcn calibrate` is asked for. `command` is what was typed."""
 
     dataset: str | None = setting(

@@ -20,7 +20,7 @@ from qcn.calibrate.images import tenths
 from qcn.calibrate.record import Calibration, Key
 from qcn.calibrate.request import Goal, Method
 from qcn.calibrate.sensitivity import Sensitivity, turn
-from qcn.calibrate.simulation import Outputs
+from qcn.calibrate.simulation import ProgramOutputs
 from qcn.data.imageset import ImageSet
 from qcn.direction import Directions
 from qcn.errors import CheckFailed
@@ -135,7 +135,7 @@ class Searcher:
         return self.record
 
     @cached_property
-    def _exact(self) -> Outputs:
+    def _exact(self) -> ProgramOutputs:
         """The answers of float32."""
         return self.body.answers(self.program, self.images.images, "accuracy: all fp32")
 

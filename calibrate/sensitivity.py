@@ -10,7 +10,7 @@ from rich.table import Table
 
 from qcn.calibrate.assignments import apply, lowest
 from qcn.calibrate.record import Calibration
-from qcn.calibrate.simulation import Outputs, answers
+from qcn.calibrate.simulation import ProgramOutputs, answers
 from qcn.data.imageset import ImageSet
 from qcn.data.spec import Preprocessing
 from qcn.direction import ROUND, Directions, angle_between
@@ -75,7 +75,7 @@ def measure(
 
 
 def compare(
-    name: str, precision: OperationPrecision, exact: Outputs, lowered: Outputs, labels: NDArray[np.int64]
+    name: str, precision: OperationPrecision, exact: ProgramOutputs, lowered: ProgramOutputs, labels: NDArray[np.int64]
 ) -> Sensitivity:
     """What became of the answers."""
     return Sensitivity(
@@ -89,7 +89,7 @@ def compare(
     )
 
 
-def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
+def _degrees(exact: ProgramOutputs, lowered: ProgramOutputs) -> float | None:
     """The mean angle between the two poses of the class that float32 answers."""
     if exact.pose is None or lowered.pose is None:
         return None
@@ -99,7 +99,7 @@ def _degrees(exact: Outputs, lowered: Outputs) -> float | None:
     return float(angle_between(trained, changed)[lengths > 0].mean())
 
 
-def turn(exact: Outputs, lowered: Outputs, directions: Directions | None) -> float | None:
+def turn(exact: ProgramOutputs, lowered: ProgramOutputs, directions: Directions | None) -> float | None:
     """The degrees that directions of float32 turn by at most, for 95 of 100 images; None if it tells none."""
     if directions is None or exact.pose is None or lowered.pose is None:
         return None

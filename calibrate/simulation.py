@@ -19,7 +19,7 @@ from qcn.terminal.progress import doing
 
 
 @dataclass(frozen=True)
-class Outputs:
+class ProgramOutputs:
     """Answers to images: logit [N, classes], pose [N, classes, 3] (None for a CNN)."""
 
     logit: NDArray[np.float32]
@@ -61,7 +61,7 @@ class Simulation(Interpreter):
         return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
 
 
-def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, task: str = "") -> Outputs:
+def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, task: str = "") -> ProgramOutputs:
     """What a program makes of images [N, C, H, W]; `task` is what to show meanwhile."""
     simulation, parts = Simulation(program).eval(), []
     with torch.inference_mode():
@@ -70,4 +70,4 @@ def answers(program: Program, images: NDArray[np.uint8], spec: Preprocessing, ta
             if task:
                 doing(task, done, of=len(images))
     outputs = [torch.cat([part[i] for part in parts]).numpy() for i in range(len(program.outputs))]
-    return Outputs(outputs[0], outputs[1] if program.poses else None)
+    return ProgramOutputs(outputs[0], outputs[1] if program.poses else None)

@@ -18,7 +18,7 @@ from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle, weights
 from qcn.export.program.program import Product, Program, Route
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 
 
 def precisions(program: Program) -> dict[str, str]:
@@ -46,5 +46,5 @@ def write_calibrated(base: Bundle, program: Program, out: Path, record: dict[str
         weights.write(draft.path, program)
         draft.found = program.precision
         draft.facts = {"calibration": {**record, "precisions": precisions(program)}}
-    UNROLLED_GRAPH.add(Job(bundle, Request()))
+    UNROLLED_GRAPH.add(Job(bundle, ExportRequest()))
     return bundle

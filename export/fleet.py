@@ -21,7 +21,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.export.backends.format import Made
 from qcn.export.bundle import WEIGHTS, Batch, Bundle
 from qcn.export.pipeline import export, open_source
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import MANIFEST, Precision
 from qcn.packages import installed
 from qcn.storage import records
@@ -53,9 +53,9 @@ class FleetDevice:
             raise UsageError(f"tensorrt must be a version such as \"10.3\", not '{self.tensorrt}'")
         if self.target == CPU and ("trt" in self.formats or self.tensorrt):
             raise UsageError("an engine needs a GPU: name its target (jetson-orin, sm89), or leave trt out")
-        self.request(Request())
+        self.request(ExportRequest())
 
-    def request(self, request: Request) -> Request:
+    def request(self, request: ExportRequest) -> ExportRequest:
         """What the command asks for, of this device."""
         return replace(
             request,
@@ -100,7 +100,7 @@ def _toml() -> Any:
 
 
 def export_fleet(
-    source: Path, out: Path, devices: Sequence[FleetDevice], request: Request, data_dir: Path
+    source: Path, out: Path, devices: Sequence[FleetDevice], request: ExportRequest, data_dir: Path
 ) -> Iterator[tuple[FleetDevice, Bundle, list[Made]]]:
     """A bundle for each device, in a folder of its name below `out`. The golden answers are made once."""
     first = None if (source / MANIFEST).exists() else out / devices[0].name

@@ -15,7 +15,7 @@ from qcn.export.backends.torch import INSTALL
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.manifest import manifest_of, tools
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import BUNDLE, RUN
 from qcn.networks.shipped import is_shipped_run
 from qcn.packages import installed
@@ -25,7 +25,7 @@ from qcn.terminal.progress import doing, part, say
 FROM_RUN = f"qcn export RUN --format native --out {BUNDLE}"
 
 
-def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> tuple[Bundle, list[Made]]:
+def export(source: Path, out: Path | None, request: ExportRequest, data_dir: Path) -> tuple[Bundle, list[Made]]:
     """Make what is asked for, from the run or bundle in `source`; the bundle takes in each artefact when it is done."""
     check_opset(request)
     bundle = open_source(source, out, request, data_dir)
@@ -48,7 +48,7 @@ def export(source: Path, out: Path | None, request: Request, data_dir: Path) -> 
     return bundle, results
 
 
-def _everything(program: Program, request: Request) -> list[tuple[str, Request]]:
+def _everything(program: Program, request: ExportRequest) -> list[tuple[str, ExportRequest]]:
     """What `--format all` makes: both graphs, the engine as --routing says, and all else that the network allows."""
     unrolled, fused = (replace(request, routing=routing) for routing in ("unrolled", "fused"))
     of_engine = request if program.routes else unrolled
@@ -60,7 +60,7 @@ def _everything(program: Program, request: Request) -> list[tuple[str, Request]]
     return [("onnx", fused), *jobs] if program.routes else jobs
 
 
-def check_opset(request: Request) -> None:
+def check_opset(request: ExportRequest) -> None:
     """Refuse an opset that the onnx package here does not know, before anything is made."""
     if request.opset is not None and installed("onnx"):
         import onnx
@@ -69,7 +69,7 @@ def check_opset(request: Request) -> None:
             raise UsageError(f"opset {request.opset} is too new for onnx {onnx.__version__}: at most {newest}")
 
 
-def open_source(source: Path, out: Path | None, request: Request, data_dir: Path) -> Bundle:
+def open_source(source: Path, out: Path | None, request: ExportRequest, data_dir: Path) -> Bundle:
     """The bundle to add to, with weights and golden answers in it."""
     if (source / MANIFEST).exists():
         if out is not None and os.path.realpath(out) != os.path.realpath(source):
@@ -83,7 +83,7 @@ def open_source(source: Path, out: Path | None, request: Request, data_dir: Path
     return _from_run(source, out or Path("runs/export") / Path(os.path.realpath(source)).name, request, data_dir)
 
 
-def _from_run(source: Path, out: Path, request: Request, data_dir: Path) -> Bundle:
+def _from_run(source: Path, out: Path, request: ExportRequest, data_dir: Path) -> Bundle:
     from qcn.export.program.lower import lower
     from qcn.export.program.reference import make_golden
     from qcn.train.checkpoint import load_network

@@ -14,7 +14,7 @@ from qcn.export.backends.format import Job, format_of
 from qcn.export.bundle import Artefact, Batch, Bundle
 from qcn.export.bundle.manifest import Manifest
 from qcn.export.pipeline import check_opset
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import PRECISIONS
 
 
@@ -31,10 +31,10 @@ def difference(bundle: Bundle, artefact: Artefact) -> str:
         return format.difference(bundle, artefact, content, path)
 
 
-def request_of(artefact: Artefact, manifest: Manifest) -> Request:
+def request_of(artefact: Artefact, manifest: Manifest) -> ExportRequest:
     """What asks `qcn export` for this file; its facts may be a stranger's."""
     outputs, opset = artefact.facts.get("outputs"), artefact.facts.get("opset")
-    return Request(
+    return ExportRequest(
         precision=next((one for one in PRECISIONS if one == artefact.precision), "fp32"),
         batch=artefact.batch or Batch(1, 8, 64),
         opset=opset if isinstance(opset, int) and not isinstance(opset, bool) else None,

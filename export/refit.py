@@ -21,7 +21,7 @@ from qcn.export.backends.tensorrt.refit import refit
 from qcn.export.bundle import Artefact, Batch, Bundle, folder_of
 from qcn.export.pipeline import open_source
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import MANIFEST
 from qcn.terminal.progress import doing, part
 from qcn.terminal.text import command_line
@@ -42,7 +42,7 @@ def refit_engines(source: Path, weights: Path, out: Path | None, data_dir: Path)
     engines = _engines(old, source)
     for artefact in engines:  # before anything takes long
         _tensorrt_of(artefact)
-    new = open_source(weights, out, Request(("native",)), data_dir)
+    new = open_source(weights, out, ExportRequest(("native",)), data_dir)
     _check_same_network(old, new)
     done = []
     for place, artefact in enumerate(engines):
@@ -103,7 +103,7 @@ def _tensorrt_of(artefact: Artefact) -> TensorRT:
 def _refit(old: Bundle, artefact: Artefact, new: Bundle) -> Refitted:
     facts, tensorrt = dict(artefact.facts), _tensorrt_of(artefact)
     batch = artefact.batch or Batch(*facts["batch"])
-    request = Request(
+    request = ExportRequest(
         ("trt",),
         artefact.precision,  # type: ignore[arg-type]  # one that --precision takes: it is not calibrated
         batch,

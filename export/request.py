@@ -34,7 +34,7 @@ OLDEST_OPSET, BF16_OPSET = 17, 22  # 17: what TensorRT 8.6 reads; 22: the first 
 
 
 @dataclass(frozen=True)
-class Request:
+class ExportRequest:
     """What `qcn export` is asked for.
 
     target_tensorrt   the TensorRT version of the target, where that is known

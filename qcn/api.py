@@ -74,12 +74,13 @@ class _Source:
     ) -> "Bundle":
         """A bundle with files in these formats, `onnx` if none is named; a bundle gets them added (`qcn export`)."""
         from qcn.export import pipeline
-        from qcn.export.request import Request
+        from qcn.export.request import ExportRequest
         from qcn.verify.speed.timings import for_serving
 
         latencies = for_serving(Path(benchmark)) if benchmark else None
         request = make(
-            Request, **{"formats": formats or None, "benchmark": latencies, "public_key": self.public_key, **settings}
+            ExportRequest,
+            **{"formats": formats or None, "benchmark": latencies, "public_key": self.public_key, **settings},
         )
         with shown():
             doing(f"loading {self.folder}")
@@ -91,9 +92,9 @@ class _Source:
     def calibrate(self, **settings: Any) -> "Bundle":
         """The fastest mix of int8, fp16 and fp32 that keeps the accuracy, as a new bundle (`qcn calibrate`)."""
         from qcn.calibrate.command import calibrate
-        from qcn.calibrate.request import Request
+        from qcn.calibrate.request import CalibrationRequest
 
-        request = make(Request, **{**self._own(), **settings})
+        request = make(CalibrationRequest, **{**self._own(), **settings})
         calibrated = Bundle.of(calibrate(self.folder, request).bundle)
         calibrated.pictures = self.pictures
         return calibrated
@@ -183,16 +184,16 @@ class Bundle(_Source, stored.Bundle):
         `run` is a Run, its folder or a shipped network's name: the bundle must then be built from its network.
         """
         from qcn.verify.parity.check import check
-        from qcn.verify.parity.request import Request
+        from qcn.verify.parity.request import ParityRequest
 
-        return check(self, make(Request, **settings))
+        return check(self, make(ParityRequest, **settings))
 
     def benchmark(self, **settings: Any) -> "Benchmarked":
         """How fast each backend is (`qcn benchmark`); printed, a table."""
         from qcn.verify.speed.check import benchmark
-        from qcn.verify.speed.request import Request
+        from qcn.verify.speed.request import BenchmarkRequest
 
-        return benchmark(self, make(Request, **settings))
+        return benchmark(self, make(BenchmarkRequest, **settings))
 
     def load(self, backend: str = "auto", **settings: Any) -> "Model":
         """It, ready to answer, by this backend: the settings of `qcn.load`."""

@@ -18,7 +18,7 @@ from qcn.direction import Directions
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.export.bundle.digest import manifest_sums
 from qcn.export.bundle.golden import Evaluation
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, manifest_of, ports, tools
+from qcn.export.bundle.manifest import MANIFEST_SHA256, BundleSource, Manifest, manifest_of, ports, tools
 from qcn.export.bundle.transaction import locked
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower
@@ -106,7 +106,7 @@ def bundle_of(folder: Path, network: nn.Module, *sides: int, spec: Preprocessing
         preprocessing=spec,
         input=image,
         outputs=outputs,
-        source=Source("0" * 64, "some", "last", 1, "noise", "0" * 64),
+        source=BundleSource("0" * 64, "some", "last", 1, "noise", "0" * 64),
         tools=tools("torch"),
     )
     pixels = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)

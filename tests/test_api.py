@@ -11,7 +11,7 @@ from pictures import CLASSES, picture
 from PIL import Image
 
 import qcn
-from qcn.calibrate.request import Request as Calibration
+from qcn.calibrate.request import CalibrationRequest as Calibration
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Batch
 from qcn.export.bundle import Bundle as Stored

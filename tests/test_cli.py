@@ -20,7 +20,7 @@ from qcn.cli import app
 from qcn.data.spec import Preprocessing
 from qcn.export import targets
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Manifest, Source, ports
+from qcn.export.bundle.manifest import BundleSource, Manifest, ports
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower
 from qcn.export.program.reference import golden_of, with_edge_cases
@@ -136,7 +136,7 @@ def write_bundle(folder: Path) -> Bundle:
         (1, 28, 28),
         spec,
         *ports(program.input.shape, 2, poses=True),
-        Source("0" * 64, "qcn-tiny", "best", 1, "mnist", "0" * 64),
+        BundleSource("0" * 64, "qcn-tiny", "best", 1, "mnist", "0" * 64),
         {},
     )
     images = with_edge_cases(["one"], pixels, [0], spec)

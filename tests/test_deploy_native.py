@@ -19,8 +19,8 @@ from qcn.export.backends.model_file import ModelFile
 from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.runner import Options
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Answers, Evaluation, Golden
-from qcn.export.bundle.manifest import Manifest, Source, ports
+from qcn.export.bundle.golden import Evaluation, Golden, ReferenceAnswers
+from qcn.export.bundle.manifest import BundleSource, Manifest, ports
 from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.program import integers
 from qcn.export.program.lower import lower
@@ -28,7 +28,7 @@ from qcn.export.program.program import Array, Convolution, Linear, Output, Produ
 from qcn.export.program.quantise import halved, quantised
 from qcn.export.program.reference import answers
 from qcn.kernels.native import instruction_set, set_threads
-from qcn.libqcn.binding import Model
+from qcn.libqcn.binding import NativeModel
 
 FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
 CHANNELS, CLASSES = 2, 4
@@ -67,7 +67,7 @@ def bundle_of(program: Program, truth: Golden, folder: Path) -> Path:
         preprocessing=Preprocessing(standardise="image"),
         input=image,
         outputs=outputs,
-        source=Source("", "", "last", 0, "", ""),
+        source=BundleSource("", "", "last", 0, "", ""),
         tools={},
     )
     Bundle.create(folder, manifest, program, lambda: truth, REBUILD)
@@ -173,8 +173,8 @@ def test_an_operation_in_another_precision_is_refused(network: nn.Module, tmp_pa
 def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
     """A program without golden answers of its own, which the runner does not look at."""
     shape = (len(images), program.classes)
-    exact = Answers(np.zeros(shape), np.zeros((*shape, 3 if program.poses else 0)))
-    single = Answers(exact.logit.astype(np.float32), exact.pose.astype(np.float32))
+    exact = ReferenceAnswers(np.zeros(shape), np.zeros((*shape, 3 if program.poses else 0)))
+    single = ReferenceAnswers(exact.logit.astype(np.float32), exact.pose.astype(np.float32))
     raw, labels = np.zeros(images.shape, np.uint8), np.zeros(len(images), np.int64)
     rows, classes = tuple(map(str, range(len(images)))), tuple(map(str, range(program.classes)))
     spec, trained = Preprocessing(standardise="image"), exact if program.calibrated else None
@@ -251,7 +251,7 @@ def test_a_calibrated_network_answers_as_its_float32_one_and_says_what_runs(netw
     for name, numbers in expected.items():
         assert 0 < np.abs(found[name] - numbers).max() < 0.1 * np.abs(numbers).max()
     files = ModelFile.at(tmp_path / "calibrated" / WEIGHTS).files
-    model = Model(files, tmp_path / "calibrated", backend="native", self_test=0)
+    model = NativeModel(files, tmp_path / "calibrated", backend="native", self_test=0)
     assert model.info.precision == b"int8"
     runs = model.operations
     assert [(run.name, run.op, run.asked) for run in runs] == [(o.name, o.op, o.precision) for o in program.operations]

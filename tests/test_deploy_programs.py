@@ -33,7 +33,7 @@ from qcn.export.backends.native.runner import NativeRunner
 from qcn.export.backends.runner import Options
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.pipeline import export
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.networks.confidence import (
     SCORES,
     Confidence,
@@ -346,7 +346,7 @@ def test_files_are_decoded_as_python_does(built: Path, make: Make, channels: int
 
 def test_what_is_refused_is_refused_by_all(built: Path, bundle: Bundle, data_dir: Path, tmp_path: Path) -> None:
     """By libqcn, ONNX Runtime and training, which Python reads pictures for, and by qcn-run."""
-    export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
+    export(bundle.folder, None, ExportRequest(formats=("onnx",)), data_dir)
     whole = png(40, 30, 8, 0, (b"\0" + bytes(range(40))) * 30)
     Image.fromarray(drawn(1, 64, 64)[0]).save(tmp_path / "whole.jpg")
     black = (b"\0" + bytes(2048)) * 16384

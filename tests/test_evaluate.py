@@ -38,7 +38,7 @@ from qcn.evaluate.rates import Result, measure, measure_answers
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import export, open_source
 from qcn.export.program import reference
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.intervals import wilson
 from qcn.networks.zoo import create
 from qcn.train import resume, train
@@ -204,7 +204,7 @@ def test_no_altered_record_ends_a_command_in_a_traceback(
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     answers = bundle.golden()
     monkeypatch.setattr(reference, "make_golden", lambda *_, **__: answers)  # the slowest part, which reads no record
-    native, few = Request(("native",)), ("= None", "= 'x'", "= -1")
+    native, few = ExportRequest(("native",)), ("= None", "= 'x'", "= -1")
     tried = {"refused": 0, "read": 0}
     for change, version, _ in altered(record):
         if not change.endswith(few):
@@ -329,7 +329,7 @@ def test_a_bundle_is_as_often_wrong_as_its_run(
     run: Path, bundle: Bundle, data_dir: Path, tmp_path: Path, backend: str
 ) -> None:
     if backend == "onnxruntime":
-        export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
+        export(bundle.folder, None, ExportRequest(formats=("onnx",)), data_dir)
     evaluate(run, None, data_dir, tmp_path / "run", device="cpu")
     evaluate(bundle.folder, None, data_dir, tmp_path / "bundle", backend=backend)
     ours, theirs = table_of(tmp_path / "run"), table_of(tmp_path / "bundle")

@@ -13,7 +13,7 @@ from qcn.errors import UsageError
 from qcn.evaluate import evaluate, open_network
 from qcn.export.bundle import Bundle
 from qcn.export.pipeline import open_source
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.networks.shipped import run_of
 from qcn.storage import measured
 from qcn.storage.measured import Measured, SplitError
@@ -21,7 +21,7 @@ from qcn.train import checkpoint
 from qcn.train.checkpoint import load_network
 from qcn.train.record import load_run
 
-NATIVE = Request(("native",))
+NATIVE = ExportRequest(("native",))
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_time_left_follows_from_the_pace(clock: list[float]) -> None:
-    line = progress.Line(began=0.0)
+    line = progress.ProgressLine(began=0.0)
     line.move("loading", None)
     assert line.words() == "0 s  loading"
     clock[0] = 10.0

@@ -23,7 +23,7 @@ from qcn.export.backends import BACKENDS
 from qcn.export.bundle import MANIFEST, WEIGHTS, Bundle
 from qcn.export.bundle.weights import write as write_weights
 from qcn.export.pipeline import export
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.networks.confidence import Confidence
 from qcn.runtime import Model
 from qcn.runtime.engines import RunnerEngine
@@ -35,7 +35,7 @@ RNG = np.random.default_rng(0)
 @pytest.fixture
 def folder(bundle: Bundle, data_dir: Path) -> Path:
     """A bundle with an ONNX graph in it."""
-    export(bundle.folder, None, Request(formats=("onnx",)), data_dir)
+    export(bundle.folder, None, ExportRequest(formats=("onnx",)), data_dir)
     return bundle.folder
 
 
@@ -141,7 +141,7 @@ def test_no_other_precision_takes_the_place_of_the_one_asked_for(folder: Path, d
             qcn.load(folder, backend, precision="fp16")  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="no precision named 'half'"):
             qcn.load(folder, backend, precision="half")  # type: ignore[arg-type]
-    export(folder, None, Request(formats=("onnx",), precision="fp16"), data_dir)
+    export(folder, None, ExportRequest(formats=("onnx",), precision="fp16"), data_dir)
     for backend in ("auto", "onnxruntime"):
         engine = qcn.load(folder, backend, precision="fp16")._engine  # type: ignore[arg-type]
         assert isinstance(engine, RunnerEngine) and engine._artefact.file == "model.fp16.onnx"
@@ -184,7 +184,7 @@ def test_a_manifest_cannot_allow_wrong_answers(bundle: Bundle, data_dir: Path, b
     """What is allowed is computed from the golden answers: all-zero weights do not pass with a tolerance of 1e30."""
     if backend not in ("auto", "native"):
         try:
-            export(bundle.folder, None, Request(formats=BACKENDS[backend].formats[:1]), data_dir)
+            export(bundle.folder, None, ExportRequest(formats=BACKENDS[backend].formats[:1]), data_dir)
         except MissingError as error:
             pytest.skip(f"{error}")
     record = json.loads((bundle.folder / MANIFEST).read_text(encoding="utf-8"))

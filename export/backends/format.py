@@ -17,12 +17,12 @@ from qcn.export.backends.products import Products
 from qcn.export.backends.runner import Runner
 from qcn.export.bundle import Artefact, Batch, Bundle
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import AnyPrecision, OperationPrecision
 from qcn.packages import installed
 
 if TYPE_CHECKING:
-    from qcn.export.backends.tensorrt.receipt import Receipt
+    from qcn.export.backends.tensorrt.receipt import EngineReceipt
 
 
 def format_of(name: str) -> "Format":
@@ -42,7 +42,7 @@ class Made:
     artefact: Artefact | None = None
     reason: str = ""
     commands: tuple[str, ...] = ()
-    receipt: "Receipt | None" = None
+    receipt: "EngineReceipt | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -51,7 +51,7 @@ class Job:
     """One format being made."""
 
     bundle: Bundle
-    request: Request
+    request: ExportRequest
 
     @cached_property
     def program(self) -> Program:

@@ -32,8 +32,8 @@ from qcn.export.bundle.manifest import (
     WEIGHTS,
     Artefact,
     Batch,
+    BundleSource,
     Manifest,
-    Source,
     file_of,
     ports,
 )
@@ -393,5 +393,5 @@ def _with_news(there: Manifest, new: Manifest) -> Manifest:
     return replace(there, tools={**there.tools, **new.tools}, measured=new.measured or there.measured)
 
 
-def _weights(source: Source) -> str:
+def _weights(source: BundleSource) -> str:
     return f"the weights {source.sha256[:12]}… ({source.model}, {source.checkpoint} epoch, {source.epoch})"

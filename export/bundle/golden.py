@@ -52,7 +52,7 @@ SINGLE, TRAINED = ".float32", "trained"
 
 
 @dataclass(frozen=True)
-class Answers:
+class ReferenceAnswers:
     """What the network answers: logits [N, K] and poses [N, K, 3]."""
 
     logit: Array
@@ -60,7 +60,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class Capsules:
+class CapsuleOutputs:
     """What a capsule layer before the last gives: activations [N, J, H', W'] and poses [N, J, 3, H', W']."""
 
     activation: Array
@@ -85,8 +85,8 @@ class Evaluation:
     poses are [N, K, 0].
     """
 
-    answers: Answers
-    layers: dict[str, Capsules]
+    answers: ReferenceAnswers
+    layers: dict[str, CapsuleOutputs]
     steps: dict[str, Step]
 
     @staticmethod
@@ -97,8 +97,8 @@ class Evaluation:
         logit = named["logit"]
         without = np.empty((*logit.shape, 0), logit.dtype)  # the poses of a CNN
         return Evaluation(
-            Answers(logit, named.get("pose", without)),
-            {layer: Capsules(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
+            ReferenceAnswers(logit, named.get("pose", without)),
+            {layer: CapsuleOutputs(named[f"{layer}.activation"], named[f"{layer}.pose"]) for layer in layers},
             {step: Step(*(named[f"{step}/{of}"] for of in QUANTITIES)) for step in steps},
         )
 
@@ -130,7 +130,7 @@ class Golden:
     single: Evaluation
     inputs_only: tuple[str, ...] = ()
     plan: bool = False
-    trained: Answers | None = None
+    trained: ReferenceAnswers | None = None
     floors: Floors = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -163,12 +163,12 @@ class Golden:
             self._check_step(name, self.single.steps[name], "float32", step.logit.shape)
 
     @property
-    def reference(self) -> Answers:
+    def reference(self) -> ReferenceAnswers:
         """The truth: what the network answers in float64."""
         return self.exact.answers
 
     @property
-    def float32(self) -> Answers:
+    def float32(self) -> ReferenceAnswers:
         """The same in float32: how far rounding is off."""
         return self.single.answers
 

@@ -168,7 +168,7 @@ class NewerBundle(UsageError):
 
 
 @dataclass(frozen=True)
-class Source:
+class BundleSource:
     """What the bundle was made from: the weights file of a training run, and the data that it was trained on."""
 
     sha256: str
@@ -195,7 +195,7 @@ class Manifest:
     preprocessing: Preprocessing
     input: Port
     outputs: tuple[Port, ...]
-    source: Source
+    source: BundleSource
     tools: dict[str, str]
     confidence: Confidence | None = None
     known: Known | None = None
@@ -300,7 +300,7 @@ def manifest_of(run: "Run", folder: Path, which: str, program: Program, name: st
         measured=measured.read(folder, weights.sha256),
         input=image,
         outputs=outputs,
-        source=Source(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),
+        source=BundleSource(weights.sha256, run.model.name, best, weights.epoch, run.data.name, run.data.sha256),
         tools=tools,
     )
 

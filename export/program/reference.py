@@ -27,7 +27,7 @@ from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
 from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end
-from qcn.export.bundle.golden import Answers, Capsules, Evaluation, Floors, Golden, Step, step_names
+from qcn.export.bundle.golden import CapsuleOutputs, Evaluation, Floors, Golden, ReferenceAnswers, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.program.lower import CLASSES, lower
 from qcn.export.program.program import Array, Convolution, Operation, Pool, Product, Program, Route
@@ -121,8 +121,10 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
             layer.register_forward_hook(lambda module, inputs, outputs, kept=outs: kept.append(outputs))
         names = step_names([*by_layer, CLASSES], network.config.iterations)
     whole, steps = _run(network, image)
-    layers = {name: Capsules(_joined(outs, 1), _joined(outs, 0)) for name, outs in by_layer.items()}
-    return Evaluation(Answers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True)))
+    layers = {name: CapsuleOutputs(_joined(outs, 1), _joined(outs, 0)) for name, outs in by_layer.items()}
+    return Evaluation(
+        ReferenceAnswers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True))
+    )
 
 
 def answers_alone(golden: Golden) -> Golden:
@@ -135,7 +137,10 @@ def planned(golden: Golden, program: Program) -> Golden:
     """The golden answers of a calibrated network: the images of the trained one's, with what its plan answers."""
     exact, single = (
         replace(
-            of, layers={name: Capsules(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()}
+            of,
+            layers={
+                name: CapsuleOutputs(one.activation[:LAYERED], one.pose[:LAYERED]) for name, one in of.layers.items()
+            },
         )
         for of in evaluated(program, golden.input)
     )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qcn.calibrate.request import Request
+from qcn.calibrate.request import CalibrationRequest
 from qcn.cli.options import MODEL, takes
 from qcn.cli.say import command, say, say_next, show
 from qcn.settings import make
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from qcn.calibrate.images import Audit
 
 
-@takes(Request)
+@takes(CalibrationRequest)
 def calibrate(model: Annotated[str, typer.Argument(**MODEL)], settings: dict[str, Any]) -> None:
     """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
     from qcn.calibrate import command as calibrating
     from qcn.networks.shipped import run_of
 
-    request = make(Request, **settings, command=command())
+    request = make(CalibrationRequest, **settings, command=command())
     done = calibrating.calibrate(run_of(model), request, _tell)
     from qcn.calibrate import outcome, sensitivity
 

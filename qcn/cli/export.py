@@ -10,7 +10,7 @@ import typer
 from qcn.cli.options import DATA, DataDir, takes
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import MANIFEST
 from qcn.settings import make
 from qcn.terminal.progress import doing, shown
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qcn.export.bundle import Bundle
 
 
-@takes(Request)
+@takes(ExportRequest)
 def export(
     source: Annotated[
         str, typer.Argument(help="A training run, a bundle made earlier, or the name of a shipped network.")
@@ -64,7 +64,7 @@ def export(
         if settings.keys() & {"formats", "precision", "batch"} - _defaults(settings):
             raise UsageError(f"{listed} gives the formats, precision and batch of each device: leave these options out")
         settings["target"] = "this"
-    request = make(Request, **settings, benchmark=for_serving(benchmark) if benchmark else None)
+    request = make(ExportRequest, **settings, benchmark=for_serving(benchmark) if benchmark else None)
     if request.checkpoint != "best" and (run_of(source) / MANIFEST).is_file():
         raise UsageError(f"{source} is a bundle, which holds one checkpoint: leave out checkpoint")
     if listed:
@@ -80,11 +80,11 @@ def export(
 
 def _defaults(settings: dict[str, Any]) -> set[str]:
     """The settings that are as if they had been left out."""
-    usual = Request()
+    usual = ExportRequest()
     return {name for name, value in settings.items() if str(getattr(usual, name, None)) == str(value)}
 
 
-def _fleet(source: Path, listed: Path, out: Path | None, request: "Request", data_dir: Path) -> None:
+def _fleet(source: Path, listed: Path, out: Path | None, request: "ExportRequest", data_dir: Path) -> None:
     """A bundle for each device of a list, and what to type for each."""
     from qcn.export.fleet import commands, export_fleet, read_devices
 

@@ -8,11 +8,11 @@ from qcn.settings import Setting, settings_of
 REQUESTS = {
     "qcn train": "qcn.train.settings.Settings",
     "qcn evaluate": "qcn.evaluate.request.Request",
-    "qcn export": "qcn.export.request.Request",
-    "qcn calibrate": "qcn.calibrate.request.Request",
-    "qcn verify-parity": "qcn.verify.parity.request.Request",
-    "qcn benchmark": "qcn.verify.speed.request.Request",
-    "qcn ship-check": "qcn.verify.ship.request.Request",
+    "qcn export": "qcn.export.request.ExportRequest",
+    "qcn calibrate": "qcn.calibrate.request.CalibrationRequest",
+    "qcn verify-parity": "qcn.verify.parity.request.ParityRequest",
+    "qcn benchmark": "qcn.verify.speed.request.BenchmarkRequest",
+    "qcn ship-check": "qcn.verify.ship.request.ShipRequest",
 }
 INTRODUCTION = """# Settings
 

@@ -7,10 +7,10 @@ from qcn.cli.options import BundleFolder, PublicKey, check_folder, takes
 from qcn.cli.say import command, say, show
 from qcn.settings import make
 from qcn.terminal.progress import shown
-from qcn.verify.ship.request import Request
+from qcn.verify.ship.request import ShipRequest
 
 
-@takes(Request)
+@takes(ShipRequest)
 def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: PublicKey = None) -> None:
     """Check a bundle against your limits on accuracy, latency, memory and energy, and against the trained network."""
     from qcn.export.bundle import Bundle
@@ -20,7 +20,7 @@ def ship_check(bundle: BundleFolder, settings: dict[str, Any], public_key: Publi
     from qcn.verify.ship.check import PLAN, ShipTerms, check, choose
     from qcn.verify.ship.limits import Limits
 
-    request = make(Request, **settings)
+    request = make(ShipRequest, **settings)
     limits = Limits.parse(
         request.min_accuracy,
         request.max_calibration_error,

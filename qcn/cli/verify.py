@@ -5,18 +5,18 @@ from typing import Any
 from qcn.cli.options import BundleFolder, PublicKey, takes
 from qcn.cli.say import command, say, say_next, show
 from qcn.settings import make
-from qcn.verify.parity.request import Request
-from qcn.verify.speed.request import Request as SpeedRequest
+from qcn.verify.parity.request import ParityRequest
+from qcn.verify.speed.request import BenchmarkRequest
 
 
-@takes(Request)
+@takes(ParityRequest)
 def verify_parity(bundle: BundleFolder, settings: dict[str, Any], public_key: PublicKey = None) -> None:
     """Compare each backend of a bundle with the trained network's float64 answers."""
     from qcn.export.bundle import Bundle
     from qcn.verify.parity import results
     from qcn.verify.parity.check import check
 
-    request = make(Request, **settings, command=command())
+    request = make(ParityRequest, **settings, command=command())
     checked = check(Bundle.open(bundle, public_key), request)
     for why in checked.samples.unreadable:
         say(f"left out: {why}")
@@ -32,14 +32,14 @@ def verify_parity(bundle: BundleFolder, settings: dict[str, Any], public_key: Pu
     say_next("qcn", "benchmark", bundle)
 
 
-@takes(SpeedRequest)
+@takes(BenchmarkRequest)
 def benchmark(bundle: BundleFolder, settings: dict[str, Any], public_key: PublicKey = None) -> None:
     """Time each backend of a bundle, by trtexec's definitions."""
     from qcn.export.bundle import Bundle
     from qcn.verify.speed import check, nvml, timings
     from qcn.verify.words import by_reason
 
-    request = make(SpeedRequest, **settings, command=command())
+    request = make(BenchmarkRequest, **settings, command=command())
     measured = check.benchmark(Bundle.open(bundle, public_key), request)
     for size in measured.record.plan.batches:
         if any(speed.batch == size for speed in measured.speeds):

@@ -54,7 +54,7 @@ class ModelInfo(ctypes.Structure):
     )
 
 
-class Operation(ctypes.Structure):
+class OperationView(ctypes.Structure):
     _fields_ = _members("size_t size; char* name; char* op; char* asked; char* ran; char* kernel;")
 
 
@@ -65,14 +65,14 @@ class Image(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
+class LayerView(ctypes.Structure):
     _fields_ = _members(
         "size_t size; char* name; int images; int parents; int height; int width; int iterations; "
         "float* pose; float* activation; float* logit; float* statistics;"
     )
 
 
-LayerSeen = TYPES["qcn_layer_seen"] = ctypes.CFUNCTYPE(None, ctypes.POINTER(Layer), ctypes.c_void_p)
+LayerSeen = TYPES["qcn_layer_seen"] = ctypes.CFUNCTYPE(None, ctypes.POINTER(LayerView), ctypes.c_void_p)
 
 
 class SessionParams(ctypes.Structure):
@@ -100,7 +100,7 @@ def image_of(pixels: NDArray[np.uint8]) -> Image:
     return Image(ctypes.sizeof(Image), pixels.ctypes.data, width, height, channels, UINT8, column, row, channel, 0, 0)
 
 
-class Model:
+class NativeModel:
     """A bundle that libqcn has loaded. Any number of threads may use it; each needs a session of its own.
 
     `files` are its files by name, as they were read in `folder`, which is for messages alone: libqcn checks them as it
@@ -158,7 +158,7 @@ class Model:
         """What runs, operation by operation; empty where the backend does not say."""
         result = []
         for index in range(self.info.operations):
-            operation = Operation(ctypes.sizeof(Operation))
+            operation = OperationView(ctypes.sizeof(OperationView))
             self.check(self._library.qcn_model_operation(self._handle, index, ctypes.byref(operation)))
             result.append(OperationRun(*(getattr(operation, name).decode() for name in OperationRun._fields)))
         return result
@@ -192,7 +192,7 @@ class Model:
 class Session:
     """For one thread at a time. `layer` is called with every capsule layer, where the backend shows them."""
 
-    def __init__(self, model: Model, layer: Any = None) -> None:
+    def __init__(self, model: NativeModel, layer: Any = None) -> None:
         self._model, self._library = model, model._library
         self._handle = ctypes.c_void_p()
         params = SessionParams(size=ctypes.sizeof(SessionParams), layer=layer or LayerSeen())

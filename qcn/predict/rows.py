@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
 from qcn.errors import UsageError
-from qcn.predict.records import Row, columns, entry, header
+from qcn.predict.records import PredictionRow, columns, entry, header
 from qcn.predict.sources import Item
 from qcn.terminal.text import csv_cell, csv_line
 
 STDOUT = Path("-")
 
 
-class Stored(NamedTuple):
+class StoredRow(NamedTuple):
     """A row of a file: the picture, whether it was answered, by which model, and where the row ends in the file."""
 
     file: str
@@ -48,18 +48,18 @@ class Form(ABC):
         self.classes, self.model = classes, model
 
     @abstractmethod
-    def text(self, row: Row) -> str: ...
+    def text(self, row: PredictionRow) -> str: ...
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
         """The whole rows of a file of this form. UsageError if it is not one, or cannot be gone on with."""
         raise NotImplementedError(type(self).__name__)
 
 
 class JsonLines(Form):
-    def text(self, row: Row) -> str:
+    def text(self, row: PredictionRow) -> str:
         return json.dumps(entry(row, self.model), ensure_ascii=False) + "\n"
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
         end = 0
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -67,7 +67,7 @@ class JsonLines(Form):
             end += len(line)
             try:
                 row = json.loads(line)
-                yield Stored(row["file"], "label" in row, row["model"], end)
+                yield StoredRow(row["file"], "label" in row, row["model"], end)
             except (ValueError, KeyError, TypeError):
                 raise _foreign(path, number) from None
 
@@ -75,7 +75,7 @@ class JsonLines(Form):
 class JsonArray(Form):
     begin, between, end = "[\n", ",\n", "\n]\n"
 
-    def text(self, row: Row) -> str:
+    def text(self, row: PredictionRow) -> str:
         return json.dumps(entry(row, self.model), ensure_ascii=False)
 
 
@@ -84,10 +84,10 @@ class Csv(Form):
         super().__init__(classes, model)
         self.begin = csv_line(header(classes))
 
-    def text(self, row: Row) -> str:
+    def text(self, row: PredictionRow) -> str:
         return csv_line(columns(row, self.classes, self.model))
 
-    def stored(self, file: IO[bytes], path: Path) -> Iterator[Stored]:
+    def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
         lines = _Lines(file)
         headings = _plain(self.begin)
         for number, cells in enumerate(csv.reader(lines)):
@@ -102,7 +102,7 @@ class Csv(Form):
             if not whole:
                 raise _foreign(path, number + 1)
             if number:
-                yield Stored(row[0], row[1] != "", row[-1], lines.read)
+                yield StoredRow(row[0], row[1] != "", row[-1], lines.read)
 
 
 class _Lines(Iterator[str]):
@@ -164,11 +164,11 @@ class RowFile:
         if not end:
             self._put(self.form.begin)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: PredictionRow) -> None:
         self._put(self.form.between * bool(self._rows) + self.form.text(row))
         self._rows += 1
 
-    def stored(self) -> Iterator[Stored]:
+    def stored(self) -> Iterator[StoredRow]:
         """The rows that it has."""
         with self.path.open("rb") as file:
             yield from self.form.stored(file, self.path)
@@ -239,7 +239,7 @@ def _before(files: list[RowFile], model: str, waiting: Iterator[Item]) -> tuple[
     return before, ends
 
 
-def _check(path: Path, number: int, row: Stored, item: Item | None, model: str) -> None:
+def _check(path: Path, number: int, row: StoredRow, item: Item | None, model: str) -> None:
     anew = "without --resume it is written anew"
     if row.model != model:
         raise UsageError(f"row {number} of {path} was answered by {row.model}, not by {model}; {anew}")

@@ -39,7 +39,7 @@ class LibqcnEngine(Engine):
     def __init__(self, bundle: Bundle, backend: str, precision: str | None, threads: int, device: int) -> None:
         find_library()  # before files are read that only it needs
         files = _libqcn_files(bundle, backend, precision)
-        model = binding.Model(
+        model = binding.NativeModel(
             files, bundle.folder, backend=backend, precision=precision, threads=threads, device=device
         )
         self._model, self._sessions = model, threading.local()

@@ -31,7 +31,7 @@ LEAST = (0.02, 1.0)  # of the work, and seconds, to tell from how long the rest 
 
 
 @dataclass
-class Line:
+class ProgressLine:
     """What is shown: what is being done, the fraction of all of it that is done, and when it began."""
 
     what: str = "starting"
@@ -80,7 +80,7 @@ class Shown:
     def __init__(self, console: "Console") -> None:
         from rich.live import Live
 
-        self.line, self.console = Line(), console
+        self.line, self.console = ProgressLine(), console
         self.quiet = False
         self._last = time.monotonic()
         self._lock, self._ended = threading.Lock(), threading.Event()

@@ -16,7 +16,7 @@ CODE = "can carry code: runs only with --trust"
 
 
 @dataclass(frozen=True)
-class Row:
+class DoctorRow:
     """A file of the bundle: whether it `runs` here (or is `intact`, where there is nothing to run), why not, the fix.
 
     `cannot` speaks of this machine; `altered`, `missing`, `denied` and `unknown` of the bundle.
@@ -33,7 +33,7 @@ class Row:
         return self.state in ("altered", "missing", "denied")
 
 
-def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
+def diagnose(folder: Path, public_key: Path | None = None) -> list[DoctorRow]:
     """A row for each file of the bundle; raises UsageError where there is none."""
     bundle = Bundle.open(folder, public_key)
     artefacts = {artefact.file: artefact for artefact in bundle.manifest.files}
@@ -42,16 +42,16 @@ def diagnose(folder: Path, public_key: Path | None = None) -> list[Row]:
     for finding in bundle.check():
         artefact = artefacts.get(finding.file)
         if finding.state != "intact" or artefact is None:
-            rows.append(Row(finding.file, finding.state, finding.reason, finding.fix))
+            rows.append(DoctorRow(finding.file, finding.state, finding.reason, finding.fix))
             continue
         try:
             support = format_of(artefact.format).support(artefact, bundle)
             _check_precision(artefact, bundle, program)
         except UsageError as error:  # as the manifest says, and yet not what it should be
-            rows.append(Row(artefact.file, "altered", str(error), artefact.rebuild_command(folder)))
+            rows.append(DoctorRow(artefact.file, "altered", str(error), artefact.rebuild_command(folder)))
         else:
             reason = f"{support.reason}; {CODE}" if artefact.carries_code else support.reason
-            rows.append(Row(artefact.file, support.state, reason, support.fix))
+            rows.append(DoctorRow(artefact.file, support.state, reason, support.fix))
     return rows
 
 

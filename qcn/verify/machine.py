@@ -102,7 +102,7 @@ def _line(path: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Part:
+class MachinePart:
     """Something that a machine has or lacks: what was found, what it is for, and the command that brings it."""
 
     name: str
@@ -111,7 +111,7 @@ class Part:
     get: str
 
 
-def survey() -> list[Part]:
+def survey() -> list[MachinePart]:
     """What this machine has of all that the product can use. Packages are looked for, not imported."""
     gpu, watched = this_gpu(), nvml.find()
     driver = watched.state().driver if watched else None
@@ -120,9 +120,11 @@ def survey() -> list[Part]:
     counters = "memory, energy and clocks of the GPU in a benchmark"
     pieces = [piece for of in REGISTRATIONS for piece in of.pieces]
     return [
-        Part("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
-        *(Part(piece.name, piece.release(), piece.enables, piece.get) for piece in pieces),
-        Part("nvidia-ml-py", package_version("nvidia-ml-py"), counters, nvml.INSTALL),
-        Part("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
-        Part("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"),
+        MachinePart("GPU", here, "training in minutes, engines", "NVIDIA's driver"),
+        *(MachinePart(piece.name, piece.release(), piece.enables, piece.get) for piece in pieces),
+        MachinePart("nvidia-ml-py", package_version("nvidia-ml-py"), counters, nvml.INSTALL),
+        MachinePart("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
+        MachinePart(
+            "nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"
+        ),
     ]

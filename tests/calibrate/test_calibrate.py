@@ -14,7 +14,7 @@ from command import Command
 from qcn.calibrate import assignments, outcome, pipeline, record, search
 from qcn.calibrate.bodies import Body, TargetBody, Timed, TorchBody, find_body
 from qcn.calibrate.sensitivity import Sensitivity
-from qcn.calibrate.simulation import Outputs, answers
+from qcn.calibrate.simulation import ProgramOutputs, answers
 from qcn.data import load
 from qcn.data.imageset import ImageSet
 from qcn.direction import Directions
@@ -204,11 +204,11 @@ class Planted(Body):
     ) -> None:
         self.right, self.share, self.degrees = right, share, degrees
 
-    def answers(self, program: Program, images: object, said: str) -> Outputs:
+    def answers(self, program: Program, images: object, said: str) -> ProgramOutputs:
         assignment = {one.name: str(one.precision) for one in program.operations if one.precision != "fp32"}
         classes, turned = np.arange(1000) >= self.right(assignment), np.radians(self.degrees(assignment))
         pose = np.tile(np.float32([np.cos(turned), np.sin(turned), 0]), (1000, 2, 1))
-        return Outputs(np.eye(2, dtype=np.float32)[classes.astype(int)], pose)
+        return ProgramOutputs(np.eye(2, dtype=np.float32)[classes.astype(int)], pose)
 
     def timed(self, program: Program, assignment: object, calibration: object) -> Timed:
         share = self.share(dict(assignment))  # type: ignore[call-overload]

@@ -24,7 +24,7 @@ from qcn.export.bundle.manifest import MANIFEST_SHA256, Artefact, Batch, Manifes
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.kernels import native as native_kernels
 from qcn.names import MANIFEST
 
@@ -307,7 +307,7 @@ def test_batches_are_read_as_the_command_line_gives_them() -> None:
 
 def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     """As the request had it, and for the bundle where it lies now, whatever its folder is called."""
-    engine = Request(("trt",), "fp16", Batch(1, 8, 64), routing="fused", tf32=True, workspace=64)
+    engine = ExportRequest(("trt",), "fp16", Batch(1, 8, 64), routing="fused", tf32=True, workspace=64)
     command = (
         "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --set workspace=64 --set tf32"
     )
@@ -316,11 +316,11 @@ def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     artefact = Artefact("engines/x.engine", "trt", HASH, 1, "fp16", "fp16", Batch(1, 8, 64), command, True, allowed)
     assert artefact.rebuild_command(Path("b")) == command.replace("{bundle}", "b")
     assert artefact.rebuild_command(Path("my bundle")).startswith("qcn export 'my bundle' --format trt ")
-    graph = Request(("onnx",), batch=Batch(4, 4, 4), opset=18, every_layer=True)
+    graph = ExportRequest(("onnx",), batch=Batch(4, 4, 4), opset=18, every_layer=True)
     assert graph.command("onnx") == (
         "qcn export {bundle} --format onnx --precision fp32 --batch 4 --opset 18 --set every_layer"
     )
-    assert Request(("pt2",), "bf16").command("pt2") == "qcn export {bundle} --format pt2 --precision bf16"
+    assert ExportRequest(("pt2",), "bf16").command("pt2") == "qcn export {bundle} --format pt2 --precision bf16"
     assert FROM_RUN == "qcn export RUN --format native --out {bundle}"
 
 

@@ -33,7 +33,7 @@ def add(bundle: Bundle, file: str, format: str, precision: AnyPrecision = "fp16"
     return bundle.find(file)
 
 
-def row(bundle: Bundle, file: str) -> doctor.Row:
+def row(bundle: Bundle, file: str) -> doctor.DoctorRow:
     return next(row for row in doctor.diagnose(bundle.folder) if row.file == file)
 
 

@@ -28,7 +28,7 @@ from qcn.export.bundle.manifest import Artefact
 from qcn.export.pipeline import export
 from qcn.export.program.lower import IMAGE, ProgramBuilder, lower, lower_extractor
 from qcn.export.program.program import Array, Convolution, Pool, Route
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.kernels import native as native_kernels
 from qcn.kernels import obstacle
 from qcn.names import ProgramKernels
@@ -94,7 +94,7 @@ class Case:
     def made(self, file: str, **request: Any) -> Path:
         """A file of the bundle, exported with this request where it is not there yet."""
         if not (self.bundle.folder / file).exists():
-            export(self.bundle.folder, None, Request(**request), Path("nowhere"))
+            export(self.bundle.folder, None, ExportRequest(**request), Path("nowhere"))
             self.bundle = Bundle.open(self.bundle.folder)
         return self.bundle.folder / file
 
@@ -155,7 +155,7 @@ def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answer
 
 
 def in_onnx_runtime_as_for_tensorrt(case: Case, images: Array) -> Answers:
-    graph = GRAPH.add(Job(case.bundle, Request(("trt",))))
+    graph = GRAPH.add(Job(case.bundle, ExportRequest(("trt",))))
     assert graph.file == "model.tensorrt.onnx"
     return by_onnx_runtime(case.bundle.folder / graph.file, images)
 
@@ -223,7 +223,7 @@ def test_answers_are_within_the_manifests_tolerance(case: Case, backend: str) ->
 def test_an_engine_is_built(case: Case) -> None:
     """By TensorRT-RTX, whose builder needs no GPU. Its layers are in the precision asked for."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
-    request = Request(("trt",), tensorrt="rtx", optimization=0)
+    request = ExportRequest(("trt",), tensorrt="rtx", optimization=0)
     bundle, (made,) = export(case.bundle.folder, None, request, Path("nowhere"))
     assert isinstance(made.artefact, Artefact) and made.receipt is not None
     assert made.receipt.met and not made.artefact.plugin

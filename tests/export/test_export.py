@@ -26,10 +26,10 @@ from qcn.data import load
 from qcn.errors import MissingError
 from qcn.export import pipeline
 from qcn.export.backends.format import Job, Made
-from qcn.export.backends.tensorrt.format import Engine
+from qcn.export.backends.tensorrt.format import EngineFile
 from qcn.export.bundle import GOLDEN, WEIGHTS, Bundle
 from qcn.export.bundle.manifest import Batch
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.kernels import native as native_kernels
 from qcn.packages import installed
 from qcn.train import checkpoint
@@ -407,7 +407,7 @@ def test_an_altered_bundle(qcn: Command, bundle: Bundle, run: Path, data_dir: Pa
 
 def test_a_full_disk_leaves_the_bundle_as_it_was(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another graph was there before: it is still there, whole."""
-    request = Request()
+    request = ExportRequest()
     pipeline.export(bundle.folder, None, request, Path("nowhere"))
     before = contents(bundle.folder)
 
@@ -473,15 +473,15 @@ def test_ctrl_c_ends_with_130(bundle: Bundle) -> None:
 
 
 def test_only_all_goes_on_without_what_is_missing(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(self: Engine, job: Job) -> Made:
+    def missing(self: EngineFile, job: Job) -> Made:
         raise MissingError("no such thing here")
 
-    monkeypatch.setattr(Engine, "make", missing)
+    monkeypatch.setattr(EngineFile, "make", missing)
     monkeypatch.setattr(pipeline, "EXPORTED", ("native", "onnx", "trt"))
     nowhere = Path("nowhere")
     with pytest.raises(MissingError):
-        pipeline.export(bundle.folder, None, Request(formats=("native", "trt")), nowhere)
-    _, made = pipeline.export(bundle.folder, None, Request(formats=("all",)), nowhere)
+        pipeline.export(bundle.folder, None, ExportRequest(formats=("native", "trt")), nowhere)
+    _, made = pipeline.export(bundle.folder, None, ExportRequest(formats=("all",)), nowhere)
     assert [(one.format, one.artefact is None) for one in made] == [
         ("onnx", False),
         ("native", False),

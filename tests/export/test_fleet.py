@@ -22,7 +22,7 @@ from qcn.export.backends.tensorrt.refit import as_weights, weights_of
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import SIGNATURE, Batch
 from qcn.export.program.program import Convolution, Program, Route
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.export.targets import Gpu
 from qcn.names import Precision
 
@@ -91,8 +91,8 @@ def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypa
 
 def test_requests() -> None:
     with pytest.raises(UsageError, match="version_compatible needs --routing unrolled"):
-        Request(("trt",), routing="fused", fleet=Fleet(version_compatible=True))
-    asked = Request(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
+        ExportRequest(("trt",), routing="fused", fleet=Fleet(version_compatible=True))
+    asked = ExportRequest(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
     assert asked.command("trt").endswith("--batch 1:8:64 --routing fused --set hardware_compatible --set refittable")
     assert "refittable" not in asked.command("onnx")
 
@@ -138,7 +138,7 @@ def tensorrt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def export(bundle: Bundle, **asked: Any) -> str:
     """The file of a new engine."""
-    (made,) = pipeline.export(bundle.folder, None, Request(("trt",), **asked), Path())[1]
+    (made,) = pipeline.export(bundle.folder, None, ExportRequest(("trt",), **asked), Path())[1]
     assert made.artefact
     return made.artefact.file
 

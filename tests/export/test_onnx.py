@@ -23,14 +23,14 @@ from qcn import create
 from qcn.errors import BuildError
 from qcn.export.backends.format import Job
 from qcn.export.backends.onnx.build import FUSED, build
-from qcn.export.backends.onnx.graph import Graph, GraphValue
+from qcn.export.backends.onnx.graph import GraphValue, OnnxGraph
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import Bundle
 from qcn.export.program import reference
 from qcn.export.program.lower import lower
 from qcn.export.program.program import Array, Convolution, Program, Route, Shape, slide
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.networks.model import QCN
 from qcn.routing import route
 from qcn.train.checkpoint import load_network
@@ -315,7 +315,7 @@ def test_weights_too_large_for_half_precision_are_refused(program: Program, name
 
 def test_small_activations_have_all_their_digits() -> None:
     """ONNX Runtime's own Sigmoid has none of that of −13 on a CPU, and routing takes shares of activations."""
-    g = Graph(17)
+    g = OnnxGraph(17)
     found = g.sigmoid("active", GraphValue("z", TensorProto.FLOAT))
     values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in ("z", found.name)}
     graph = helper.make_graph(g.nodes, "sigmoid", [values["z"]], [values[found.name]], list(g.weights.values()))
@@ -400,7 +400,8 @@ def test_the_file_is_whole_in_itself(bundle: Bundle, tmp_path: Path, routing: st
     alone = tmp_path / "alone"
     alone.mkdir()
     onnx.save(
-        build(bundle.program(), style=STYLES[routing], metadata=Job(bundle, Request()).metadata), alone / "model.onnx"
+        build(bundle.program(), style=STYLES[routing], metadata=Job(bundle, ExportRequest()).metadata),
+        alone / "model.onnx",
     )
     assert [path.name for path in alone.iterdir()] == ["model.onnx"]
     again = onnx.load(alone / "model.onnx", load_external_data=False)
@@ -510,7 +511,7 @@ def layer_graph(op: Route, map: Shape, arrays: dict[str, Array]) -> onnx.ModelPr
     """A graph of one capsule layer: pose, activation -> those of its parents."""
     children, *sides = map
     shapes = {"pose": ["batch", children, 3, *sides], "activation": ["batch", children, *sides]}
-    g = Graph(17)
+    g = OnnxGraph(17)
     with g.scope(op.name):
         given = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
         outputs = UnrolledLayer(g, op, map, arrays).write(*given)

@@ -23,7 +23,7 @@ from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build
 from qcn.export.backends.tensorrt.runner import TensorRTRunner
 from qcn.export.bundle.manifest import Batch
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.export.targets import Gpu
 from qcn.libqcn import location
 from qcn.names import Precision
@@ -138,7 +138,7 @@ def test_only_the_functions_go(program: Program) -> None:
 
 
 def test_the_command_that_rebuilds_it_asks_for_fused_routing() -> None:
-    command = Request(("trt",), "fp16", OPEN, routing="fused", tf32=True).command("trt")
+    command = ExportRequest(("trt",), "fp16", OPEN, routing="fused", tf32=True).command("trt")
     assert command == "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --set tf32"
 
 

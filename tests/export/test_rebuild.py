@@ -22,7 +22,7 @@ from qcn.export.backends.onnx.difference import graph_difference
 from qcn.export.backends.onnx.format import UNROLLED_GRAPH, graph_of
 from qcn.export.bundle import Bundle
 from qcn.export.rebuild import difference
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.packages import installed
 
 
@@ -35,11 +35,11 @@ def _files(_bundle: Path, tmp_path_factory: pytest.TempPathFactory, wasm: None) 
         for name in EXPORTED:
             package = {"openvino": "openvino", "executorch": "executorch", "litert": "ai_edge_litert"}.get(name, "qcn")
             if name not in ("native", "trt") and installed(package):
-                format_of(name).make(Job(bundle, Request()))
+                format_of(name).make(Job(bundle, ExportRequest()))
         for request in (
-            Request(routing="fused"),
-            Request(precision="fp16", every_layer=True, opset=18),
-            Request(precision="bf16"),
+            ExportRequest(routing="fused"),
+            ExportRequest(precision="fp16", every_layer=True, opset=18),
+            ExportRequest(precision="bf16"),
         ):
             format_of("onnx").make(Job(bundle, request))
 
@@ -104,7 +104,7 @@ def test_what_a_stranger_says_of_a_file_ends_in_words(files: Bundle) -> None:
 
 
 def honest_graph(bundle: Bundle) -> bytes:
-    return bytes(graph_of(Job(bundle, Request()), UNROLLED_GRAPH.style()).SerializeToString())
+    return bytes(graph_of(Job(bundle, ExportRequest()), UNROLLED_GRAPH.style()).SerializeToString())
 
 
 def with_trigger(model: onnx.ModelProto) -> onnx.ModelProto:

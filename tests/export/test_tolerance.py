@@ -12,7 +12,7 @@ from qcn.errors import UsageError
 from qcn.export.bundle import golden
 from qcn.export.bundle.arrays import write_arrays
 from qcn.export.bundle.bundle import _check_golden
-from qcn.export.bundle.manifest import Artefact, Manifest, Source, file_of, ports
+from qcn.export.bundle.manifest import Artefact, BundleSource, Manifest, file_of, ports
 from qcn.export.bundle.tolerance import FLOORS, last_place, noise_floor, tolerance
 
 EXACT = np.array([[0.25, -1.5], [0.5, 1.0]])
@@ -39,7 +39,7 @@ def check(case: dict, path: Path) -> None:
         name, "onnx", "0" * 64, 1, case["precision"], None, None, "qcn export RUN", False, case["tolerance"]
     )
     image, outputs = ports((1, 1, 1), 2, "pose" in case)
-    source = Source("", "qcn", "best", 1, "", "")
+    source = BundleSource("", "qcn", "best", 1, "", "")
     _check_golden(
         golden.read(path.read_bytes()),
         Manifest("case", CLASSES, (1, 1, 1), SPEC, image, outputs, source, {}, files=(file,)),

@@ -26,13 +26,13 @@ from qcn.export.backends.triton.batching import BatchTime, FileTimes, Latencies,
 from qcn.export.backends.triton.preprocess import PIXELS, preprocess_graph
 from qcn.export.backends.triton.repository import model_name, read_repository, write_files
 from qcn.export.bundle import Batch, Bundle
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.storage import records
 from qcn.verify.machine import environment
 from qcn.verify.parity.preprocessing import check_repositories
 from qcn.verify.speed.latency import LAUNCHED_ONE_BY_ONE, Latency, Speed
 from qcn.verify.speed.timings import Benchmark, for_serving
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 
 CLIENT = Path(__file__).parents[2] / "examples" / "triton_client.py"
 REBUILD = "qcn export {bundle} --format triton"
@@ -54,7 +54,7 @@ def parsed(pb: Any, files: Files, model: str) -> Any:
 @pytest.fixture
 def served(bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with a repository, nothing measured."""
-    made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",)), bundle.folder)
+    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",)), bundle.folder)
     return made
 
 
@@ -73,9 +73,9 @@ def measured(bundle: Bundle, tmp_path: Path) -> Path:
 
 def times(bundle: Bundle, path: Path, speeds: dict[str, Speed]) -> Path:
     """The file of a benchmark of this bundle, which gets its graph now."""
-    made, _ = pipeline.export(bundle.folder, None, Request(formats=("onnx",)), bundle.folder)
+    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("onnx",)), bundle.folder)
     network, files = made.manifest.network_sha256, {"model.onnx": made.find("model.onnx").sha256}
-    records.write(path, Benchmark(4, "tiny", network, files, "", Plan(), environment(), speeds))
+    records.write(path, Benchmark(4, "tiny", network, files, "", TimingPlan(), environment(), speeds))
     return path
 
 
@@ -104,7 +104,7 @@ def test_a_repository_is_served_as_measured(
     assert code == 2 and "perf_analyzer" in said
 
     content = (bundle.folder / "triton.tar").read_bytes()
-    pipeline.export(bundle.folder, None, Request(formats=("triton",)), bundle.folder)
+    pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",)), bundle.folder)
     assert (bundle.folder / "triton.tar").read_bytes() != content
     command("export", bundle.folder, "--format", "triton", "--benchmark", measured)
     assert (bundle.folder / "triton.tar").read_bytes() == content, "the same bytes, whenever it is made"
@@ -134,7 +134,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
         FileTimes(*of, "cpu", (BatchTime(1, 5.0, None),)),
         FileTimes(*of, "cuda", (BatchTime(1, 2.0, 0.9),)),
     )
-    made, _ = pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=found), tmp_path)
+    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",), benchmark=found), tmp_path)
     text = read_repository((made.folder / "triton.tar").read_bytes())["tiny-network/config.pbtxt"].decode()
     assert "KIND_GPU" in text and "count: 3" in text
     assert 'key: "use_tf32"\n        value: "0"' in text
@@ -145,7 +145,7 @@ def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle
     ):
         other = Latencies(path, (FileTimes(*times_of, "model.onnx", "cpu", (BatchTime(1, 1.0),)),))
         with pytest.raises(UsageError, match=words):
-            pipeline.export(bundle.folder, None, Request(formats=("triton",), benchmark=other), tmp_path)
+            pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",), benchmark=other), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -267,11 +267,11 @@ def test_what_is_missing_or_cannot_be_served_is_said(served: Bundle, monkeypatch
             create("triton", served.folder / "triton.tar").open()
     for request, words in (
         (
-            Request(formats=("triton",), batch=Batch(4, 4, 4)),
+            ExportRequest(formats=("triton",), batch=Batch(4, 4, 4)),
             "takes batches of 4, and a server's go from 1 image up",
         ),
-        (Request(formats=("triton",), routing="fused"), "leave out --routing fused"),
-        (Request(formats=("openvino",), routing="fused"), "OpenVINO has no fused routing"),
+        (ExportRequest(formats=("triton",), routing="fused"), "leave out --routing fused"),
+        (ExportRequest(formats=("openvino",), routing="fused"), "OpenVINO has no fused routing"),
     ):
         with pytest.raises(UsageError, match=words):
             pipeline.export(served.folder, None, request, served.folder)
@@ -288,7 +288,7 @@ def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
         with served.adding(f"engines/{name}.engine", "trt", "fp32", REBUILD, batch=Batch(1, 8, 32)) as draft:
             draft.path.write_bytes(name.encode())
             draft.facts = facts
-    _, (made,) = pipeline.export(served.folder, None, Request(formats=("triton",)), served.folder)
+    _, (made,) = pipeline.export(served.folder, None, ExportRequest(formats=("triton",)), served.folder)
     for name, (_, why) in left_out.items():
         assert any(note.startswith(f"engines/{name}.engine is left out: {why}") for note in made.notes), name
     files = read_repository((served.folder / "triton.tar").read_bytes())

@@ -33,7 +33,7 @@ from qcn.export.backends.runner import Options
 from qcn.export.backends.web import page, scene
 from qcn.export.backends.web.runner import WebRunner
 from qcn.export.bundle import MANIFEST, Bundle
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="no Node here: apt install nodejs")
@@ -50,7 +50,7 @@ ANSWERS, DIRECTIONS = (Path(__file__).parents[1] / name for name in ("answers.js
 def with_page(wasm: None, bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with its page, and its own network beside itself in it."""
     beside = shutil.copytree(bundle.folder, bundle.folder.parent / "beside")
-    request = Request(formats=("web",), beside=beside)
+    request = ExportRequest(formats=("web",), beside=beside)
     made, _ = pipeline.export(bundle.folder, None, request, bundle.folder)
     assert (made.folder / "page.html").stat().st_size < LARGEST
     return made
@@ -362,7 +362,7 @@ class Isolated(SimpleHTTPRequestHandler):
 
 @pytest.mark.slow
 def test_an_isolated_page_uses_threads(wasm: None, bundle: Bundle, browser: Window) -> None:
-    pipeline.export(bundle.folder, None, Request(formats=("web",)), bundle.folder)
+    pipeline.export(bundle.folder, None, ExportRequest(formats=("web",)), bundle.folder)
     handler = partial(Isolated, directory=str(bundle.folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()

@@ -31,7 +31,7 @@ from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import Golden
 from qcn.export.pipeline import export
 from qcn.export.program.program import Program
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.storage.files import folder_lock
 from qcn.train.checkpoint import load_network
 
@@ -111,7 +111,7 @@ class Workshop:
     def base(self) -> Bundle:
         """The honest bundle; it may have few files yet."""
         folder, _ = self.folder / "honest", self.run
-        return export(self.run, folder, Request(formats=("native",)), self.data)[0]
+        return export(self.run, folder, ExportRequest(formats=("native",)), self.data)[0]
 
     @property
     def program(self) -> Program:
@@ -146,9 +146,9 @@ class Workshop:
         if any(one.file == file for one in Bundle.open(bundle).manifest.files):
             return
         if file == "model.tensorrt.onnx":  # which `qcn export --format trt` makes on its way to an engine
-            GRAPH.add(Job(Bundle.open(bundle), Request()))
+            GRAPH.add(Job(Bundle.open(bundle), ExportRequest()))
         else:
-            made = export(bundle, None, Request(**FILES[file].options), self.data)[1]
+            made = export(bundle, None, ExportRequest(**FILES[file].options), self.data)[1]
             if made[0].reason:
                 raise MissingError(made[0].reason)
 

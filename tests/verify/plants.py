@@ -49,7 +49,7 @@ from qcn.export.backends.onnx.build import build
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import WEIGHTS, Bundle, weights
 from qcn.export.bundle.digest import manifest_sums
-from qcn.export.bundle.manifest import MANIFEST_SHA256, Manifest, Source, ports
+from qcn.export.bundle.manifest import MANIFEST_SHA256, BundleSource, Manifest, ports
 from qcn.export.calibrated import write_calibrated
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.program.lower import lower
@@ -89,7 +89,7 @@ def honest(
     network = trained(seed, size, model)
     program = lower(network, size, size)
     image, outputs = ports(program.input.shape, program.classes, poses=program.poses)
-    source = Source("0" * 64, model, "last", 1, "noise", "0" * 64)
+    source = BundleSource("0" * 64, model, "last", 1, "noise", "0" * 64)
     shape = (3, size, size)
     manifest = Manifest("planted", CLASSES, shape, SPEC, image, outputs, source, {})
     pixels = np.random.default_rng(seed).integers(0, 256, (images, *shape), np.uint8)

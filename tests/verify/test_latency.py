@@ -22,7 +22,7 @@ from qcn.verify.speed import cold, energy, latency, timings, turns
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.energy import Meter, energy_of_one
 from qcn.verify.speed.latency import Speed, percentile, summarise
-from qcn.verify.speed.turns import Plan, Timing, take_turns
+from qcn.verify.speed.turns import Timing, TimingPlan, take_turns
 
 
 class Clock:
@@ -92,7 +92,7 @@ def test_percentiles_are_trtexecs(count: int, percent: float, index: int) -> Non
 def test_backends_take_turns_until_each_has_run_enough(candidate: Candidate, clock: Clock) -> None:
     log: list[str] = []
     quick, slow = (timing(candidate, Sleeper(name, s, log, clock)) for name, s in (("quick", 0.001), ("slow", 0.02)))
-    take_turns([quick, slow], Plan(warmup_ms=0, duration_s=0.1, iterations=10, turn_s=0.03))
+    take_turns([quick, slow], TimingPlan(warmup_ms=0, duration_s=0.1, iterations=10, turn_s=0.03))
     assert quick.runs >= 10 and slow.runs >= 10 and quick.seconds >= 0.1 and slow.seconds >= 0.1
     changes = sum(one != other for one, other in itertools.pairwise(log))
     assert changes >= 8  # and not one after the other
@@ -101,7 +101,7 @@ def test_backends_take_turns_until_each_has_run_enough(candidate: Candidate, clo
 
 def test_a_pace_is_kept(candidate: Candidate, clock: Clock) -> None:
     runner = timing(candidate, Sleeper("camera", 0.001, [], clock))
-    take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=10, fps=50, turn_s=0.1))
+    take_turns([runner], TimingPlan(warmup_ms=0, duration_s=0, iterations=10, fps=50, turn_s=0.1))
     assert clock.now >= 0.18  # ten images at 50 per second
     assert max(map(max, runner.turns)) == pytest.approx(1)  # the waiting is not counted
 
@@ -195,7 +195,7 @@ def test_with_and_without_transfers_graph_and_energy(
     monkeypatch.setattr("qcn.export.backends.candidates._create", lambda backend, path, options: Gpu(clock))
     monkeypatch.setattr(latency, "cold_start", lambda *_: Cold(1.0, 2.0, None, None))
     monkeypatch.setattr(latency, "meter", lambda: Counter(clock))
-    plan = Plan(batches=(1, 4), warmup_ms=0, duration_s=0, iterations=3, turn_s=0.02)
+    plan = TimingPlan(batches=(1, 4), warmup_ms=0, duration_s=0, iterations=3, turn_s=0.02)
     found = latency.benchmark(bundle, ["torch"], plan)
     name = "torch: weights.safetensors (fp32)"
     variants = [f"{name}{variant}, batch {batch}" for batch in (1, 4) for variant in ("", ", without CUDA graph")]
@@ -211,7 +211,7 @@ def test_with_and_without_transfers_graph_and_energy(
 
 def test_a_gpus_energy_is_not_the_processors(candidate: Candidate, clock: Clock) -> None:
     runner = timing(candidate, Sleeper("cpu", 0.001, [], clock))
-    take_turns([runner], Plan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter(clock))
+    take_turns([runner], TimingPlan(warmup_ms=0, duration_s=0, iterations=1, turn_s=0.01), Counter(clock))
     assert runner.energy_mj is None and runner.compute == []
 
 
@@ -255,7 +255,7 @@ def speed(milliseconds: float, missing: str = "") -> Speed:
 
 def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "before.json"
-    records.write(path, timings.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark"))
+    records.write(path, timings.benchmark_record(bundle, TimingPlan(), [speed(10.0)], "qcn benchmark"))
     before = timings.read_benchmark(path)
     timings.check_regression(path, before, [speed(10.9)], 0.1)
     with pytest.raises(CheckFailed, match=r"torch: weights\.safetensors \(fp32\), batch 1 is 12 % slower"):
@@ -267,7 +267,7 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
 def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
     """Another's file is refused with the place that is wrong; what was written comes back the same."""
     path = tmp_path / "before.json"
-    made = timings.benchmark_record(bundle, Plan(), [speed(10.0)], "qcn benchmark")
+    made = timings.benchmark_record(bundle, TimingPlan(), [speed(10.0)], "qcn benchmark")
     records.write(path, made)
     assert timings.read_benchmark(path) == made
     whole = path.read_text(encoding="utf-8")
@@ -299,7 +299,7 @@ def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> 
 )
 def test_plans_that_cannot_be_are_refused(option: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=f"^(--)?{option} must be"):
-        Plan(**wrong)
+        TimingPlan(**wrong)
 
 
 def test_from_the_command_line(bundle: Bundle, tmp_path: Path, qcn: Command) -> None:

@@ -14,7 +14,7 @@ from test_report import EVIL, LONG, MACHINE, benchmark, errors, missing, report,
 
 from qcn.storage import records
 from qcn.verify.parity.compare import Flip, Share
-from qcn.verify.parity.results import Images, Report
+from qcn.verify.parity.results import Images, ParityReport
 from qcn.verify.report.merge import FleetReport, merge, page
 from qcn.verify.words import Histogram
 
@@ -90,7 +90,7 @@ def test_a_device_that_fails_or_has_no_report_fails_the_whole(run: Any, tmp_path
     assert code == 1 and fleet.devices[0].status == "failed", "whatever it says of itself"
 
 
-def passed(**more: Any) -> Report:
+def passed(**more: Any) -> ParityReport:
     """A report that is called passed, whatever else it says."""
     return report(verdict("native", "model.onnx", 1.0, **{"status": "passed", "reasons": (), **more}), status="passed")
 
@@ -135,7 +135,9 @@ WRONG = Flip("test 0: cat", 0, "cat", "dog", 1.0, False)
         (replace(passed(), images=Images("golden", 21, 22)), "22 of 21 images are edge cases"),
     ],
 )
-def test_a_report_that_contradicts_itself_has_failed(run: Any, tmp_path: Path, forged: Report, words: str) -> None:
+def test_a_report_that_contradicts_itself_has_failed(
+    run: Any, tmp_path: Path, forged: ParityReport, words: str
+) -> None:
     """Whatever status it gives itself; and it is no baseline."""
     records.write(tmp_path / "shed" / "report.json", forged)
     code, said, fleet = run(tmp_path / "shed")

@@ -23,7 +23,7 @@ from qcn.verify.parity.verify import verify
 from qcn.verify.report.merge import merge
 from qcn.verify.speed.latency import Speed, summarise
 from qcn.verify.speed.timings import benchmark_record, read_benchmark
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 
 ONLY = ("--backends", "onnxruntime")
 
@@ -37,7 +37,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def timed(bundle: Bundle, path: Path, file: str = "model.onnx") -> Path:
     """The file of a benchmark of a bundle, with times that anything is faster than."""
     speed = Speed("onnxruntime", file, "fp32", 1, latency_ms=summarise([[1e6]]))
-    records.write(path, benchmark_record(bundle, Plan(), [speed], "qcn benchmark"))
+    records.write(path, benchmark_record(bundle, TimingPlan(), [speed], "qcn benchmark"))
     return path
 
 

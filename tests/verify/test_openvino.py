@@ -33,7 +33,7 @@ from qcn.export.backends.receipts import receipts, require_met
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.manifest import file_of
 from qcn.export.program.program import Convolution
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.names import BUNDLE
 from qcn.verify.parity.verify import verify
 
@@ -49,7 +49,7 @@ def put_ir(bundle: Bundle, model: ModelProto, precision: Any = "fp32") -> None:
 
 def arranged(bundle: Bundle, precision: Any = "fp32") -> ModelProto:
     """The graph as OpenVINO is given it."""
-    return graph_of(Job(bundle, Request(precision=precision)), STYLE)
+    return graph_of(Job(bundle, ExportRequest(precision=precision)), STYLE)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_doctor_compiles_nothing(low: Bundle, qcn: Command, monkeypatch: pytest.
 
 def test_integers_may_be_unsigned(low: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on an x86-64 that has AVX2 and no VNNI, which this processor may not be."""
-    pipeline.export(low.folder, None, Request(("openvino",)), low.folder)
+    pipeline.export(low.folder, None, ExportRequest(("openvino",)), low.folder)
     bundle = Bundle.open(low.folder)
     asked = [op.name for op in bundle.program().operations if op.precision == "int8"]
     said = {"layerType": "Convolution", "runtimePrecision": "u8", "primitiveType": "jit_avx2_I8"}
@@ -217,7 +217,7 @@ def test_files_that_do_not_belong(small: Bundle, qcn: Command, monkeypatch: pyte
     graph_file, weights = small.folder / "model.xml", small.folder / "model.bin"
     kept = graph_file.read_bytes()
     assert GRAPH.seen(graph_file.read_bytes(), small.program()).precision == "fp32"
-    pipeline.export(small.folder, None, Request(("openvino",), precision="fp16"), small.folder)
+    pipeline.export(small.folder, None, ExportRequest(("openvino",), precision="fp16"), small.folder)
     half = GRAPH.seen((small.folder / "model.fp16.xml").read_bytes(), small.program())
     assert half.contradicts("fp32") == "declared fp32, computes in fp16"
 

@@ -20,11 +20,11 @@ from command import call
 
 from qcn.direction import Directions
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.manifest import BundleSource
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import EDGES, Errors, Flip, Share, Turn
-from qcn.verify.parity.results import Images, Report, read_report
-from qcn.verify.parity.stages import Range, Stage
+from qcn.verify.parity.results import Images, ParityReport, read_report
+from qcn.verify.parity.stages import ComparedStage, Range
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.report import charts, files, heat, summary
 from qcn.verify.report.answers import answers
@@ -32,7 +32,7 @@ from qcn.verify.report.pictures import png
 from qcn.verify.speed.cold import Cold
 from qcn.verify.speed.latency import Latency, Speed
 from qcn.verify.speed.timings import Benchmark
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 from qcn.verify.words import Histogram, count, share, share_of_allowed
 
 FLOOR = 1e-7
@@ -52,14 +52,16 @@ def errors(floors: float, allowed: float = 16.0, histogram: bool = True) -> Erro
     return Errors(worst, worst / 3, worst / 2, worst, 1.0, floors, FLOOR, allowed * FLOOR, 0, drawn)
 
 
-def stages(wrong: bool) -> tuple[Stage, ...]:
+def stages(wrong: bool) -> tuple[ComparedStage, ...]:
     found = []
     for layer in ("capsules1", "classes"):
         for iteration, quantities in ((1, ("mean", "variance")), (2, ("mean", "variance")), (None, ("pose",))):
             for quantity in quantities:
                 beyond = wrong and (layer, iteration) == ("classes", 2)
                 measured = errors(5e4 if beyond else 1.5, histogram=False)
-                found.append(Stage(layer, iteration, quantity, measured, Range(4.0, 1e-6, 0, 3 if beyond else 0)))
+                found.append(
+                    ComparedStage(layer, iteration, quantity, measured, Range(4.0, 1e-6, 0, 3 if beyond else 0))
+                )
     return tuple(found)
 
 
@@ -93,7 +95,7 @@ def missing(reason: str = "no CUDA device here") -> Verdict:
     return Verdict("torch-cuda", "weights.safetensors", "fp16", "missing", (reason,))
 
 
-def record(wrong: bool = True, timed: bool = True) -> Report:
+def record(wrong: bool = True, timed: bool = True) -> ParityReport:
     found = [verdict("onnxruntime", "model.onnx", 3.0)]
     if wrong:
         found.append(verdict("tensorrt", LONG, 5e4, flips=(flip("test 0: cat", False), flip("test 1: cat", True))))
@@ -101,11 +103,11 @@ def record(wrong: bool = True, timed: bool = True) -> Report:
     return report(*found, benchmark=benchmark() if timed else None)
 
 
-def report(*verdicts: Verdict, **more: Any) -> Report:
-    source = Source("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64)
+def report(*verdicts: Verdict, **more: Any) -> ParityReport:
+    source = BundleSource("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64)
     command = "qcn verify-parity runs/demo/bundle --report runs/demo/report"
     backends = {one.key: one for one in verdicts}
-    made = Report(
+    made = ParityReport(
         schema=5,
         bundle="toys",
         source=source,
@@ -146,7 +148,7 @@ def benchmark(*speeds: Speed) -> Benchmark:
     )
     command = "qcn benchmark runs/demo/bundle"
     files = {one.file: FILES.get(one.file, "3" * 64) for one in given if one.latency_ms}
-    return Benchmark(4, "toys", NETWORK, files, command, Plan(), MACHINE, {one.key: one for one in given})
+    return Benchmark(4, "toys", NETWORK, files, command, TimingPlan(), MACHINE, {one.key: one for one in given})
 
 
 IMAGES = {

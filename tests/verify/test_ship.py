@@ -22,7 +22,7 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.evaluate import evaluate
 from qcn.evaluate.rates import Answers
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Batch, Source
+from qcn.export.bundle.manifest import Batch, BundleSource
 from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.intervals import wilson
@@ -34,8 +34,8 @@ from qcn.verify.report import files
 from qcn.verify.report.junit import junit
 from qcn.verify.ship import judge
 from qcn.verify.ship.check import _off, choose, is_here
-from qcn.verify.ship.judge import Row
-from qcn.verify.ship.limits import Angle, Latency, Limits, parse_angle, parse_latency
+from qcn.verify.ship.judge import LimitRow
+from qcn.verify.ship.limits import Angle, LatencyLimit, Limits, parse_angle, parse_latency
 from qcn.verify.ship.outcome import Ship, conclude, overall
 from qcn.verify.speed.nvml import State
 
@@ -51,8 +51,8 @@ def limits(**given: str) -> Limits:
 def test_limits_are_read() -> None:
     assert limits(accuracy="0.94").accuracy == limits(accuracy=" 94 %").accuracy == 0.94
     assert limits(calibration_error="5%").calibration_error == 0.05
-    assert parse_latency("5ms@p99") == parse_latency("5 ms") == parse_latency("0.005s@p99") == Latency(5.0, "p99")
-    assert parse_latency("800us@p50") == Latency(pytest.approx(0.8), "p50")
+    assert parse_latency("5ms@p99") == parse_latency("5 ms") == parse_latency("0.005s@p99") == LatencyLimit(5.0, "p99")
+    assert parse_latency("800us@p50") == LatencyLimit(pytest.approx(0.8), "p50")
     assert limits(memory="1GiB").memory == 1024 and limits(memory="2MB").memory == pytest.approx(2e6 / 2**20)
     assert limits(energy="0.03J").energy == pytest.approx(30) and limits(energy="30mJ").energy == 30
     assert parse_angle("20deg@p50") == parse_angle("20°") == Angle(20.0, "p50")
@@ -127,8 +127,8 @@ def test_a_share_that_equals_its_limit_is_never_told_from_it() -> None:
 def test_times_memory_and_energy_are_judged_by_what_was_measured() -> None:
     timed = speed("native", 4.0, unstable=False, energy_mj=20.0, energy_of="the board")  # p99 is 6 ms, memory 120 MiB
     for most, status in ((6.1, "passed"), (5.9, "failed")):
-        assert judge.latency(timed, Latency(most, "p99"), "").status == status
-    assert judge.latency(timed, Latency(4.1, "p50"), "").status == "passed"
+        assert judge.latency(timed, LatencyLimit(most, "p99"), "").status == status
+    assert judge.latency(timed, LatencyLimit(4.1, "p50"), "").status == "passed"
     assert [judge.memory(timed, most, "").status for most in (121.0, 119.0)] == ["passed", "failed"]
     assert [judge.energy(timed, most, "").status for most in (20.0, 19.0)] == ["passed", "failed"]
     assert [judge.calibration("test", 0.03, True, most).status for most in (0.03, 0.02)] == ["passed", "failed"]
@@ -141,7 +141,7 @@ def test_what_was_not_measured_is_not_tested_and_never_passed() -> None:
     for row in (
         judge.energy(timed, 1e9, ""),
         judge.memory(timed, 1e9, ""),
-        judge.latency(lacking, Latency(1e9, "p99"), ""),
+        judge.latency(lacking, LatencyLimit(1e9, "p99"), ""),
         judge.parity(verdict("a", "b", 1.0, status="missing", reasons=("no CUDA",)), verdict("preprocessing", "", 1.0)),
     ):
         assert row.status == "not tested" and row.note, row
@@ -150,12 +150,12 @@ def test_what_was_not_measured_is_not_tested_and_never_passed() -> None:
 
 
 def test_a_figure_of_another_machine_decides_nothing() -> None:
-    row = judge.latency(speed("native", 4.0), Latency(1e9, "p99"), "this machine is not jetson-orin")
+    row = judge.latency(speed("native", 4.0), LatencyLimit(1e9, "p99"), "this machine is not jetson-orin")
     assert row.status == "not tested" and "on this machine" in row.found and "jetson-orin" in row.note
 
 
 def test_unstable_times_and_no_calibration_are_said_where_they_are_shown() -> None:
-    assert "unstable" in judge.latency(speed("native", 4.0, unstable=True), Latency(9.0, "p99"), "").found
+    assert "unstable" in judge.latency(speed("native", 4.0, unstable=True), LatencyLimit(9.0, "p99"), "").found
     assert "not calibrated" in judge.calibration("test", 0.03, False, None).found
 
 
@@ -168,21 +168,21 @@ def test_the_target_is_this_machine_only_if_it_is() -> None:
 
 
 def test_the_whole_is_as_its_worst_row() -> None:
-    def rows(*statuses: Any) -> tuple[Row, ...]:
-        return tuple(Row("x", "" if status == "no limit" else "at most 1", "2", status) for status in statuses)
+    def rows(*statuses: Any) -> tuple[LimitRow, ...]:
+        return tuple(LimitRow("x", "" if status == "no limit" else "at most 1", "2", status) for status in statuses)
 
     assert overall(rows("passed", "no limit")) == "passed"
     assert overall(rows("passed", "not tested")) == "not tested"
     assert overall(rows("not tested", "not shown")) == "not shown"
     assert overall(rows("not shown", "failed", "not tested")) == "failed"
-    assert overall((Row("energy", "", "–", "not tested"),)) == "passed"  # of which nothing was asked
+    assert overall((LimitRow("energy", "", "–", "not tested"),)) == "passed"  # of which nothing was asked
 
 
-def shipped(*rows: Row, **more: Any) -> Ship:
+def shipped(*rows: LimitRow, **more: Any) -> Ship:
     about: dict[str, Any] = {
         "schema": 2,
         "bundle": "toys",
-        "source": Source("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64),
+        "source": BundleSource("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64),
         "manifest_sha256": "1" * 64,
         "network_sha256": "2" * 64,
         "command": "qcn ship-check runs/demo/bundle --min-accuracy 0.94",
@@ -204,7 +204,7 @@ def shipped(*rows: Row, **more: Any) -> Ship:
 
 
 ACCURATE = judge.accuracy("test", Share.count(960, 1000), 0.94)
-SLOW = judge.latency(speed("native", 9.0), Latency(5.0, "p99"), "")
+SLOW = judge.latency(speed("native", 9.0), LatencyLimit(5.0, "p99"), "")
 UNMETERED = judge.energy(speed("native", 9.0), 30.0, "")
 
 
@@ -239,7 +239,7 @@ def test_junit_has_a_case_for_each_limit() -> None:
 
 
 def test_the_first_screen_says_what_a_manager_asks(tmp_path: Path) -> None:
-    far = judge.latency(speed("native", 9.0), Latency(5.0, "p99"), "this machine is not jetson-orin")
+    far = judge.latency(speed("native", 9.0), LatencyLimit(5.0, "p99"), "this machine is not jetson-orin")
     given = shipped(ACCURATE, far, target="jetson-orin", target_is_here=False)
     paths = files.write(tmp_path, record(wrong=False), IMAGES, given)
     assert [path.name for path in paths] == ["report.json", "ship.json", "junit.xml", "report.html"]

@@ -20,12 +20,12 @@ from qcn.kernels import native
 from qcn.verify.parity import soak as soaking
 from qcn.verify.parity.calls import Call, random_calls
 from qcn.verify.parity.results import read_report
-from qcn.verify.parity.soak import MORE, Limits, Soak, run_soak
+from qcn.verify.parity.soak import MORE, Soak, SoakLimits, run_soak
 
 needs_libqcn = pytest.mark.skipif(not native.available(), reason="libqcn is not built")
 EXACT = {"logit": np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]])}
 SMALL = Batch(1, 2, 4)
-LIMITS = Limits({"logit": 0.1}, 0.01)
+LIMITS = SoakLimits({"logit": 0.1}, 0.01)
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_what_wrong_calls_have_in_common_is_said(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_changed_decision_counts_though_it_is_within_what_is_allowed() -> None:
-    near = Limits({"logit": 10.0}, 0.01)
+    near = SoakLimits({"logit": 10.0}, 0.01)
     answers = iter([EXACT["logit"][[0]], EXACT["logit"][[0]][:, ::-1]])
     found = run_soak(lambda call: {"logit": next(answers)}, [Call((0,))] * 2, EXACT, near, 60.0, "x")
     assert found.first == (2, 1) and found.changed[0][0] == 1.0

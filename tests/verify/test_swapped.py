@@ -24,7 +24,7 @@ from qcn.export.backends.runner import Runner
 from qcn.export.backends.web.runner import find_node
 from qcn.export.bundle import WEIGHTS, Bundle, signing
 from qcn.export.pipeline import export
-from qcn.export.request import Request
+from qcn.export.request import ExportRequest
 from qcn.kernels import native as native_kernels
 from qcn.libqcn import binding
 from qcn.packages import installed
@@ -65,7 +65,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory, wasm: None) -> Path:
         for seed, name in enumerate(("honest", "other")):
             with mock.patch.object(plants, "CLASSES", plants.CLASSES[:: -1 if seed else 1]):
                 made = plants.honest(folder / name, seed=seed)
-            export(made.folder, None, Request(formats=formats), Path("nowhere"))
+            export(made.folder, None, ExportRequest(formats=formats), Path("nowhere"))
 
     return made_once(tmp_path_factory, "swapped", make)
 
@@ -148,7 +148,7 @@ def test_predict_answers_with_what_it_checked(
     picture = np.random.default_rng(0).integers(0, 256, (24, 24, 3), np.uint8)
     before, theirs = (product.load(one, backend).predict(picture) for one in (honest.folder, other))  # type: ignore[arg-type]
     assert not np.allclose(before.logit, theirs.logit, atol=1e-2)
-    loads, name = (binding.Model, "__init__") if backend == "native" else (engines, "create")
+    loads, name = (binding.NativeModel, "__init__") if backend == "native" else (engines, "create")
     calls = swap_during(loads, name, honest.folder, other, monkeypatch)
     if backend != "native":  # and when it is opened
         create = engines.create

@@ -23,7 +23,15 @@ from qcn.libqcn import binding
 from qcn.storage import records
 from qcn.verify.parity.compare import Share, Turn
 from qcn.verify.parity.preprocessing import check_preprocessing
-from qcn.verify.parity.results import Images, Report, check_baseline, make_report, read_report, status_lines, table
+from qcn.verify.parity.results import (
+    Images,
+    ParityReport,
+    check_baseline,
+    make_report,
+    read_report,
+    status_lines,
+    table,
+)
 from qcn.verify.parity.samples import samples
 from qcn.verify.parity.verdict import PREPROCESSING, Status, Verdict, conclude, overall
 from qcn.verify.parity.verify import verify
@@ -36,7 +44,7 @@ def bundle(small: Bundle) -> Bundle:
     return small
 
 
-def made(bundle: Bundle) -> Report:
+def made(bundle: Bundle) -> ParityReport:
     """By way of the file: what is read is what was written."""
     chosen = samples(bundle, "golden", None, bundle.folder)
     report = make_report(bundle, chosen, verify(bundle, ["onnxruntime"], {}, True), "qcn verify-parity X", True)
@@ -138,7 +146,7 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
     verdict = now.backends[KEY]
     floor = verdict.outputs["pose"].noise_floor
 
-    def with_pose(floors: float, status: Status = "passed") -> Report:
+    def with_pose(floors: float, status: Status = "passed") -> ParityReport:
         pose = replace(verdict.outputs["pose"], max_abs=floors * floor)
         return replace(now, backends={KEY: replace(verdict, status=status, outputs={"pose": pose})})
 

@@ -35,14 +35,14 @@ WITHOUT_OPTIONS = ("LOG", "SQRT", "RELU", "ROUND")
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LiteRtTensor:
     """A value of the graph: its number in the file, and its shape."""
 
     index: int
     shape: Shape
 
 
-class Graph:
+class LiteRtGraph:
     """Collects operators and constants. `with graph.scope("capsules1")` names what follows below it."""
 
     def __init__(self, batch: int | None) -> None:
@@ -51,7 +51,7 @@ class Graph:
         self._tensors: list[Any] = []
         self._buffers: list[Any] = [_Buffer(b"")]  # the first one stands for no content
         self._codes: dict[str, int] = {}
-        self._constants: dict[tuple[str, Shape, bytes, bytes], Tensor] = {}
+        self._constants: dict[tuple[str, Shape, bytes, bytes], LiteRtTensor] = {}
         self._path: list[str] = []
 
     @contextmanager
@@ -63,13 +63,13 @@ class Graph:
         finally:
             self._path.pop()
 
-    def tensor(self, name: str, shape: Shape, type: Any = np.float32, buffer: int = 0) -> Tensor:
+    def tensor(self, name: str, shape: Shape, type: Any = np.float32, buffer: int = 0) -> LiteRtTensor:
         full = "/".join((*self._path, name))
         entry = schema.TensorT(shape=list(shape), type=TYPES[np.dtype(type)], buffer=buffer, name=full)
         self._tensors.append(entry)
-        return Tensor(len(self._tensors) - 1, shape)
+        return LiteRtTensor(len(self._tensors) - 1, shape)
 
-    def constant(self, name: str, array: Array, scales: Array | None = None) -> Tensor:
+    def constant(self, name: str, array: Array, scales: Array | None = None) -> LiteRtTensor:
         """An array in the file; equal ones are there once. Integers of a weight have a scale, or one per output."""
         key = (
             array.dtype.str,
@@ -86,13 +86,15 @@ class Graph:
                 self._tensors[constant.index].quantization = steps
         return self._constants[key]
 
-    def number(self, name: str, value: float) -> Tensor:
+    def number(self, name: str, value: float) -> LiteRtTensor:
         return self.constant(name, np.array([value], np.float32))
 
-    def integers(self, name: str, *values: int) -> Tensor:
+    def integers(self, name: str, *values: int) -> LiteRtTensor:
         return self.constant(name, np.array(values, np.int32))
 
-    def node(self, op: str, name: str, shape: Shape, *inputs: Tensor, type: Any = np.float32, **options: Any) -> Tensor:
+    def node(
+        self, op: str, name: str, shape: Shape, *inputs: LiteRtTensor, type: Any = np.float32, **options: Any
+    ) -> LiteRtTensor:
         """Add an operator with one output of this shape; returns it."""
         out = self.tensor(name, shape, type)
         code = self._codes.setdefault(op, len(self._codes))
@@ -104,15 +106,15 @@ class Graph:
         self.operators.append(operator)
         return out
 
-    def unary(self, op: str, name: str, x: Tensor) -> Tensor:
+    def unary(self, op: str, name: str, x: LiteRtTensor) -> LiteRtTensor:
         """EXP, LOG, NEG, ABS, SQRT, RELU."""
         return self.node(op, name, x.shape, x)
 
-    def binary(self, op: str, name: str, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    def binary(self, op: str, name: str, a: LiteRtTensor, b: LiteRtTensor, **options: Any) -> LiteRtTensor:
         """ADD, SUB, MUL, DIV, MINIMUM, MAXIMUM, with sides of 1 repeated."""
         return self.node(op, name, np.broadcast_shapes(a.shape, b.shape), a, b, **options)
 
-    def reshape(self, name: str, x: Tensor, *shape: int) -> Tensor:
+    def reshape(self, name: str, x: LiteRtTensor, *shape: int) -> LiteRtTensor:
         """-1 is what the other sides leave: the one with the batch."""
         size = int(np.prod([side for side in shape if side != -1]))
         whole = tuple(int(np.prod(x.shape)) // size if side == -1 else side for side in shape)
@@ -120,25 +122,25 @@ class Graph:
             return x
         return self.node("RESHAPE", name, whole, x, self.integers(f"{name}.shape", *shape), newShape=list(shape))
 
-    def copy(self, name: str, x: Tensor, shape: Shape) -> Tensor:
+    def copy(self, name: str, x: LiteRtTensor, shape: Shape) -> LiteRtTensor:
         """Of [B, numbers] as [B, *shape], always by an operator."""
         return self.node(
             "RESHAPE", name, (self.images, *shape), x, self.integers("shape", -1, *shape), newShape=[-1, *shape]
         )
 
-    def transpose(self, name: str, x: Tensor, *order: int) -> Tensor:
+    def transpose(self, name: str, x: LiteRtTensor, *order: int) -> LiteRtTensor:
         return self.node("TRANSPOSE", name, tuple(x.shape[i] for i in order), x, self.integers(f"{name}.order", *order))
 
-    def sum(self, name: str, x: Tensor, axis: int) -> Tensor:
+    def sum(self, name: str, x: LiteRtTensor, axis: int) -> LiteRtTensor:
         """Leaves a side of 1."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         return self.node("SUM", name, shape, x, self.integers(f"{name}.axis", axis), keepDims=True)
 
-    def gather(self, name: str, x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
+    def gather(self, name: str, x: LiteRtTensor, axis: int, places: Sequence[int]) -> LiteRtTensor:
         shape = (*x.shape[:axis], len(places), *x.shape[axis + 1 :])
         return self.node("GATHER", name, shape, x, self.integers(f"{name}.places", *places), axis=axis)
 
-    def channels(self, name: str, x: Tensor, start: int, end: int) -> Tensor:
+    def channels(self, name: str, x: LiteRtTensor, start: int, end: int) -> LiteRtTensor:
         """Those of a map [B, H, W, C] from `start` to before `end`."""
         if (start, end) == (0, x.shape[3]):
             return x
@@ -148,8 +150,8 @@ class Graph:
         return self.node("STRIDED_SLICE", name, shape, x, *limits, steps, beginMask=0b0111, endMask=0b0111)
 
     def convolution(
-        self, name: str, x: Tensor, kernel: Array, bias: Array, stride: int, padding: int, relu: bool = False
-    ) -> Tensor:
+        self, name: str, x: LiteRtTensor, kernel: Array, bias: Array, stride: int, padding: int, relu: bool = False
+    ) -> LiteRtTensor:
         """Of a map [B, H, W, C] with a kernel [out, k, k, C], padded with zeros."""
         out, *window, _ = kernel.shape
         same = stride == 1 and {2 * padding + 1} == set(window)
@@ -162,14 +164,14 @@ class Graph:
         self,
         op: str,
         name: str,
-        *inputs: Tensor,
+        *inputs: LiteRtTensor,
         out: int,
         window: Sequence[int],
         stride: int,
         same: bool = False,
         relu: bool = False,
         options: Mapping[str, int] | None = None,
-    ) -> Tensor:
+    ) -> LiteRtTensor:
         """An operator whose window slides over a map [B, H, W, C]; `same` pads it so that it keeps its size."""
         sides = inputs[0].shape[1:3]
         if not same:
@@ -178,21 +180,23 @@ class Graph:
         slides = {"padding": padding, "strideH": stride, "strideW": stride, "fusedActivationFunction": fused(relu)}
         return self.node(op, name, (self.images, *sides, out), *inputs, **slides, **(options or {}))
 
-    def pad(self, name: str, x: Tensor, rims: Sequence[tuple[int, int]]) -> Tensor:
+    def pad(self, name: str, x: LiteRtTensor, rims: Sequence[tuple[int, int]]) -> LiteRtTensor:
         """With zeros before and behind each side."""
         shape = tuple(side + before + behind for side, (before, behind) in zip(x.shape, rims, strict=True))
         return self.node("PAD", name, shape, x, self.constant(f"{name}.rims", np.array(rims, np.int32)))
 
-    def sigmoid(self, name: str, x: Tensor) -> Tensor:
+    def sigmoid(self, name: str, x: LiteRtTensor) -> LiteRtTensor:
         """1 / (1 + exp(−x)), to the last digits of the smallest too: means are shares of activations, however small."""
         one, power = self.number("one", 1.0), self.unary("EXP", f"{name}.power", self.unary("NEG", f"{name}.below", x))
         return self.binary("DIV", name, one, self.binary("ADD", f"{name}.one_more", power, one))
 
-    def end(self, x: Tensor, ending: Ending) -> Tensor:
+    def end(self, x: LiteRtTensor, ending: Ending) -> LiteRtTensor:
         """What is left of an operation's ending: a ReLU is fused into the operator before."""
         return self.sigmoid("sigmoid", x) if ending == "sigmoid" else x
 
-    def file(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    def file(
+        self, inputs: Mapping[str, LiteRtTensor], outputs: Mapping[str, LiteRtTensor], metadata: Mapping[str, str]
+    ) -> bytes:
         """The model with these inputs and outputs, which are named so."""
         for name, value in {**inputs, **outputs}.items():
             tensor = self._tensors[value.index]

@@ -13,7 +13,7 @@ from qcn.export.backends.runner import Options, Runner
 from qcn.export.bundle import WEIGHTS, Bundle
 from qcn.export.bundle.golden import step_names
 from qcn.export.program.program import OPERATIONS, Product, Route
-from qcn.libqcn.binding import LayerSeen, Model, Session, image_of
+from qcn.libqcn.binding import LayerSeen, NativeModel, Session, image_of
 from qcn.limits import STATISTICS
 
 
@@ -29,12 +29,12 @@ class NativeRunner(Runner):
         self.name = "libqcn"
         self._layers: dict[str, list[NDArray[np.float32]]] = {}
         self._callback = LayerSeen(self._show) if self.layers else None
-        self._model: Model | None = None
+        self._model: NativeModel | None = None
         self._session: Session | None = None
 
     def open(self) -> None:
         threads = self.options.threads or 0
-        self._model = Model(self.model.files, self.folder, backend="native", threads=threads, self_test=0)
+        self._model = NativeModel(self.model.files, self.folder, backend="native", threads=threads, self_test=0)
         self._session = Session(self._model, self._callback)
         self.name = f"libqcn ({self._model.backend_name})"
 
@@ -91,7 +91,7 @@ def layer_arrays(
 def receipts(bundle: Bundle) -> list[Receipt]:
     """What libqcn says of its operations itself."""
     files = ModelFile.of_bundle(bundle, bundle.find(WEIGHTS)).files
-    model = Model(files, bundle.folder, backend="native", self_test=0)
+    model = NativeModel(files, bundle.folder, backend="native", self_test=0)
     try:
         return [
             Receipt(one.name, one.asked, one.ran, one.kernel)

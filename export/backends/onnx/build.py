@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from qcn.export.backends.onnx import fused, integers
-from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.backends.onnx.graph import TYPES, GraphValue, OnnxGraph
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
 from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
 
@@ -24,7 +24,7 @@ class Style:
     """
 
     layer: type[UnrolledLayer] | None
-    int8: Callable[[Graph, Program, Any, list[GraphValue]], GraphValue] = integers.pairs
+    int8: Callable[[OnnxGraph, Program, Any, list[GraphValue]], GraphValue] = integers.pairs
     folded: bool = False
 
 
@@ -75,7 +75,7 @@ class _Writer:
 
     def __init__(self, program: Program, opset: int, style: Style) -> None:
         self.program, self.style, self.shapes = program, style, program.shapes
-        self.g = Graph(opset)
+        self.g = OnnxGraph(opset)
         self.values = {program.input.name: GraphValue(program.input.name, TensorProto.FLOAT)}
         self._write: dict[type[Operation], Callable[[Any, list[GraphValue], int], tuple[GraphValue, ...]]] = {
             Affine: self._affine,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qcn.export.backends.onnx.build import Style
 
 
-class OnnxGraph(Format):
+class OnnxFile(Format):
     """The graph as ONNX Runtime is fastest with. `made_by` is the --format that makes it."""
 
     made_by = "onnx"
@@ -80,7 +80,7 @@ class OnnxGraph(Format):
         return Support("runs", f"by ONNX Runtime {version('onnxruntime')}")
 
 
-class FusedGraph(OnnxGraph):
+class FusedGraph(OnnxFile):
     """One custom node per capsule layer, and in it the unrolled graph for runtimes without the node."""
 
     def style(self) -> "Style":
@@ -118,4 +118,4 @@ def runtime() -> str:
     return f"{on_gpu}, CUDA" if on_gpu else package_version("onnxruntime")
 
 
-UNROLLED_GRAPH, FUSED_GRAPH = OnnxGraph("onnx"), FusedGraph("onnx-fused")
+UNROLLED_GRAPH, FUSED_GRAPH = OnnxFile("onnx"), FusedGraph("onnx-fused")

@@ -17,7 +17,7 @@ from typing import Any
 
 from onnx import FunctionProto, TensorProto, helper
 
-from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.backends.onnx.graph import TYPES, GraphValue, OnnxGraph
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
 from qcn.export.program.program import Array, Route, Shape
 
@@ -28,7 +28,7 @@ OUTPUTS = ("pose_out", "activation_out")
 
 
 def route(
-    g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
+    g: OnnxGraph, op: Route, map: Shape, arrays: Mapping[str, Array], pose: GraphValue, activation: GraphValue
 ) -> tuple[GraphValue, GraphValue]:
     """Add a capsule layer, as one node: see `qcn.export.backends.onnx.unrolled`."""
     type_ = _input_type(op)
@@ -65,7 +65,7 @@ def _input_type(op: Route) -> int:
 
 def _body(opset: int, op: Route, map: Shape, arrays: Mapping[str, Array], attributes: list[str]) -> FunctionProto:
     """The node as a function: the unrolled form, with its weights as constants inside."""
-    g = Graph(opset)
+    g = OnnxGraph(opset)
     inputs = [GraphValue(name, _input_type(op)) for name in INPUTS[:2]]
     with g.scope("unrolled"):
         outputs = UnrolledLayer(g, op, map, arrays).write(inputs[0], inputs[1])

@@ -23,7 +23,7 @@ class GraphValue:
     type: int
 
 
-class Graph:
+class OnnxGraph:
     """Collects nodes and weights. Names are paths: `with graph.scope("capsules1")` puts what follows below it."""
 
     def __init__(self, opset: int) -> None:

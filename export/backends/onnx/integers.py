@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from qcn.export.backends.onnx.graph import Graph, GraphValue
+from qcn.export.backends.onnx.graph import GraphValue, OnnxGraph
 from qcn.export.program.program import Array, Convolution, Product, Program
 
 
-def exact(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> GraphValue:
+def exact(g: OnnxGraph, program: Program, op: Product, inputs: list[GraphValue]) -> GraphValue:
     """The operation before its ending, float32, by integer operators."""
     parts: list[GraphValue] = []
     for i, x in enumerate(inputs):
@@ -40,7 +40,7 @@ def exact(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> 
     return parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
 
 
-def pairs(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> GraphValue:
+def pairs(g: OnnxGraph, program: Program, op: Product, inputs: list[GraphValue]) -> GraphValue:
     """The operation before its ending, float32, with Q/DQ pairs."""
     parts: list[GraphValue] = []
     for i, x in enumerate(inputs):
@@ -59,14 +59,14 @@ def pairs(g: Graph, program: Program, op: Product, inputs: list[GraphValue]) -> 
     return parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
 
 
-def _quantise(g: Graph, name: str, x: GraphValue, scale: Array) -> tuple[GraphValue, GraphValue, GraphValue]:
+def _quantise(g: OnnxGraph, name: str, x: GraphValue, scale: Array) -> tuple[GraphValue, GraphValue, GraphValue]:
     """int8 by one scale, or by one per output channel of a weight; and the scale and zero point as constants."""
     step, zero = g.weight(f"{name}.step", scale), g.weight(f"{name}.zero", np.zeros(scale.shape, np.int8))
     q = g.node("QuantizeLinear", f"{name}.quantised", x, step, zero, type=TensorProto.INT8, **_axis(scale))
     return q, step, zero
 
 
-def _paired(g: Graph, name: str, x: GraphValue, scale: Array) -> GraphValue:
+def _paired(g: OnnxGraph, name: str, x: GraphValue, scale: Array) -> GraphValue:
     """What int8 leaves of a value, in float32."""
     integers = _quantise(g, name, x, scale)
     return g.node("DequantizeLinear", f"{name}.pair", *integers, type=TensorProto.FLOAT, **_axis(scale))

@@ -8,7 +8,7 @@ since they compute nothing.
 from collections.abc import Mapping, Sequence
 
 from qcn.errors import UsageError
-from qcn.export.backends.onnx.proto import INT64, UNKNOWN, Graph, Key, Node, parse
+from qcn.export.backends.onnx.proto import INT64, UNKNOWN, Key, Node, StoredGraph, parse
 from qcn.export.backends.products import MOST_BYTES, Products
 
 # TensorProto.DataType. Whole numbers and truth values are indices and shapes: they say nothing of the precision.
@@ -49,12 +49,12 @@ def _inferred(content: bytes) -> "_Types":
 class _Types:
     """Infers types: `seen` are all there are, `by_name` those of the products, by the names of their nodes."""
 
-    def __init__(self, functions: Mapping[Key, Graph]) -> None:
+    def __init__(self, functions: Mapping[Key, StoredGraph]) -> None:
         self.functions, self.seen, self.left = functions, set[int](), MOST_NODES
         self.weights: list[tuple[str, tuple[int, ...]]] = []
         self.by_name: dict[str, str] = {}
 
-    def infer(self, graph: Graph, types: dict[str, int], calling: tuple[Key, ...] = ()) -> None:
+    def infer(self, graph: StoredGraph, types: dict[str, int], calling: tuple[Key, ...] = ()) -> None:
         """Add to the types of a graph's inputs and weights those of all its values."""
         self.left -= len(graph.nodes)
         if self.left < 0:
@@ -89,7 +89,7 @@ class _Types:
 
 
 def _factor(
-    node: Node, graph: Graph, types: Mapping[str, int], makers: Mapping[str, Node]
+    node: Node, graph: StoredGraph, types: Mapping[str, int], makers: Mapping[str, Node]
 ) -> tuple[str, tuple[int, ...]]:
     """The type that a product is of, and the shape of its weight: behind Q/DQ pairs on both sides, that of the Q."""
     pairs = [makers.get(name) for name in node.inputs[:2]]
@@ -118,7 +118,7 @@ def _type(node: Node, inputs: Sequence[int]) -> int:
     return node.to or (inputs[0] if inputs else UNKNOWN)
 
 
-def _live(graph: Graph) -> list[Node]:
+def _live(graph: StoredGraph) -> list[Node]:
     """The nodes that an output depends on, in their order."""
     needed, result = set(graph.outputs), []
     for node in reversed(graph.nodes):

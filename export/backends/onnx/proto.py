@@ -24,7 +24,7 @@ class Node:
 
 
 @dataclass
-class Graph:
+class StoredGraph:
     """Of the model, or of a function in it. `given` are types by name, `shapes` those of the weights."""
 
     nodes: list[Node] = field(default_factory=list)
@@ -39,9 +39,9 @@ class Graph:
             self.shapes[node.outputs[0]] = node.shape
 
 
-def parse(model: bytes) -> tuple[Graph, dict[Key, Graph]]:
+def parse(model: bytes) -> tuple[StoredGraph, dict[Key, StoredGraph]]:
     """The graph of an ONNX file, and its functions; IndexError or ValueError where it is none."""
-    graph, functions = Graph(), {}
+    graph, functions = StoredGraph(), {}
     for number, _, inner in _fields(memoryview(model)):
         if number == 7:
             graph = _graph(inner)
@@ -62,8 +62,8 @@ def without_functions(model: bytes) -> bytes:
     return b"".join(model[start:end] for number, _, start, _, end in fields if number != FUNCTIONS)
 
 
-def _graph(data: memoryview) -> Graph:
-    graph = Graph()
+def _graph(data: memoryview) -> StoredGraph:
+    graph = StoredGraph()
     for number, _, inner in _fields(data):
         if number == 1:
             graph.add(_node(inner))
@@ -78,8 +78,8 @@ def _graph(data: memoryview) -> Graph:
     return graph
 
 
-def _function(data: memoryview) -> tuple[Key, Graph]:
-    graph, texts = Graph(), {1: "", 10: "", 13: ""}
+def _function(data: memoryview) -> tuple[Key, StoredGraph]:
+    graph, texts = StoredGraph(), {1: "", 10: "", 13: ""}
     for number, _, inner in _fields(data):
         if number in texts:
             texts[number] = _text(inner)

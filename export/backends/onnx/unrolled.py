@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import TensorProto
 
-from qcn.export.backends.onnx.graph import TYPES, Graph, GraphValue
+from qcn.export.backends.onnx.graph import TYPES, GraphValue, OnnxGraph
 from qcn.export.program.program import POSE_PRODUCTS, Array, Route, Shape
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
@@ -44,7 +44,7 @@ BY_CHILD, AS_KERNEL = (2, 0, 1, 4, 3, 5), (4, 3, 2, 5, 0, 1)  # R [h, w, C, J, 3
 class Matrices:
     """A layer's rotations [h, w, C, J, 3, 3] in the file, as often as they are needed."""
 
-    def __init__(self, g: Graph, op: Route, rotation: Array) -> None:
+    def __init__(self, g: OnnxGraph, op: Route, rotation: Array) -> None:
         self.g, self.J = g, op.parents
         self.rotation = np.broadcast_to(rotation, (*op.window, *rotation.shape[2:]))
         self.window, self.C = op.window, rotation.shape[2]
@@ -72,13 +72,13 @@ class Matrices:
         return self.g.weight(name, kernel.astype(np.float32))
 
 
-class Rotors(Matrices):
+class RotorNodes(Matrices):
     """A layer's rotations as rotors [h, w, C, J, 4] in the file, from which the rest is computed.
 
     All of it is constant: ONNX Runtime does so once, when it loads the graph, and the file is a tenth as large.
     """
 
-    def __init__(self, g: Graph, op: Route, rotors: Array) -> None:
+    def __init__(self, g: OnnxGraph, op: Route, rotors: Array) -> None:
         self.g, self.J, self.window, self.C = g, op.parents, op.window, rotors.shape[2]
         with g.scope("rotors"):
             rotor = g.cast("float", g.weight("half", rotors), TensorProto.FLOAT)
@@ -136,10 +136,10 @@ class UnrolledLayer:
 
     CLASS_VOTES: ClassVar[bool] = True  # whether the class layer's first variance is made of its votes
 
-    def __init__(self, g: Graph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, g: OnnxGraph, op: Route, map: Shape, arrays: Mapping[str, Array]) -> None:
         self.g, self.op = g, op
         self.C, self.height, self.width = map
-        self.turns = Rotors(g, op, arrays[op.rotation]) if op.scale else Matrices(g, op, arrays[op.rotation])
+        self.turns = RotorNodes(g, op, arrays[op.rotation]) if op.scale else Matrices(g, op, arrays[op.rotation])
         self.beta_u, self.beta_a = arrays[op.beta_u], arrays[op.beta_a]
         self.J, rows, columns = op.shape
         self.I, self.n = math.prod(op.window) * self.C, rows * columns

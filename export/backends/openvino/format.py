@@ -16,7 +16,7 @@ from qcn.export.bundle import Artefact, Bundle
 from qcn.packages import installed, version
 
 
-class Graph(Format):
+class GraphFile(Format):
     def make(self, job: Job) -> Made:
         job.refuse_fused("OpenVINO")
         return Made(self.name, job.add(self, job.request.batch))
@@ -51,7 +51,7 @@ class Graph(Format):
         return Support("runs", f"by {here}; `qcn verify-parity` checks that its int8 runs as int8")
 
 
-class GraphWeights(Format):
+class GraphWeightsFile(Format):
     def products(self, content: bytes) -> Products:
         raise UsageError("the graph says what these weights are for")
 
@@ -59,4 +59,4 @@ class GraphWeights(Format):
         return Support("intact", f"the weights of {GRAPH.file_in(artefact.precision)}")
 
 
-GRAPH, WEIGHTS = Graph("openvino"), GraphWeights("openvino-weights")
+GRAPH, WEIGHTS = GraphFile("openvino"), GraphWeightsFile("openvino-weights")

@@ -20,20 +20,27 @@ from qcn.export.backends.tensorrt.find import TensorRT, find
 from qcn.export.backends.tensorrt.network import check_types, convolutions, network_layers, parse
 from qcn.export.backends.tensorrt.plugin import Plugin
 from qcn.export.backends.tensorrt.progress import BuildLog, logger, monitor, run_interruptibly
-from qcn.export.backends.tensorrt.receipt import EngineLayer, Receipt, from_inspector, from_log, receipt, type_name
+from qcn.export.backends.tensorrt.receipt import (
+    EngineLayer,
+    EngineReceipt,
+    from_inspector,
+    from_log,
+    receipt,
+    type_name,
+)
 from qcn.export.bundle.manifest import Batch
 from qcn.storage.files import atomic_write
 
-__all__ = ["BuildRequest", "Engine", "TensorRT", "build", "file_name", "find"]
+__all__ = ["BuildRequest", "BuiltEngine", "TensorRT", "build", "file_name", "find"]
 
 
 @dataclass(frozen=True)
-class Engine:
+class BuiltEngine:
     """A built engine: the plan as TensorRT wrote it, what is known of it (JSON), and its precision receipt."""
 
     plan: bytes
     facts: dict[str, Any]
-    receipt: Receipt
+    receipt: EngineReceipt
 
     @property
     def file_name(self) -> str:
@@ -56,7 +63,7 @@ def file_name(facts: dict[str, Any]) -> str:
 
 def build(
     onnx: bytes, request: BuildRequest, tensorrt: TensorRT, plugin: Plugin | None = None, name: object = "the graph"
-) -> Engine:
+) -> BuiltEngine:
     """Build an engine of an ONNX graph's bytes, showing how far it is, and check its precision.
 
     Messages call the graph `name`.
@@ -128,7 +135,7 @@ def build(
         "receipt": result.as_json(),
         "warnings": warnings,
     }
-    return Engine(plan, facts, result)
+    return BuiltEngine(plan, facts, result)
 
 
 def read_receipt(
@@ -139,7 +146,7 @@ def read_receipt(
     log: BuildLog,
     trt: Any,
     trt_logger: Any,
-) -> Receipt:
+) -> EngineReceipt:
     """The receipt from the best source there is: the engine read back, the builder's log, the network it was given.
 
     `graph` are the convolutions of the ONNX graph by node name, and the type of each.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from qcn.errors import MissingError, UsageError
 from qcn.export import targets
 from qcn.export.backends.format import Format, Job, Made, Support
-from qcn.export.backends.onnx.format import FUSED_GRAPH, OnnxGraph
+from qcn.export.backends.onnx.format import FUSED_GRAPH, OnnxFile
 from qcn.export.backends.onnx.precision import convolutions
 from qcn.export.backends.precision import Seen
 from qcn.export.backends.products import Products
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qcn.export.backends.onnx.build import Style
 
 
-class EngineGraph(OnnxGraph):
+class EngineGraph(OnnxFile):
     made_by = "trt"
 
     def style(self) -> "Style":
@@ -34,7 +34,7 @@ class EngineGraph(OnnxGraph):
         return STYLE
 
 
-class Engine(Format):
+class EngineFile(Format):
     """It has its entry of the manifest beside it."""
 
     def make(self, job: Job) -> Made:
@@ -103,7 +103,7 @@ class Engine(Format):
         return _with_plugin(runs, flavour) if artefact.plugin else Support("runs", runs)
 
 
-def graph_for(routing: str) -> OnnxGraph:
+def graph_for(routing: str) -> OnnxFile:
     """The format of the graph that an engine is built from, by --routing."""
     return FUSED_GRAPH if routing == "fused" else GRAPH
 
@@ -154,4 +154,4 @@ def _installed(flavour: str) -> str:
     return (version(module) or "installed, of unknown version") if module else ""
 
 
-GRAPH, ENGINE = EngineGraph("onnx-tensorrt"), Engine("trt")
+GRAPH, ENGINE = EngineGraph("onnx-tensorrt"), EngineFile("trt")

@@ -84,7 +84,7 @@ def _widest(types: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class EngineReceipt:
     """What an engine holds, against what was asked.
 
     source   where the layers were read (see above)
@@ -116,7 +116,7 @@ class Receipt:
         return table
 
 
-def receipt(layers: list[EngineLayer], source: str, requested: str, convolutions: dict[str, str]) -> Receipt:
+def receipt(layers: list[EngineLayer], source: str, requested: str, convolutions: dict[str, str]) -> EngineReceipt:
     """Judge an engine's layers.
 
     convolutions   the graph's convolutions by ONNX node name, and the type the graph gives each. In a half precision
@@ -145,7 +145,7 @@ def receipt(layers: list[EngineLayer], source: str, requested: str, convolutions
         )
     met = False if unmet else (True if proven else None)
     table = sorted((kind, precision, count) for (kind, precision), count in counts.items())
-    return Receipt(source, requested, met, table, unmet, unseen)
+    return EngineReceipt(source, requested, met, table, unmet, unseen)
 
 
 def from_inspector(text: str) -> list[EngineLayer]:

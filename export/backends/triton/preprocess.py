@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from qcn.data.spec import STD_FLOOR, Preprocessing
-from qcn.export.backends.onnx.graph import Graph, GraphValue
+from qcn.export.backends.onnx.graph import GraphValue, OnnxGraph
 
 OPSET = 17
 PIXELS = "pixels"
@@ -21,7 +21,7 @@ PIXELS = "pixels"
 
 def preprocess_graph(image: tuple[int, int, int], spec: Preprocessing, output: str) -> onnx.ModelProto:
     """From PIXELS, uint8 [B, C, H, W] of stored images [C, H, W], to `output`, float32 [B, C, h, w]."""
-    g = Graph(OPSET)
+    g = OnnxGraph(OPSET)
     value = g.cast("whole", GraphValue(PIXELS, TensorProto.UINT8), TensorProto.DOUBLE)
     unit = 255
     for axis, size in ((2, image[1]), (3, image[2])):
@@ -48,7 +48,7 @@ def preprocess_graph(image: tuple[int, int, int], spec: Preprocessing, output: s
     return model
 
 
-def _resized(g: Graph, value: GraphValue, axis: int, size: int, side: int) -> tuple[GraphValue, int]:
+def _resized(g: OnnxGraph, value: GraphValue, axis: int, size: int, side: int) -> tuple[GraphValue, int]:
     """One axis from `size` to `side` pixels: whole numbers, so many times larger."""
     common = math.gcd(2 * size, 2 * side, size - side)
     parts = 2 * side // common
@@ -63,13 +63,13 @@ def _resized(g: Graph, value: GraphValue, axis: int, size: int, side: int) -> tu
     return g.node("Add", "sum", *halves), parts
 
 
-def _by_dataset(g: Graph, value: GraphValue, scale_unit: int, spec: Preprocessing) -> GraphValue:
+def _by_dataset(g: OnnxGraph, value: GraphValue, scale_unit: int, spec: Preprocessing) -> GraphValue:
     mean, std = (_double(g, name, np.array(of)[:, None, None]) for name, of in (("mean", spec.mean), ("std", spec.std)))
     unit = g.node("Div", "unit", value, _double(g, "white", np.array(float(scale_unit))))
     return g.node("Div", "standardised", g.node("Sub", "centred", unit, mean), std)
 
 
-def _by_image(g: Graph, value: GraphValue, unit: int, count: int) -> GraphValue:
+def _by_image(g: OnnxGraph, value: GraphValue, unit: int, count: int) -> GraphValue:
     number, axes = _double(g, "count", np.array(float(count))), g.integers("sides", 2, 3)
     total = g.node("ReduceSum", "total", value, axes, keepdims=1)
     deviation = g.node("Sub", "deviation", g.node("Mul", "times", value, number), total)
@@ -79,5 +79,5 @@ def _by_image(g: Graph, value: GraphValue, unit: int, count: int) -> GraphValue:
     return g.node("Div", "standardised", deviation, g.node("Max", "clipped", std, floor))
 
 
-def _double(g: Graph, name: str, array: NDArray[Any]) -> GraphValue:
+def _double(g: OnnxGraph, name: str, array: NDArray[Any]) -> GraphValue:
     return g.weight(name, array.astype(np.float64))

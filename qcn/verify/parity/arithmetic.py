@@ -36,7 +36,7 @@ WAYS: dict[Way, tuple[float, ...]] = {"once": (NUDGE, -NUDGE), "each": (0.0,)}
 
 
 @dataclass(frozen=True)
-class Layer:
+class RoutingLayer:
     """A capsule layer: its operation, its rotations [h, w, C, J, 3, 3], beta_u and beta_a [J].
 
     first, later   whether the votes of the first and of later iterations are in float16
@@ -50,7 +50,7 @@ class Layer:
     later: bool = False
 
 
-def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
+def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[RoutingLayer]:
     """The capsule layers whose children are another capsule layer's, which backends give out.
 
     `graph` says that routing is written out in the file, where the first votes are float32 in every precision. A
@@ -63,12 +63,14 @@ def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[Layer]:
         half = (op.precision if program.calibrated else precision) == "fp16"
         first = half and program.calibrated and not graph
         result.append(
-            Layer(op, program.rotation(op), program.arrays[op.beta_u], program.arrays[op.beta_a], first, half and graph)
+            RoutingLayer(
+                op, program.rotation(op), program.arrays[op.beta_u], program.arrays[op.beta_a], first, half and graph
+            )
         )
     return result
 
 
-def check(layer: Layer, name: str, quantity: str, outputs: Mapping[str, Array], golden: Golden) -> Errors | None:
+def check(layer: RoutingLayer, name: str, quantity: str, outputs: Mapping[str, Array], golden: Golden) -> Errors | None:
     """The mean or variance of an iteration, such as capsules2/iteration1, against float64 arithmetic on the backend's
     own children.
 
@@ -83,13 +85,13 @@ def check(layer: Layer, name: str, quantity: str, outputs: Mapping[str, Array], 
     return _second(layer, name, arrays) if layer.later and quantity == "variance" else None
 
 
-def _needed(layer: Layer, name: str) -> list[str]:
+def _needed(layer: RoutingLayer, name: str) -> list[str]:
     statistics = [f"{step}/{of}" for step in {name, f"{layer.op.name}/iteration1"} for of in ("mean", "variance")]
     return [layer.op.pose, layer.op.activation, *statistics]
 
 
 def _first(
-    layer: Layer, name: str, quantity: str, arrays: Mapping[str, Array], golden: Golden, floor: float
+    layer: RoutingLayer, name: str, quantity: str, arrays: Mapping[str, Array], golden: Golden, floor: float
 ) -> Errors | None:
     place, children = ("mean", "variance").index(quantity), (arrays[layer.op.pose], arrays[layer.op.activation])
     reported, own = arrays[f"{name}/{quantity}"], statistics(layer, *children)[place]
@@ -102,7 +104,7 @@ def _first(
     return errors(reported, own, floor, "plan" if layer.first else "fp32")
 
 
-def _second(layer: Layer, name: str, arrays: Mapping[str, Array]) -> Errors | None:
+def _second(layer: RoutingLayer, name: str, arrays: Mapping[str, Array]) -> Errors | None:
     """The variance, where the mean says which votes it is made of."""
     before = tuple(arrays[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
     children = (arrays[layer.op.pose], arrays[layer.op.activation])
@@ -123,7 +125,7 @@ def _second(layer: Layer, name: str, arrays: Mapping[str, Array]) -> Errors | No
 
 
 def statistics(
-    layer: Layer,
+    layer: RoutingLayer,
     pose: Array,
     activation: Array,
     before: tuple[Array, ...] | None = None,
@@ -165,7 +167,7 @@ def _votes(rotation: Array, poses: Array, half: Way | None, nudge: float) -> Arr
     return _half(votes * votes.dtype.type(1 + nudge)) if half else votes
 
 
-def _shares(layer: Layer, votes: Array, child: Array, mean: Array, variance: Array) -> Array:
+def _shares(layer: RoutingLayer, votes: Array, child: Array, mean: Array, variance: Array) -> Array:
     """Of each child in each parent [n, J, p, I], after an M-step in which they were shared out evenly."""
     children = votes.shape[-1]
     beta_u, beta_a = (beta.astype(votes.dtype)[:, None] for beta in (layer.beta_u, layer.beta_a))

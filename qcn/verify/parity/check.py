@@ -8,11 +8,11 @@ from qcn.errors import QcnError, UsageError
 from qcn.export.backends.candidates import candidates
 from qcn.export.bundle import Bundle
 from qcn.terminal.progress import doing, say, shown
-from qcn.verify.network import Network
+from qcn.verify.network import NetworkId
 from qcn.verify.parity.compare import Allowed
 from qcn.verify.parity.preprocessing import check_preprocessing, check_repositories
-from qcn.verify.parity.request import Request
-from qcn.verify.parity.results import Report, check_baseline, make_report, read_baseline, verdict
+from qcn.verify.parity.request import ParityRequest
+from qcn.verify.parity.results import ParityReport, check_baseline, make_report, read_baseline, verdict
 from qcn.verify.parity.run import Origin, check_run
 from qcn.verify.parity.samples import Samples, samples
 from qcn.verify.parity.soak import Soak
@@ -36,7 +36,7 @@ class Checked:
 
     verdicts: list[Verdict]
     samples: Samples
-    report: Report
+    report: ParityReport
     files: tuple[Path, ...]
     problem: QcnError | None
     run: str | None
@@ -57,13 +57,13 @@ class Checked:
             raise self.problem
 
 
-def check(bundle: Bundle, request: Request) -> Checked:
+def check(bundle: Bundle, request: ParityRequest) -> Checked:
     """The whole verdict, and its report where a folder is named for it."""
     soak = Soak.parse(request.soak, request.seed)
     timed = read_benchmark_of(request.benchmark, bundle) if request.benchmark else None
     before = None  # read now: the new report may take the baseline's place
     if request.baseline:
-        before = read_baseline(request.baseline, Network.of(bundle.manifest), request.other_network)
+        before = read_baseline(request.baseline, NetworkId.of(bundle.manifest), request.other_network)
     if soak:
         say(f"soak of {request.soak}: --set seed={soak.seed} repeats it")
     with shown():
@@ -85,7 +85,7 @@ def check(bundle: Bundle, request: Request) -> Checked:
     return Checked(verdicts, images, report, tuple(files), problem, request.run)
 
 
-def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list[Verdict], Samples]:
+def _verdicts(bundle: Bundle, request: ParityRequest, soak: Soak | None) -> tuple[list[Verdict], Samples]:
     """On the files in their backends, on pre-processing, and with `run` on where the bundle is from.
 
     Nothing of a bundle is run that is not of the `run` which it should be of.
@@ -119,7 +119,7 @@ def _verdicts(bundle: Bundle, request: Request, soak: Soak | None) -> tuple[list
     return results, images
 
 
-def _not_run(bundle: Bundle, request: Request) -> list[Verdict]:
+def _not_run(bundle: Bundle, request: ParityRequest) -> list[Verdict]:
     """A verdict for each file of a bundle that is not of the run."""
     result, why = (
         candidates(bundle, request.backends or None, True, request.file),

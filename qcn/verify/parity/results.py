@@ -1,4 +1,4 @@
-"""What `qcn verify-parity` found: as a table, in lines, as a record (`Report`), and against an earlier one."""
+"""What `qcn verify-parity` found: as a table, in lines, as a record (`ParityReport`), and against an earlier one."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from rich.text import Text
 
 from qcn.errors import CheckFailed, UsageError
 from qcn.export.bundle import Bundle
-from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.manifest import BundleSource
 from qcn.export.bundle.tolerance import FLOORS
 from qcn.storage import records
 from qcn.terminal.tables import table_of
 from qcn.terminal.text import counted
 from qcn.verify.machine import Environment, environment
-from qcn.verify.network import Network, check_baseline_network
+from qcn.verify.network import NetworkId, check_baseline_network
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import GOLDEN, Samples
 from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, overall
@@ -46,7 +46,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Report:
+class ParityReport:
     """report.json.
 
     manifest_sha256   of the bundle's manifest.json; network_sha256: see `Manifest.network_sha256`
@@ -60,7 +60,7 @@ class Report:
 
     schema: Literal[5]
     bundle: str
-    source: Source
+    source: BundleSource
     manifest_sha256: str
     network_sha256: str
     files: dict[str, str]
@@ -74,8 +74,8 @@ class Report:
     benchmark: Benchmark | None = None
 
     @property
-    def network(self) -> Network:
-        return Network(self.bundle, self.network_sha256)
+    def network(self) -> NetworkId:
+        return NetworkId(self.bundle, self.network_sha256)
 
     def derived(self) -> Status:
         """The status that follows from what was measured."""
@@ -194,9 +194,9 @@ def make_report(
     command: str,
     backends_named: bool,
     benchmark: Benchmark | None = None,
-) -> Report:
+) -> ParityReport:
     """The whole; `backends_named` says whether backends were requested by name."""
-    return Report(
+    return ParityReport(
         schema=SCHEMA,
         bundle=bundle.manifest.name,
         source=bundle.manifest.source,
@@ -214,12 +214,12 @@ def make_report(
     )
 
 
-def read_report(path: Path) -> Report:
-    """A report.json. It may contradict itself: see `Report.contradictions`."""
-    return records.load(Report, path, "qcn verify-parity --report")
+def read_report(path: Path) -> ParityReport:
+    """A report.json. It may contradict itself: see `ParityReport.contradictions`."""
+    return records.load(ParityReport, path, "qcn verify-parity --report")
 
 
-def read_baseline(path: Path, network: Network, other_network: bool) -> Report:
+def read_baseline(path: Path, network: NetworkId, other_network: bool) -> ParityReport:
     """An earlier report.json, to compare with. One that contradicts itself is refused, and so is one of another
     network unless `other_network` allows it."""
     before = read_report(path)
@@ -229,7 +229,7 @@ def read_baseline(path: Path, network: Network, other_network: bool) -> Report:
     return before
 
 
-def check_baseline(path: Path, before: Report, now: Report, by_name: bool) -> None:
+def check_baseline(path: Path, before: ParityReport, now: ParityReport, by_name: bool) -> None:
     """Refuse to be worse than an earlier report, read from `path`: a backend that passed and does not any more, or an
     output that is off by more than `WORSE` times as many noise floors as then, and by more than one.
 
@@ -241,7 +241,7 @@ def check_baseline(path: Path, before: Report, now: Report, by_name: bool) -> No
         raise CheckFailed(f"worse than in {path}: {'; '.join(worse)}")
 
 
-def worse_answers(path: Path, before: Report, now: Report, by_name: bool = False) -> list[str]:
+def worse_answers(path: Path, before: ParityReport, now: ParityReport, by_name: bool = False) -> list[str]:
     """What is worse than in an earlier report, in words: see `check_baseline`."""
     if before.images.name != now.images.name:
         raise UsageError(

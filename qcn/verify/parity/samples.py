@@ -19,7 +19,7 @@ from qcn.data.fit import PICTURES, fit, read_picture
 from qcn.data.folder import files_below, is_source, listing
 from qcn.errors import CheckFailed, MissingError, UsageError, unknown_name
 from qcn.export.bundle import WEIGHTS, Bundle
-from qcn.export.bundle.golden import Answers, Golden
+from qcn.export.bundle.golden import Golden, ReferenceAnswers
 from qcn.terminal.text import readable
 from qcn.verify.parity.compare import compare
 from qcn.verify.parity.run import Origin
@@ -180,7 +180,7 @@ def _answered(bundle: Bundle, inputs: "Inputs") -> Golden:
     return replace(answered, plan=program.calibrated)
 
 
-def _hold_against(bundle: Bundle, answers: Answers) -> None:
+def _hold_against(bundle: Bundle, answers: ReferenceAnswers) -> None:
     """Refuse a reference that does not answer the golden images as the trained network did."""
     golden = bundle.golden()
     named = {name: getattr(answers, name) for name in golden.outputs}

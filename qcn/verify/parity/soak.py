@@ -108,7 +108,7 @@ class Tally:
             return f"in batches of {', '.join(map(str, sorted(self.wrong)))}; {first}"
         return f"in {bad} of {self.calls:,} calls of the soak; {first}"
 
-    def add(self, call: Call, answers: Mapping[str, Array], exact: Mapping[str, Array], limits: "Limits") -> None:
+    def add(self, call: Call, answers: Mapping[str, Array], exact: Mapping[str, Array], limits: "SoakLimits") -> None:
         """Compare the answers to a call."""
         share = shares(call, answers, exact, limits.allowed)
         self.worst.add(call, answers, share)
@@ -130,7 +130,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SoakLimits:
     """The largest error that is allowed, by output, and the largest margin that is a tie."""
 
     allowed: Mapping[str, float]
@@ -141,7 +141,7 @@ def run_soak(
     answer: Callable[[Call], Mapping[str, Array]],
     calls: Iterable[Call],
     exact: Mapping[str, Array],
-    limits: Limits,
+    limits: SoakLimits,
     seconds: float,
     key: str,
 ) -> Tally:

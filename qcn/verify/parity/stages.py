@@ -18,7 +18,7 @@ import numpy as np
 from qcn.export.bundle.golden import QUANTITIES, Golden
 from qcn.export.bundle.tolerance import FLOORS, floor_of
 from qcn.export.program.program import Array
-from qcn.verify.parity.arithmetic import Layer, check
+from qcn.verify.parity.arithmetic import RoutingLayer, check
 from qcn.verify.parity.compare import Errors, errors
 
 TYPES = {precision: np.float16 if precision == "fp16" else np.float32 for precision in FLOORS}
@@ -40,7 +40,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ComparedStage:
     """One thing compared on the way.
 
     iteration    None for what a layer gives
@@ -93,14 +93,16 @@ class Stage:
         return "; ".join([*words, *([self.range.note] if self.range.note else [])])
 
 
-def stages(outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[Layer]) -> tuple[Stage, ...]:
+def stages(
+    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[RoutingLayer]
+) -> tuple[ComparedStage, ...]:
     """What the backend gave out on the way to its answers, in the order in which it is computed."""
     return tuple(_stages(outputs, golden, precision, {route.op.name: route for route in routes}))
 
 
 def _stages(
-    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, Layer]
-) -> Iterator[Stage]:
+    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, RoutingLayer]
+) -> Iterator[ComparedStage]:
     inspected = {name.partition("/")[0] for name in outputs if "/iteration" in name}
     layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
     for layer in layers:
@@ -113,12 +115,12 @@ def _stages(
                 exact, _ = golden.arrays(name)
                 array = array[: len(exact)]
                 compared = _compared(array, golden, name, precision)
-                yield Stage(layer, None, output, compared, _range(array, exact, precision))
+                yield ComparedStage(layer, None, output, compared, _range(array, exact, precision))
 
 
 def _step(
-    name: str, outputs: Mapping[str, Array], golden: Golden, precision: str, route: Layer | None
-) -> Iterator[Stage]:
+    name: str, outputs: Mapping[str, Array], golden: Golden, precision: str, route: RoutingLayer | None
+) -> Iterator[ComparedStage]:
     layer, _, iteration = name.partition("/iteration")
     quantities = [quantity for quantity in QUANTITIES if f"{name}/{quantity}" in outputs]
     for quantity in quantities or QUANTITIES:  # libqcn shows no logits
@@ -132,7 +134,7 @@ def _step(
             note = _cancellation(array, exact, golden.exact.steps[name].mean)
         statistic = array is not None and compared is not None and quantity != "logit"
         own = check(route, name, quantity, outputs, golden) if statistic and route else None
-        yield Stage(
+        yield ComparedStage(
             layer,
             int(iteration),
             quantity,
@@ -178,7 +180,7 @@ def _is_half(values: Array) -> bool:
     return as_fp16 or not (np.ascontiguousarray(single).view(np.uint32) & 0xFFFF).any()
 
 
-def first_wrong(looked: Sequence[Stage], answers: Mapping[str, Errors]) -> str | None:
+def first_wrong(looked: Sequence[ComparedStage], answers: Mapping[str, Errors]) -> str | None:
     """The first stage that is not as it should be, or else the first output."""
     wrong = [stage.name for stage in looked if not stage.passed]
     wrong += [name for name, error in answers.items() if not error.passed]

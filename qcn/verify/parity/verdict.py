@@ -8,7 +8,7 @@ from qcn.errors import CheckFailed, MissingError, UsageError
 from qcn.export.backends.candidates import key
 from qcn.export.bundle.tolerance import FLOORS, TIES
 from qcn.verify.parity.compare import Errors, Flip, Share, Turn
-from qcn.verify.parity.stages import Stage
+from qcn.verify.parity.stages import ComparedStage
 from qcn.verify.words import share_of_allowed
 
 Status = Literal["passed", "failed", "missing", "untrusted"]
@@ -47,7 +47,7 @@ class Verdict:
     deterministic: bool = True
     accuracy: Share | None = None
     agreement: Share | None = None
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[ComparedStage, ...] = ()
     first_wrong: str | None = None
     inside: str = ""
     notes: tuple[str, ...] = ()

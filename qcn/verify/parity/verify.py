@@ -22,8 +22,8 @@ from qcn.verify.parity.calls import ANY, Call, Replies, call_plan, in_order, pla
 from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees, turn
 from qcn.verify.parity.precision import JudgedPrecision, judged_precision
 from qcn.verify.parity.run import Origin
-from qcn.verify.parity.soak import Limits, Soak, judge_soak, run_soak
-from qcn.verify.parity.stages import Stage, first_wrong, stages
+from qcn.verify.parity.soak import Soak, SoakLimits, judge_soak, run_soak
+from qcn.verify.parity.stages import ComparedStage, first_wrong, stages
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.words import share_of_allowed
 
@@ -85,7 +85,7 @@ def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
             )
 
 
-class _Refused(QcnError):
+class _RefusedFile(QcnError):
     """What a file is found guilty of before its answers are compared."""
 
 
@@ -154,7 +154,7 @@ class _Check:
                 replies = self.ask(runner, call_plan(len(self.golden.rows), self.batch()))
         except MissingError as error:
             return Verdict(*about, "missing", (str(error),))
-        except _Refused as error:
+        except _RefusedFile as error:
             return Verdict(*about, "failed", (str(error),), runner=opened.name)
         except QcnError as error:
             return Verdict(*about, "failed", (f"it does not run: {error}",), runner=opened.name)
@@ -172,7 +172,7 @@ class _Check:
         """The answers to one call."""
         outputs = runner.infer(self.golden.input[list(call.rows)])
         if differs := _other_shape(outputs, self.golden, call.size):
-            raise _Refused(f"it belongs to another network: {differs}")
+            raise _RefusedFile(f"it belongs to another network: {differs}")
         return {name: np.array(outputs[name]) for name in self.golden.outputs}
 
     def soaked(self, verdict: Verdict, soak: Soak) -> Verdict:
@@ -187,7 +187,7 @@ class _Check:
                     lambda call: self.answer(runner, call),
                     random_calls(len(golden.rows), batch, soak.seed),
                     exact,
-                    Limits(limits, tie_band(golden, precision)),
+                    SoakLimits(limits, tie_band(golden, precision)),
                     soak.seconds,
                     self.candidate.key,
                 )
@@ -218,7 +218,7 @@ class _Check:
             reasons.insert(0, turned.words())  # what the pose is for says more than its numbers
         changed = flips(replies.rows, replies.joined("logit"), golden, self.bundle.manifest.classes, judge.precision)
         reasons += decisions(changed, golden, judge.precision)
-        looked: tuple[Stage, ...] = ()
+        looked: tuple[ComparedStage, ...] = ()
         inside = ""
         # Statistics of routing that are made in half precision do not show in half-precision answers.
         if reasons or self.bisect or golden.plan or candidate.precision in ("fp16", "bf16"):
@@ -248,7 +248,7 @@ class _Check:
             notes=(replies.words(), *([judge.note] if judge.note else []), *costs(golden)),
         ).settled()
 
-    def look(self, outputs: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[Stage, ...], str]:
+    def look(self, outputs: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[ComparedStage, ...], str]:
         """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""
         golden, candidate = self.golden, self.candidate
         if not golden.exact.steps and not golden.exact.layers:
@@ -285,11 +285,11 @@ class _Check:
 def _borne_out(judge: JudgedPrecision) -> JudgedPrecision:
     """The precision, unless the file only claims it."""
     if judge.refused:
-        raise _Refused(judge.refused)
+        raise _RefusedFile(judge.refused)
     return judge
 
 
-def _inside_wrong(looked: Sequence[Stage]) -> list[str]:
+def _inside_wrong(looked: Sequence[ComparedStage]) -> list[str]:
     """What is wrong on the way to right answers: statistics that are not float32 first, since they explain the rest."""
     wrong = [stage for stage in looked if not stage.single] or [stage for stage in looked if not stage.passed]
     return [f"its answers are within what is allowed, but {wrong[0].name} is {wrong[0].words()}"] if wrong else []

@@ -16,7 +16,7 @@ HEIGHT = 72.0  # pixels of a histogram's tallest bar
 
 
 @dataclass(frozen=True)
-class Bar:
+class HistogramBar:
     x: float
     width: float
     height: float
@@ -32,7 +32,7 @@ class Tick:
 class Chart:
     """A histogram: bars, marks that stand for a value each, and words for those who cannot see it."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[HistogramBar, ...]
     ticks: tuple[Tick, ...]
     spoken: str
     limit: float | None = None  # where what is allowed ends
@@ -50,7 +50,7 @@ class Strip:
     spoken: str
 
 
-def bars(histogram: Histogram, low: float, high: float) -> tuple[Bar, ...]:
+def bars(histogram: Histogram, low: float, high: float) -> tuple[HistogramBar, ...]:
     """Those that count anything; `low` and `high` are the ends of the axis."""
     edges, counts = histogram.edges, histogram.counts
     if not counts or high <= low:
@@ -61,7 +61,9 @@ def bars(histogram: Histogram, low: float, high: float) -> tuple[Bar, ...]:
         start, end = max(left, low), min(right, high)
         if count > 0 and end > start:
             # The smallest bar must be seen: one error far off is the one that matters.
-            result.append(Bar(scale * (start - low), scale * (end - start), max(HEIGHT * count / tallest, 2.0)))
+            result.append(
+                HistogramBar(scale * (start - low), scale * (end - start), max(HEIGHT * count / tallest, 2.0))
+            )
     return tuple(result)
 
 

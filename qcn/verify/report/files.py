@@ -18,7 +18,7 @@ from qcn.storage import records
 from qcn.storage.files import write_text
 from qcn.verify import words
 from qcn.verify.parity.compare import Flip
-from qcn.verify.parity.results import Report
+from qcn.verify.parity.results import ParityReport
 from qcn.verify.parity.verdict import NO_BACKENDS, Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.answers import Answer
@@ -75,7 +75,7 @@ class BatchSpeeds:
 
 def write(
     folder: Path,
-    report: Report,
+    report: ParityReport,
     images: Mapping[str, NDArray[np.uint8]],
     ship: Ship | None = None,
     answers: Sequence[Answer] = (),
@@ -95,7 +95,7 @@ def write(
 
 
 def page(
-    report: Report,
+    report: ParityReport,
     images: Mapping[str, NDArray[np.uint8]],
     ship: Ship | None = None,
     answers: Sequence[Answer] = (),
@@ -145,7 +145,7 @@ def _shared_notes(ran: Sequence[Verdict]) -> list[str]:
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:
     """One chart for all backends that it is the same for: a reader who sees two looks for a difference."""
     axis = charts.error_axis([errors for verdict in ran for errors in verdict.outputs.values()])
-    result: dict[tuple[str, tuple[charts.Bar, ...]], ErrorCharts] = {}
+    result: dict[tuple[str, tuple[charts.HistogramBar, ...]], ErrorCharts] = {}
     for verdict in ran:
         for name, errors in verdict.outputs.items():
             if errors.share and (chart := charts.error_chart(errors, axis)):  # what is exact has no distribution

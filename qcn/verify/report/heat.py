@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from qcn.verify.parity.stages import Stage
+from qcn.verify.parity.stages import ComparedStage
 from qcn.verify.parity.verdict import Verdict
 from qcn.verify.words import share
 
@@ -60,7 +60,7 @@ def heat_map(verdict: Verdict) -> HeatMap | None:
     )
 
 
-def _cell(stage: Stage | None) -> Cell | None:
+def _cell(stage: ComparedStage | None) -> Cell | None:
     if stage is None:
         return None
     if not stage.passed:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qcn.terminal.text import readable
-from qcn.verify.parity.results import Report
+from qcn.verify.parity.results import ParityReport
 from qcn.verify.parity.verdict import Verdict
-from qcn.verify.ship.judge import Row
+from qcn.verify.ship.judge import LimitRow
 from qcn.verify.ship.outcome import Ship
 
 _NOT_XML = re.compile("[\ufffe\uffff]")  # of what `readable` leaves
@@ -26,7 +26,7 @@ class Case:
 Suite = tuple[str, float, list[Case]]  # its name, the seconds that it took, its cases
 
 
-def junit(report: Report, ship: Ship | None = None) -> str:
+def junit(report: ParityReport, ship: Ship | None = None) -> str:
     """The XML. A case fails only in a backend that failed: what lies beside the verdict is a note."""
     root = ET.Element("testsuites", name="qcn ship-check" if ship else "qcn verify-parity")
     suites: list[Suite] = [
@@ -59,7 +59,7 @@ def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
     element.set("time", f"{seconds:.3f}")
 
 
-def _limit(row: Row) -> Case:
+def _limit(row: LimitRow) -> Case:
     """What is not shown has failed; what is not tested was skipped, and is not passed."""
     message = f"{row.status}: found {row.found}; asked {row.asked}" + (f"; {row.note}" * bool(row.note))
     failure = message if row.status in ("failed", "not shown") else ""

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 from qcn.errors import CheckFailed, UsageError
-from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.manifest import BundleSource
 from qcn.pages.html import render
 from qcn.storage import records
 from qcn.storage.files import write_text
 from qcn.terminal.text import command_line, counted
 from qcn.verify import words
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.results import Report, read_baseline, read_report, worse_answers
+from qcn.verify.parity.results import ParityReport, read_baseline, read_report, worse_answers
 from qcn.verify.parity.verdict import NO_BACKENDS, Status, Verdict
 from qcn.verify.report import charts, summary
 from qcn.verify.report.files import FILTERS, HERE
@@ -80,7 +80,7 @@ class FleetReport:
 
     schema: Literal[2]
     bundle: str
-    source: Source
+    source: BundleSource
     network_sha256: str
     command: str
     baseline: str | None
@@ -92,7 +92,7 @@ class Merged:
     """The record, and the reports that it was made from, by device, each verdict as it is counted."""
 
     fleet: FleetReport
-    reports: dict[str, Report]
+    reports: dict[str, ParityReport]
 
 
 def merge(
@@ -106,7 +106,7 @@ def merge(
     if twice := [name for name in names if names.count(name) > 1]:
         both = " and ".join(str(folder) for folder in folders if folder.absolute().name == twice[0])
         raise UsageError(f"the device {twice[0]} is given twice: {both}; name each folder after its device")
-    reports: dict[str, Report] = {}
+    reports: dict[str, ParityReport] = {}
     unread: dict[str, str] = {}
     for name, folder in zip(names, folders, strict=True):
         try:
@@ -224,7 +224,7 @@ def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple
     return result
 
 
-def _check_same(reports: Mapping[str, Report]) -> None:
+def _check_same(reports: Mapping[str, ParityReport]) -> None:
     """Refuse reports of different networks, or on other images: their rows would not be comparable."""
     (name, first), *others = reports.items()
     for path, report in others:
@@ -239,7 +239,7 @@ def _check_same(reports: Mapping[str, Report]) -> None:
             )
 
 
-def _as_counted(report: Report) -> Report:
+def _as_counted(report: ParityReport) -> ParityReport:
     """The report with every verdict failed whose status is not what was measured."""
     counted = {
         key: replace(one, status="failed", reasons=(why,)) if (why := one.contradiction()) else one
@@ -248,7 +248,7 @@ def _as_counted(report: Report) -> Report:
     return replace(report, backends=counted)
 
 
-def _device(name: str, report: Report, wrong: Sequence[str], drift: Sequence[str]) -> DeviceReport:
+def _device(name: str, report: ParityReport, wrong: Sequence[str], drift: Sequence[str]) -> DeviceReport:
     """What a device reported; `wrong` is what its report contradicts itself in."""
     status = "failed" if wrong else report.status
     backends = list(report.backends.values())
@@ -268,7 +268,7 @@ def _device(name: str, report: Report, wrong: Sequence[str], drift: Sequence[str
     )
 
 
-def _figures(verdict: Verdict, report: Report) -> Figures:
+def _figures(verdict: Verdict, report: ParityReport) -> Figures:
     share = verdict.share if verdict.share is not None and math.isfinite(verdict.share) else None
     about = (verdict.backend, verdict.file, verdict.precision)
     figures = (*about, verdict.status, verdict.accuracy, share)
@@ -278,7 +278,7 @@ def _figures(verdict: Verdict, report: Report) -> Figures:
     return Figures(*figures)
 
 
-def _fastest(report: Report) -> list[Speed]:
+def _fastest(report: ParityReport) -> list[Speed]:
     """Of each file in a backend the fastest way, at the smallest batch that was timed."""
     result: dict[tuple[str, str, str], Speed] = {}
     results = report.benchmark.results.values() if report.benchmark else ()
@@ -288,7 +288,9 @@ def _fastest(report: Report) -> list[Speed]:
     return list(result.values())
 
 
-def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float, other_network: bool) -> dict[str, list[str]]:
+def _drift(
+    reports: Mapping[str, ParityReport], baseline: Path, allowed: float, other_network: bool
+) -> dict[str, list[str]]:
     """By device what is worse than in the baseline, a folder with one for each; also those that are in it alone."""
     if not baseline.is_dir():
         raise UsageError(
@@ -303,7 +305,7 @@ def _drift(reports: Mapping[str, Report], baseline: Path, allowed: float, other_
     }
 
 
-def _worse(path: Path, now: Report, allowed: float, other_network: bool) -> list[str]:
+def _worse(path: Path, now: ParityReport, allowed: float, other_network: bool) -> list[str]:
     """Of one device: answers, right answers, latency and energy, against its earlier report in `path`."""
     before = read_baseline(path, now.network, other_network)
     problems = worse_answers(path, before, now)

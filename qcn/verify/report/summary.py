@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from qcn.terminal.text import counted
 from qcn.verify.machine import Environment
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.results import Images, Report
+from qcn.verify.parity.results import Images, ParityReport
 from qcn.verify.parity.verdict import NO_BACKENDS, PREPROCESSING, RUN, Status, Verdict
 from qcn.verify.ship.outcome import Ship
 from qcn.verify.words import milliseconds, share
@@ -13,7 +13,7 @@ from qcn.verify.words import milliseconds, share
 ORDER: dict[Status, int] = {"failed": 0, "passed": 1, "missing": 2, "untrusted": 3}
 
 
-def in_order(report: Report) -> list[Verdict]:
+def in_order(report: ParityReport) -> list[Verdict]:
     """Failures first, what could not run last."""
     return sorted(report.backends.values(), key=lambda verdict: ORDER[verdict.status])
 
@@ -47,7 +47,7 @@ def images(data: Images) -> str:
     return of + (f", {data.edge_cases} of them edge cases" if data.edge_cases else "")
 
 
-def basis(reports: Sequence[Report]) -> str:
+def basis(reports: Sequence[ParityReport]) -> str:
     """What a verdict is based on: the images, and whether the bundle was compared with its training run."""
     compared = all(any(one.backend == RUN for one in report.backends.values()) for report in reports)
     run = "compared with the training run" if compared else "not proven: that it is of a training run (--run RUN)"
@@ -68,7 +68,7 @@ def machine(environment: Environment) -> str:
     return ", ".join(filter(None, (environment.jetson, cores, gpu, environment.system)))
 
 
-def ship_tiles(ship: Ship, report: Report) -> list[tuple[str, str, str]]:
+def ship_tiles(ship: Ship, report: ParityReport) -> list[tuple[str, str, str]]:
     """The figures of what is to ship, accuracy first: of each a name, a value, a word on it."""
     result = []
     for row in ship.rows:
@@ -81,7 +81,7 @@ def ship_tiles(ship: Ship, report: Report) -> list[tuple[str, str, str]]:
     return result + _changed([one for one in report.backends.values() if one.ran])
 
 
-def tiles(report: Report) -> list[tuple[str, str, str]]:
+def tiles(report: ParityReport) -> list[tuple[str, str, str]]:
     """Of each a name, a value, a word on it; right answers first."""
     backends = [verdict for verdict in report.backends.values() if verdict.backend not in NO_BACKENDS]
     ran = [verdict for verdict in backends if verdict.ran]

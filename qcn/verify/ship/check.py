@@ -25,20 +25,20 @@ from qcn.verify.machine import Environment
 from qcn.verify.parity import check as parity
 from qcn.verify.parity.check import Checked
 from qcn.verify.parity.compare import Share
-from qcn.verify.parity.request import Request
-from qcn.verify.parity.results import Report, make_report
+from qcn.verify.parity.request import ParityRequest
+from qcn.verify.parity.results import ParityReport, make_report
 from qcn.verify.parity.verdict import PREPROCESSING, RUN, Verdict
 from qcn.verify.ship import judge
-from qcn.verify.ship.judge import Row
+from qcn.verify.ship.judge import LimitRow
 from qcn.verify.ship.limits import Limits
 from qcn.verify.ship.outcome import Ship, overall
 from qcn.verify.speed import latency, timings
 from qcn.verify.speed.latency import Speed
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 
 AUTO = ("tensorrt", "native", "onnxruntime")  # as `qcn.load` chooses
 FASTEST = ("int8", "fp16", "bf16", "fp32", "fp64")  # of several files of a format, as libqcn takes engines
-PLAN = Plan(iterations=100)  # of fewer runs the 99th percentile is the slowest one
+PLAN = TimingPlan(iterations=100)  # of fewer runs the 99th percentile is the slowest one
 TOP = 1  # nothing here shows a top-k error
 
 
@@ -56,7 +56,7 @@ class ShipTerms:
     data: str | None = None
     split: str | None = None
     data_dir: Path = Path("data")
-    plan: Plan = PLAN
+    plan: TimingPlan = PLAN
     bisect: bool = False
     time_limit: float = TIME_LIMIT
     run: str | None = None
@@ -121,7 +121,7 @@ def is_here(target: str, machine: Environment) -> bool:
     return machine.gpu is not None and machine.gpu.sm == device.sm
 
 
-def check(bundle: Bundle, candidate: Candidate, terms: ShipTerms, command: str) -> tuple[Ship, Report]:
+def check(bundle: Bundle, candidate: Candidate, terms: ShipTerms, command: str) -> tuple[Ship, ParityReport]:
     """Everything: what is said of each limit, and the parity report with the benchmark, for the page."""
     began = time.perf_counter()
     targets.target(terms.target)  # first: what cannot be meant is refused at once
@@ -180,7 +180,7 @@ def check(bundle: Bundle, candidate: Candidate, terms: ShipTerms, command: str) 
 
 def _parity(bundle: Bundle, candidate: Candidate, terms: ShipTerms) -> Checked:
     """On the candidate's file and backend, which may run it in other precisions too."""
-    request = Request(
+    request = ParityRequest(
         backends=[candidate.backend.name],
         file=candidate.artefact.file,
         run=terms.run,
@@ -208,7 +208,7 @@ def _dataset(network: CandidateNetwork, terms: ShipTerms) -> Dataset | str:
 
 def _accuracy(
     network: CandidateNetwork, dataset: Dataset | str, verdict: Verdict, terms: ShipTerms, calibrated: bool
-) -> list[Row]:
+) -> list[LimitRow]:
     """Rows of accuracy, calibration error and directions for every test split, or the one that was asked for."""
     limits = terms.limits
     most, angle = limits.calibration_error, limits.direction_error
@@ -231,7 +231,7 @@ def _accuracy(
             raise
         return [judge.not_tested(*one, str(error)) for one in checks]
     except CheckFailed as error:  # NaN is no answer
-        return [Row(name, text, "no answer", "failed", str(error), limit) for name, text, limit in checks]
+        return [LimitRow(name, text, "no answer", "failed", str(error), limit) for name, text, limit in checks]
     rows = []
     for result in results:
         right = Share.count(result.overall.total - result.overall.wrong, result.overall.total)

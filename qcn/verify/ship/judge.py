@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from qcn.intervals import NORMAL
 from qcn.verify.parity.compare import Share
 from qcn.verify.parity.verdict import Verdict
-from qcn.verify.ship.limits import Angle, Latency
+from qcn.verify.ship.limits import Angle, LatencyLimit
 from qcn.verify.speed.latency import Speed
 from qcn.verify.words import amount, milliseconds, share_of_allowed
 
@@ -34,7 +34,7 @@ NO_METER = "nothing here tells the energy: that needs an NVIDIA GPU with NVML (p
 
 
 @dataclass(frozen=True)
-class Row:
+class LimitRow:
     """One limit: what it is of, asked and found in words, the verdict, and what else there is to know.
 
     `limit` and `value` are the same as numbers: shares, milliseconds, MiB, millijoules; None where there is none.
@@ -64,13 +64,13 @@ def at_least(limit: float | None) -> str:
     return "" if limit is None else f"at least {percent(limit)}"
 
 
-def accuracy(split: str, share: Share, limit: float | None) -> Row:
+def accuracy(split: str, share: Share, limit: float | None) -> LimitRow:
     """The share of right answers on a split, against the least that is asked."""
     value = share.right / share.of
     result = f"{percent(value)} ({interval(share)}) of {share.of:,} images"
     name, limit_words = f"accuracy on {split}", at_least(limit)
     if limit is None:
-        return Row(name, limit_words, result, "no limit", value=value)
+        return LimitRow(name, limit_words, result, "no limit", value=value)
     if share.low >= limit:
         status: Status = "passed"
         note = f"the lower bound of the 95 % interval, {percent(share.low)}, is not below the limit"
@@ -79,7 +79,7 @@ def accuracy(split: str, share: Share, limit: float | None) -> Row:
         note = f"the upper bound of the 95 % interval, {percent(share.high)}, is below the limit"
     else:
         status, note = "not shown", f"the limit lies inside the 95 % interval; {_settled(value, limit)}"
-    return Row(name, limit_words, result, status, note, limit, value)
+    return LimitRow(name, limit_words, result, status, note, limit, value)
 
 
 def _settled(value: float, limit: float) -> str:
@@ -91,14 +91,14 @@ def _settled(value: float, limit: float) -> str:
     return f"about {needed:,} images, answered as well as these, would {way}"
 
 
-def calibration(split: str, error: float, calibrated: bool, limit: float | None) -> Row:
+def calibration(split: str, error: float, calibrated: bool, limit: float | None) -> LimitRow:
     """The expected calibration error on a split, against the most that is allowed."""
     result = percent(error) if calibrated else f"{percent(error)}, not calibrated"
     note = "" if calibrated else "the bundle has no temperature for its probabilities"
     return _below(f"calibration error on {split}", error, limit, result, at_most(percent, limit), note)
 
 
-def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | None) -> Row:
+def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | None) -> LimitRow:
     """How far told directions are off on a split, in degrees, of images that are answered right; None: no views."""
     percentile = limit.percentile if limit else "p50"
     name, number = f"{percentile} direction error on {split}", limit.degrees if limit else None
@@ -111,7 +111,7 @@ def direction(split: str, errors: NDArray[np.float64] | None, limit: Angle | Non
     return _below(name, value, number, result, limit_words, "")
 
 
-def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> Row:
+def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = None, run: str | None = None) -> LimitRow:
     """Whether the file answers as the trained network, on the golden images, behind the pre-processing of training.
 
     `of_run` is what the training run `run` says of the bundle, where one was named.
@@ -119,16 +119,16 @@ def parity(verdict: Verdict, preprocessing: Verdict, of_run: Verdict | None = No
     name, limit_words = "answers as the trained network", f"deviation within what is allowed in {verdict.precision}"
     for one in filter(None, (of_run, verdict, preprocessing)):
         if one.status == "failed":
-            return Row(name, limit_words, f"{one.backend} does not", "failed", one.reasons[0])
+            return LimitRow(name, limit_words, f"{one.backend} does not", "failed", one.reasons[0])
     if not verdict.ran:
         return not_tested(name, limit_words, None, verdict.reasons[0])
     result = f"{share_of_allowed(verdict.share or 0.0)}, on {verdict.images} golden images"
     result += f"; the same network as {run}" if run else ""
     note = "" if preprocessing.ran else f"pre-processing was not tested: {preprocessing.reasons[0]}"
-    return Row(name, limit_words, result, "passed" if preprocessing.ran else "not tested", note)
+    return LimitRow(name, limit_words, result, "passed" if preprocessing.ran else "not tested", note)
 
 
-def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
+def latency(speed: Speed, limit: LatencyLimit | None, elsewhere: str) -> LimitRow:
     """The time of one image at a percentile. `elsewhere` says why it is not that of the target; empty if it is."""
     percentile = limit.percentile if limit else "p99"
     name = f"{percentile} latency"
@@ -146,7 +146,7 @@ def latency(speed: Speed, limit: Latency | None, elsewhere: str) -> Row:
     return _here(_below(name, value, number, f"{milliseconds(value)}{unstable}", limit_words, note), elsewhere)
 
 
-def memory(speed: Speed, limit: float | None, elsewhere: str) -> Row:
+def memory(speed: Speed, limit: float | None, elsewhere: str) -> LimitRow:
     """What loading and one answer took at most, on host and GPU together, in MiB."""
     limit_words = at_most(_mib, limit)
     parts = _memory_parts(speed)
@@ -163,7 +163,7 @@ def _memory_parts(speed: Speed) -> list[float | None]:
     return [speed.cold.host_mib, *([speed.cold.device_mib] if speed.compute_ms else [])]
 
 
-def energy(speed: Speed, limit: float | None, elsewhere: str) -> Row:
+def energy(speed: Speed, limit: float | None, elsewhere: str) -> LimitRow:
     """That of one inference, idle power included, in millijoules."""
     limit_words = at_most(_millijoules, limit)
     if speed.energy_mj is None:
@@ -172,9 +172,9 @@ def energy(speed: Speed, limit: float | None, elsewhere: str) -> Row:
     return _here(_below("energy", speed.energy_mj, limit, result, limit_words, ""), elsewhere)
 
 
-def not_tested(name: str, limit_words: str, limit: float | None, why: str) -> Row:
+def not_tested(name: str, limit_words: str, limit: float | None, why: str) -> LimitRow:
     """A row of what could not be measured."""
-    return Row(name, limit_words, "–", "not tested", why, limit)
+    return LimitRow(name, limit_words, "–", "not tested", why, limit)
 
 
 def at_most(words: Words, limit: float | None) -> str:
@@ -182,18 +182,18 @@ def at_most(words: Words, limit: float | None) -> str:
     return "" if limit is None else f"at most {words(limit)}"
 
 
-def _below(name: str, value: float, limit: float | None, value_words: str, limit_words: str, note: str) -> Row:
+def _below(name: str, value: float, limit: float | None, value_words: str, limit_words: str, note: str) -> LimitRow:
     if limit is None:
-        return Row(name, "", value_words, "no limit", note, None, value)
-    return Row(name, limit_words, value_words, "passed" if value <= limit else "failed", note, limit, value)
+        return LimitRow(name, "", value_words, "no limit", note, None, value)
+    return LimitRow(name, limit_words, value_words, "passed" if value <= limit else "failed", note, limit, value)
 
 
-def _here(row: Row, elsewhere: str) -> Row:
+def _here(row: LimitRow, elsewhere: str) -> LimitRow:
     """The row, or the same not tested where the figure is of another machine than the one that it is asked of."""
     if not elsewhere:
         return row
     status: Status = "no limit" if row.status == "no limit" else "not tested"
-    return Row(row.name, row.asked, f"{row.found}, on this machine", status, elsewhere, row.limit, row.value)
+    return LimitRow(row.name, row.asked, f"{row.found}, on this machine", status, elsewhere, row.limit, row.value)
 
 
 def degrees(value: float) -> str:

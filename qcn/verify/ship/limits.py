@@ -17,7 +17,7 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
 
 
 @dataclass(frozen=True)
-class Latency:
+class LatencyLimit:
     """Milliseconds that one inference may take, at a percentile of the runs."""
 
     milliseconds: float
@@ -43,7 +43,7 @@ class Limits:
 
     accuracy: float | None = None
     calibration_error: float | None = None
-    latency: Latency | None = None
+    latency: LatencyLimit | None = None
     memory: float | None = None
     energy: float | None = None
     direction_error: Angle | None = None
@@ -72,9 +72,9 @@ class Limits:
         )
 
 
-def parse_latency(text: str) -> Latency:
+def parse_latency(text: str) -> LatencyLimit:
     """5ms@p99; without a percentile it is the 99th."""
-    return Latency(*_at_percentile("--max-latency", text, "a time", MILLISECONDS, "5ms@p99", "p99"))
+    return LatencyLimit(*_at_percentile("--max-latency", text, "a time", MILLISECONDS, "5ms@p99", "p99"))
 
 
 def parse_angle(text: str) -> Angle:

@@ -7,12 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from qcn.errors import CheckFailed, MissingError
-from qcn.export.bundle.manifest import Source
+from qcn.export.bundle.manifest import BundleSource
 from qcn.storage.measured import Measured
 from qcn.terminal.tables import table_of
 from qcn.terminal.text import counted
 from qcn.verify.machine import Environment
-from qcn.verify.ship.judge import Row, Status
+from qcn.verify.ship.judge import LimitRow, Status
 
 COLOURS: dict[Status, str] = {
     "passed": "green",
@@ -39,7 +39,7 @@ class Ship:
 
     schema: Literal[2]
     bundle: str
-    source: Source
+    source: BundleSource
     manifest_sha256: str
     network_sha256: str
     command: str
@@ -53,7 +53,7 @@ class Ship:
     target_is_here: bool
     calibrated: bool
     measured: Measured | None
-    rows: tuple[Row, ...]
+    rows: tuple[LimitRow, ...]
     not_tested: tuple[str, ...]
     seconds: float
 
@@ -72,7 +72,7 @@ class Ship:
         return f"Ready to ship: {counted(sum(bool(row.asked) for row in self.rows), 'check')} passed, none failed."
 
 
-def overall(rows: tuple[Row, ...]) -> Status:
+def overall(rows: tuple[LimitRow, ...]) -> Status:
     """The worst verdict on what was asked for. A figure without a limit decides nothing."""
     result = {row.status for row in rows if row.asked}
     return next((status for status in ORDER if status in result), "passed")

@@ -10,7 +10,7 @@ NO_LIMIT = "no limit"
 
 
 @dataclass(frozen=True)
-class Request:
+class ShipRequest:
     """The limits as text (`qcn.verify.ship.limits`), what is measured, and where the report goes."""
 
     min_accuracy: str | None = setting(

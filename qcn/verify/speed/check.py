@@ -10,12 +10,12 @@ from qcn.errors import MissingError, QcnError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.storage import records
 from qcn.terminal.progress import shown
-from qcn.verify.network import Network, check_baseline_network
+from qcn.verify.network import NetworkId, check_baseline_network
 from qcn.verify.speed import latency
 from qcn.verify.speed.latency import Speed
-from qcn.verify.speed.request import Request
+from qcn.verify.speed.request import BenchmarkRequest
 from qcn.verify.speed.timings import Benchmark, benchmark_record, check_regression, fastest, read_benchmark, table
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 
 WIDTH = 130  # columns of the tables as text
 
@@ -61,13 +61,13 @@ class Benchmarked:
         return text.getvalue() + "\n".join(self.fastest)
 
 
-def benchmark(bundle: Bundle, request: Request) -> Benchmarked:
+def benchmark(bundle: Bundle, request: BenchmarkRequest) -> Benchmarked:
     """Time each backend of a bundle; write the record where a file is named for it."""
     batches = tuple(dict.fromkeys(request.batch))
-    plan = Plan(batches, request.warmup, request.duration, request.runs, request.fps)
+    plan = TimingPlan(batches, request.warmup, request.duration, request.runs, request.fps)
     before = read_benchmark(request.baseline) if request.baseline else None  # now: the new file may take its place
     if request.baseline and before:
-        check_baseline_network(request.baseline, before.network, Network.of(bundle.manifest), request.other_network)
+        check_baseline_network(request.baseline, before.network, NetworkId.of(bundle.manifest), request.other_network)
     with shown():
         speeds = latency.benchmark(bundle, request.backends or None, plan, request.trust, request.time_limit)
     record = benchmark_record(bundle, plan, speeds, request.command)

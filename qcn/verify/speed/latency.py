@@ -21,7 +21,7 @@ from qcn.export.bundle.golden import Golden
 from qcn.terminal.progress import doing, part, shown
 from qcn.verify.speed.cold import Cold, cold_start, first_images
 from qcn.verify.speed.energy import Meter, meter
-from qcn.verify.speed.turns import Plan, Timing, take_turns
+from qcn.verify.speed.turns import Timing, TimingPlan, take_turns
 from qcn.verify.words import Histogram
 
 BINS = 32  # of a histogram, from the fastest run to the 99th percentile; fewer where there are few runs
@@ -90,7 +90,7 @@ class Speed:
 def benchmark(
     bundle: Bundle,
     backends: Iterable[str] | None,
-    plan: Plan,
+    plan: TimingPlan,
     trust: bool = False,
     time_limit: float = TIME_LIMIT,
     file: str | None = None,
@@ -119,7 +119,7 @@ def _one_batch(
     bundle: Bundle,
     golden: Golden,
     all_of_them: list[Candidate],
-    plan: Plan,
+    plan: TimingPlan,
     batch: int,
     energy: Meter | None,
     time_limit: float,

@@ -11,7 +11,7 @@ from qcn.verify.request import OTHER_NETWORK, TRUST, backends, check_time_limit,
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchmarkRequest:
     """What `qcn benchmark` is asked for. `command` is what was typed."""
 
     backends: Sequence[str] = backends()

@@ -15,9 +15,9 @@ from qcn.storage import records
 from qcn.terminal.tables import table_of
 from qcn.terminal.text import command_line
 from qcn.verify.machine import Environment, environment
-from qcn.verify.network import Network
+from qcn.verify.network import NetworkId
 from qcn.verify.speed.latency import Speed
-from qcn.verify.speed.turns import Plan
+from qcn.verify.speed.turns import TimingPlan
 from qcn.verify.words import amount, milliseconds
 
 SCHEMA: Literal[4] = 4
@@ -50,7 +50,7 @@ class Benchmark:
     network_sha256: str
     files: dict[str, str]
     command: str
-    plan: Plan
+    plan: TimingPlan
     machine: Environment
     results: dict[str, Speed]
 
@@ -61,10 +61,10 @@ class Benchmark:
             raise ValueError(f"'{strange[0]}' was timed, and its sha256 is missing")
 
     @property
-    def network(self) -> Network:
-        return Network(self.bundle, self.network_sha256)
+    def network(self) -> NetworkId:
+        return NetworkId(self.bundle, self.network_sha256)
 
-    def not_of(self, network: Network, files: Mapping[str, str]) -> str:
+    def not_of(self, network: NetworkId, files: Mapping[str, str]) -> str:
         """What else it measured than this network and these files (the sha256 of each), in words; empty if nothing."""
         if self.network_sha256 != network.sha256:
             return f"of another network: {self.network}, not {network}"
@@ -106,7 +106,7 @@ def _median(speed: Speed) -> float:
     return speed.median or 0.0
 
 
-def benchmark_record(bundle: Bundle, plan: Plan, speeds: Sequence[Speed], command: str) -> Benchmark:
+def benchmark_record(bundle: Bundle, plan: TimingPlan, speeds: Sequence[Speed], command: str) -> Benchmark:
     """The whole, for a file."""
     manifest, timed = bundle.manifest, {speed.file for speed in speeds if speed.latency_ms}
     timed |= {part for one in manifest.files if one.file in timed for part in parts_of(one.format, one.precision)}
@@ -130,7 +130,7 @@ def read_benchmark(path: Path) -> Benchmark:
 def read_benchmark_of(path: Path, bundle: Bundle) -> Benchmark:
     """The same, if it is of the network and of the files in this bundle."""
     result = read_benchmark(path)
-    if why := result.not_of(Network.of(bundle.manifest), {one.file: one.sha256 for one in bundle.manifest.files}):
+    if why := result.not_of(NetworkId.of(bundle.manifest), {one.file: one.sha256 for one in bundle.manifest.files}):
         again = command_line("qcn", "benchmark", bundle.folder, "--json", path)
         raise UsageError(f"{path} is {why}; measure this bundle with: {again}")
     return result

@@ -24,7 +24,7 @@ SETTLE_S = 0.05
 
 
 @dataclass(frozen=True)
-class Plan:
+class TimingPlan:
     """How long to measure, as trtexec's options of the same names; `fps` paces the runs instead of back to back."""
 
     batches: tuple[int, ...] = (1,)
@@ -68,7 +68,7 @@ class Timing:
     def seconds(self) -> float:
         return sum(map(sum, self.turns)) / 1e3
 
-    def done(self, plan: Plan) -> float:
+    def done(self, plan: TimingPlan) -> float:
         """The share of what the plan asks for, at most 1."""
         seconds = self.seconds / plan.duration_s if plan.duration_s else 1.0
         return min(seconds, self.runs / plan.iterations, 1.0)
@@ -76,7 +76,7 @@ class Timing:
     def infer(self) -> None:
         self.runner.infer(self.images)
 
-    def turn(self, plan: Plan) -> None:
+    def turn(self, plan: TimingPlan) -> None:
         """Run for the length of a turn, with transfers; and again without them, where there are any."""
         self.runner.graph = self.graph
         _repeat(self.infer, SETTLE_S, None)
@@ -86,7 +86,7 @@ class Timing:
             self.runner.synchronize()
             self.compute.append(_repeat(self._compute_once, plan.turn_s, plan.fps))
 
-    def meter(self, plan: Plan, energy: Meter) -> None:
+    def meter(self, plan: TimingPlan, energy: Meter) -> None:
         """Run for as long as it takes to tell the energy of one inference, with transfers."""
         if self.runner.transfers or not energy.gpu_only:
             self.runner.graph = self.graph
@@ -97,7 +97,7 @@ class Timing:
         self.runner.synchronize()
 
 
-def take_turns(timings: list[Timing], plan: Plan, energy: Meter | None = None) -> None:
+def take_turns(timings: list[Timing], plan: TimingPlan, energy: Meter | None = None) -> None:
     """Warm each up, let them run in turn until every one has run long and often enough, then meter their energy."""
     for timing in timings:
         doing(f"warming up {timing.candidate.key}, batch {len(timing.images)}")
