@@ -9,7 +9,7 @@ from qcn import create
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
 from qcn.export.program.lower import lower
-from qcn.verify.parity.calls import ANY, CALLS, Asked, Call, plain_batch, plan, random_calls, which
+from qcn.verify.parity.calls import ANY, CALLS, Call, Replies, call_plan, plain_batch, random_calls, which
 
 IMAGES = 22
 BATCHES = [Batch(1, 8, 64), Batch(1, 1, 1), Batch(4, 4, 4), Batch(2, 5, 7), Batch(1, 8, 200), Batch(16, 32, 64)]
@@ -17,18 +17,18 @@ BATCHES = [Batch(1, 8, 64), Batch(1, 1, 1), Batch(4, 4, 4), Batch(2, 5, 7), Batc
 
 @pytest.mark.parametrize("batch", BATCHES, ids=str)
 def test_every_size_that_is_deployed_is_run_and_every_image_in_it(batch: Batch) -> None:
-    calls = plan(IMAGES, batch)
+    calls = call_plan(IMAGES, batch)
     assert len(calls) >= CALLS == 64
     assert all(batch.min <= call.size <= batch.max for call in calls)
     for size in (batch.min, batch.opt, batch.max):
         given = [call for call in calls if call.size == size]
         assert {row for call in given for row in call.rows} == set(range(IMAGES))
     assert calls[-1].size == batch.opt and calls[-1] in calls[:-1]  # asked twice: has it the same bits?
-    assert plan(IMAGES, batch) == calls
+    assert call_plan(IMAGES, batch) == calls
 
 
 def test_sizes_come_in_random_order_with_random_images() -> None:
-    calls = plan(IMAGES, Batch(1, 8, 64))
+    calls = call_plan(IMAGES, Batch(1, 8, 64))
     later = [call.size for call in calls[IMAGES + 4 :]]
     assert len(set(later)) > 6 and later != sorted(later) and max(later[:-1]) > 16
     steps = np.diff(later)
@@ -84,11 +84,11 @@ def test_what_wrong_calls_have_in_common_is_said() -> None:
 def test_the_worst_answer_to_each_image_counts() -> None:
     exact = {"logit": np.zeros((3, 2))}
     answers = [np.array(rows, np.float32) for rows in ([[0, 0], [0, 1]], [[3, 0]], [[np.nan, 0], [0, 2]])]
-    made = Asked((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"logit": one} for one in answers))
+    made = Replies((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"logit": one} for one in answers))
     worst = made.worst(exact, {"logit": 1.5})["logit"]
     np.testing.assert_array_equal(worst, [[3, 0], [0, 2], [np.nan, 0]])
     assert made.first_wrong_size(exact, {"logit": 1.5}) == 1
     assert made.first_wrong_size(exact, {"logit": 0.5}) == 2
     assert made.deterministic()
-    again = Asked((Call((0, 1)), Call((0, 1))), ({"logit": answers[0]}, {"logit": answers[0] + 1}))
+    again = Replies((Call((0, 1)), Call((0, 1))), ({"logit": answers[0]}, {"logit": answers[0] + 1}))
     assert not again.deterministic()

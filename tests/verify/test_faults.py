@@ -18,9 +18,9 @@ from qcn.export.pipeline import FROM_RUN
 from qcn.export.targets import Gpu
 from qcn.kernels import native as native_kernels
 from qcn.verify.parity.arithmetic import WAYS, Way, check, layers, statistics
-from qcn.verify.parity.check import Request
 from qcn.verify.parity.check import check as check_bundle
 from qcn.verify.parity.preprocessing import check_preprocessing
+from qcn.verify.parity.request import ParityRequest
 from qcn.verify.parity.results import read_report, status_lines
 from qcn.verify.parity.verify import verify
 
@@ -51,7 +51,7 @@ def test_a_planted_fault_is_found_and_its_place_named(
     fault = FAULTS[name]
     folder = planted(fault, honest_folders, tmp_path / "bundle")
     with fault.running():
-        verdicts = check_bundle(Bundle.open(folder), Request(backends=[fault.backend], bisect=True)).verdicts
+        verdicts = check_bundle(Bundle.open(folder), ParityRequest(backends=[fault.backend], bisect=True)).verdicts
     *others, seen = verdicts
     verdict = next((one for one in others if one.status == "failed"), others[0])
     said = "\n".join(line for *_, lines in status_lines(verdicts, True) for line in lines)

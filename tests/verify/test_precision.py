@@ -33,7 +33,7 @@ from qcn.export.program.lower import lower
 from qcn.export.program.program import Program
 from qcn.names import PRECISIONS
 from qcn.verify.doctor import diagnose
-from qcn.verify.parity.precision import held_to
+from qcn.verify.parity.precision import judged_precision
 from qcn.verify.parity.verify import verify
 
 HALVES = ("fp16", "bf16")
@@ -119,7 +119,7 @@ def test_a_torch_file_declared_otherwise_is_refused(small: Bundle, files: Files,
     with small.adding(file_of(format_, "fp16"), format_, "fp16", FROM_RUN) as draft:
         shutil.copy(files[format_, "fp32"], draft.path)
     (candidate,) = candidates(small, [format_], trust=True)
-    assert held_to(small, candidate).refused == "declared fp16, computes in fp32"
+    assert judged_precision(small, candidate).refused == "declared fp16, computes in fp32"
     (row,) = (row for row in diagnose(small.folder) if row.file == file_of(format_, "fp16"))
     assert row.state == "altered" and row.reason.endswith("declared fp16, computes in fp32")
 
@@ -312,7 +312,7 @@ def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: Files) -
     path = files["onnx-tensorrt", "fp16"]
 
     def held(text: str) -> tuple[str, str, str]:
-        found = held_to(small, candidate, SimpleNamespace(inspected=lambda: text))
+        found = judged_precision(small, candidate, SimpleNamespace(inspected=lambda: text))
         return found.precision, found.refused, found.note
 
     unread = "held to fp32's tolerance: its precision cannot be read"

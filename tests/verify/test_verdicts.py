@@ -205,20 +205,20 @@ def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
         return [Verdict(backend, "file", "fp32", status, ("why",)) for backend, status in given]
 
     seen = (PREPROCESSING, "passed")
-    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), asked=False) == "passed"
-    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), asked=True) == "missing"
-    assert overall(verdicts(("a", "missing"), seen), asked=False) == "missing"  # pre-processing alone proves nothing
-    assert overall(verdicts(("a", "passed"), (PREPROCESSING, "missing")), asked=True) == "passed"
-    assert overall(verdicts(("a", "passed"), (PREPROCESSING, "failed")), asked=False) == "failed"
+    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), by_name=False) == "passed"
+    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), by_name=True) == "missing"
+    assert overall(verdicts(("a", "missing"), seen), by_name=False) == "missing"  # pre-processing alone proves nothing
+    assert overall(verdicts(("a", "passed"), (PREPROCESSING, "missing")), by_name=True) == "passed"
+    assert overall(verdicts(("a", "passed"), (PREPROCESSING, "failed")), by_name=False) == "failed"
     with pytest.raises(MissingError, match="a could not run file: why"):
-        conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), asked=False)
+        conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), by_name=False)
     given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"), ("d", "missing"))
-    assert [name for _, name, _ in status_lines(given, asked=True)] == [
+    assert [name for _, name, _ in status_lines(given, by_name=True)] == [
         "c: file (fp32)",
         "b: file (fp32), d: file (fp32)",
         "a: file (fp32)",
     ]
-    assert status_lines(given, asked=False)[-1] == ("missing", "b: file (fp32), d: file (fp32)", ["why"])
+    assert status_lines(given, by_name=False)[-1] == ("missing", "b: file (fp32), d: file (fp32)", ["why"])
     shown = table(given, samples(bundle, "golden", None, bundle.folder))
     # The labels of few golden images are no test of accuracy.
     assert shown.row_count == 2 and [column.header for column in shown.columns][-1] == "same class"
