@@ -28,7 +28,7 @@ from PIL import Image
 
 import qcn
 from qcn.cli import predict as shell
-from qcn.export import web
+from qcn.export.backends import web
 from qcn.export.bundle import Bundle
 from qcn.libqcn.location import find_program
 from qcn.networks.confidence import order

@@ -6,26 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from qcn.libqcn.binding import File, ModelParams
+
 ROOT = Path(__file__).parents[1]
 OK, BAD_ARGUMENT, NO_FILE, BAD_BUNDLE, WRONG_ANSWER, BAD_SIGNATURE = 0, 1, 2, 3, 5, 9  # of qcn_status
 NATIVE = 1  # of qcn_backend
-
-
-class Params(ctypes.Structure):
-    """qcn_model_params."""
-
-    _fields_ = (
-        *(("size", ctypes.c_size_t), ("backend", ctypes.c_int), ("precision", ctypes.c_char_p)),
-        *((name, ctypes.c_int) for name in ("self_test", "threads", "device")),
-        *((name, ctypes.c_void_p) for name in ("log", "log_user")),
-        ("public_key", ctypes.c_char_p),
-    )
-
-
-class File(ctypes.Structure):
-    """qcn_file."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("data", ctypes.c_char_p), ("bytes", ctypes.c_size_t))
 
 
 def load(
@@ -40,7 +25,7 @@ def load(
     library.qcn_model_free.argtypes = (ctypes.c_void_p,)
     model = ctypes.c_void_p()
     key = None if public_key is None else public_key.encode()
-    params = Params(ctypes.sizeof(Params), NATIVE, None, self_test, threads, 0, None, None, key)
+    params = ModelParams(ctypes.sizeof(ModelParams), NATIVE, None, self_test, threads, 0, None, None, key)
     if memory:
         paths = [path for path in folder.rglob("*") if path.is_file()]
         content = [(os.fsencode(path.relative_to(folder)), path.read_bytes()) for path in paths]

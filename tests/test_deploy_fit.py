@@ -21,6 +21,7 @@ from qcn.data.numpy_preprocess import preprocess
 from qcn.data.spec import Preprocessing
 from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import MANIFEST_SHA256
+from qcn.libqcn.binding import Image, ModelParams
 from qcn.names import MANIFEST
 from qcn.networks.model import qcn_tiny
 
@@ -37,23 +38,6 @@ SIZES = (
 )
 
 
-class _Image(ctypes.Structure):
-    _fields_ = (
-        *(("size", ctypes.c_size_t), ("data", ctypes.c_void_p)),
-        *((name, ctypes.c_int) for name in ("width", "height", "channels", "pixel")),
-        *((name, ctypes.c_ssize_t) for name in ("column_stride", "row_stride", "channel_stride")),
-        *((name, ctypes.c_int) for name in ("reverse_channels", "on_device")),
-    )
-
-
-class _Params(ctypes.Structure):
-    _fields_ = (
-        *(("size", ctypes.c_size_t), ("backend", ctypes.c_int), ("precision", ctypes.c_char_p)),
-        *((name, ctypes.c_int) for name in ("self_test", "threads", "device")),
-        *((name, ctypes.c_void_p) for name in ("log", "log_user")),
-    )
-
-
 class Model:
     """As much of qcn.h as pre-processing takes."""
 
@@ -62,7 +46,7 @@ class Model:
         self.library = ctypes.CDLL(str(LIBRARY))
         self.library.qcn_last_error.restype = ctypes.c_char_p
         self.model = ctypes.c_void_p()
-        params = _Params(ctypes.sizeof(_Params), 1, None, 0, 0, 0, None, None)  # native, without a self-test
+        params = ModelParams(ctypes.sizeof(ModelParams), backend=1)  # native, without a self-test
         self._succeed(
             self.library.qcn_model_load(os.fsencode(bundle.folder), ctypes.byref(params), ctypes.byref(self.model))
         )
@@ -72,12 +56,11 @@ class Model:
         height, width, channels = pixels.shape
         kind = {np.dtype(np.uint8): 0, np.dtype(np.float32): 1}[pixels.dtype]
         strides = pixels.strides[1], pixels.strides[0], pixels.strides[2]
-        image = _Image(
-            ctypes.sizeof(_Image), pixels.ctypes.data, width, height, channels, kind, *strides, int(reverse), 0
-        )
+        place, size = pixels.ctypes.data, ctypes.sizeof(Image)
+        image = Image(size, place, width, height, channels, kind, *strides, int(reverse), 0)
         out = np.full(self.shape, np.nan, np.float32)
-        place = out.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        self._succeed(self.library.qcn_preprocess(self.model, ctypes.byref(image), place))
+        answer = out.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        self._succeed(self.library.qcn_preprocess(self.model, ctypes.byref(image), answer))
         return out
 
     def _succeed(self, status: int) -> None:

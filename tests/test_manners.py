@@ -22,11 +22,10 @@ from rich.table import Table
 from typer.main import get_command
 
 from qcn.api import Run
-from qcn.cli import app, complete
+from qcn.cli import app
 from qcn.cli.say import say, show
 from qcn.cli.train import why_best
 from qcn.data import DATASETS, load
-from qcn.errors import MissingError
 from qcn.export.backends import BACKENDS
 from qcn.export.bundle import Bundle
 from qcn.names import BUNDLE
@@ -94,10 +93,6 @@ def test_completion_knows_the_products_names(tmp_path: Path, monkeypatch: pytest
         assert completed(command, option="--backends", incomplete="native,pt") == ["native,pt2"]
     assert completed("predict", option="--backend", incomplete="t") == ["tensorrt"]
     assert "mnist-qcn" in completed("evaluate", option="model", incomplete="mnist")
-
-
-def test_models_are_listed_without_torch() -> None:
-    assert complete.models() == list(zoo.MODELS)
 
 
 @pytest.mark.parametrize(
@@ -218,21 +213,6 @@ def test_a_backend_without_a_file_says_how_to_get_one(bundle: Bundle, qcn: Comma
     for command in ("verify-parity", "benchmark"):
         code, said = qcn(command, bundle.folder, "--backends", "tensorrt")
         assert code == 2 and f"add one, on the device: qcn export {bundle.folder} --format trt" in said
-
-
-@pytest.mark.parametrize("format", ["trt", "all"])
-def test_an_engine_for_another_machine_is_built_there(
-    bundle: Bundle, qcn: Command, monkeypatch: pytest.MonkeyPatch, format: str
-) -> None:
-    def none_here(flavour: str | None = None) -> None:
-        raise MissingError("TensorRT is not installed; install it with `pip install tensorrt`")
-
-    monkeypatch.setattr("qcn.export.backends.tensorrt.build.find", none_here)
-    monkeypatch.setattr("qcn.export.pipeline.EXPORTED", ("native", "onnx", "trt"))  # which do not take long
-    code, said = qcn("export", bundle.folder, "--format", format, "--target", "jetson-orin", "--routing", "fused")
-    assert code == 0 and "pip install" not in said
-    assert "TensorRT builds for the GPU that it runs on: build the engine of jetson-orin (sm87) there" in said
-    assert "ssh device qcn export bundle --format trt --precision fp32 --batch 1:8:64 --routing fused" in said
 
 
 # What this machine cannot run

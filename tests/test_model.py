@@ -7,7 +7,7 @@ import torch
 
 import qcn
 from qcn.errors import UsageError
-from qcn.networks.model import QCN, BranchedExtractor, CapsuleLayer, ConvCapsules, QCNConfig, RunningRMS, strides_for
+from qcn.networks.model import QCN, BranchedExtractor, CapsuleLayer, ConvCapsules, RunningRMS, strides_for
 from qcn.networks.zoo import MODELS, parameter_count
 
 
@@ -61,10 +61,6 @@ def test_the_smallest_input_works_and_a_smaller_one_is_refused(name: str, size: 
     assert network(torch.randn(1, 1, side, side + 3)).pose.shape == (1, 3, 3)
     with pytest.raises(UsageError, match=f"at least {side}×{side}"):
         network(torch.randn(1, 1, side - 1, side + 3))
-
-
-def test_the_paper_network_needs_25_pixels() -> None:
-    assert QCN(QCNConfig(1, 10)).smallest_input == 25
 
 
 @pytest.mark.parametrize(
@@ -167,11 +163,6 @@ def test_images_of_another_shape_are_refused() -> None:
     for shape in ((1, 3, 32, 32), (2, 32, 32)):
         with pytest.raises(UsageError, match=r"\[B, 2, H, W\]"):
             network(torch.randn(shape))
-
-
-def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'qcn-tiny'"):
-        qcn.create("qcn-tyni", in_channels=1, classes=2)
 
 
 def test_capsules_keep_their_neighbourhood() -> None:

@@ -21,7 +21,6 @@ from qcn.cli import app
 from qcn.data.imageset import ImageSet
 from qcn.errors import MissingError, UsageError
 from qcn.evaluate import measure, open_network
-from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle import GOLDEN, Bundle, golden
 from qcn.export.program.lower import lower
 from qcn.networks.cards import load_card, text
@@ -106,19 +105,6 @@ def test_a_bundle_is_what_its_run_lowers_to(folder: Path) -> None:
     assert shipped.operations == program.operations and shipped.arrays.keys() == program.arrays.keys()
     for name, array in program.arrays.items():
         assert np.allclose(shipped.arrays[name], array, rtol=1e-5, atol=1e-6), name
-
-
-@each_network
-def test_a_network_can_be_exported(folder: Path) -> None:
-    network, run = load_network(RUNS / folder.name)
-    sides = run.preprocessing.output_size(*run.data.image[1:])
-    image = torch.randn(2, run.data.image[0], *sides, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = network.eval()(image)
-        answers = Interpreter(lower(network, *sides))(image)
-    assert (answers[0] - expected.logit).abs().max() < 1e-4
-    if len(answers) > 1:
-        assert (answers[1] - expected.pose).abs().max() < 1e-3 * expected.pose.abs().max()
 
 
 def test_noise_is_unknown_and_digits_are_known() -> None:

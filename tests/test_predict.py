@@ -17,7 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from qcn.cli import app
-from qcn.errors import CheckFailed, MissingError, UsageError
+from qcn.errors import MissingError, UsageError
 from qcn.export.bundle import Bundle
 from qcn.predict import sources
 from qcn.predict.open import open_model
@@ -88,16 +88,6 @@ def test_large_pictures_are_read_without_a_warning_or_refused_in_a_sentence(
 def test_patterns_and_single_files(bundle: Bundle, photos: Path) -> None:
     assert "2 pictures in" in predict(photos / "*.*", "--model", bundle.folder)
     assert "1 picture in" in predict(photos / "b.png", "--model", bundle.folder)
-
-
-def test_an_unreadable_file_is_named_and_the_rest_goes_on(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
-    (photos / "bad.png").write_bytes(b"no picture")
-    out = tmp_path / "a.json"
-    with pytest.raises(CheckFailed, match="1 of 4 pictures could not be read"):
-        predict(photos, "--model", bundle.folder, "--json", out)
-    answers = json.loads(out.read_text())
-    assert sum("label" in answer for answer in answers) == 3
-    assert [Path(answer["file"]).name for answer in answers if "error" in answer] == ["bad.png"]
 
 
 def test_a_run_answers_as_its_bundle(bundle: Bundle, run: Path) -> None:

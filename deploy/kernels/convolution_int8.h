@@ -1,6 +1,6 @@
-// Convolutions of integers on CPUs, exact: what export/program/integers.py computes, to the last bit before the ending. Shapes
-// and layouts are those of convolution.h, but a map that is read has bytes, and the channels of a pixel are filled up
-// to a multiple of four: four products are summed at once.
+// Exact convolutions of integers on CPUs, as export/program/program.py defines them. Shapes and layouts are
+// those of convolution.h, but a map that is read has bytes, and the channels of a pixel are filled up to a multiple of
+// four: four products are summed at once.
 //
 // A byte is the integer q, or q + 128 where the kernels multiply unsigned bytes (`zero` is then 128, and what that adds
 // is taken off the bias). The border has `zero`.

@@ -24,7 +24,7 @@ scales w, one per output channel:
     acc = conv(q, weight)                      int32, exact; the first input's with the bias added
     y   = ending(Σ float(acc) · (s · w))       float32, the first input first
 
-so that every body gives the same bits. Values between operations are float32 (`qcn.export.program.integers`).
+so that every backend gives the same bits. Values between operations are float32.
 """
 
 import json

@@ -41,7 +41,6 @@ BUNDLE: dict[str, Any] = {"autocompletion": complete.or_folder(complete.shipped)
 BundleFolder = Annotated[
     Path, typer.Argument(**BUNDLE, help="A bundle made by `qcn export`, or the name of a shipped network.")
 ]
-JsonFile = Annotated[Path | None, typer.Option(help="Write the results to this JSON file. Default: none.")]
 DataDir = Annotated[Path, typer.Option(envvar="QCN_DATA", help="Folder that holds the data sets.")]
 PublicKey = Annotated[Path | None, typer.Option(help=f"{PUBLIC_KEY} Default: no check.")]
 Backend = Annotated[

@@ -242,10 +242,10 @@ def test_the_bound_decides_and_not_the_drop(program: Program, calibration: recor
     assert searched(program, calibration, body, max_drop=1.2).chosen.assignment == whole  # type: ignore[union-attr]
     found = searched(program, calibration, body, max_drop=1.0)
     assert found.chosen is not None and found.chosen.assignment == {k: v for k, v in whole.items() if k != first}
-    lost = found.known(whole)
+    lost = found.find(whole)
     assert lost is not None and lost.drop == pytest.approx(0.5) and 1.0 < lost.bound < 1.2
     front = search.pareto(found.trials)
-    assert found.chosen in front and found.known({}) not in front  # as many errors, and slower
+    assert found.chosen in front and found.find({}) not in front  # as many errors, and slower
     slower = replace(found.chosen, timed=Timed(1.5), bytes=found.chosen.bytes + 1)
     assert slower not in search.pareto([*found.trials, slower])
 

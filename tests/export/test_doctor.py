@@ -159,12 +159,6 @@ def test_fused_routing_needs_its_plugin(
     assert seen.state == "runs" and seen.reason.endswith(f"on Orin, its routing by {loaded.path}")
 
 
-def test_an_engine_without_facts_is_rebuilt(bundle: Bundle, machine: dict[str, Any]) -> None:
-    add(bundle, "engines/x.engine", "trt")
-    seen = row(bundle, "engines/x.engine")
-    assert seen.state == "cannot" and "--format trt" in seen.fix
-
-
 def test_weights_say_what_libqcn_can_do_with_them(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

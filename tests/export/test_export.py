@@ -1,9 +1,7 @@
 """`qcn export` and `qcn doctor` as a user meets them: what they make, what they print, and how they end."""
 
-import errno
 import importlib.util
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -11,7 +9,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +17,6 @@ import pytest
 import torch
 from command import signalled
 
-from qcn import create
 from qcn.cli import main
 from qcn.data import load
 from qcn.errors import MissingError
@@ -32,7 +28,6 @@ from qcn.export.bundle.manifest import Batch
 from qcn.export.request import ExportRequest
 from qcn.kernels import native as native_kernels
 from qcn.packages import installed
-from qcn.train import checkpoint
 from qcn.train.loop import Training
 from qcn.train.settings import Settings
 
@@ -334,17 +329,6 @@ def test_a_run_without_its_data_set(qcn: Command, run: Path, tmp_path: Path) -> 
     assert not contents(tmp_path / "bundle")
 
 
-def test_a_network_for_training_only_is_refused(
-    qcn: Command, run: Path, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run of em, without the minutes that its training takes: what is loaded from the run's folder is one."""
-    untrained = create("em", in_channels=1, classes=10)
-    monkeypatch.setattr(checkpoint, "load_network", lambda source, which: (untrained, checkpoint.load_run(source)))
-    result = qcn("export", run, "--data-dir", data_dir, "--out", tmp_path / "bundle")
-    assert ended(result, 2, "MatrixCapsules is for training only. Quaternion Capsule Networks")
-    assert not (tmp_path / "bundle").exists()
-
-
 def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) -> None:
     """The rival goes every way that a QCN goes."""
     splits, out = load("mnist", data_dir), tmp_path / "bundle"
@@ -403,23 +387,6 @@ def test_an_altered_bundle(qcn: Command, bundle: Bundle, run: Path, data_dir: Pa
     assert f"→ qcn export RUN --format native --out {bundle.folder}\n" in result.stdout
     assert ended(qcn("export", run, "--data-dir", data_dir, "--format", "native", "--out", bundle.folder), 0)
     assert ended(qcn("doctor", bundle.folder), 0)
-
-
-def test_a_full_disk_leaves_the_bundle_as_it_was(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another graph was there before: it is still there, whole."""
-    request = ExportRequest()
-    pipeline.export(bundle.folder, None, request, Path("nowhere"))
-    before = contents(bundle.folder)
-
-    def full(model: Any, path: Path) -> None:
-        path.write_bytes(b"half of it")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(onnx, "save", full)
-    with pytest.raises(OSError, match="No space left on device"):
-        pipeline.export(bundle.folder, None, replace(request, opset=18), Path("nowhere"))
-    assert contents(bundle.folder) == before
-    assert [path.name for path in bundle.folder.iterdir() if path.name.endswith(".part")] == []
 
 
 def test_a_full_disk_ends_with_three(bundle: Bundle) -> None:

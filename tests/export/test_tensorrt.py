@@ -289,13 +289,6 @@ def test_tensorrt_without_a_gpu_says_where_to_go(tmp_path: Path, monkeypatch: py
 # Requests, versions, targets
 
 
-def test_requests_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(UsageError, match="did you mean 'fp16'"):
-        BuildRequest("fp17", OPEN)
-    with pytest.raises(UsageError, match="not one of 0 to 5"):
-        BuildRequest("fp32", OPEN, optimization=6)
-
-
 def test_library_versions() -> None:
     assert [library_version(number) for number in (8601, 100300, 101303, 10701)] == [
         (8, 6, 1),
@@ -303,22 +296,6 @@ def test_library_versions() -> None:
         (10, 13, 3),
         (1, 7, 1),
     ]
-
-
-def test_importing_needs_none_of_the_packages() -> None:
-    """The device half must import where there is no torch, onnx, tensorrt or cuda-bindings, and say how to get one."""
-    script = (
-        "import sys\n"
-        "for name in ('torch', 'onnx', 'onnxruntime', 'tensorrt', 'tensorrt_rtx', 'tensorrt_rtx_bindings', 'cuda'):\n"
-        "    sys.modules[name] = None\n"
-        "import qcn.export.backends.onnx.runner, qcn.export.backends.tensorrt.runner\n"
-        "from qcn.errors import MissingError\n"
-        "from qcn.export.backends.tensorrt.build import find\n"
-        "try:\n    find()\nexcept MissingError as error:\n    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "TensorRT is not installed; " in done.stdout
-    assert "install" in done.stdout.split(";", 1)[1]
 
 
 def test_targets() -> None:
@@ -333,14 +310,6 @@ def test_targets() -> None:
     assert not targets.obstacle(targets.target("this"), "rtx", (1, 7, 1), rtx_sms, None)
     with pytest.raises(UsageError, match="did you mean 'jetson-orin'"):
         targets.target("jetson-orinn")
-
-
-def test_the_commands_for_a_device() -> None:
-    command = "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64"
-    assert targets.device_commands(Path("/runs/export/demo"), command) == [
-        "scp -r /runs/export/demo device:",
-        "ssh device qcn export demo --format trt --precision fp16 --batch 1:8:64",
-    ]
 
 
 def test_progress_from_the_log_of_a_version_that_reports_none() -> None:

@@ -386,7 +386,7 @@ def unpacked(files: Files, folder: Path) -> Path:
 def test_triton_itself_serves_a_repository(
     bundle: Bundle, measured: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
-    request = pipeline.Request(formats=("triton",), benchmark=for_serving(measured))
+    request = ExportRequest(formats=("triton",), benchmark=for_serving(measured))
     pipeline.export(bundle.folder, None, request, bundle.folder)
     models = unpacked(read_repository((bundle.folder / "triton.tar").read_bytes()), tmp_path / "models")
     golden, rows = bundle.golden(), bundle.golden().with_image

@@ -308,7 +308,7 @@ def test_a_compass_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Pat
     torch.manual_seed(0)
     made = bundle_of(tmp_path / "toys", qcn.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
     folder = with_directions(made, spreads=(100.0,)).folder
-    pipeline.export(folder, None, pipeline.Request(formats=("web",)), folder)
+    pipeline.export(folder, None, ExportRequest(formats=("web",)), folder)
     shown = [image.transpose(1, 2, 0) for image in made.golden().image[:2]]
     first, second = (answer.direction for answer in qcn.load(folder, "native").predict(shown))
     assert first and second and abs(first.azimuth - second.azimuth) > 1
@@ -331,7 +331,7 @@ def test_a_toy_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -
     network = qcn.create("qcn-tiny", in_channels=2, classes=5)
     folder = bundle_of(tmp_path / "toys", network, 32, 32).folder
     put_manifest(folder, (folder / MANIFEST).read_text().replace('"noise"', '"viewpoints-demo"'))
-    pipeline.export(folder, None, pipeline.Request(formats=("web",)), folder)
+    pipeline.export(folder, None, ExportRequest(formats=("web",)), folder)
     angles = "document.getElementById('angles').textContent"
     browser.show(folder / "page.html", 390)
     browser.wait_for("window.qcn && window.qcn.answers > 0")

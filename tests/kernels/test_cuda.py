@@ -12,7 +12,6 @@ from problems import EXTREMES, Problem, check, check_an_odd_shape, extreme, prob
 from torch import Tensor
 
 from qcn import create, kernels
-from qcn.errors import UsageError
 from qcn.export.backends.torch.interpreter import Interpreter
 from qcn.export.bundle.tolerance import FLOORS
 from qcn.export.program.lower import lower
@@ -167,15 +166,6 @@ def test_torch_agrees_that_it_is_an_operator() -> None:
     torch.library.opcheck(kernels.route, arguments)
     angles, axes = torch.randn(5, 4, device="cuda"), torch.randn(5, 4, 3, device="cuda")
     torch.library.opcheck(kernels.rotation, (angles.requires_grad_(), axes.requires_grad_()))
-
-
-def test_the_operator_refuses_wrong_shapes() -> None:
-    p = on_gpu(problem())
-    options = (list(p.window), p.stride, p.iterations, p.unit, p.logit, False)
-    with pytest.raises(UsageError, match="beta_a must be"):
-        kernels.route(*p.inputs[:4], p.beta_a[:1], *options)
-    with pytest.raises(UsageError, match="theta"):
-        kernels.rotation(torch.zeros(2, device="cuda"), torch.zeros(3, 3, device="cuda"))
 
 
 def test_it_compiles_without_a_graph_break() -> None:

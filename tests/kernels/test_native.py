@@ -117,27 +117,6 @@ def test_tensors_need_not_be_contiguous() -> None:
     assert torch.equal(fused(p)[0], fused(turned)[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"iterations": 0}, "from 1 to 5"),
-        ({"iterations": 6}, "from 1 to 5"),
-        ({"stride": 0}, "stride 0"),
-        ({"window": (8, 3)}, "do not fit a map of 7×6"),
-        ({"window": (2, 3)}, "rotation must be"),
-        ({"activation": torch.zeros(2, 3, 7, 7)}, "activation must be"),
-        ({"beta_a": torch.zeros(5)}, "beta_a must be"),
-        ({"pose": torch.zeros(2, 3, 3, 7, 6, dtype=torch.float64)}, "float32 on the CPU"),
-        ({"pose": torch.zeros(2, 3, 7, 6)}, "expected pose"),
-        ({"rotation": torch.zeros(3, 3, 3, 65, 3, 3), "beta_u": torch.zeros(65), "beta_a": torch.zeros(65)}, "1 to 64"),
-    ],
-)
-def test_wrong_arguments_are_refused(change: dict, says: str) -> None:
-    p = replace(problem(), **change)
-    with pytest.raises(UsageError, match=says):
-        native.forward(*p.inputs, **p.options, save=False)
-
-
 def test_gradients_of_another_shape_are_refused() -> None:
     p = problem()
     *_, statistics = native.forward(*p.inputs, **p.options, save=True)

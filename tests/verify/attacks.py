@@ -91,13 +91,6 @@ class Writes(torch.nn.Module):
         return zeros, zeros[:, :, None].expand(-1, -1, 3)
 
 
-class Endless(torch.nn.Module):
-    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        while bool(image.sum() != 12345.0):
-            image = image * 1.0
-        return image, image
-
-
 def put_torchscript(bundle: Bundle, module: torch.nn.Module) -> None:
     with bundle.adding("model.ts", "torchscript", "fp32", FROM_RUN) as draft:
         torch.jit.save(torch.jit.script(module), str(draft.path), _extra_files={METADATA: OUTPUTS})

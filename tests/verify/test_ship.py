@@ -1,8 +1,6 @@
 """`qcn ship-check`: each limit met and not met, what cannot be told, exit codes, JUnit, JSON, and the page."""
 
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -75,11 +73,6 @@ def test_a_limit_that_cannot_be_meant_is_refused_in_one_line(name: str, text: st
     with pytest.raises(UsageError, match="such as") as caught:
         limits(**{name: text})
     assert f"'{text}'" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_something_must_be_asked() -> None:
-    with pytest.raises(UsageError, match="no limit was given"):
-        limits()
 
 
 @pytest.mark.parametrize(
@@ -380,8 +373,6 @@ def test_a_file_that_does_not_run_does_not_ship(small: Bundle, pictures: Path, t
     ("options", "says"),
     [
         ((), "no limit was given"),
-        (("--max-latency", "5@p99"), "'5@p99'"),
-        (("--max-latency", "5ms@p999"), "'5ms@p999'"),
         (("--min-accuracy", "nan"), "'nan'"),
         (("--min-accuracy", "0.9", "--target", "jetson-orion"), "jetson-orin"),
         (("--min-accuracy", "0.9", "--backend", "onnx"), "no backend named 'onnx'"),
@@ -407,9 +398,3 @@ def test_what_ships_is_what_would_be_loaded(small: Bundle, monkeypatch: pytest.M
     assert choose(small, "auto", None, False).key == "native: weights.safetensors (fp32)"
     monkeypatch.setenv("QCN_LIBRARY", "/no/such/library")
     assert choose(small, "auto", None, False).key == "onnxruntime: model.onnx (fp32)"
-
-
-def test_it_needs_no_torch() -> None:
-    heavy = "{'torch', 'onnx', 'onnxruntime', 'matplotlib'}"
-    code = f"import sys, qcn.verify.ship.check as _; sys.exit(bool({heavy} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -130,16 +130,6 @@ def test_a_stage_beyond_its_tolerance_fails_in_the_terminal_and_on_the_page(
     assert failures == ["answers as the trained network does", stage]
 
 
-def test_a_flip_has_its_names_and_its_place(bundle: Bundle) -> None:
-    FAULTS["the graph of another model"].plant(bundle)
-    one = made(Bundle.open(bundle.folder)).backends[KEY]
-    flip = next(flip for flip in one.flips if not flip.tie)
-    golden, classes = bundle.golden(), bundle.manifest.classes
-    assert flip.row == golden.rows[flip.index] and flip.found in classes
-    assert flip.expected == classes[golden.reference.logit[flip.index].argmax()] != flip.found
-    assert one.agreement is not None and one.agreement.right == 12 - sum(not flip.tie for flip in one.flips)
-
-
 def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> None:
     now = made(bundle)
     path = tmp_path / "before.json"

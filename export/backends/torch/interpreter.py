@@ -112,7 +112,7 @@ class Interpreter(nn.Module):
         return (end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
 
     def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
-        """An operation in int8 before its ending, as `export.program.integers` has it; sums are exact in float64."""
+        """An operation in int8 before its ending (`qcn.export.program.program`); sums are exact in float64."""
         whole: Tensor | None = None
         broad = (-1, *[1] * (len(op.shape) - 1))
         for i, x in enumerate(inputs):
