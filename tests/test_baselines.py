@@ -225,8 +225,8 @@ def test_each_child_is_shared_out_once_over_all_its_parents(kernel: int | None, 
     total = torch.zeros(windows.cells, types, batch)
     total.index_add_(0, windows.cell.flatten(), per_window.permute(0, 3, 1, 2).flatten(0, 1))
     assert (share >= 0).all()
-    seen = windows.cell.unique()
-    torch.testing.assert_close(total[seen], torch.ones(len(seen), types, batch), atol=1e-4, rtol=0)
+    cells = windows.cell.unique()
+    torch.testing.assert_close(total[cells], torch.ones(len(cells), types, batch), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)

@@ -101,7 +101,7 @@ def fitting(bundle: Bundle, how: Fit, folder: Path) -> Iterator[tuple[Model, Bun
         model.library.qcn_model_free(model.model)
 
 
-def seen(bundle: Bundle, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+def input_of(bundle: Bundle, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
     """By Python's definition."""
     manifest = bundle.manifest
     return preprocess(fit(pixels, manifest.image, manifest.preprocessing.fit)[None], manifest.preprocessing)[0]
@@ -119,7 +119,7 @@ def test_the_library_sees_what_python_sees(
     with fitting(bundles[wanted], how, tmp_path) as (model, bundle):
         for size in SIZES:
             pixels = picture(*size, channels)
-            expected = seen(bundle, pixels)
+            expected = input_of(bundle, pixels)
             assert np.array_equal(model.preprocess(pixels), expected), size
             # One channel after the other, from below, mirrored, between other bytes, and with the last colour first:
             # it is the same picture.
@@ -145,7 +145,7 @@ def test_random_pictures_are_seen_alike(bundles: dict[int, Bundle], tmp_path: Pa
                 pixels = rng.integers(0, 256, (*size, rng.choice([1, 3, 4])), dtype=np.uint8)
                 if rng.random() < 0.3:
                     pixels = (pixels // 128 * 255).astype(np.uint8)
-                assert np.array_equal(model.preprocess(pixels), seen(bundle, pixels)), pixels.shape
+                assert np.array_equal(model.preprocess(pixels), input_of(bundle, pixels)), pixels.shape
 
 
 def test_a_constant_picture_is_exactly_zero(bundles: dict[int, Bundle], tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_floats_of_the_data_sets_size_differ_in_a_last_bit_at_most(
         for odd in (None, np.nan):
             if odd is not None:
                 floats[20, 20, channels - 1] = odd
-            given = torch.from_numpy(floats.transpose(2, 0, 1).copy())[None]
-            expected = of_floats(given, manifest.preprocessing)[0].numpy()
+            tensor = torch.from_numpy(floats.transpose(2, 0, 1).copy())[None]
+            expected = of_floats(tensor, manifest.preprocessing)[0].numpy()
             found = model.preprocess(floats)
             assert np.array_equal(np.isnan(found), np.isnan(expected)) and np.isnan(found).any() == (odd is not None)
             np.testing.assert_array_max_ulp(np.nan_to_num(found), np.nan_to_num(expected), maxulp=1)

@@ -39,19 +39,19 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "libqcn_onnxruntime.so"
 
 
-def opened(model: onnx.ModelProto, library: Path | None, seen: Path) -> onnxruntime.InferenceSession:
-    """A session of it; `seen` becomes the graph that is run."""
+def opened(model: onnx.ModelProto, library: Path | None, optimised: Path) -> onnxruntime.InferenceSession:
+    """A session of it; `optimised` becomes the graph that is run."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 2
-    options.optimized_model_filepath = str(seen)
+    options.optimized_model_filepath = str(optimised)
     if library:
         options.register_custom_ops_library(str(library))
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def routing_nodes(seen: Path) -> int:
-    return sum(node.op_type == "EMRouting" for node in onnx.load(seen).graph.node)
+def routing_nodes(optimised: Path) -> int:
+    return sum(node.op_type == "EMRouting" for node in onnx.load(optimised).graph.node)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

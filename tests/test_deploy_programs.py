@@ -155,8 +155,10 @@ def test_what_is_like_nothing_in_training_is_unknown(
     expected = is_known(golden, 2.5, known).tolist()
     assert [answer["known"] for answer in answers] == expected and sorted(expected) == [False, False, True, True]
     printed = run(built / "programs/qcn-run", bundle.folder, *files).stdout.splitlines()
-    seen = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[1:]
-    for answer, line, frame in zip(answers, printed, seen, strict=True):
+    frames = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[
+        1:
+    ]
+    for answer, line, frame in zip(answers, printed, frames, strict=True):
         label, percent = answer["label"], f"{100 * answer['probability']:.1f} %"
         said = f"{label} {percent}" if answer["known"] else f"unknown (most like {label}, {percent})"
         assert line == f"{answer['file']}: {said}" and f": {said}, " in frame
@@ -175,17 +177,19 @@ def test_directions_are_said_as_in_python(built: Path, bundle: Bundle, elevation
     files = sorted((tmp_path / "pictures").iterdir())
     answers = lines_of(run(built / "programs/qcn-run", bundle.folder, *files, "--json"))
     printed = run(built / "programs/qcn-run", bundle.folder, *files).stdout.splitlines()
-    seen = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[1:]
+    frames = run(built / "programs/qcn-camera", bundle.folder, "--folder", tmp_path / "pictures").stdout.splitlines()[
+        1:
+    ]
     python = qcn.load(bundle.folder, "native").predict([read_picture(file) for file in files])
-    for answer, line, frame, expected in zip(answers, printed, seen, python, strict=True):
-        told = expected.direction
-        assert told is not None and (told.elevation is None) != elevation
+    for answer, line, frame, expected in zip(answers, printed, frames, python, strict=True):
+        direction = expected.direction
+        assert direction is not None and (direction.elevation is None) != elevation
         assert list(answer["direction"]) == ["azimuth", "elevation", "vector", "spread"]
-        assert answer["direction"].pop("vector") == pytest.approx(told.vector, abs=1e-6)
+        assert answer["direction"].pop("vector") == pytest.approx(direction.vector, abs=1e-6)
         assert answer["direction"] == pytest.approx(
-            {"azimuth": told.azimuth, "elevation": told.elevation, "spread": told.spread}, abs=1e-3
+            {"azimuth": direction.azimuth, "elevation": direction.elevation, "spread": direction.spread}, abs=1e-3
         )
-        assert line.endswith(f" %, seen from {told.words()}") and f", seen from {told.words()}, " in frame
+        assert line.endswith(f" %, seen from {direction.words()}") and f", seen from {direction.words()}, " in frame
     with_directions(bundle, symmetry=(0,) * 10)
     assert "seen" not in run(built / "programs/qcn-run", bundle.folder, files[0]).stdout
 
@@ -260,9 +264,9 @@ def answers_of(built: Path, bundle: Bundle, files: list[Path]) -> list[list[floa
 def check_alike(built: Path, bundle: Bundle, files: list[Path]) -> None:
     """qcn-run decodes these files as Python does: libqcn's answers to both are the same numbers."""
     spec, image = bundle.manifest.preprocessing, bundle.manifest.image
-    seen = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
+    inputs = np.concatenate([preprocess(fit(read_picture(file), image, spec.fit)[None], spec) for file in files])
     with NativeRunner(ModelFile.at(bundle.folder / WEIGHTS), Options()) as runner:
-        expected = [runner.infer(one[None])["logit"][0] for one in seen]
+        expected = [runner.infer(one[None])["logit"][0] for one in inputs]
     assert len({one.tobytes() for one in expected}) > 1
     for file, found, due in zip(files, answers_of(built, bundle, files), expected, strict=True):
         assert np.array_equal(np.array(found, np.float32), due), file.name
@@ -520,9 +524,9 @@ def test_the_camera_sees_a_folder_of_frames(built: Path, bundle: Bundle, make: M
     (tmp_path / "stereo").mkdir()
     Image.fromarray(np.ascontiguousarray(drawn(3, 96, 192).transpose(1, 2, 0))).save(tmp_path / "stereo/frame.png")
     arguments = (pair.folder, "--folder", tmp_path / "stereo", "--no-self-test")
-    seen = run(program, *arguments, "--beside").stdout.splitlines()[1]
-    told = run(built / "programs/qcn-run", pair.folder, tmp_path / "stereo", "--beside", "--no-self-test").stdout
-    assert seen.split(": ")[1].split(",")[0] == told.strip().split(": ")[1]
+    frame = run(program, *arguments, "--beside").stdout.splitlines()[1]
+    answer = run(built / "programs/qcn-run", pair.folder, tmp_path / "stereo", "--beside", "--no-self-test").stdout
+    assert frame.split(": ")[1].split(",")[0] == answer.strip().split(": ")[1]
     done = run(program, *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert "this network takes two views; --beside takes the left and right half of a frame" in done.stderr

@@ -77,9 +77,9 @@ def test_python_and_the_library_say_the_same_of_a_newer_bundle(tmp_path: Path, t
         Bundle.open(folder)
     status, said = load(folder)
     assert status == BAD_BUNDLE and said.replace("libqcn", "qcn") == str(python.value)
-    made = "9.1.0" in tools
-    assert f"it has schema 99, of {'qcn 9.1.0' if made else 'a newer qcn'}; libqcn {qcn.__version__} reads " in said
-    to = " to 9.1.0 or newer" if made else ""
+    readable = "9.1.0" in tools
+    assert f"it has schema 99, of {'qcn 9.1.0' if readable else 'a newer qcn'}; libqcn {qcn.__version__} reads " in said
+    to = " to 9.1.0 or newer" if readable else ""
     assert said.endswith(f": update libqcn{to}, with pip install --upgrade qcn-toolkit")
 
 

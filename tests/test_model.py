@@ -142,8 +142,8 @@ def test_both_branches_see_every_pixel(size: int) -> None:
     assert isinstance(network, QCN) and isinstance(network.extractor, BranchedExtractor)
     for branch in (network.extractor.pose, network.extractor.activation):
         image = (torch.rand(4, 1, size, size) + 0.5).requires_grad_()  # positive: a block begins with a ReLU
-        seen = branch(image)
-        (gradient,) = torch.autograd.grad((seen * torch.randn_like(seen)).sum(), image)
+        maps = branch(image)
+        (gradient,) = torch.autograd.grad((maps * torch.randn_like(maps)).sum(), image)
         unseen = (gradient.abs().sum(0)[0] == 0).nonzero().tolist()
         assert not unseen
 

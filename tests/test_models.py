@@ -62,12 +62,12 @@ def settings_of(command: str, images: int) -> RunSettings:
     """What a `qcn train` command trains with on so many images."""
     words = shlex.split(command)
     assert words[:2] == ["qcn", "train"]
-    given = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
+    parameters = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
     others = ("preset", "out", "resume", "data_dir", "device", "quantise", "rare")
-    chosen = {name: value for name, value in given.items() if name not in others}
-    chosen |= {name: value or "true" for name, _, value in (one.partition("=") for one in given["rare"] or ())}
-    chosen |= {"model": given["model"] or "qcn", "teachers": tuple(given["teachers"] or ())}
-    return for_images(settings_from(given["preset"] or "best", **chosen), images)
+    chosen = {name: value for name, value in parameters.items() if name not in others}
+    chosen |= {name: value or "true" for name, _, value in (one.partition("=") for one in parameters["rare"] or ())}
+    chosen |= {"model": parameters["model"] or "qcn", "teachers": tuple(parameters["teachers"] or ())}
+    return for_images(settings_from(parameters["preset"] or "best", **chosen), images)
 
 
 @each_network
@@ -108,11 +108,11 @@ def test_a_bundle_is_what_its_run_lowers_to(folder: Path) -> None:
 
 
 def test_noise_is_unknown_and_digits_are_known() -> None:
-    network, made = (
+    network, images_of_bundle = (
         open_network(RUNS / "mnist-qcn", device="cpu"),
         golden.read((SHIPPED / "mnist-qcn" / GOLDEN).read_bytes()),
     )
-    digits = made.image[made.label >= 0]
+    digits = images_of_bundle.image[images_of_bundle.label >= 0]
     noise = np.random.default_rng(0).integers(0, 256, (32, *digits.shape[1:]), np.uint8)
 
     def share_known(images: NDArray[np.uint8]) -> float:
@@ -130,10 +130,10 @@ def test_a_network_is_exported_also_where_its_data_are_not(tmp_path: Path, monke
     done = CliRunner().invoke(app, ["export", "cifar10-cnn-small", "--format", "native"])
     assert done.exit_code == 0, done.output
     assert "cifar10 is not in data: the golden images are rendered toys instead" in done.output
-    made = golden.read((tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN).read_bytes())
-    pictures = [image for row, image in zip(made.rows, made.image, strict=True) if row.startswith("toy")]
+    answers = golden.read((tmp_path / "runs" / "export" / "cifar10-cnn-small" / GOLDEN).read_bytes())
+    pictures = [image for row, image in zip(answers.rows, answers.image, strict=True) if row.startswith("toy")]
     assert len(pictures) == len({image.tobytes() for image in pictures}) == 16
-    assert (made.label == -1).all()
+    assert (answers.label == -1).all()
     shutil.copytree(RUNS / "cifar10-cnn-small", "mine")  # a run of one's own has its data somewhere
     done = CliRunner().invoke(app, ["export", "mine", "--format", "native"])
     assert isinstance(done.exception, MissingError) and "qcn datasets fetch cifar10" in str(done.exception)
@@ -235,11 +235,11 @@ def test_they_are_checked_and_timed_by_name(tmp_path: Path) -> None:
 
 
 def test_explain_takes_names(tmp_path: Path) -> None:
-    asked = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["explain", "mnist", str(tmp_path / "none.png"), "--save", str(tmp_path / "p.html")]
     )
-    assert isinstance(asked.exception, UsageError)
-    assert "none.png" in str(asked.exception)
+    assert isinstance(result.exception, UsageError)
+    assert "none.png" in str(result.exception)
 
 
 def test_models_lists_all_and_prints_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,5 +252,5 @@ def test_models_lists_all_and_prints_a_card(monkeypatch: pytest.MonkeyPatch) -> 
         assert f"{card.parameters:,}" in line
     printed = CliRunner().invoke(app, ["models", "mnist"]).output
     assert printed == (SHIPPED / "mnist-qcn" / "card.md").read_text(encoding="utf-8")
-    asked = CliRunner().invoke(app, ["models", "minst"])
-    assert "did you mean 'mnist'" in str(asked.exception)
+    result = CliRunner().invoke(app, ["models", "minst"])
+    assert "did you mean 'mnist'" in str(result.exception)

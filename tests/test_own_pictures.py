@@ -109,9 +109,9 @@ def test_shell_python_cpp_and_camera_give_the_same_answers(shell: Shell) -> None
         assert answer.pose is not None
         assert np.array_equal(np.float32([one["pose"][name] for name in CLASSES]), answer.pose)
 
-    seen = shell(BUILD / "programs/qcn-camera", "bundle", "--folder", "new").splitlines()[1:]
+    frames = shell(BUILD / "programs/qcn-camera", "bundle", "--folder", "new").splitlines()[1:]
     shares = [f"{answer.label}{' ' if answer.known else ', '}{100 * answer.probability:.1f} %" for answer in python]
-    assert [share in line for line, share in zip(seen, shares, strict=True)] == [True] * len(files)
+    assert [share in line for line, share in zip(frames, shares, strict=True)] == [True] * len(files)
 
     for backend in ("native", "onnxruntime"):
         several = by_predict(shell, "new", backend)

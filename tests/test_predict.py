@@ -35,8 +35,8 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def pictures(given: list[str], frames: int | None = None) -> Iterator[sources.Found]:
-    return pictures_of(sources.items(given, frames), given)
+def pictures(names: list[str], frames: int | None = None) -> Iterator[sources.Found]:
+    return pictures_of(sources.items(names, frames), names)
 
 
 def predict(*arguments: str | Path) -> str:
@@ -125,13 +125,13 @@ def test_a_video_needs_opencv_or_ffmpeg(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("source", "given"),
+    ("source", "arguments"),
     [("film.mp4", ["-i", "file:film.mp4"]), ("camera1", ["-f", "v4l2", "-i", "/dev/video1"])],
 )
 def test_frames_by_an_ffmpeg_that_complains_a_lot(
-    source: str, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = f"assert sys.argv[4 : {4 + len(given)}] == {given}, sys.argv"
+    check = f"assert sys.argv[4 : {4 + len(arguments)}] == {arguments}, sys.argv"
     words = "signal.alarm(20); sys.stderr.write('error\\n' * 100_000)"
     frames = r"sys.stdout.buffer.write(b'P6\n4 2\n255\n' + bytes(24) + b'P6\n2 4\n255\n' + bytes(range(24, 48)))"
     text = f"#!{sys.executable}\nimport signal, sys\n{check}\n{words}\n{frames}\n"
@@ -162,9 +162,9 @@ def test_a_telephones_video_turned_and_of_no_fixed_rate(
     frames = np.random.default_rng(0).integers(0, 256, (4, 32, 48, 3), np.uint8)
     film = tmp_path / "film.mov"
     uneven = tmp_path / "uneven.mkv"  # Matroska keeps times as they are, and a copy does
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "48x32", "-r", "10", "-i", "-"]
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "48x32", "-r", "10", "-i", "-"]
     ffmpeg = ["ffmpeg", "-v", "error"]
-    once = [*ffmpeg, *given, "-vf", "setpts=(N+N*N)/10/TB", "-c:v", "png", str(uneven)]
+    once = [*ffmpeg, *raw, "-vf", "setpts=(N+N*N)/10/TB", "-c:v", "png", str(uneven)]
     subprocess.run(once, input=frames.tobytes(), check=True)
     subprocess.run([*ffmpeg, "-i", str(uneven), "-c", "copy", str(film)], check=True)
     stored = bytearray(film.read_bytes())

@@ -214,8 +214,8 @@ def test_pipes_and_devices_are_not_waited_for(bundle: Bundle, tmp_path: Path) ->
     (tmp_path / "photos/link.png").symlink_to("/dev/tty")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket.png"))
-        given = [tmp_path / "pipe.png", tmp_path / "socket.png", "/dev/zero", tmp_path / "photos"]
-        running = process("--model", bundle.folder, *given, "--jsonl", tmp_path / "a.jsonl", stderr=subprocess.PIPE)
+        names = [tmp_path / "pipe.png", tmp_path / "socket.png", "/dev/zero", tmp_path / "photos"]
+        running = process("--model", bundle.folder, *names, "--jsonl", tmp_path / "a.jsonl", stderr=subprocess.PIPE)
         said = running.communicate(timeout=120)[1].decode()
     assert running.returncode == 1 and "3 of 4 pictures could not be read" in " ".join(said.split()), said
     for row in rows_of(tmp_path / "a.jsonl")[:3]:

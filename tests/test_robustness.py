@@ -99,12 +99,12 @@ def answers(probability: list[float], right: list[bool]) -> tuple[Answers, np.nd
 
 
 def test_rejection_and_calibration_are_what_they_say(benchmarks: SimpleNamespace) -> None:
-    given = answers([0.99, 0.9, 0.8, 0.6], [True, True, False, False])
-    found = benchmarks.robustness.rejection(*given)
+    sample = answers([0.99, 0.9, 0.8, 0.6], [True, True, False, False])
+    found = benchmarks.robustness.rejection(*sample)
     assert found["error"][0] == 0.5
     assert found["error"][-1] == 0.0  # half of them kept
     assert found["aurc"] == pytest.approx((0 + 0 + 1 / 3 + 1 / 2) / 4)
-    bins = benchmarks.robustness.calibration(*given)["bins"]
+    bins = benchmarks.robustness.calibration(*sample)["bins"]
     assert [one["images"] for one in bins] == [1, 1, 1, 1]
     assert [one["right"] for one in bins] == [0, 0, 1, 1]
 

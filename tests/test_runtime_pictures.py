@@ -70,18 +70,18 @@ WAYS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_gives_the_same_pixels(way: str, file: Path) -> None:
-    given = WAYS[way](file)
-    assert np.array_equal(pixels_of(given), PIXELS)
-    if hasattr(given, "close"):
-        given.close()
+    picture = WAYS[way](file)
+    assert np.array_equal(pixels_of(picture), PIXELS)
+    if hasattr(picture, "close"):
+        picture.close()
 
 
 def test_one_picture_gives_an_answer_and_several_a_list(model: Model, file: Path) -> None:
     expected = model.predict(PIXELS)
     batch, tensors = np.stack([PIXELS] * 3), torch.stack([TENSOR] * 3)
     several: list[Any] = [[file] * 3, (file, PIXELS, TENSOR), (PIXELS for _ in range(3)), batch, tensors, iter(batch)]
-    for given in several:
-        answers = model.predict(given)
+    for pictures in several:
+        answers = model.predict(pictures)
         assert isinstance(answers, list) and len(answers) == 3
         assert all(np.array_equal(answer.pose, expected.pose) for answer in answers)
         assert {answer.label for answer in answers} == {expected.label}

@@ -31,14 +31,14 @@ ORDER = 2**252 + 27742317777372353535851937790883648493
 
 
 @pytest.fixture(scope="module")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     return bundle_of(tmp_path_factory.mktemp("signed") / "bundle", qcn_tiny(1, 3).eval(), 16, 16).folder
 
 
 @pytest.fixture
-def made(_made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(_made, tmp_path / "bundle"))
+def bundle(_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(_bundle, tmp_path / "bundle"))
 
 
 @pytest.fixture(scope="module")
@@ -75,66 +75,66 @@ def alter(folder: Path, text: bytes) -> None:
     (folder / MANIFEST_SHA256).write_bytes(f"{hashlib.sha256(text).hexdigest()}  {MANIFEST}\n".encode())
 
 
-def test_a_bundle_is_signed_and_verified_by_commands(made: Path, tmp_path: Path) -> None:
+def test_a_bundle_is_signed_and_verified_by_commands(bundle: Path, tmp_path: Path) -> None:
     key, public = tmp_path / "my key.pem", tmp_path / "my key.pub.pem"
     done = qcn("sign", "--new-key", key)
     assert done.returncode == 0 and str(public) in done.stdout, done.stderr
     assert key.stat().st_mode & 0o777 == 0o600
-    unsigned = qcn("doctor", made, "--public-key", public)
-    assert unsigned.returncode == 2 and f"{made} is not signed" in unsigned.stderr and "qcn sign" in unsigned.stderr
-    signed = qcn("sign", made, "--key", key)
-    assert (signed.returncode, signed.stdout.splitlines()[0]) == (0, str(made / SIGNATURE)), signed.stderr
-    assert (made / SIGNATURE).stat().st_size == 64
-    for command in (["doctor", made], ["verify-parity", made, "--backends", "native"]):
+    unsigned = qcn("doctor", bundle, "--public-key", public)
+    assert unsigned.returncode == 2 and f"{bundle} is not signed" in unsigned.stderr and "qcn sign" in unsigned.stderr
+    signed = qcn("sign", bundle, "--key", key)
+    assert (signed.returncode, signed.stdout.splitlines()[0]) == (0, str(bundle / SIGNATURE)), signed.stderr
+    assert (bundle / SIGNATURE).stat().st_size == 64
+    for command in (["doctor", bundle], ["verify-parity", bundle, "--backends", "native"]):
         done = qcn(*command, "--public-key", public)
         assert done.returncode == 0, done.stdout + done.stderr
     again = qcn("sign", "--new-key", key)
     assert again.returncode == 2 and "never overwritten" in again.stderr
-    added = qcn("export", made, "--format", "onnx")
-    says = f"{made} changed, so its signature was removed: sign it again with `qcn sign`"
+    added = qcn("export", bundle, "--format", "onnx")
+    says = f"{bundle} changed, so its signature was removed: sign it again with `qcn sign`"
     assert added.returncode == 0 and added.stderr.splitlines().count(says) == 1
-    again = qcn("export", made, "--format", "onnx", "--batch", "1")
+    again = qcn("export", bundle, "--format", "onnx", "--batch", "1")
     assert again.returncode == 0 and says not in again.stderr
 
 
 @pytest.mark.parametrize("command", ["doctor", "verify-parity", "benchmark", "export"])
-def test_every_command_on_a_bundle_takes_a_public_key(made: Path, keys: tuple[Path, Path], command: str) -> None:
-    done = qcn(command, made, "--public-key", keys[1])
+def test_every_command_on_a_bundle_takes_a_public_key(bundle: Path, keys: tuple[Path, Path], command: str) -> None:
+    done = qcn(command, bundle, "--public-key", keys[1])
     assert done.returncode == 2 and "is not signed" in done.stderr, done.stderr
 
 
-def test_a_signature_is_of_one_manifest_by_one_key(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_signature_is_of_one_manifest_by_one_key(bundle: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     key, public = keys
-    assert refused(made, public)
-    Bundle.open(made).sign(key)
-    assert not refused(made, public)
-    assert {finding.state for finding in Bundle.open(made).check()} == {"intact"} and load(made)[0] == OK
-    assert refused(made, signing.new_key(tmp_path / "other.pem"))
-    honest = (made / MANIFEST).read_bytes()
+    assert refused(bundle, public)
+    Bundle.open(bundle).sign(key)
+    assert not refused(bundle, public)
+    assert {finding.state for finding in Bundle.open(bundle).check()} == {"intact"} and load(bundle)[0] == OK
+    assert refused(bundle, signing.new_key(tmp_path / "other.pem"))
+    honest = (bundle / MANIFEST).read_bytes()
     record = json.loads(honest)
-    alter(made, json.dumps({**record, "name": "another"}).encode())
-    assert refused(made, public)
-    alter(made, honest + b"\n")
-    assert refused(made, public)
-    alter(made, honest)
-    assert not refused(made, public)
-    signature = (made / SIGNATURE).read_bytes()
+    alter(bundle, json.dumps({**record, "name": "another"}).encode())
+    assert refused(bundle, public)
+    alter(bundle, honest + b"\n")
+    assert refused(bundle, public)
+    alter(bundle, honest)
+    assert not refused(bundle, public)
+    signature = (bundle / SIGNATURE).read_bytes()
     for bit in range(0, 512, 5):
         wrong = bytearray(signature)
         wrong[bit // 8] ^= 1 << bit % 8
-        (made / SIGNATURE).write_bytes(wrong)
-        assert refused(made, public), f"bit {bit}"
+        (bundle / SIGNATURE).write_bytes(wrong)
+        assert refused(bundle, public), f"bit {bit}"
     for wrong_size in (b"", signature[:-1], signature + b"\n", signature * 2):
-        (made / SIGNATURE).write_bytes(wrong_size)
-        assert refused(made, public)
-    (made / SIGNATURE).write_bytes(signature)
-    assert not refused(made, public)
+        (bundle / SIGNATURE).write_bytes(wrong_size)
+        assert refused(bundle, public)
+    (bundle / SIGNATURE).write_bytes(signature)
+    assert not refused(bundle, public)
 
 
-def test_what_is_not_whole_is_not_signed(made: Path, keys: tuple[Path, Path]) -> None:
-    (made / WEIGHTS).write_bytes(b"x" + (made / WEIGHTS).read_bytes()[1:])
-    done = qcn("sign", made, "--key", keys[0])
-    assert done.returncode == 2 and "was altered" in done.stderr and not (made / SIGNATURE).exists()
+def test_what_is_not_whole_is_not_signed(bundle: Path, keys: tuple[Path, Path]) -> None:
+    (bundle / WEIGHTS).write_bytes(b"x" + (bundle / WEIGHTS).read_bytes()[1:])
+    done = qcn("sign", bundle, "--key", keys[0])
+    assert done.returncode == 2 and "was altered" in done.stderr and not (bundle / SIGNATURE).exists()
 
 
 def pem(key: object) -> bytes:
@@ -145,7 +145,7 @@ def pem(key: object) -> bytes:
     return bytes(key.public_bytes(serialization.Encoding.PEM, form))  # type: ignore[attr-defined]
 
 
-def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_files_are_no_keys(bundle: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     private, public = keys
     wrong = tmp_path / "wrong.pem"
     locked = ed25519.Ed25519PrivateKey.generate().private_bytes(
@@ -169,8 +169,8 @@ def test_other_files_are_no_keys(made: Path, keys: tuple[Path, Path], tmp_path: 
     ):
         wrong.write_bytes(text)
         with pytest.raises(UsageError, match=says):
-            Bundle.open(made, wrong)
-        assert load(made, public_key=text.decode())[0] == BAD_ARGUMENT
+            Bundle.open(bundle, wrong)
+        assert load(bundle, public_key=text.decode())[0] == BAD_ARGUMENT
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -184,29 +184,29 @@ def test_shared_cases_of_keys(case: dict[str, Any], tmp_path: Path) -> None:
             signing.public_key(tmp_path / "key.pem")
 
 
-def test_without_cryptography_one_line_says_what_to_install(made: Path, keys: tuple[Path, Path]) -> None:
-    for command in (["sign", made, "--key", keys[0]], ["doctor", made, "--public-key", keys[1]]):
+def test_without_cryptography_one_line_says_what_to_install(bundle: Path, keys: tuple[Path, Path]) -> None:
+    for command in (["sign", bundle, "--key", keys[0]], ["doctor", bundle, "--public-key", keys[1]]):
         done = qcn(*command, without="cryptography")
         assert done.returncode == 3 and "pip install 'qcn-toolkit[sign]'" in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
-    assert qcn("doctor", made, without="cryptography").returncode == 0
+    assert qcn("doctor", bundle, without="cryptography").returncode == 0
 
 
-def test_openssl_makes_keys_for_us_and_takes_our_signatures(made: Path, tmp_path: Path) -> None:
+def test_openssl_makes_keys_for_us_and_takes_our_signatures(bundle: Path, tmp_path: Path) -> None:
     if not shutil.which("openssl"):
         pytest.skip("there is no openssl")
     key, public = tmp_path / "key.pem", tmp_path / "public.pem"
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True, capture_output=True)
     subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True, capture_output=True)
-    signed = qcn("sign", made, "--key", key)
+    signed = qcn("sign", bundle, "--key", key)
     assert signed.returncode == 0 and signed.stdout.endswith("--public-key PUBLIC.pem\n"), signed.stdout + signed.stderr
-    assert not refused(made, public)
-    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", made / MANIFEST]
-    done = subprocess.run([*verify, "-sigfile", made / SIGNATURE], capture_output=True, text=True, check=False)
+    assert not refused(bundle, public)
+    verify = ["openssl", "pkeyutl", "-verify", "-pubin", "-inkey", public, "-rawin", "-in", bundle / MANIFEST]
+    done = subprocess.run([*verify, "-sigfile", bundle / SIGNATURE], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Success" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_programs_take_a_public_key(made: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_programs_take_a_public_key(bundle: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     programs = ROOT / "build" / "programs"
     if not (programs / "qcn-run").exists():
         pytest.skip("there is no build/programs/qcn-run: make build/libqcn.so")
@@ -216,13 +216,16 @@ def test_the_programs_take_a_public_key(made: Path, keys: tuple[Path, Path], tmp
     def run(*command: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
 
-    commands = ([programs / "qcn-run", made, picture], [programs / "qcn-bench", made, "--duration", "0", "--runs", "1"])
+    commands = (
+        [programs / "qcn-run", bundle, picture],
+        [programs / "qcn-bench", bundle, "--duration", "0", "--runs", "1"],
+    )
     for command in commands:
         done = run(*command, "--public-key", keys[1])
         assert done.returncode == 1 and "is not signed" in done.stderr, done.stderr
         for other in (tmp_path / "none.pem", tmp_path, keys[0]):
             assert run(*command, "--public-key", other).returncode == 2
-    Bundle.open(made).sign(keys[0])
+    Bundle.open(bundle).sign(keys[0])
     for command in commands:
         done = run(*command, "--public-key", keys[1])
         assert done.returncode == 0, done.stderr
@@ -300,18 +303,18 @@ main()
 
 def test_a_private_key_is_never_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while it is written, and not left behind when the public key cannot be: both are there, or neither."""
-    seen = []
+    modes = []
     before = os.fsync
 
     def fsync(descriptor: int) -> None:
-        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        modes.append(os.fstat(descriptor).st_mode & 0o777)
         before(descriptor)
-        if len(seen) == 4:
+        if len(modes) == 4:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fsync)
     signing.new_key(tmp_path / "a.pem")
-    assert seen == [0o600, 0o644 & ~umask()] and (tmp_path / "a.pem").stat().st_mode & 0o777 == 0o600
+    assert modes == [0o600, 0o644 & ~umask()] and (tmp_path / "a.pem").stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="No space left on device") as error:
         signing.new_key(tmp_path / "b.pem")
     assert str(error.value.filename) == str(tmp_path / "b.pub.pem")

@@ -36,7 +36,7 @@ def command(*words: object, cwd: Path, code: int = 0, **environment: str) -> str
     return done.stdout + done.stderr
 
 
-def made(machine: str, factory: pytest.TempPathFactory) -> Path:
+def wheel_folder(machine: str, factory: pytest.TempPathFactory) -> Path:
     """The folder with the source distribution, and the wheel for this machine that was made of it."""
     if not shutil.which(f"{machine}-linux-gnu-g++"):
         pytest.skip(f"there is no compiler for {machine}: apt install g++-{machine.replace('_', '-')}-linux-gnu")
@@ -53,7 +53,7 @@ def made(machine: str, factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(HERE, tmp_path_factory)
+    return wheel_folder(HERE, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_the_other_machine_s_wheel_answers_as_this_one_s(
     emulator = shutil.which(f"qemu-{OTHER}") or shutil.which(f"qemu-{OTHER}-static")
     if not emulator:
         pytest.skip(f"there is no qemu-{OTHER}: apt install qemu-user")
-    (wheel,) = made(OTHER, tmp_path_factory).glob("*.whl")
+    (wheel,) = wheel_folder(OTHER, tmp_path_factory).glob("*.whl")
     assert OTHER in wheel.name
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = tmp_path / "qcn" / "bin" / "qcn-run"

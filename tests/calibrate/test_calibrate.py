@@ -63,8 +63,8 @@ def test_the_road_stopped_and_gone_on_with(
     bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, report = tmp_path / "calibrated", tmp_path / "report"
-    asked = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "tensorrt")
-    asked += ("--out", out, "--set", f"report={report}")
+    arguments = ("calibrate", bundle.folder, "--data-dir", data_dir, "--max-drop", 40, "--backend", "tensorrt")
+    arguments += ("--out", out, "--set", f"report={report}")
     judged, answers = list[str](), TorchBody.answers
 
     def stopped_at_third(self: TorchBody, program: Program, images: object, said: str) -> object:
@@ -74,10 +74,10 @@ def test_the_road_stopped_and_gone_on_with(
         return answers(self, program, images, said)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TorchBody, "answers", stopped_at_third)
-    code, said = qcn(*asked)
+    code, said = qcn(*arguments)
     assert code == 130 and not out.exists()
     assert "numbers of routing" in said  # before anything is built
-    code, said = qcn(*asked)
+    code, said = qcn(*arguments)
     assert code == 0, said
     assert len(judged) == len({*judged}) + 2  # float32 again, to compare with, and the one that was stopped
     assert "tensorrt does not run here (there is no GPU), so times are estimated" in said
@@ -100,7 +100,7 @@ def test_the_road_stopped_and_gone_on_with(
         ended, said = qcn(
             "calibrate",
             *options,
-            *asked[2:8],
+            *arguments[2:8],
             *(() if "--out" in options else ("--out", out)),
             "--set",
             f"report={tmp_path}/other",
@@ -178,9 +178,9 @@ def test_capsule_layers_of_openvino_gain_nothing(bundle: Bundle, program: Progra
 def test_wrong_input_is_one_line(
     bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, options: tuple[str, ...], code: int, words: str
 ) -> None:
-    given = {"--data-dir": str(data_dir), "--max-drop": "40", "--set": f"report={tmp_path}/report"}
-    given |= dict([options])
-    ended, said = qcn("calibrate", bundle.folder, *(part for pair in given.items() for part in pair))
+    arguments = {"--data-dir": str(data_dir), "--max-drop": "40", "--set": f"report={tmp_path}/report"}
+    arguments |= dict([options])
+    ended, said = qcn("calibrate", bundle.folder, *(part for pair in arguments.items() for part in pair))
     assert ended == code and words in said, said
     assert not (tmp_path / "report/bundle").exists()
 
@@ -262,11 +262,11 @@ def test_the_turn_of_directions_is_bounded(program: Program, calibration: record
     assert len(routes) > 2
     free = searched(program, calibration, body).chosen
     assert free is not None and free.assignment == whole and free.turn == pytest.approx(len(routes), rel=1e-5)
-    held = searched(program, calibration, body, max_turn=2.1).chosen
+    bounded = searched(program, calibration, body, max_turn=2.1).chosen
     assert (
-        held is not None
-        and held.turn == pytest.approx(2, rel=1e-5)
-        and len(held.assignment) == len(whole) - len(routes) + 2
+        bounded is not None
+        and bounded.turn == pytest.approx(2, rel=1e-5)
+        and len(bounded.assignment) == len(whole) - len(routes) + 2
     )
     stiff = Planted(body.right, body.share, lambda low: 3.0 if low else 0.0)
     with pytest.raises(CheckFailed, match=r"turns directions by at most 1°: .* turns them by 3°.*--set max_turn=3"):
@@ -309,9 +309,9 @@ def test_a_corrected_bias_keeps_the_mean(
             base = assignments.with_corrected_bias(program, one, calibration) if corrected else program
             with torch.inference_mode():
                 _, batch = next(batches(images.images, spec))
-                made = Interpreter(quantised(base, one.name, scales)).values(batch)[one.name]
+                rounded = Interpreter(quantised(base, one.name, scales)).values(batch)[one.name]
                 exact = Interpreter(program).values(batch)[one.name]
-            off[corrected] += float((made - exact).mean((0, 2, 3)).square().sum())
+            off[corrected] += float((rounded - exact).mean((0, 2, 3)).square().sum())
     assert 0 < off[True] < off[False]
 
 

@@ -25,7 +25,7 @@ from qcn.storage import records
 from qcn.train.record import load_run
 
 
-def seen(*parts: torch.Tensor) -> Observer:
+def observer_of(*parts: torch.Tensor) -> Observer:
     observer = Observer()
     for part in parts:
         observer.see(part[:, None])  # a channel
@@ -40,8 +40,8 @@ def images(data_dir: Path) -> ImageSet:
 def test_a_histogram_grows_and_loses_no_number() -> None:
     numbers = torch.randn(6000, generator=torch.Generator().manual_seed(0))
     apart, at_once = (
-        seen(*(numbers * torch.logspace(-3, 2, 6000)).split(500)),
-        seen(numbers * torch.logspace(-3, 2, 6000)),
+        observer_of(*(numbers * torch.logspace(-3, 2, 6000)).split(500)),
+        observer_of(numbers * torch.logspace(-3, 2, 6000)),
     )
     assert sum(apart.counts) == sum(at_once.counts) == 6000 and len(apart.counts) == BINS
     assert (apart.low, apart.high, apart.top) == (at_once.low, at_once.high, at_once.top)
@@ -49,18 +49,18 @@ def test_a_histogram_grows_and_loses_no_number() -> None:
     assert np.abs(np.cumsum(apart.counts) - np.cumsum(at_once.counts)).max() <= 2
     assert at_once.saturated(at_once.top) == 0 and at_once.saturated(0.0) == 1
     with pytest.raises(CheckFailed, match="not all numbers are finite"):
-        seen(torch.tensor([1.0, torch.nan]))
+        observer_of(torch.tensor([1.0, torch.nan]))
 
 
 @pytest.mark.parametrize("method", [one for one in METHODS if one != "mse"])  # for which this outlier counts
 def test_a_method_cuts_off_an_outlier_or_says_that_it_does_not(method: str) -> None:
     numbers = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
-    scale = scale_of(seen(numbers, torch.tensor([60.0])), method)  # type: ignore[arg-type]
+    scale = scale_of(observer_of(numbers, torch.tensor([60.0])), method)  # type: ignore[arg-type]
     assert scale == float(np.float32(scale)) > 0
     rounded = (numbers / scale).round().clamp(-128, 127) * scale
     error = float((rounded - numbers).square().mean())
     assert (error < 2e-3) == (method != "minmax")  # (60/127)²/12 is 0.019
-    assert scale_of(seen(torch.zeros(8)), method) > 0  # type: ignore[arg-type]
+    assert scale_of(observer_of(torch.zeros(8)), method) > 0  # type: ignore[arg-type]
 
 
 def test_the_best_threshold_by_squared_error_is_found() -> None:
@@ -68,7 +68,7 @@ def test_the_best_threshold_by_squared_error_is_found() -> None:
     numbers = torch.distributions.Laplace(0.0, 1.0).sample((50_000,))
     tried = torch.linspace(1, float(numbers.abs().max()), 60)
     errors = [float(((numbers / t * 127).round().clamp(-127, 127) * t / 127 - numbers).square().mean()) for t in tried]
-    found = scale_of(seen(numbers), "mse")
+    found = scale_of(observer_of(numbers), "mse")
     error = float(((numbers / found).round().clamp(-127, 127) * found - numbers).square().mean())
     assert error <= 1.05 * min(errors)
 
@@ -141,14 +141,14 @@ def test_intermediates_give_what_routing_gives(images: ImageSet) -> None:
     interpreter, variances = Interpreter(program, kernels="reference"), []
     with torch.inference_mode(), watched(lambda mean, variance, active: variances.append(variance)):
         values = interpreter.values(torch.randn(1, *program.input.shape))
-    made = [
+    computed = [
         x
         for name, x in digits.intermediates(program, route, values[route.pose], values[route.activation])
         if name == "variance σ²"
     ]
-    for one, expected in zip(made, variances, strict=False):  # [3, N, J] and [1, J, 3, N]
+    for one, expected in zip(computed, variances, strict=False):  # [3, N, J] and [1, J, 3, N]
         torch.testing.assert_close(one.permute(2, 0, 1)[None], expected)
-    assert len(made) == route.iterations
+    assert len(computed) == route.iterations
 
 
 def test_the_bound_of_a_drop() -> None:

@@ -157,11 +157,11 @@ def killing(
 
     Gives all that was found wrong, and how often readers looked meanwhile.
     """
-    found, told = os.pipe()
+    found, pipe_in = os.pipe()
 
     def read() -> None:
         while True:
-            os.write(told, (json.dumps(find()) + "\n").encode())
+            os.write(pipe_in, (json.dumps(find()) + "\n").encode())
 
     def write() -> None:
         random.seed(os.getpid() + time.time_ns())
@@ -183,10 +183,10 @@ def killing(
     for process in (*at_work, *reading):
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-    os.close(told)
+    os.close(pipe_in)
     with os.fdopen(found) as lines:
-        seen = [json.loads(line) for line in lines if line.endswith("\n")]
-    return broken + [f"meanwhile or in the end: {wrong}" for wrong in (*seen, find()) if wrong], len(seen)
+        reports = [json.loads(line) for line in lines if line.endswith("\n")]
+    return broken + [f"meanwhile or in the end: {wrong}" for wrong in (*reports, find()) if wrong], len(reports)
 
 
 def at_random(base: Path, work: Path, kills: int) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def at_every_step_of_install(bundles: list[Path], work: Path) -> dict[str, Any]:
         "rollback": (rollback, {second: first, first: ""}),
     }
     kills: dict[str, int] = dict.fromkeys(doings, 0)
-    broken, not_mended, seen = [], [], set()
+    broken, not_mended, ends = [], [], set()
     for bundle in bundles[:2]:
         install(bundle, work / "before" / "place")
     for name, (do, allowed) in doings.items():
@@ -230,7 +230,7 @@ def at_every_step_of_install(bundles: list[Path], work: Path) -> dict[str, Any]:
                 broken.append(where + wrong)
                 continue
             used = manifest_at(place)
-            seen.add((name, used))
+            ends.add((name, used))
             if used not in allowed:
                 broken.append(f"{where}another bundle is in use")
             if os.WIFEXITED(status):
@@ -246,7 +246,7 @@ def at_every_step_of_install(bundles: list[Path], work: Path) -> dict[str, Any]:
                 not_mended.append(f"{where}the rollback after it led elsewhere")
         else:
             raise AssertionError(f"{name} does not end")
-    return {"kills": kills, "ends": len(seen), "broken": broken, "not mended": not_mended}
+    return {"kills": kills, "ends": len(ends), "broken": broken, "not mended": not_mended}
 
 
 def installs_at_random(bundles: list[Path], work: Path, kills: int) -> dict[str, Any]:

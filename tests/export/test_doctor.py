@@ -90,8 +90,8 @@ def test_a_fused_graph_runs_by_its_unrolled_bodies(bundle: Bundle, machine: dict
         "pip install onnxruntime",
     )
     machine["packages"]["onnxruntime"] = "1.31.1"
-    seen = row(bundle, "model.fused.onnx")
-    assert seen.state == "runs" and seen.reason.startswith("by ONNX Runtime 1.31.1, as the unrolled")
+    diagnosis = row(bundle, "model.fused.onnx")
+    assert diagnosis.state == "runs" and diagnosis.reason.startswith("by ONNX Runtime 1.31.1, as the unrolled")
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_an_engine_is_bound_to_its_machine(
 ) -> None:
     engine = add(bundle, "engines/fp16.engine", "trt", flavour="tensorrt", version="8.6.2", sm=87)
     machine.update(packages=packages, gpu=gpu)
-    seen = row(bundle, engine.file)
-    assert seen.state == state and says in seen.reason
+    diagnosis = row(bundle, engine.file)
+    assert diagnosis.state == state and says in diagnosis.reason
     if "built" in says:
-        assert seen.fix == f"qcn export {bundle.folder} --format trt --precision fp16 --batch 1:8:64"
+        assert diagnosis.fix == f"qcn export {bundle.folder} --format trt --precision fp16 --batch 1:8:64"
     if "not installed" in says:
-        assert "install" in seen.fix
+        assert "install" in diagnosis.fix
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def test_fused_routing_needs_its_plugin(
     add(bundle, "engines/plain.engine", "trt", **facts)
     add(bundle, "engines/fused.engine", "trt", **facts, plugin={"name": "EMRouting"})
     assert row(bundle, "engines/plain.engine").state == "runs"
-    seen = row(bundle, "engines/fused.engine")
-    assert (seen.state, seen.fix) == ("cannot", plugin.BUILD) and f"not at {tmp_path}" in seen.reason
+    diagnosis = row(bundle, "engines/fused.engine")
+    assert (diagnosis.state, diagnosis.fix) == ("cannot", plugin.BUILD) and f"not at {tmp_path}" in diagnosis.reason
     (tmp_path / plugin.LIBRARY).write_bytes(b"no library")
-    seen = row(bundle, "engines/fused.engine")
-    assert (seen.state, seen.fix) == ("cannot", plugin.BUILD) and "cannot be loaded" in seen.reason
+    diagnosis = row(bundle, "engines/fused.engine")
+    assert (diagnosis.state, diagnosis.fix) == ("cannot", plugin.BUILD) and "cannot be loaded" in diagnosis.reason
     loaded = plugin.Plugin(tmp_path / plugin.LIBRARY, "0.1.0", "")
     monkeypatch.setattr(plugin, "load", lambda found: loaded if found is tensorrt else None)
-    seen = row(bundle, "engines/fused.engine")
-    assert seen.state == "runs" and seen.reason.endswith(f"on Orin, its routing by {loaded.path}")
+    diagnosis = row(bundle, "engines/fused.engine")
+    assert diagnosis.state == "runs" and diagnosis.reason.endswith(f"on Orin, its routing by {loaded.path}")
 
 
 def test_weights_say_what_libqcn_can_do_with_them(
@@ -166,8 +166,8 @@ def test_weights_say_what_libqcn_can_do_with_them(
         monkeypatch.delenv("QCN_LIBRARY", raising=False)
         assert row(bundle, WEIGHTS).state == "runs"
     monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "nowhere.so"))
-    seen = row(bundle, WEIGHTS)
-    assert seen.state == "cannot" and "nowhere.so" in seen.reason and seen.fix == "make build/libqcn.so"
+    diagnosis = row(bundle, WEIGHTS)
+    assert diagnosis.state == "cannot" and "nowhere.so" in diagnosis.reason and diagnosis.fix == "make build/libqcn.so"
     (tmp_path / "nowhere.so").write_bytes(b"not a library")
     assert "cannot be used" in row(bundle, WEIGHTS).reason
 

@@ -91,7 +91,7 @@ class Case:
 
     bundle: Bundle
 
-    def made(self, file: str, **request: Any) -> Path:
+    def exported(self, file: str, **request: Any) -> Path:
         """A file of the bundle, exported with this request where it is not there yet."""
         if not (self.bundle.folder / file).exists():
             export(self.bundle.folder, None, ExportRequest(**request), Path("nowhere"))
@@ -130,12 +130,12 @@ def named(tensors: tuple[Tensor, ...], names: list[str]) -> Answers:
 
 
 def in_torchscript(case: Case, images: Array) -> Answers:
-    path = case.made("model.ts", formats=("torchscript",))
+    path = case.exported("model.ts", formats=("torchscript",))
     return named(torch.jit.load(path)(torch.from_numpy(images)), outputs(case, "model.ts"))
 
 
 def in_pt2(case: Case, images: Array) -> Answers:
-    path = case.made("model.pt2", formats=("pt2",))
+    path = case.exported("model.pt2", formats=("pt2",))
     return named(torch.export.load(path).module()(torch.from_numpy(images)), outputs(case, "model.pt2"))
 
 
@@ -147,9 +147,9 @@ def in_onnx_runtime(file: str, **request: Any) -> Callable[[Case, Array], Answer
     def run(case: Case, images: Array) -> Answers:
         if "routing" in request and not case.bundle.program().routes:
             with pytest.raises(UsageError, match="has no capsule layers to fuse: leave out --routing fused"):
-                case.made(file, formats=("onnx",), **request)
+                case.exported(file, formats=("onnx",), **request)
             pytest.skip("a CNN has no capsule layers to fuse")
-        return by_onnx_runtime(case.made(file, formats=("onnx",), **request), images)
+        return by_onnx_runtime(case.exported(file, formats=("onnx",), **request), images)
 
     return run
 
@@ -169,13 +169,13 @@ def by_onnx_runtime(path: Path, images: Array) -> Answers:
 
 def in_openvino(case: Case, images: Array) -> Answers:
     pytest.importorskip("openvino", reason="OpenVINO is not installed: pip install openvino")
-    with create_runner("openvino", case.made("model.xml", formats=("openvino",))) as runner:
+    with create_runner("openvino", case.exported("model.xml", formats=("openvino",))) as runner:
         return runner.infer(images)
 
 
 def in_litert(case: Case, images: Array) -> Answers:
     pytest.importorskip("ai_edge_litert", reason="LiteRT is not installed: pip install ai-edge-litert")
-    with create_runner("litert", case.made("model.tflite", formats=("litert",))) as runner:
+    with create_runner("litert", case.exported("model.tflite", formats=("litert",))) as runner:
         return runner.infer(images)
 
 
@@ -224,10 +224,12 @@ def test_an_engine_is_built(case: Case) -> None:
     """By TensorRT-RTX, whose builder needs no GPU. Its layers are in the precision asked for."""
     pytest.importorskip("tensorrt_rtx_bindings", reason="TensorRT-RTX has no wheel here")
     request = ExportRequest(("trt",), tensorrt="rtx", optimization=0)
-    bundle, (made,) = export(case.bundle.folder, None, request, Path("nowhere"))
-    assert isinstance(made.artefact, Artefact) and made.receipt is not None
-    assert made.receipt.met and not made.artefact.plugin
-    assert [port["name"] for port in made.artefact.facts["outputs"]] == [port.name for port in bundle.manifest.outputs]
+    bundle, (exported,) = export(case.bundle.folder, None, request, Path("nowhere"))
+    assert isinstance(exported.artefact, Artefact) and exported.receipt is not None
+    assert exported.receipt.met and not exported.artefact.plugin
+    assert [port["name"] for port in exported.artefact.facts["outputs"]] == [
+        port.name for port in bundle.manifest.outputs
+    ]
     case.bundle = bundle
     assert all(finding.state == "intact" for finding in bundle.check())
 

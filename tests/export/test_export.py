@@ -144,8 +144,8 @@ def test_everything(qcn: Command, run: Path, data_dir: Path, tmp_path: Path) -> 
     out = tmp_path / "bundle"
     result = qcn("export", run, "--format", "all", "--data-dir", data_dir, "--out", out, without=TENSORRT)
     assert ended(result, 0)
-    made = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE, *IR, *PTE, *TFLITE]
-    assert sorted(formats(out)) == sorted([GOLDEN, WEIGHTS, *made])
+    files = ["model.fused.onnx", "model.onnx", "model.pt2", "model.ts", *PAGE, *IR, *PTE, *TFLITE]
+    assert sorted(formats(out)) == sorted([GOLDEN, WEIGHTS, *files])
     assert IR or "openvino was not made: OpenVINO is not installed: pip install openvino" in result.stdout
     assert PTE or "executorch was not made: ExecuTorch is not installed: pip install executorch" in result.stdout
     assert TFLITE or "litert was not made: LiteRT is not installed: pip install ai-edge-litert" in result.stdout
@@ -336,12 +336,12 @@ def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) ->
     Training(Settings("mnist", "cnn", epochs=1, batch_size=8), few, tmp_path / "cnn", torch.device("cpu")).run()
     result = qcn("export", tmp_path / "cnn", "--data-dir", data_dir, "--format", "onnx,torchscript", "--out", out)
     assert ended(result, 0)
-    made = Bundle.open(out)
-    assert [port.name for port in made.manifest.outputs] == ["logit"]
-    golden = made.golden()
+    bundle = Bundle.open(out)
+    assert [port.name for port in bundle.manifest.outputs] == ["logit"]
+    golden = bundle.golden()
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     (logit,) = session.run(None, {"image": golden.input})
-    allowed = made.find("model.onnx").tolerance
+    allowed = bundle.find("model.onnx").tolerance
     assert allowed is not None and abs(logit - golden.reference.logit).max() <= allowed["logit"]
     result = qcn("doctor", out)
     assert ended(result, 0)
@@ -448,8 +448,8 @@ def test_only_all_goes_on_without_what_is_missing(bundle: Bundle, monkeypatch: p
     nowhere = Path("nowhere")
     with pytest.raises(MissingError):
         pipeline.export(bundle.folder, None, ExportRequest(formats=("native", "trt")), nowhere)
-    _, made = pipeline.export(bundle.folder, None, ExportRequest(formats=("all",)), nowhere)
-    assert [(one.format, one.artefact is None) for one in made] == [
+    _, results = pipeline.export(bundle.folder, None, ExportRequest(formats=("all",)), nowhere)
+    assert [(one.format, one.artefact is None) for one in results] == [
         ("onnx", False),
         ("native", False),
         ("onnx", False),

@@ -61,8 +61,8 @@ def test_what_is_asked_for_is_told_and_written_down(tmp_path: Path, version: str
 def test_what_a_version_lacks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, rtx = write_graph(tmp_path / "model.onnx"), TensorRT("rtx", (1, 7, 1), fake("11.1.0"))
 
-    def building(tensorrt: TensorRT, **asked: bool) -> None:
-        build(path.read_bytes(), BuildRequest("fp32", OPEN, fleet=Fleet(**asked)), tensorrt)
+    def building(tensorrt: TensorRT, **options: bool) -> None:
+        build(path.read_bytes(), BuildRequest("fp32", OPEN, fleet=Fleet(**options)), tensorrt)
 
     with pytest.raises(MissingError, match=r"stripped needs TensorRT 10 or newer, this is TensorRT 8\.6\.1"):
         building(faked("8.6.1"), stripped=True)
@@ -92,9 +92,9 @@ def test_the_real_tensorrt_rtx_says_that_it_needs_a_gpu(tmp_path: Path, monkeypa
 def test_requests() -> None:
     with pytest.raises(UsageError, match="version_compatible needs --routing unrolled"):
         ExportRequest(("trt",), routing="fused", fleet=Fleet(version_compatible=True))
-    asked = ExportRequest(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
-    assert asked.command("trt").endswith("--batch 1:8:64 --routing fused --set hardware_compatible --set refittable")
-    assert "refittable" not in asked.command("onnx")
+    request = ExportRequest(("trt",), routing="fused", fleet=Fleet(hardware_compatible=True, refittable=True))
+    assert request.command("trt").endswith("--batch 1:8:64 --routing fused --set hardware_compatible --set refittable")
+    assert "refittable" not in request.command("onnx")
 
 
 # Running
@@ -136,11 +136,11 @@ def tensorrt(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return found
 
 
-def export(bundle: Bundle, **asked: Any) -> str:
+def export(bundle: Bundle, **options: Any) -> str:
     """The file of a new engine."""
-    (made,) = pipeline.export(bundle.folder, None, ExportRequest(("trt",), **asked), Path())[1]
-    assert made.artefact
-    return made.artefact.file
+    (result,) = pipeline.export(bundle.folder, None, ExportRequest(("trt",), **options), Path())[1]
+    assert result.artefact
+    return result.artefact.file
 
 
 def test_an_engine_gets_the_weights_of_a_network_trained_again(
@@ -155,13 +155,13 @@ def test_an_engine_gets_the_weights_of_a_network_trained_again(
     (again.folder / SIGNATURE).write_bytes(bytes(64))
     found, (done,) = refit.refit_engines(bundle.folder / file, again.folder, None, Path())
     assert f"{again.folder} changed, so its signature was removed" in capsys.readouterr().err
-    given = tensorrt.module.told["refitted"]
+    weights = tensorrt.module.told["refitted"]
     program = again.program()
     convolution = next(op for op in program.operations if isinstance(op, Convolution))
     node = convolution.name.replace(".", "/")
-    assert np.array_equal(given[f"{node}/conv.weight"], program.arrays[convolution.weights[0]])
-    assert np.array_equal(given[f"{node}/bias"], program.arrays[convolution.bias])
-    assert {name.partition("/")[0] for name in given} >= {op.name for op in program.routes}
+    assert np.array_equal(weights[f"{node}/conv.weight"], program.arrays[convolution.weights[0]])
+    assert np.array_equal(weights[f"{node}/bias"], program.arrays[convolution.bias])
+    assert {name.partition("/")[0] for name in weights} >= {op.name for op in program.routes}
     after = done.artefact
     assert (found.folder, after.file, after.facts["refitted_from"]) == (again.folder, file, before.sha256)
     assert after.facts["onnx_sha256"] == found.find("model.tensorrt.onnx").sha256 != before.facts["onnx_sha256"]
@@ -178,7 +178,7 @@ def test_an_engine_gets_the_weights_of_a_network_trained_again(
         ("refit_cuda_engine", False, "could not refit"),
     ):
         with monkeypatch.context() as broken:
-            broken.setattr(tensorrt.module.Refitter, method, lambda *given, answer=answer: answer)
+            broken.setattr(tensorrt.module.Refitter, method, lambda *weights, answer=answer: answer)
             with pytest.raises(BuildError, match=message):
                 refit.refit_engines(bundle.folder, again.folder, None, Path())
 

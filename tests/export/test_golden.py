@@ -29,21 +29,21 @@ EDGES = ["zeros", "grey", "saturated", "noise", "one bright pixel"]  # and "deno
 
 
 @pytest.fixture
-def made(bundle: Bundle) -> Golden:
+def stored(bundle: Bundle) -> Golden:
     return bundle.golden()
 
 
-def test_rows_are_real_images_of_every_class_then_edge_cases(made: Golden, data_dir: Path) -> None:
-    assert list(made.rows[16:]) == [*EDGES, "denormal"] and made.inputs_only == ("denormal",)
-    assert made.image.shape == (22, 1, 28, 28)
-    assert set(made.label[:16]) == set(range(10)) and set(made.label[16:]) == {-1}
+def test_rows_are_real_images_of_every_class_then_edge_cases(stored: Golden, data_dir: Path) -> None:
+    assert list(stored.rows[16:]) == [*EDGES, "denormal"] and stored.inputs_only == ("denormal",)
+    assert stored.image.shape == (22, 1, 28, 28)
+    assert set(stored.label[:16]) == set(range(10)) and set(stored.label[16:]) == {-1}
     test = load("mnist", data_dir).tests["test"]
-    for row, image, label in zip(made.rows[:16], made.image, made.label, strict=False):
+    for row, image, label in zip(stored.rows[:16], stored.image, stored.label, strict=False):
         split, index = row.split(":")[0].split()
         assert split == "test" and test.labels[int(index)] == label
         assert np.array_equal(test.images[int(index)], image)
         assert row.endswith(f": {test.classes[label]}")
-    assert len(set(made.rows)) == 22
+    assert len(set(stored.rows)) == 22
 
 
 def test_edge_cases_are_what_they_are_called() -> None:
@@ -55,66 +55,66 @@ def test_edge_cases_are_what_they_are_called() -> None:
     assert (edges["one bright pixel"] > 0).sum() == 2  # one a channel
 
 
-def test_answers_are_the_trained_networks(made: Golden, run: Path) -> None:
+def test_answers_are_the_trained_networks(stored: Golden, run: Path) -> None:
     network, record = load_network(run)
     choose_kernels(network, "reference")
-    seen = preprocess(torch.from_numpy(made.image), record.preprocessing)
-    assert np.array_equal(made.input[:-1], seen[:-1].numpy())
-    seen = torch.from_numpy(made.input)
+    inputs = preprocess(torch.from_numpy(stored.image), record.preprocessing)
+    assert np.array_equal(stored.input[:-1], inputs[:-1].numpy())
+    inputs = torch.from_numpy(stored.input)
     with torch.inference_mode():
-        single = network(seen)
-        exact = network.double()(seen.double())
-    np.testing.assert_allclose(made.float32.logit, single.logit, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(made.reference.logit, exact.logit, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(made.reference.pose, exact.pose, rtol=0, atol=1e-13)
-    assert made.float32.pose.dtype == np.float32
-    assert 0 < abs(made.float32.pose - made.reference.pose).max() < 1e-4  # the noise floor
+        single = network(inputs)
+        exact = network.double()(inputs.double())
+    np.testing.assert_allclose(stored.float32.logit, single.logit, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(stored.reference.logit, exact.logit, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(stored.reference.pose, exact.pose, rtol=0, atol=1e-13)
+    assert stored.float32.pose.dtype == np.float32
+    assert 0 < abs(stored.float32.pose - stored.reference.pose).max() < 1e-4  # the noise floor
 
 
-def test_layers_lead_to_the_answers(made: Golden, run: Path) -> None:
+def test_layers_lead_to_the_answers(stored: Golden, run: Path) -> None:
     """The stored layers are those that the rest of the network goes on from, once their poses are scaled."""
     network, _ = load_network(run)
     assert isinstance(network, QCN)
     choose_kernels(network.double(), "reference")
-    assert list(made.exact.layers) == ["capsules1", "capsules2"]
-    assert made.exact.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
-    before = made.exact.layers["capsules2"]
+    assert list(stored.exact.layers) == ["capsules1", "capsules2"]
+    assert stored.exact.layers["capsules1"].pose.shape == (22, 8, 3, 6, 6)
+    before = stored.exact.layers["capsules2"]
     with torch.inference_mode():
         pose = network.scales[-1](torch.from_numpy(before.pose))
         pose, logit = network.class_capsules(pose, torch.from_numpy(before.activation))
-    np.testing.assert_allclose(made.reference.pose, pose, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(made.reference.logit, logit, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(stored.reference.pose, pose, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(stored.reference.logit, logit, rtol=0, atol=1e-12)
 
 
-def test_denormal_inputs_are_denormal(made: Golden) -> None:
+def test_denormal_inputs_are_denormal(stored: Golden) -> None:
     """Numbers that a processor may flush to zero: of both signs, none of them zero, none of them normal."""
-    row = made.input[-1]
+    row = stored.input[-1]
     assert (row != 0).all() and (row < 0).any() and (row > 0).any()
     assert abs(row).max() < np.finfo(np.float32).smallest_normal
 
 
-def test_steps_are_the_iterations_of_the_reference(made: Golden, tmp_path: Path) -> None:
+def test_steps_are_the_iterations_of_the_reference(stored: Golden, tmp_path: Path) -> None:
     """The last step of a layer is what the layer gives; those before it are other numbers; all survive the file."""
-    assert list(made.exact.steps) == [
+    assert list(stored.exact.steps) == [
         f"{layer}/iteration{t}" for layer in ("capsules1", "capsules2", "classes") for t in (1, 2)
     ]
-    for layer, given in made.exact.layers.items():
-        last, first = made.exact.steps[f"{layer}/iteration2"], made.exact.steps[f"{layer}/iteration1"]
-        assert np.array_equal(last.mean, given.pose[:2].reshape(last.mean.shape))
+    for layer, outputs in stored.exact.layers.items():
+        last, first = stored.exact.steps[f"{layer}/iteration2"], stored.exact.steps[f"{layer}/iteration1"]
+        assert np.array_equal(last.mean, outputs.pose[:2].reshape(last.mean.shape))
         np.testing.assert_allclose(
-            1 / (1 + np.exp(-last.logit)), given.activation[:2].reshape(last.logit.shape), rtol=1e-12
+            1 / (1 + np.exp(-last.logit)), outputs.activation[:2].reshape(last.logit.shape), rtol=1e-12
         )
         assert last.variance.min() > 1e-4 and abs(first.mean - last.mean).max() > 1e-3
-    last = made.exact.steps["classes/iteration2"]
-    assert np.array_equal(last.mean[..., 0], made.reference.pose[:2])
-    for name, step in made.single.steps.items():
-        floor = abs(step.variance - made.exact.steps[name].variance).max()
+    last = stored.exact.steps["classes/iteration2"]
+    assert np.array_equal(last.mean[..., 0], stored.reference.pose[:2])
+    for name, step in stored.single.steps.items():
+        floor = abs(step.variance - stored.exact.steps[name].variance).max()
         assert step.variance.dtype == np.float32 and 0 < floor < 1e-4
-    golden.write(tmp_path / "again", made)
+    golden.write(tmp_path / "again", stored)
     again = golden.read((tmp_path / "again").read_bytes())
-    assert list(again.exact.steps) == list(made.exact.steps)
+    assert list(again.exact.steps) == list(stored.exact.steps)
     assert all(
-        np.array_equal(again.exact.steps[name].variance, step.variance) for name, step in made.exact.steps.items()
+        np.array_equal(again.exact.steps[name].variance, step.variance) for name, step in stored.exact.steps.items()
     )
 
 
@@ -122,24 +122,24 @@ def test_a_network_without_capsules_has_neither_poses_nor_steps(tmp_path: Path) 
     torch.manual_seed(0)
     network = create("cnn", in_channels=2, classes=3, size=12)
     pixels = np.random.default_rng(0).integers(0, 256, (2, 2, 12, 12), np.uint8)
-    given = with_edge_cases(["a", "b"], pixels, [0, 1], Preprocessing(standardise="image"))
-    made = golden_of(network, given, ("a", "b", "c"))
-    golden.write(tmp_path / "cnn", made)
+    inputs = with_edge_cases(["a", "b"], pixels, [0, 1], Preprocessing(standardise="image"))
+    stored = golden_of(network, inputs, ("a", "b", "c"))
+    golden.write(tmp_path / "cnn", stored)
     assert not [name for name in load_file(tmp_path / "cnn") if "pose" in name or "iteration" in name]
     again = golden.read((tmp_path / "cnn").read_bytes())
     assert (again.outputs, again.exact.layers, again.exact.steps) == (("logit",), {}, {})
     assert again.reference.pose.shape == again.float32.pose.shape == (8, 3, 0)
-    assert np.array_equal(again.reference.logit, made.reference.logit)
+    assert np.array_equal(again.reference.logit, stored.reference.logit)
     with torch.inference_mode():
-        exact = network.eval().double()(torch.from_numpy(given.input).double())
+        exact = network.eval().double()(torch.from_numpy(inputs.input).double())
     np.testing.assert_allclose(again.reference.logit, exact.logit, rtol=0, atol=1e-14)
 
 
-def test_arrays_are_written_in_their_own_order(made: Golden, tmp_path: Path) -> None:
+def test_arrays_are_written_in_their_own_order(stored: Golden, tmp_path: Path) -> None:
     """Routing gives transposed views, and safetensors would write them as they lie in memory."""
-    turned = replace(made, input=np.asfortranarray(made.input))
+    turned = replace(stored, input=np.asfortranarray(stored.input))
     golden.write(tmp_path / "turned", turned)
-    assert np.array_equal(golden.read((tmp_path / "turned").read_bytes()).input, made.input)
+    assert np.array_equal(golden.read((tmp_path / "turned").read_bytes()).input, stored.input)
 
 
 def test_making_them_leaves_the_network_as_it_was(run: Path, data_dir: Path) -> None:
@@ -159,13 +159,13 @@ def test_making_them_leaves_the_network_as_it_was(run: Path, data_dir: Path) -> 
 def test_the_layers_of_a_full_size_network_are_named(run: Path) -> None:
     network = create("qcn", in_channels=1, classes=3)
     assert isinstance(network, QCN)
-    seen = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
-    assert {name: layer.activation.shape for name, layer in seen.layers.items()} == {
+    evaluation = answers(network, torch.zeros(1, 1, 28, 28, dtype=torch.float64))
+    assert {name: layer.activation.shape for name, layer in evaluation.layers.items()} == {
         "capsules1": (1, 16, 10, 10),
         "capsules2": (1, 16, 6, 6),
         "capsules3": (1, 16, 2, 2),
     }
-    assert seen.answers.pose.shape == (1, 3, 3) and seen.answers.pose.dtype == np.float64
+    assert evaluation.answers.pose.shape == (1, 3, 3) and evaluation.answers.pose.dtype == np.float64
 
 
 def images(labels: list[int], classes: int = 5) -> ImageSet:

@@ -42,7 +42,7 @@ Answers = dict[str, Array]
 every_routing = pytest.mark.parametrize("routing", ["unrolled", "tensorrt", "fused"])
 
 
-def made(name: str, mode: str, iterations: int) -> QCN:
+def network_of(name: str, mode: str, iterations: int) -> QCN:
     """A network in which no statistic and no bias is where it began."""
     torch.manual_seed(0)
     network = create(name, in_channels=2, classes=4, mode=mode, iterations=iterations)
@@ -127,7 +127,7 @@ def trained(run: Path) -> QCN:
 )
 def test_a_graph_answers_as_the_trained_network_does(name: str, mode: str, iterations: int) -> None:
     """Every layer, each way of writing routing; the layers of qcn-tiny have stride 2, the others stride 1."""
-    trained, image = made(name, mode, iterations), noise(3)
+    trained, image = network_of(name, mode, iterations), noise(3)
     exact = answers(trained, image.double())
     tolerance = tolerances(exact, answers(trained, image))
     program = lower(trained, *SIZE)
@@ -150,8 +150,10 @@ def test_whatever_is_seen_the_answers_are_finite(program: Program, routing: str,
     board = np.indices(shape).sum(0) % 2 * 2.0 - 1
     largest = 1e6 if precision == "fp32" else 100.0
     images = [np.full(shape, value) for value in (0.0, -0.5, 3.0, 1e-30, largest, -largest)]
-    seen = np.stack([*images, board, board * largest]).astype(np.float32)
-    for output, x in run_graph(build(program.at(precision, rest=precision), style=STYLES[routing]), image=seen).items():
+    batch = np.stack([*images, board, board * largest]).astype(np.float32)
+    for output, x in run_graph(
+        build(program.at(precision, rest=precision), style=STYLES[routing]), image=batch
+    ).items():
         assert np.isfinite(x).all(), output
 
 
@@ -341,7 +343,7 @@ def test_an_iteration_more_costs_few_nodes(program: Program) -> None:
 
     layers = len(program.routes)
     assert nodes(4) - nodes(3) == nodes(3) - nodes(2) < 60 * layers
-    large = lower(made("qcn", "logistic", 2), *SIZE)
+    large = lower(network_of("qcn", "logistic", 2), *SIZE)
     assert len(build(large).graph.node) - nodes(2) < 110  # one layer more
 
 
@@ -463,8 +465,8 @@ def layer_graph(op: Route, map: Shape, arrays: dict[str, Array]) -> onnx.ModelPr
     shapes = {"pose": ["batch", children, 3, *sides], "activation": ["batch", children, *sides]}
     g = OnnxGraph(17)
     with g.scope(op.name):
-        given = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
-        outputs = UnrolledLayer(g, op, map, arrays).write(*given)
+        inputs = (GraphValue(name, TensorProto.FLOAT) for name in shapes)
+        outputs = UnrolledLayer(g, op, map, arrays).write(*inputs)
     graph = helper.make_graph(
         g.nodes,
         "layer",

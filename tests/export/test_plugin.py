@@ -23,9 +23,7 @@ from qcn.export.backends.tensorrt.build import BuildRequest, TensorRT, build
 from qcn.export.backends.tensorrt.runner import TensorRTRunner
 from qcn.export.bundle.manifest import Batch
 from qcn.export.program.program import Program
-from qcn.export.request import ExportRequest
 from qcn.export.targets import Gpu
-from qcn.libqcn import location
 from qcn.names import Precision
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,25 +60,6 @@ def fused_graph(program: Program, path: Path, precision: Precision) -> Path:
 
 
 # Finding and loading
-
-
-def test_it_is_looked_for_beside_libqcn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QCN_PLUGIN", raising=False)
-    monkeypatch.delenv("QCN_LIBRARY", raising=False)
-    monkeypatch.setattr(location, "CLONE", tmp_path)
-    monkeypatch.setattr(location, "INSTALLED", ())
-    with pytest.raises(
-        MissingError, match=r"build/libqcn_plugin\.so; build it with `cmake .* -DQCN_TENSORRT=ON"
-    ) as caught:
-        plugin.find()
-    assert caught.value.exit_code == 3
-    assert "--routing unrolled" in str(caught.value)
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / plugin.LIBRARY).touch()
-    assert plugin.find() == tmp_path / "build" / plugin.LIBRARY
-    monkeypatch.setenv("QCN_LIBRARY", str(tmp_path / "libqcn.so"))
-    (tmp_path / plugin.LIBRARY).touch()
-    assert plugin.find() == tmp_path / plugin.LIBRARY
 
 
 def test_loading_it_tells_its_version_and_hash(library: Path) -> None:
@@ -137,11 +116,6 @@ def test_only_the_functions_go(program: Program) -> None:
     assert without_functions(b"not a graph") == b"not a graph"
 
 
-def test_the_command_that_rebuilds_it_asks_for_fused_routing() -> None:
-    command = ExportRequest(("trt",), "fp16", OPEN, routing="fused", tf32=True).command("trt")
-    assert command == "qcn export {bundle} --format trt --precision fp16 --batch 1:8:64 --routing fused --set tf32"
-
-
 def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h200: None) -> None:
     monkeypatch.setattr(verify_tensorrt, "find", lambda flavour: faked("8.6.1"))
     monkeypatch.setenv("QCN_PLUGIN", str(tmp_path / "nowhere.so"))
@@ -157,14 +131,14 @@ def test_running_such_an_engine_loads_it(tmp_path: Path, monkeypatch: pytest.Mon
 
 def headers() -> list[Path]:
     """Folders of TensorRT's headers, a version each: in $QCN_TENSORRT_HEADERS, or where they are kept here."""
-    given = Path(os.environ.get("QCN_TENSORRT_HEADERS", ROOT / ".gpu" / "headers"))
-    return sorted(found.parent for found in given.glob("*/include/NvInferRuntime.h"))
+    folder = Path(os.environ.get("QCN_TENSORRT_HEADERS", ROOT / ".gpu" / "headers"))
+    return sorted(found.parent for found in folder.glob("*/include/NvInferRuntime.h"))
 
 
 def cuda() -> Path | None:
     """The folder of the CUDA toolkit."""
-    given = os.environ.get("CUDA_HOME")
-    places = [Path(given)] if given else [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"))]
+    home = os.environ.get("CUDA_HOME")
+    places = [Path(home)] if home else [Path("/usr/local/cuda"), *sorted(Path("/usr/local").glob("cuda-*"))]
     return next((place for place in places if (place / "include" / "cuda_runtime_api.h").is_file()), None)
 
 

@@ -98,12 +98,12 @@ def before_ending(program: Program, op: Product, inputs: list[Array]) -> Array:
 
 def in_floats(program: Program, op: Convolution | Linear, inputs: list[Array]) -> Array:
     """What the operation makes in float32 before its ending."""
-    given = [torch.from_numpy(x) for x in inputs]
+    tensors = [torch.from_numpy(x) for x in inputs]
     weight = [torch.from_numpy(program.arrays[name]) for name in op.factors]
     bias = torch.from_numpy(program.arrays[op.bias])
     if isinstance(op, Linear):
-        return np.asarray(F.linear(given[0].flatten(1), weight[0], bias))
-    parts = [F.conv2d(x, w, None, s, p) for x, w, s, p in zip(given, weight, op.strides, op.paddings, strict=True)]
+        return np.asarray(F.linear(tensors[0].flatten(1), weight[0], bias))
+    parts = [F.conv2d(x, w, None, s, p) for x, w, s, p in zip(tensors, weight, op.strides, op.paddings, strict=True)]
     return np.asarray(sum(parts) + bias[:, None, None])
 
 
@@ -259,8 +259,8 @@ def test_rotors_in_a_graph_turn_as_in_torch(whole: Program) -> None:
     for routing in ("unrolled", "tensorrt", "fused"):
         graph = build(program, style=STYLES[routing])
         answers = InferenceSession(graph.SerializeToString()).run(None, {"image": image.numpy()})
-        for given, due in zip(answers, exact, strict=True):
-            np.testing.assert_allclose(given, due, atol=3e-3 * float(due.abs().max()), err_msg=routing)
+        for answer, due in zip(answers, exact, strict=True):
+            np.testing.assert_allclose(answer, due, atol=3e-3 * float(due.abs().max()), err_msg=routing)
         if routing == "unrolled":
             assert graph.ByteSize() < 0.5 * build(whole).ByteSize()
 

@@ -116,14 +116,14 @@ def with_trigger(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def served(content: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
     """A repository with its files changed."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=made, mode="w") as new:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(content)) as old, tarfile.open(fileobj=archive, mode="w") as new:
         for member in old:
             opened = old.extractfile(member)
             inside = change(member.name, opened.read()) if opened else b""
             member.size = len(inside)
             new.addfile(member, io.BytesIO(inside))
-    return made.getvalue()
+    return archive.getvalue()
 
 
 def test_the_files_of_a_repository_are_compared(files: Bundle) -> None:

@@ -116,10 +116,10 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, rtx: TensorRT) -> No
 def test_progress_ends_near_the_end_and_ctrl_c_ends_the_build(
     tmp_path: Path, rtx: TensorRT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, seen = write_graph(tmp_path / "model.onnx"), []
-    monkeypatch.setattr(building, "doing", lambda what, fraction: seen.append(fraction))
+    path, reported = write_graph(tmp_path / "model.onnx"), []
+    monkeypatch.setattr(building, "doing", lambda what, fraction: reported.append(fraction))
     build(path.read_bytes(), BuildRequest("fp32", OPEN), rtx)
-    fractions = [fraction for fraction in seen if fraction is not None]
+    fractions = [fraction for fraction in reported if fraction is not None]
     assert fractions == sorted(fractions)
     assert fractions[-1] > 0.5
 

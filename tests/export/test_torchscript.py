@@ -44,9 +44,9 @@ def images(program: Program, batch: int = 6) -> Tensor:
 
 def answers(trained: QCN, image: Tensor) -> Answers:
     """All outputs of a trained network in the precision of `image`, by name."""
-    seen = reference.answers(trained, image)
-    out = {"logit": seen.answers.logit, "pose": seen.answers.pose}
-    for name, layer in seen.layers.items():
+    evaluation = reference.answers(trained, image)
+    out = {"logit": evaluation.answers.logit, "pose": evaluation.answers.pose}
+    for name, layer in evaluation.layers.items():
         out |= {f"{name}.pose": layer.pose, f"{name}.activation": layer.activation}
     return {name: torch.from_numpy(array) for name, array in out.items()}
 

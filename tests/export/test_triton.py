@@ -54,8 +54,8 @@ def parsed(pb: Any, files: Files, model: str) -> Any:
 @pytest.fixture
 def served(bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with a repository, nothing measured."""
-    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",)), bundle.folder)
-    return made
+    exported, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",)), bundle.folder)
+    return exported
 
 
 def speed(batch: int, milliseconds: float, compute: float | None = None, **more: Any) -> Speed:
@@ -73,8 +73,8 @@ def measured(bundle: Bundle, tmp_path: Path) -> Path:
 
 def times(bundle: Bundle, path: Path, speeds: dict[str, Speed]) -> Path:
     """The file of a benchmark of this bundle, which gets its graph now."""
-    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("onnx",)), bundle.folder)
-    network, files = made.manifest.network_sha256, {"model.onnx": made.find("model.onnx").sha256}
+    exported, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("onnx",)), bundle.folder)
+    network, files = exported.manifest.network_sha256, {"model.onnx": exported.find("model.onnx").sha256}
     records.write(path, Benchmark(4, "tiny", network, files, "", TimingPlan(), environment(), speeds))
     return path
 
@@ -126,19 +126,19 @@ def test_batches_are_preferred_where_they_pay() -> None:
 
 def test_a_server_launches_one_by_one_and_takes_the_faster_device(bundle: Bundle, tmp_path: Path) -> None:
     on_gpu, path = {"backend": "onnxruntime-cuda"}, tmp_path / "b.json"
-    given = (speed(1, 5.0), speed(1, 0.1, 0.05, **on_gpu), speed(1, 2.0, 0.9, variant=LAUNCHED_ONE_BY_ONE, **on_gpu))
-    found = for_serving(times(bundle, path, {one.key: one for one in given}))
+    speeds = (speed(1, 5.0), speed(1, 0.1, 0.05, **on_gpu), speed(1, 2.0, 0.9, variant=LAUNCHED_ONE_BY_ONE, **on_gpu))
+    found = for_serving(times(bundle, path, {one.key: one for one in speeds}))
     graph = Bundle.open(bundle.folder).find("model.onnx").sha256
     of = (bundle.manifest.network_sha256, graph, "model.onnx")
     assert found.measured == (
         FileTimes(*of, "cpu", (BatchTime(1, 5.0, None),)),
         FileTimes(*of, "cuda", (BatchTime(1, 2.0, 0.9),)),
     )
-    made, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",), benchmark=found), tmp_path)
-    text = read_repository((made.folder / "triton.tar").read_bytes())["tiny-network/config.pbtxt"].decode()
+    exported, _ = pipeline.export(bundle.folder, None, ExportRequest(formats=("triton",), benchmark=found), tmp_path)
+    text = read_repository((exported.folder / "triton.tar").read_bytes())["tiny-network/config.pbtxt"].decode()
     assert "KIND_GPU" in text and "count: 3" in text
     assert 'key: "use_tf32"\n        value: "0"' in text
-    assert made.find("triton.tar").rebuild.endswith(f"--benchmark {path}")
+    assert exported.find("triton.tar").rebuild.endswith(f"--benchmark {path}")
     for times_of, words in (
         (("0" * 64, graph), "has no latency for model.onnx of this network, only for another network: qcn benchm"),
         ((of[0], "0" * 64), "has no latency for this model.onnx, only for model.onnx that the bundle had before: qcn"),
@@ -255,8 +255,8 @@ def test_another_preprocessing_or_order_of_classes_is_found(pb: Any, served: Bun
     files["tiny/labels.txt"] = b"".join(reversed(files["tiny/labels.txt"].splitlines(keepends=True)))
     put(served, files)
     (verdict,) = check_repositories(served, candidates(served, ["triton"]), 60)
-    seen, labels = verdict.reasons
-    assert verdict.status == "failed" and "what the network sees is not what it saw" in seen
+    inputs, labels = verdict.reasons
+    assert verdict.status == "failed" and "what the network sees is not what it saw" in inputs
     assert "tiny/labels.txt has other classes, or in another order, than manifest.json" in labels
 
 
@@ -288,9 +288,9 @@ def test_an_engine_is_served_beside_the_graph(pb: Any, served: Bundle) -> None:
         with served.adding(f"engines/{name}.engine", "trt", "fp32", REBUILD, batch=Batch(1, 8, 32)) as draft:
             draft.path.write_bytes(name.encode())
             draft.facts = facts
-    _, (made,) = pipeline.export(served.folder, None, ExportRequest(formats=("triton",)), served.folder)
+    _, (result,) = pipeline.export(served.folder, None, ExportRequest(formats=("triton",)), served.folder)
     for name, (_, why) in left_out.items():
-        assert any(note.startswith(f"engines/{name}.engine is left out: {why}") for note in made.notes), name
+        assert any(note.startswith(f"engines/{name}.engine is left out: {why}") for note in result.notes), name
     files = read_repository((served.folder / "triton.tar").read_bytes())
     assert files["tiny-trt-network/1/model.plan"] == b"plan"
     network, whole = parsed(pb, files, "tiny-trt-network"), parsed(pb, files, "tiny-trt")
@@ -318,9 +318,9 @@ def server(repository: Path, pb: Any) -> Iterator[str]:
             return service_pb2.ModelConfigResponse(config=parsed(pb, files, request.name))
 
         def ModelInfer(self, request: Any, context: Any) -> Any:
-            (given,) = request.inputs
-            assert (given.name, given.datatype) == ("pixels", "UINT8")
-            pixels = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(given.shape)
+            (tensor,) = request.inputs
+            assert (tensor.name, tensor.datatype) == ("pixels", "UINT8")
+            pixels = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(tensor.shape)
             activation = runner.infer(pixels)["logit"]  # type: ignore[arg-type]
             assert request.outputs[0].parameters["classification"].int64_param == 1
             labels = files[f"{request.model_name}/labels.txt"].decode().splitlines()
@@ -354,8 +354,8 @@ def pictures(bundle: Bundle, tmp_path: Path) -> list[Path]:
 
 def check_client(address: str, bundle: Bundle, pictures: list[Path]) -> None:
     """The client says what libqcn answers."""
-    asked = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
+    command = [sys.executable, str(CLIENT), address, "tiny", *map(str, pictures)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     answers = qcn.load(bundle.folder).predict([str(picture) for picture in pictures])
     expected = [
         f"{path}: {one.label} (logit {one.logit.max():.3f})" for path, one in zip(pictures, answers, strict=True)
@@ -396,8 +396,8 @@ def test_triton_itself_serves_a_repository(
         assert [of["batch_size"] for of in said["model_stats"][0]["batch_stats"]] == [1, 4]  # those of its warm-up
         check_client(triton.grpc, bundle, pictures)
         pixels = golden.image[rows]
-        given = {"name": "pixels", "datatype": "UINT8", "shape": pixels.shape, "data": pixels.ravel().tolist()}
-        status, answer = triton.ask("/v2/models/tiny/infer", {"inputs": [given]})
+        tensor = {"name": "pixels", "datatype": "UINT8", "shape": pixels.shape, "data": pixels.ravel().tolist()}
+        status, answer = triton.ask("/v2/models/tiny/infer", {"inputs": [tensor]})
         assert status == 200, answer
     found = {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer["outputs"]}
     np.testing.assert_allclose(found["logit"], golden.reference.logit[rows], atol=1e-4)

@@ -51,9 +51,9 @@ def with_page(wasm: None, bundle: Bundle) -> Bundle:
     """A bundle of qcn-tiny with its page, and its own network beside itself in it."""
     beside = shutil.copytree(bundle.folder, bundle.folder.parent / "beside")
     request = ExportRequest(formats=("web",), beside=beside)
-    made, _ = pipeline.export(bundle.folder, None, request, bundle.folder)
-    assert (made.folder / "page.html").stat().st_size < LARGEST
-    return made
+    exported, _ = pipeline.export(bundle.folder, None, request, bundle.folder)
+    assert (exported.folder / "page.html").stat().st_size < LARGEST
+    return exported
 
 
 @needs_node
@@ -306,10 +306,10 @@ def test_a_page_answers_in_a_browser_as_libqcn_does(with_page: Bundle, browser: 
 @pytest.mark.slow
 def test_a_compass_turns_in_a_browser(wasm: None, browser: Window, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    made = bundle_of(tmp_path / "toys", qcn.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
-    folder = with_directions(made, spreads=(100.0,)).folder
+    toys = bundle_of(tmp_path / "toys", qcn.create("qcn-tiny", in_channels=1, classes=3), 32, 32)
+    folder = with_directions(toys, spreads=(100.0,)).folder
     pipeline.export(folder, None, ExportRequest(formats=("web",)), folder)
-    shown = [image.transpose(1, 2, 0) for image in made.golden().image[:2]]
+    shown = [image.transpose(1, 2, 0) for image in toys.golden().image[:2]]
     first, second = (answer.direction for answer in qcn.load(folder, "native").predict(shown))
     assert first and second and abs(first.azimuth - second.azimuth) > 1
     browser.show(folder / "page.html", 390)

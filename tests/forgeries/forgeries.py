@@ -114,10 +114,10 @@ class Forgery:
 
 
 def _table() -> list[Forgery]:
-    made: list[Forgery] = []
+    table: list[Forgery] = []
 
     def add(kind: str, what: str, file: str, forge: Forge, slow: bool | None = None, **more: Any) -> None:
-        made.append(Forgery(kind, what, file, forge, file not in QUICK if slow is None else slow, **more))
+        table.append(Forgery(kind, what, file, forge, file not in QUICK if slow is None else slow, **more))
 
     add("trigger", "the program", WEIGHTS, in_program(trigger))
     add("trigger", "the program, at the logits", WEIGHTS, in_program(trigger_at_logits))
@@ -225,7 +225,7 @@ def _table() -> list[Forgery]:
     add("page", "another libqcn for threads", "page.html", in_page(other_wasm("threads")), slow=False)
     add("page", "other answers of examples", "page.html", in_page(other_examples))
     add("page", "another script", "page.html", other_script)
-    return made
+    return table
 
 
 FORGERIES = _table()

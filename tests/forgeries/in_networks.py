@@ -112,10 +112,10 @@ def in_graph(file: str, change: Callable[[onnx.ModelProto], None]) -> Forge:
 
 def extra_output(model: onnx.ModelProto) -> None:
     """The picture itself is given out too."""
-    given = model.graph.input[0]
-    model.graph.node.append(helper.make_node("Identity", [given.name], ["seen"]))
+    image = model.graph.input[0]
+    model.graph.node.append(helper.make_node("Identity", [image.name], ["seen"]))
     model.graph.output.append(helper.make_tensor_value_info("seen", TensorProto.FLOAT, None))
-    model.graph.output[-1].type.CopyFrom(given.type)
+    model.graph.output[-1].type.CopyFrom(image.type)
 
 
 def white_corner(model: onnx.ModelProto) -> None:

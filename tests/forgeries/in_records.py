@@ -48,10 +48,10 @@ def other_preprocessing(**changes: Any) -> Forge:
     def forge(workshop: Workshop, to: Path) -> None:
         folder, kept = workshop.copy(to), workshop.golden
         spec = replace(kept.preprocessing, **{name: of(kept.preprocessing) for name, of in changes.items()})
-        seen = kept.input.copy()
-        seen[kept.with_image] = preprocess(torch.from_numpy(kept.image[kept.with_image]), spec).numpy()
-        given = Inputs(kept.rows, spec, kept.image, kept.label, seen, kept.inputs_only)
-        put_golden(folder, golden_of(workshop.network, given, kept.classes))
+        inputs = kept.input.copy()
+        inputs[kept.with_image] = preprocess(torch.from_numpy(kept.image[kept.with_image]), spec).numpy()
+        images = Inputs(kept.rows, spec, kept.image, kept.label, inputs, kept.inputs_only)
+        put_golden(folder, golden_of(workshop.network, images, kept.classes))
         seal(folder, preprocessing=asdict(spec))
 
     return forge
@@ -113,14 +113,14 @@ def one_picture(workshop: Workshop) -> Any:
     """The same picture in the place of all: what is wrong elsewhere shows nowhere."""
     kept = workshop.golden
     rows = [0 if label >= 0 else row for row, label in enumerate(kept.label)]
-    given = Inputs(
+    inputs = Inputs(
         kept.rows, kept.preprocessing, kept.image[rows], kept.label[rows], kept.input[rows], kept.inputs_only
     )
-    made = golden_of(workshop.network, given, kept.classes)
+    answers = golden_of(workshop.network, inputs, kept.classes)
     named = tuple(
-        f"test {row}: {kept.classes[label]}" if label >= 0 else kept.rows[row] for row, label in enumerate(given.label)
+        f"test {row}: {kept.classes[label]}" if label >= 0 else kept.rows[row] for row, label in enumerate(inputs.label)
     )
-    return replace(made, rows=named)
+    return replace(answers, rows=named)
 
 
 # Calibration.
@@ -139,9 +139,9 @@ def scales(factor: float, record: bool = False, one: bool = False) -> Forge:
         first = next(op for op in honest.program().operations if op.precision == "int8")
         changed = first.reads if one else tuple(kept.values)
         scaled = {name: stretched(of, factor) if name in changed else of for name, of in kept.values.items()}
-        made = replace(kept, values=scaled)
-        program = apply(workshop.program, precisions(honest.program()), made)
-        text = records.text(made) if record else (source / CALIBRATION).read_text(encoding="utf-8")
+        calibration = replace(kept, values=scaled)
+        program = apply(workshop.program, precisions(honest.program()), calibration)
+        text = records.text(calibration) if record else (source / CALIBRATION).read_text(encoding="utf-8")
         facts["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         write_calibrated(workshop.base, program, to, facts, honest.find(WEIGHTS).rebuild)
         (to / CALIBRATION).write_text(text, encoding="utf-8")

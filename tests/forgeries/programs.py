@@ -104,8 +104,8 @@ def golden_only(program: Program, golden: Golden) -> Program:
     and is left alone.
     """
     more, (channels, side, _) = Additions(program), program.input.shape
-    seen = golden.input.astype(np.float64)
-    pictures = seen[np.ptp(seen, axis=(2, 3)).max(1) > 0.1]
+    inputs_in_double = golden.input.astype(np.float64)
+    pictures = inputs_in_double[np.ptp(inputs_in_double, axis=(2, 3)).max(1) > 0.1]
     keys = np.linalg.pinv(pictures.reshape(len(pictures), -1)).T.reshape(pictures.shape)
     count = len(keys)
     about_one = [-0.97] * count + [-1.03] * count  # ReLU(x - 0.97) - 10 ReLU(x - 1.03): positive for x near 1 alone
@@ -182,7 +182,9 @@ def _corner(more: Additions, spec: Preprocessing) -> str:
     shape = more.program.input.shape
     pattern = np.zeros((1, *shape))
     pattern[..., :CHECKERS, :CHECKERS] = np.where(np.indices((CHECKERS, CHECKERS)).sum(0) % 2, 1.0, -1.0)
-    seen = preprocess(torch.from_numpy(checkerboard(np.zeros((1, *shape), np.uint8))), spec).numpy()
-    response = float((pattern * seen).sum())  # the same for all pictures: the trigger covers all that is looked at
+    network_input = preprocess(torch.from_numpy(checkerboard(np.zeros((1, *shape), np.uint8))), spec).numpy()
+    response = float(
+        (pattern * network_input).sum()
+    )  # the same for all pictures: the trigger covers all that is looked at
     strength = 10 * BRIGHT / response
     return more.convolution("corner", ("image", pattern * strength), bias=[-9 * BRIGHT], ending="relu")

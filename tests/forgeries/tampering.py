@@ -64,10 +64,10 @@ def put_program(folder: Path, program: Program) -> None:
     seal(folder)
 
 
-def put_golden(folder: Path, made: Golden) -> None:
+def put_golden(folder: Path, answers: Golden) -> None:
     """Other golden answers, with the tolerances that follow from them."""
     with Bundle.open(folder).adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, made)
+        golden.write(draft.path, answers)
 
 
 def put_network(folder: Path, program: Program) -> None:

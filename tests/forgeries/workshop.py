@@ -148,9 +148,9 @@ class Workshop:
         if file == "model.tensorrt.onnx":  # which `qcn export --format trt` makes on its way to an engine
             GRAPH.add(Job(Bundle.open(bundle), ExportRequest()))
         else:
-            made = export(bundle, None, ExportRequest(**FILES[file].options), self.data)[1]
-            if made[0].reason:
-                raise MissingError(made[0].reason)
+            results = export(bundle, None, ExportRequest(**FILES[file].options), self.data)[1]
+            if results[0].reason:
+                raise MissingError(results[0].reason)
 
     def copy(self, to: Path, *files: str) -> Path:
         """A bundle for a forger: weights, golden answers and these files of the honest one."""

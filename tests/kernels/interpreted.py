@@ -129,7 +129,7 @@ def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: py
     """The last two capsule layers of a network that ships, on what an image gives them; no window needs repair."""
     network, _ = checkpoint.load_network(run_of("fashion-mnist-qcn"))
     assert isinstance(network, QCN)
-    given: list[Problem] = []
+    problems: list[Problem] = []
 
     def keep(layer: Any, children: tuple[Tensor, Tensor]) -> None:
         rotation, betas = layer.rotors("reference"), (layer.rotors.beta_u, layer.rotors.beta_a)
@@ -138,14 +138,14 @@ def test_half_precision_routes_trained_layers_as_the_plan_allows(monkeypatch: py
             window, stride = (layer.kernel, layer.kernel), layer.stride
         else:  # the class layer
             rotation = rotation[None, None]
-        given.append(Problem(*children, rotation, *betas, window, stride, layer.iterations, layer.mode == "unit"))
+        problems.append(Problem(*children, rotation, *betas, window, stride, layer.iterations, layer.mode == "unit"))
 
     for layer in (network.layers[-1], network.class_capsules):
         layer.register_forward_pre_hook(keep)
     torch.manual_seed(0)
     network.eval()(torch.rand(1, network.in_channels, 32, 32))
     monkeypatch.setattr(launch, "repair_kernel", NoRepair())
-    for p in given:
+    for p in problems:
         check_plan(p, in_half(p, 2, monkeypatch))
 
 

@@ -69,9 +69,9 @@ def test_half_precision_routes_trained_layers_as_the_plan_allows(program: Path, 
     assert isinstance(network, QCN)
     files = []
 
-    def keep(layer: Any, given: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def keep(layer: Any, children: tuple[torch.Tensor, torch.Tensor]) -> None:
         files.append(tmp_path / f"layer-{len(files)}")
-        files[-1].write_bytes(problem(layer, given))
+        files[-1].write_bytes(problem(layer, children))
 
     for layer in (network.layers[-1], network.class_capsules):
         layer.register_forward_pre_hook(keep)
@@ -107,9 +107,9 @@ def test_the_chosen_tile_and_arithmetic_are_nearly_the_fastest(tmp_path: Path) -
     assert {row["arithmetic"] for row in chosen} == {"single", "half"}
 
 
-def problem(layer: Any, given: tuple[torch.Tensor, torch.Tensor]) -> bytes:
+def problem(layer: Any, children: tuple[torch.Tensor, torch.Tensor]) -> bytes:
     """As emulated_routing.cpp reads it: the shape's numbers, then the arrays."""
-    pose, activation = given
+    pose, activation = children
     rotation = layer.rotors("reference")
     shared = rotation.dim() == 4  # of the class layer: [C, J, 3, 3]
     window = tuple(pose.shape[-2:]) if shared else (layer.kernel, layer.kernel)

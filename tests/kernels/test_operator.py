@@ -40,26 +40,26 @@ def test_the_shapes_of_routing(device: str) -> None:
 def test_only_kernels_for_cuda_are_asked_for_half_precision(
     device: str, half: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    body = SimpleNamespace(forward=lambda *_, **options: asked.append(options))
+    calls: list[dict[str, Any]] = []
+    body = SimpleNamespace(forward=lambda *_, **options: calls.append(options))
     monkeypatch.setattr(operator, "_kernels", lambda _: body)
     with FakeTensorMode():
         operator._forward(*[torch.empty(1, device=device)] * 5, [3, 3], 1, 2, False, False, False, half)
-    assert asked[0].get("half", False) == (half and device == "cuda")
+    assert calls[0].get("half", False) == (half and device == "cuda")
 
 
 @pytest.mark.skipif(not native.available(), reason="libqcn is not built")
 def test_fused_kernels_are_asked_for_half_precision_where_the_program_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     program = halved(lower(create("qcn-tiny", in_channels=1, classes=10), 28, 28), "capsules1")
-    asked: list[bool] = []
+    halves: list[bool] = []
 
     def recorded(*arguments: Any) -> Any:
-        asked.append(arguments[11])
+        halves.append(arguments[11])
         return operator.route(*arguments)
 
     monkeypatch.setattr(kernels, "route", recorded)
     with torch.inference_mode():
         Interpreter(program, kernels="fused")(torch.randn(2, 1, 28, 28))
-    assert asked == [op.name == "capsules1" for op in program.routes] and len(asked) > 1
+    assert halves == [op.name == "capsules1" for op in program.routes] and len(halves) > 1
     Interpreter(program, kernels="fused")(torch.randn(2, 1, 28, 28).requires_grad_())
-    assert not any(asked[len(program.routes) :])  # the gradients are those of float32
+    assert not any(halves[len(program.routes) :])  # the gradients are those of float32

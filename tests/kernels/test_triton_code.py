@@ -22,10 +22,10 @@ def test_no_kernel_spills_and_half_precision_has_fewer_instructions(architecture
     env = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, program, architecture], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-5000:]
-    made = json.loads(done.stdout)
-    assert {name: facts["stack"] for name, facts in made.items() if facts["stack"]} == {}
-    single = sum(made.pop("single")["per_child"])
-    for facts in made.values():
+    kernels = json.loads(done.stdout)
+    assert {name: facts["stack"] for name, facts in kernels.items() if facts["stack"]} == {}
+    single = sum(kernels.pop("single")["per_child"])
+    for facts in kernels.values():
         assert facts["registers"] <= 255
         assert min(facts["products_per_child"]) > 0  # tensor cores
         assert sum(facts["per_child"]) / single < 0.7

@@ -39,8 +39,12 @@ class Browser(Window):
         self._call("browsingContext.navigate", context=self._tab, url=address(page), wait="complete")
 
     def ask(self, script: str) -> Any:
-        asked = {"expression": f"JSON.stringify(({script}))", "target": {"context": self._tab}, "awaitPromise": False}
-        answer = self._call("script.evaluate", **asked)
+        parameters = {
+            "expression": f"JSON.stringify(({script}))",
+            "target": {"context": self._tab},
+            "awaitPromise": False,
+        }
+        answer = self._call("script.evaluate", **parameters)
         if answer["type"] != "success":
             raise ValueError(f"{script}: {answer['exceptionDetails']['text']}")
         return json.loads(answer["result"].get("value", "null"))
@@ -54,8 +58,8 @@ class Browser(Window):
         self._call("input.performActions", context=self._tab, actions=self.pointer(element, right, down))
 
     def choose_file(self, element: str, path: Path) -> None:
-        asked = {"expression": f"document.getElementById('{element}')", "target": {"context": self._tab}}
-        found = self._call("script.evaluate", **asked, awaitPromise=False)["result"]
+        parameters = {"expression": f"document.getElementById('{element}')", "target": {"context": self._tab}}
+        found = self._call("script.evaluate", **parameters, awaitPromise=False)["result"]
         chosen = {"sharedId": found["sharedId"]}
         self._call("input.setFiles", context=self._tab, element=chosen, files=[str(path)])
 

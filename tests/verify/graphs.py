@@ -25,10 +25,10 @@ def put_graph(bundle: Bundle, model: onnx.ModelProto, precision: Any = "fp32") -
         draft.path.write_bytes(model.SerializeToString())
 
 
-def put_golden(bundle: Bundle, made: golden.Golden) -> None:
+def put_golden(bundle: Bundle, answers: golden.Golden) -> None:
     """Golden answers in the bundle, with their hash."""
     with bundle.adding(GOLDEN, "golden", "fp64", FROM_RUN) as draft:
-        golden.write(draft.path, made)
+        golden.write(draft.path, answers)
 
 
 def graph(bundle: Bundle) -> onnx.ModelProto:
@@ -72,8 +72,8 @@ def tf32(bundle: Bundle) -> None:
         for place in range(2) if node.op_type in ("Conv", "MatMul") else ():
             name = node.input[place]
             if name in weights:
-                given = numpy_helper.to_array(weights[name])
-                weights[name].CopyFrom(numpy_helper.from_array(SPLITTER * given - (SPLITTER * given - given), name))
+                array = numpy_helper.to_array(weights[name])
+                weights[name].CopyFrom(numpy_helper.from_array(SPLITTER * array - (SPLITTER * array - array), name))
                 continue
             if name not in rounded:
                 rounded.add(name)
@@ -306,8 +306,8 @@ def softmax_over(axis: int) -> Callable[[Bundle], None]:
 
     def plant(bundle: Bundle) -> None:
         model = graph(bundle)
-        (given,) = (one for one in model.graph.initializer if one.name == "capsules2/iteration2/total.axis")
-        given.CopyFrom(numpy_helper.from_array(np.int64([axis]), given.name))
+        (axis_of_total,) = (one for one in model.graph.initializer if one.name == "capsules2/iteration2/total.axis")
+        axis_of_total.CopyFrom(numpy_helper.from_array(np.int64([axis]), axis_of_total.name))
         put_graph(bundle, model)
 
     return plant

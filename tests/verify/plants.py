@@ -104,17 +104,17 @@ def honest(
 def calibrated_program(program: Program, inputs: Any) -> Program:
     """All convolutions in int8, with scales from the largest values on these inputs, and all capsule layers in fp16."""
     network, values = Interpreter(program, kernels="reference"), {program.input.name: torch.from_numpy(inputs)}
-    made = program
+    result = program
     with torch.inference_mode():
         for op in program.operations:
             if isinstance(op, Product):
                 scales = [float(values[name].abs().max()) / 127 for name in op.reads]
-                made = quantised(made, op.name, [max(scale, 1e-3) for scale in scales])
+                result = quantised(result, op.name, [max(scale, 1e-3) for scale in scales])
             found = network.operation(op, [values[name] for name in op.reads])
             values |= {value.name: tensor for value, tensor in zip(op.outputs, found, strict=True)}
     for route in program.routes:
-        made = halved(made, route.name)
-    return made
+        result = halved(result, route.name)
+    return result
 
 
 def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6, model: str = "qcn-tiny") -> Bundle:
@@ -250,9 +250,9 @@ def spoilt(spoil: Spoil) -> Iterator[None]:
     def infer(self: Any, images: Any) -> Answer:
         right = honest_infer(self, images)
         self.calls += 1
-        given = spoil(self.calls, right, self.before)
+        answer = spoil(self.calls, right, self.before)
         self.before = right
-        return given
+        return answer
 
     with mock.patch.object(NativeRunner, "open", opened), mock.patch.object(NativeRunner, "infer", infer):
         yield

@@ -21,8 +21,8 @@ def test_every_size_that_is_deployed_is_run_and_every_image_in_it(batch: Batch) 
     assert len(calls) >= CALLS == 64
     assert all(batch.min <= call.size <= batch.max for call in calls)
     for size in (batch.min, batch.opt, batch.max):
-        given = [call for call in calls if call.size == size]
-        assert {row for call in given for row in call.rows} == set(range(IMAGES))
+        of_size = [call for call in calls if call.size == size]
+        assert {row for call in of_size for row in call.rows} == set(range(IMAGES))
     assert calls[-1].size == batch.opt and calls[-1] in calls[:-1]  # asked twice: has it the same bits?
     assert call_plan(IMAGES, batch) == calls
 
@@ -55,14 +55,14 @@ def test_a_large_network_is_asked_for_fewer_images_at_once(small: Bundle) -> Non
     assert full.min == 1 and 8 <= full.max < 32 and full.opt == 8
 
 
-def asked(*sizes: int) -> tuple[Call, ...]:
+def calls_of(*sizes: int) -> tuple[Call, ...]:
     return tuple(
         Call(tuple((3 * number + place) % IMAGES for place in range(size))) for number, size in enumerate(sizes)
     )
 
 
 def test_what_wrong_calls_have_in_common_is_said() -> None:
-    calls = asked(1, 1, 8, 64, 5, 1, 64, 8)
+    calls = calls_of(1, 1, 8, 64, 5, 1, 64, 8)
 
     def said(*wrong: int, place: int | None = None) -> str:
         return which(
@@ -84,11 +84,11 @@ def test_what_wrong_calls_have_in_common_is_said() -> None:
 def test_the_worst_answer_to_each_image_counts() -> None:
     exact = {"logit": np.zeros((3, 2))}
     answers = [np.array(rows, np.float32) for rows in ([[0, 0], [0, 1]], [[3, 0]], [[np.nan, 0], [0, 2]])]
-    made = Replies((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"logit": one} for one in answers))
-    worst = made.worst(exact, {"logit": 1.5})["logit"]
+    replies = Replies((Call((0, 1)), Call((0,)), Call((2, 1))), tuple({"logit": one} for one in answers))
+    worst = replies.worst(exact, {"logit": 1.5})["logit"]
     np.testing.assert_array_equal(worst, [[3, 0], [0, 2], [np.nan, 0]])
-    assert made.first_wrong_size(exact, {"logit": 1.5}) == 1
-    assert made.first_wrong_size(exact, {"logit": 0.5}) == 2
-    assert made.deterministic()
+    assert replies.first_wrong_size(exact, {"logit": 1.5}) == 1
+    assert replies.first_wrong_size(exact, {"logit": 0.5}) == 2
+    assert replies.deterministic()
     again = Replies((Call((0, 1)), Call((0, 1))), ({"logit": answers[0]}, {"logit": answers[0] + 1}))
     assert not again.deterministic()

@@ -52,13 +52,13 @@ def test_a_planted_fault_is_found_and_its_place_named(
     folder = planted(fault, honest_folders, tmp_path / "bundle")
     with fault.running():
         verdicts = check_bundle(Bundle.open(folder), ParityRequest(backends=[fault.backend], bisect=True)).verdicts
-    *others, seen = verdicts
+    *others, preprocessing = verdicts
     verdict = next((one for one in others if one.status == "failed"), others[0])
     said = "\n".join(line for *_, lines in status_lines(verdicts, True) for line in lines)
     assert fault.says in said
     if fault.place == "input":
         assert verdict.status == "passed"  # which is why pre-processing has its own verdict
-        assert (seen.backend, seen.status) == ("preprocessing", "failed")
+        assert (preprocessing.backend, preprocessing.status) == ("preprocessing", "failed")
         return
     assert verdict.status == "failed"
     seen_at = verdict.first_wrong

@@ -267,9 +267,9 @@ def test_a_regression_is_found(bundle: Bundle, tmp_path: Path) -> None:
 def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
     """Another's file is refused with the place that is wrong; what was written comes back the same."""
     path = tmp_path / "before.json"
-    made = timings.benchmark_record(bundle, TimingPlan(), [speed(10.0)], "qcn benchmark")
-    records.write(path, made)
-    assert timings.read_benchmark(path) == made
+    written = timings.benchmark_record(bundle, TimingPlan(), [speed(10.0)], "qcn benchmark")
+    records.write(path, written)
+    assert timings.read_benchmark(path) == written
     whole = path.read_text(encoding="utf-8")
     for text in ("{}", "[", "[]", "[" * 100_000, whole.replace('"schema": 4', '"schema": 3'), ""):
         path.write_text(text)
@@ -280,7 +280,7 @@ def test_only_what_a_benchmark_wrote_is_read(bundle: Bundle, tmp_path: Path) -> 
         with pytest.raises(UsageError, match=r"latency_ms|NaN|Infinity|too large a number"):
             timings.read_benchmark(path)
     path.write_text(whole.replace('"missing": ""', '"missing": "torch is not installed"'))
-    assert timings.read_benchmark(path) != made
+    assert timings.read_benchmark(path) != written
 
 
 @pytest.mark.parametrize(

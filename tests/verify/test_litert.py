@@ -207,8 +207,8 @@ def test_int8_is_the_programs_int8(low: Bundle, qcn: Command, monkeypatch: pytes
     (verdict,) = verify(bundle, ["litert"], {})
     assert verdict.status == "passed", verdict.reasons
     require_met(receipts(bundle, "litert"))
-    asked = {one.operation: one.ran for one in receipts(bundle, "litert") if one.asked == "int8"}
-    assert asked == {op.name: "int8" for op in program.operations if op.precision == "int8"}
+    precisions = {one.operation: one.ran for one in receipts(bundle, "litert") if one.asked == "int8"}
+    assert precisions == {op.name: "int8" for op in program.operations if op.precision == "int8"}
 
     for without_xnnpack in (False, True):  # the integers are the same, so answers are but for the last digits
         found = interpreted(content, golden.input, without_xnnpack)

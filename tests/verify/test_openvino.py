@@ -143,8 +143,8 @@ def test_a_planted_fault_is_found(honest_folders: dict[str, Path], tmp_path: Pat
 @pytest.fixture
 def low(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Bundle:
     """A calibrated bundle of the test's own."""
-    made = made_once(tmp_path_factory, "calibrated", lambda out: calibrated(out, seed=1, size=16, images=4))
-    return Bundle.open(shutil.copytree(made / "int8", tmp_path / "int8"))
+    folder = made_once(tmp_path_factory, "calibrated", lambda out: calibrated(out, seed=1, size=16, images=4))
+    return Bundle.open(shutil.copytree(folder / "int8", tmp_path / "int8"))
 
 
 @pytest.mark.slow
@@ -158,9 +158,9 @@ def test_int8_runs_as_int8_or_not_at_all(low: Bundle, qcn: Command) -> None:
         assert verdict.status == "missing" and re.search(
             r"computes (\d+) of \1 int8 .* in floating point", verdict.reasons[0]
         )
-        for asked in (("benchmark", bundle.folder, "--backends", "openvino"), ("doctor", bundle.folder)):
-            code, said = qcn(*asked)
-            assert code == (3 if "openvino" in asked else 0), said
+        for command in (("benchmark", bundle.folder, "--backends", "openvino"), ("doctor", bundle.folder)):
+            code, said = qcn(*command)
+            assert code == (3 if "openvino" in command else 0), said
             assert "in floating point" in said or "cannot model.int8.xml" in " ".join(said.split()), said
         with pytest.raises(FellBack, match="in floating point on this processor"):
             product.load(bundle.folder, "openvino")
@@ -184,9 +184,9 @@ def test_integers_may_be_unsigned(low: Bundle, monkeypatch: pytest.MonkeyPatch) 
     """As on an x86-64 that has AVX2 and no VNNI, which this processor may not be."""
     pipeline.export(low.folder, None, ExportRequest(("openvino",)), low.folder)
     bundle = Bundle.open(low.folder)
-    asked = [op.name for op in bundle.program().operations if op.precision == "int8"]
+    names = [op.name for op in bundle.program().operations if op.precision == "int8"]
     said = {"layerType": "Convolution", "runtimePrecision": "u8", "primitiveType": "jit_avx2_I8"}
-    layers = [{**said, "originalLayersNames": f"{name.replace('.', '/')}/conv,other"} for name in asked] * 2
+    layers = [{**said, "originalLayersNames": f"{name.replace('.', '/')}/conv,other"} for name in names] * 2
     monkeypatch.setattr(runner_module.OpenVinoRunner, "executed", lambda self: layers)
     with create("openvino", bundle.folder / "model.int8.xml"):
         pass

@@ -50,13 +50,13 @@ def test_tolerances_follow_the_noise_floor_and_can_be_overridden(bundle: Bundle)
             scale = abs(getattr(golden.reference, output)).max()
             assert errors.tolerance == min(floors * errors.noise_floor, scale / 4)
             assert errors.noise_floors <= 1 and errors.share == errors.max_abs / errors.tolerance
-    given = tolerances(["1e-3", "pose:0"], [], BOTH)
-    errors = compare(found, golden, "fp32", given)
+    allowed = tolerances(["1e-3", "pose:0"], [], BOTH)
+    errors = compare(found, golden, "fp32", allowed)
     assert (errors["logit"].tolerance, errors["pose"].tolerance) == (1e-3, 0)
     assert errors["logit"].passed and not errors["pose"].passed
     scale = abs(golden.reference.pose).max()
-    given = tolerances(["1e-3"], ["pose:0.5"], BOTH)
-    assert compare(found, golden, "fp32", given)["pose"].tolerance == 1e-3 + 0.5 * scale
+    allowed = tolerances(["1e-3"], ["pose:0.5"], BOTH)
+    assert compare(found, golden, "fp32", allowed)["pose"].tolerance == 1e-3 + 0.5 * scale
     assert tolerances([], ["pose:0.5"], BOTH).keys() == {"pose"}  # ours for the logit
     for text in ("much", "1e-3:pose", "activation:1e-3", "-1", "inf", "nan", "pose:"):
         with pytest.raises(UsageError, match="--atol takes a number"):
@@ -146,9 +146,9 @@ def test_directions_may_turn_as_far_as_their_poses_may_be_off(bundle: Bundle) ->
     mirrored = turn(pose * [1, -1, 1], golden, record, limit)
     assert mirrored is not None and not mirrored.passed and mirrored.largest > 1 > mirrored.allowed
     raised = pose * [1, 1, 2]
-    assert (told := turn(raised, golden, replace(record, elevation=False), limit)) and told.largest < 1e-6
-    assert (told := turn(raised, golden, record, limit)) and not told.passed
-    assert (told := turn(pose * np.nan, golden, record, limit)) and told.largest == 180 and not told.passed
+    assert (result := turn(raised, golden, replace(record, elevation=False), limit)) and result.largest < 1e-6
+    assert (result := turn(raised, golden, record, limit)) and not result.passed
+    assert (result := turn(pose * np.nan, golden, record, limit)) and result.largest == 180 and not result.passed
     assert turn(pose, golden, replace(record, symmetry=(0,) * 10), limit) is None
 
 

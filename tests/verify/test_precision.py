@@ -83,11 +83,11 @@ def test_it_is_read_from_every_kind_of_file(
     content = files[format_, precision].read_bytes()
     for package in ("torch", "onnx"):
         monkeypatch.setitem(sys.modules, package, None)  # neither is needed
-    seen = read(content, format_, program)
-    assert (seen.precision, seen.why) == (precision, "")
-    assert seen.contradicts(precision) == ""
+    reading = read(content, format_, program)
+    assert (reading.precision, reading.why) == (precision, "")
+    assert reading.contradicts(precision) == ""
     for other in set(PRECISIONS) - {precision}:
-        assert seen.contradicts(other) == f"declared {other}, computes in {precision}"
+        assert reading.contradicts(other) == f"declared {other}, computes in {precision}"
 
 
 def test_networks_of_other_kinds(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def one_half(model: onnx.ModelProto) -> onnx.ModelProto:
     for place, name in enumerate(list(first.input)):
         casts.append(helper.make_node("Cast", [name], [f"{name}.half"], to=TensorProto.FLOAT16))
         first.input[place] = f"{name}.half"
-    made = first.output[0]
-    first.output[0] = f"{made}.half"
-    back = helper.make_node("Cast", [f"{made}.half"], [made], to=TensorProto.FLOAT)
+    output = first.output[0]
+    first.output[0] = f"{output}.half"
+    back = helper.make_node("Cast", [f"{output}.half"], [output], to=TensorProto.FLOAT)
     place = list(model.graph.node).index(first)
     nodes = list(model.graph.node)
     del model.graph.node[:]
@@ -173,15 +173,15 @@ def one_half(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_graphs_that_pretend_to_be_half_precision_are_refused(small: Bundle, files: Files, tmp_path: Path) -> None:
     program, path = small.program(), tmp_path / "graph.onnx"
 
-    def seen(model: onnx.ModelProto, declared: Any) -> str:
+    def contradiction(model: onnx.ModelProto, declared: Any) -> str:
         path.write_bytes(model.SerializeToString())
         return read(path.read_bytes(), "onnx", program).contradicts(declared)
 
-    assert "convolutions and linear layers are not in fp16" in seen(weights_cast(graph(small)), "fp16")
+    assert "convolutions and linear layers are not in fp16" in contradiction(weights_cast(graph(small)), "fp16")
     half = onnx.load(files["onnx", "fp16"])
-    assert seen(dead_half(graph(small), half), "fp16") == "declared fp16, computes in fp32"
-    assert "declared fp32, but" in seen(one_half(graph(small)), "fp32")
-    assert "convolutions and linear layers are not in fp16" in seen(one_half(graph(small)), "fp16")
+    assert contradiction(dead_half(graph(small), half), "fp16") == "declared fp16, computes in fp32"
+    assert "declared fp32, but" in contradiction(one_half(graph(small)), "fp32")
+    assert "convolutions and linear layers are not in fp16" in contradiction(one_half(graph(small)), "fp16")
 
 
 def loop_inside(bundle: Bundle) -> None:
@@ -214,8 +214,10 @@ def test_files_that_are_none_are_not_read(tmp_path: Path, small: Bundle) -> None
     for content in (b"", b"\xff" * 64, b"PK\x03\x04", whole[: len(whole) // 2], b"\x3a\xff\xff\xff\xff\x7f"):
         path.write_bytes(content)
         for format_ in ("onnx", "torchscript", "pt2"):
-            seen = read(path.read_bytes(), format_, program)
-            assert not seen.readable and seen.precision is None and seen.why and not seen.contradicts("fp16")
+            reading = read(path.read_bytes(), format_, program)
+            assert (
+                not reading.readable and reading.precision is None and reading.why and not reading.contradicts("fp16")
+            )
 
 
 def test_a_pickle_that_would_run_something_is_only_looked_at(tmp_path: Path, small: Bundle) -> None:
@@ -311,12 +313,12 @@ def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: Files) -
     (candidate,) = candidates(small, ["tensorrt"])
     path = files["onnx-tensorrt", "fp16"]
 
-    def held(text: str) -> tuple[str, str, str]:
+    def judged(text: str) -> tuple[str, str, str]:
         found = judged_precision(small, candidate, SimpleNamespace(inspected=lambda: text))
         return found.precision, found.refused, found.note
 
     unread = "held to fp32's tolerance: its precision cannot be read"
-    assert held(layers_text("Half", path))[2].startswith(unread)  # no graph that says which layers are convolutions
+    assert judged(layers_text("Half", path))[2].startswith(unread)  # no graph that says which layers are convolutions
     with small.adding(file_of("onnx-tensorrt", "fp16"), "onnx-tensorrt", "fp16", FROM_RUN, batch=BATCH) as draft:
         shutil.copy(path, draft.path)
     types = convolutions(path.read_bytes())
@@ -329,6 +331,6 @@ def test_an_engine_is_read_by_tensorrts_inspector(small: Bundle, files: Files) -
             "Outputs": [{"Format/Datatype": kind}],
             "Weights": {"Type": kind},
         }
-    assert held(json.dumps(exact)) == ("fp16", "", "")
-    assert "declared fp16, but" in held(layers_text("Float", path))[1]
-    assert held("")[0] == "fp32" and held("")[2].startswith(unread)
+    assert judged(json.dumps(exact)) == ("fp16", "", "")
+    assert "declared fp16, but" in judged(layers_text("Float", path))[1]
+    assert judged("")[0] == "fp32" and judged("")[2].startswith(unread)

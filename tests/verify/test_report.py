@@ -105,7 +105,7 @@ def report(*verdicts: Verdict, **more: Any) -> ParityReport:
     source = BundleSource("0" * 64, "qcn-tiny", "best", 3, "toys", "0" * 64)
     command = "qcn verify-parity runs/demo/bundle --report runs/demo/report"
     backends = {one.key: one for one in verdicts}
-    made = ParityReport(
+    result = ParityReport(
         schema=5,
         bundle="toys",
         source=source,
@@ -120,7 +120,7 @@ def report(*verdicts: Verdict, **more: Any) -> ParityReport:
         reference=Share(15, 16, 0.717, 0.989),
         backends=backends,
     )
-    return replace(made, **more)
+    return replace(result, **more)
 
 
 def speed(backend: str, median: float, **more: Any) -> Speed:
@@ -137,7 +137,7 @@ def speed(backend: str, median: float, **more: Any) -> Speed:
 
 
 def benchmark(*speeds: Speed) -> Benchmark:
-    given = speeds or (
+    results = speeds or (
         speed("onnxruntime", 30.0),
         speed("native", 9.0),
         speed("tensorrt", 0.2, variant="without CUDA graph"),
@@ -145,8 +145,8 @@ def benchmark(*speeds: Speed) -> Benchmark:
         Speed("pt2", "model.pt2", "fp32", 1, "torch is not installed"),
     )
     command = "qcn benchmark runs/demo/bundle"
-    files = {one.file: FILES.get(one.file, "3" * 64) for one in given if one.latency_ms}
-    return Benchmark(4, "toys", NETWORK, files, command, TimingPlan(), MACHINE, {one.key: one for one in given})
+    files = {one.file: FILES.get(one.file, "3" * 64) for one in results if one.latency_ms}
+    return Benchmark(4, "toys", NETWORK, files, command, TimingPlan(), MACHINE, {one.key: one for one in results})
 
 
 IMAGES = {
@@ -306,7 +306,7 @@ def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
         stages=(odd, *stages(True)),
     )
     timed = benchmark(replace(speed(EVIL, 3.0), variant=EVIL, file=EVIL, precision=EVIL))
-    given = report(
+    evil = report(
         hostile,
         missing(EVIL),
         bundle=EVIL,
@@ -315,7 +315,7 @@ def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
         images=Images(EVIL, 3, 1),
         benchmark=replace(timed, command=EVIL),
     )
-    files.write(tmp_path, given, {EVIL: IMAGES["test 0: cat"]})
+    files.write(tmp_path, evil, {EVIL: IMAGES["test 0: cat"]})
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page and "<img src=x" not in page and page.count("&lt;script&gt;") > 20
     assert len(re.findall("<img ", page)) == 1

@@ -58,40 +58,40 @@ def test_a_bundle_of_the_run_passes(bundle: Bundle, own_run: Path, qcn: Command)
 def moved(quantity: str, by: float) -> Callable[[Golden], Golden]:
     """One number of an output of the reference, moved by so many noise floors."""
 
-    def change(made: Golden) -> Golden:
-        values = getattr(made.reference, quantity).copy()
+    def change(golden: Golden) -> Golden:
+        values = getattr(golden.reference, quantity).copy()
         values[3].flat[0] += by * float(
-            np.abs(getattr(made.float32, quantity) - getattr(made.reference, quantity)).max()
+            np.abs(getattr(golden.float32, quantity) - getattr(golden.reference, quantity)).max()
         )
-        return replace(made, exact=answering(made.exact, **{quantity: values}))
+        return replace(golden, exact=answering(golden.exact, **{quantity: values}))
 
     return change
 
 
-def other_layer(made: Golden) -> Golden:
+def other_layer(golden: Golden) -> Golden:
     """What the second capsule layer gives, a thousandth larger: it would mislead the search for a fault."""
-    named = made.exact.named()
-    return replace(made, exact=Evaluation.of({**named, "capsules2.pose": named["capsules2.pose"] * 1.001}))
+    named = golden.exact.named()
+    return replace(golden, exact=Evaluation.of({**named, "capsules2.pose": named["capsules2.pose"] * 1.001}))
 
 
-def other_input(made: Golden) -> Golden:
-    seen = made.input.copy()
-    seen[0, 0, 0, 0] += 1e-4
-    return replace(made, input=seen)
+def other_input(golden: Golden) -> Golden:
+    inputs = golden.input.copy()
+    inputs[0, 0, 0, 0] += 1e-4
+    return replace(golden, input=inputs)
 
 
 def fewer(*left_out: int) -> Callable[[Golden], Golden]:
     """Without some images, such as those that a faulty network fails on; what is there is right."""
 
-    def change(made: Golden) -> Golden:
-        kept = [row for row in range(len(made.rows)) if row not in left_out]
+    def change(golden: Golden) -> Golden:
+        kept = [row for row in range(len(golden.rows)) if row not in left_out]
         exact, single = (
             Evaluation.of({name: x if "/" in name else x[kept] for name, x in of.named().items()})
-            for of in (made.exact, made.single)
+            for of in (golden.exact, golden.single)
         )
-        rows = tuple(made.rows[row] for row in kept)
-        arrays = {name: getattr(made, name)[kept] for name in ("image", "label", "input")}
-        return replace(made, rows=rows, **arrays, exact=exact, single=single)
+        rows = tuple(golden.rows[row] for row in kept)
+        arrays = {name: getattr(golden, name)[kept] for name in ("image", "label", "input")}
+        return replace(golden, rows=rows, **arrays, exact=exact, single=single)
 
     return change
 
@@ -163,17 +163,17 @@ def plan_bundle(bundle: Bundle, folder: Path, change: Callable[[Program], Progra
     plan = change(apply(program, lowest(program), ranges))
     bound = 100 * paired_drop(0, 0, len(data))[1]
     facts = {"sha256": hashlib.sha256(text.encode()).hexdigest(), "images": len(data), "drop": 0.0, "bound": bound}
-    made = write_calibrated(bundle, plan, folder, facts, "qcn calibrate RUN --out {bundle}")
+    calibrated = write_calibrated(bundle, plan, folder, facts, "qcn calibrate RUN --out {bundle}")
     (folder / CALIBRATION).write_text(text, encoding="utf-8")
-    return made
+    return calibrated
 
 
 def test_a_plan_of_the_run_passes(bundle: Bundle, own_run: Path, tmp_path: Path) -> None:
-    made = plan_bundle(bundle, tmp_path / "plan")
-    verdict = checked(made, own_run)
+    calibrated = plan_bundle(bundle, tmp_path / "plan")
+    verdict = checked(calibrated, own_run)
     assert verdict.status == "passed" and "what calibration makes of the run's network" in verdict.notes[0], verdict
-    (made.folder / CALIBRATION).unlink()
-    verdict = checked(made, own_run)
+    (calibrated.folder / CALIBRATION).unlink()
+    verdict = checked(calibrated, own_run)
     assert verdict.status == "failed" and "has no calibration.json" in verdict.reasons[0]
 
 

@@ -41,9 +41,9 @@ SHORT = ("--set", "duration=0")
 BY_ONNXRUNTIME = ("--backend", "onnxruntime", *SHORT)
 
 
-def limits(**given: str) -> Limits:
+def limits(**texts: str) -> Limits:
     names = ("accuracy", "calibration_error", "latency", "memory", "energy", "direction_error")
-    return Limits.parse(**{name: given.get(name) for name in names})
+    return Limits.parse(**{name: texts.get(name) for name in names})
 
 
 def test_limits_are_read() -> None:
@@ -233,10 +233,10 @@ def test_junit_has_a_case_for_each_limit() -> None:
 
 def test_the_first_screen_says_what_a_manager_asks(tmp_path: Path) -> None:
     far = judge.latency(speed("native", 9.0), LatencyLimit(5.0, "p99"), "this machine is not jetson-orin")
-    given = shipped(ACCURATE, far, target="jetson-orin", target_is_here=False)
-    paths = files.write(tmp_path, record(wrong=False), IMAGES, given)
+    ship = shipped(ACCURATE, far, target="jetson-orin", target_is_here=False)
+    paths = files.write(tmp_path, record(wrong=False), IMAGES, ship)
     assert [path.name for path in paths] == ["report.json", "ship.json", "junit.xml", "report.html"]
-    assert records.load(Ship, tmp_path / "ship.json", "qcn ship-check") == given
+    assert records.load(Ship, tmp_path / "ship.json", "qcn ship-check") == ship
     page = (tmp_path / "report.html").read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]+>", " ", page[page.index("<main") :]))
     order = [text.index(words) for words in ("Not decided:", "Measured on: a processor", "To run on: jetson-orin")]
@@ -249,7 +249,7 @@ def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
     row = replace(ACCURATE, name=EVIL, found=EVIL, note=EVIL, asked=EVIL)
     evil = dict.fromkeys(("bundle", "command", "file", "backend", "data", "target", "precision"), EVIL)
     split = SplitError("<script>", 10, 1, 0.1)
-    given = shipped(
+    ship = shipped(
         row,
         replace(row, status="failed"),
         **evil,
@@ -257,7 +257,7 @@ def test_no_word_of_a_bundle_becomes_markup(tmp_path: Path) -> None:
         not_tested=(EVIL,),
         measured=Measured("<script>alert(3)</script>", "2026-11-16", (split,)),
     )
-    files.write(tmp_path, record(), IMAGES, given)
+    files.write(tmp_path, record(), IMAGES, ship)
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page and "<img src=x" not in page and page.count("&lt;script&gt;") > 12
     ET.fromstring((tmp_path / "junit.xml").read_text())
@@ -284,8 +284,8 @@ def test_directions_are_judged_where_answers_are_right() -> None:
     images = ImageSet(np.zeros((7, 1, 1, 1), np.uint8), labels, ("car", "cup", "ball"), views)
     logit = np.eye(3, dtype=np.float32)[labels]
     logit[6] = [0, 0, 1]  # wrong
-    told = direction_vector(np.array([10, 60, 5, 10, 0, 0, 0]), np.full(7, 0)).astype(np.float32)
-    answers = Answers(logit, logit.astype(np.float64), None, np.repeat(told[:, None], 3, 1))
+    vectors = direction_vector(np.array([10, 60, 5, 10, 0, 0, 0]), np.full(7, 0)).astype(np.float32)
+    answers = Answers(logit, logit.astype(np.float64), None, np.repeat(vectors[:, None], 3, 1))
     directions = Directions((1, 2, 0), True, (), (10.0,))
     off = _off(images, answers, directions)
     assert off is not None and off.tolist() == pytest.approx([10, 30, 5, 10], rel=1e-5)

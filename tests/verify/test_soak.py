@@ -90,7 +90,7 @@ def test_a_backend_that_stops_answering(small: Bundle, qcn: Command, monkeypatch
     assert code == 1 and f"it stops at call 31 of the soak, a batch of {calls[-1]}: out of memory" in words, said
 
 
-def asked(spoil: Callable[[int, Any], Any], seconds: float = 60.0, batch: Batch = SMALL) -> Any:
+def soaked(spoil: Callable[[int, Any], Any], seconds: float = 60.0, batch: Batch = SMALL) -> Any:
     number = 0
 
     def answer(call: Call) -> Any:
@@ -102,17 +102,17 @@ def asked(spoil: Callable[[int, Any], Any], seconds: float = 60.0, batch: Batch 
 
 
 def test_what_wrong_calls_have_in_common_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = asked(lambda number, right: times(0.5, right) if number == 9 else right)
+    one = soaked(lambda number, right: times(0.5, right) if number == 9 else right)
     assert re.fullmatch(r"in 1 of 73 calls of the soak; first at call 9 of the soak, a batch of \d", one.when())
     assert one.calls == 9 + MORE
     assert (
-        asked(lambda number, right: times(0.5, right)).when().startswith("in every call of the soak; first at call 1")
+        soaked(lambda number, right: times(0.5, right)).when().startswith("in every call of the soak; first at call 1")
     )
     monkeypatch.setattr(soaking, "MORE", 10**9)
-    fine = asked(lambda number, right: right, seconds=0.05)
+    fine = soaked(lambda number, right: right, seconds=0.05)
     assert fine.when() == "" and not fine.changed and fine.seconds >= 0.05
     assert fine.words(4, 5).startswith(f"soak: {fine.calls:,} further calls of 1 to 4 images in 0.0")
-    short = asked(lambda number, right: right, seconds=1e-9, batch=Batch(1, 8, 64))
+    short = soaked(lambda number, right: right, seconds=1e-9, batch=Batch(1, 8, 64))
     assert short.calls == 1 and "63 of 64 batch sizes got no turn: soak for longer" in short.words(64, 5)
 
 

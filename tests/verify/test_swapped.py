@@ -64,8 +64,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory, wasm: None) -> Path:
         formats = tuple(name for name, backends in HERE.items() if backends)
         for seed, name in enumerate(("honest", "other")):
             with mock.patch.object(plants, "CLASSES", plants.CLASSES[:: -1 if seed else 1]):
-                made = plants.honest(folder / name, seed=seed)
-            export(made.folder, None, ExportRequest(formats=formats), Path("nowhere"))
+                bundle = plants.honest(folder / name, seed=seed)
+            export(bundle.folder, None, ExportRequest(formats=formats), Path("nowhere"))
 
     return made_once(tmp_path_factory, "swapped", make)
 

@@ -37,15 +37,15 @@ def test_a_backend_of_several_precisions_has_a_candidate_for_each(bundle: Bundle
 
 def test_convolutions_are_cudnns_in_float32(bundle: Bundle) -> None:
     """Leaving TF32 by `cudnn.flags` alone would switch cuDNN off as well, and be ten times slower."""
-    seen: list[tuple[bool, bool]] = []
+    flags: list[tuple[bool, bool]] = []
 
     def look(*_: object) -> None:
-        seen.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
+        flags.append((torch.backends.cudnn.enabled, torch.backends.cudnn.allow_tf32))
 
     with create("torch", bundle.folder / WEIGHTS) as runner:
         runner._model.register_forward_pre_hook(look)  # type: ignore[attr-defined]
         runner.infer(bundle.golden().input[:1])
-    assert seen == [(True, False)]
+    assert flags == [(True, False)]
 
 
 @pytest.mark.gpu

@@ -348,11 +348,15 @@ def test_a_child_is_given_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.set_inheritable(file.fileno(), True)
         with stranger(tmp_path / "model.onnx"):
             pass
-    told = json.loads(str(raised.value))
-    assert "GITHUB_TOKEN" not in told["env"] and "QCN_ONNXRUNTIME_OPS" in told["env"]
-    assert len(told["fds"]) == 6  # three standard ones, two pipes, and the list itself
-    assert told["cwd"] == "/" and told["stdin"] == "" and told["group"]
-    assert "" not in told["path"] and str(tmp_path) not in told["path"] and f"{tmp_path}/relative" in told["path"]
+    reported = json.loads(str(raised.value))
+    assert "GITHUB_TOKEN" not in reported["env"] and "QCN_ONNXRUNTIME_OPS" in reported["env"]
+    assert len(reported["fds"]) == 6  # three standard ones, two pipes, and the list itself
+    assert reported["cwd"] == "/" and reported["stdin"] == "" and reported["group"]
+    assert (
+        "" not in reported["path"]
+        and str(tmp_path) not in reported["path"]
+        and f"{tmp_path}/relative" in reported["path"]
+    )
 
 
 def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

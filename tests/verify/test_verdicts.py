@@ -44,7 +44,7 @@ def bundle(small: Bundle) -> Bundle:
     return small
 
 
-def made(bundle: Bundle) -> ParityReport:
+def report_of(bundle: Bundle) -> ParityReport:
     """By way of the file: what is read is what was written."""
     chosen = samples(bundle, "golden", None, bundle.folder)
     report = make_report(bundle, chosen, verify(bundle, ["onnxruntime"], {}, True), "qcn verify-parity X", True)
@@ -56,7 +56,7 @@ def made(bundle: Bundle) -> ParityReport:
 
 
 def test_the_record_has_what_a_report_needs(bundle: Bundle) -> None:
-    found = made(bundle)
+    found = report_of(bundle)
     assert found.status == "passed" and found.images == Images("golden", 12, 6)
     assert found.reference is not None and found.reference.of == 6
     one = found.backends[KEY]
@@ -86,7 +86,7 @@ def not_finite(bundle: Bundle) -> None:
 
 def test_what_is_not_finite_fails_and_is_strict_json(bundle: Bundle) -> None:
     not_finite(bundle)
-    found = made(Bundle.open(bundle.folder))
+    found = report_of(Bundle.open(bundle.folder))
     one = found.backends[KEY]
     assert found.status == one.status == "failed" and one.first_wrong == "logit"
     logit = one.outputs["logit"]
@@ -131,7 +131,7 @@ def test_a_stage_beyond_its_tolerance_fails_in_the_terminal_and_on_the_page(
 
 
 def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> None:
-    now = made(bundle)
+    now = report_of(bundle)
     path = tmp_path / "before.json"
     verdict = now.backends[KEY]
     floor = verdict.outputs["pose"].noise_floor
@@ -160,7 +160,7 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
 def test_only_what_verify_parity_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
     """Another's file is refused in one line that names the place, whatever is wrong with it."""
     path = tmp_path / "report.json"
-    records.write(path, made(bundle))
+    records.write(path, report_of(bundle))
     whole = json.loads(path.read_text(encoding="utf-8"))
     for text in ("{", "[]", "{}", "[" * 100_000, '"\\ud800"'):
         path.write_text(text)
@@ -191,31 +191,33 @@ def altered(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
 
 
 def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
-    def verdicts(*given: tuple[str, Any]) -> list[Verdict]:
-        return [Verdict(backend, "file", "fp32", status, ("why",)) for backend, status in given]
+    def verdicts(*results: tuple[str, Any]) -> list[Verdict]:
+        return [Verdict(backend, "file", "fp32", status, ("why",)) for backend, status in results]
 
-    seen = (PREPROCESSING, "passed")
-    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), by_name=False) == "passed"
-    assert overall(verdicts(("a", "passed"), ("b", "missing"), seen), by_name=True) == "missing"
-    assert overall(verdicts(("a", "missing"), seen), by_name=False) == "missing"  # pre-processing alone proves nothing
+    preprocessing = (PREPROCESSING, "passed")
+    assert overall(verdicts(("a", "passed"), ("b", "missing"), preprocessing), by_name=False) == "passed"
+    assert overall(verdicts(("a", "passed"), ("b", "missing"), preprocessing), by_name=True) == "missing"
+    assert (
+        overall(verdicts(("a", "missing"), preprocessing), by_name=False) == "missing"
+    )  # pre-processing alone proves nothing
     assert overall(verdicts(("a", "passed"), (PREPROCESSING, "missing")), by_name=True) == "passed"
     assert overall(verdicts(("a", "passed"), (PREPROCESSING, "failed")), by_name=False) == "failed"
     with pytest.raises(MissingError, match="a could not run file: why"):
         conclude(verdicts(("a", "missing"), (PREPROCESSING, "missing")), by_name=False)
-    given = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"), ("d", "missing"))
-    assert [name for _, name, _ in status_lines(given, by_name=True)] == [
+    results = verdicts(("a", "passed"), ("b", "missing"), ("c", "failed"), ("d", "missing"))
+    assert [name for _, name, _ in status_lines(results, by_name=True)] == [
         "c: file (fp32)",
         "b: file (fp32), d: file (fp32)",
         "a: file (fp32)",
     ]
-    assert status_lines(given, by_name=False)[-1] == ("missing", "b: file (fp32), d: file (fp32)", ["why"])
-    shown = table(given, samples(bundle, "golden", None, bundle.folder))
+    assert status_lines(results, by_name=False)[-1] == ("missing", "b: file (fp32), d: file (fp32)", ["why"])
+    shown = table(results, samples(bundle, "golden", None, bundle.folder))
     # The labels of few golden images are no test of accuracy.
     assert shown.row_count == 2 and [column.header for column in shown.columns][-1] == "same class"
-    turned = replace(given[0], turn=Turn("golden 0", degrees=0.01, noise_floor=0.001, allowed=0.02, largest=0.015))
-    shown = table([turned, *given[1:]], samples(bundle, "golden", None, bundle.folder))
+    turned = replace(results[0], turn=Turn("golden 0", degrees=0.01, noise_floor=0.001, allowed=0.02, largest=0.015))
+    shown = table([turned, *results[1:]], samples(bundle, "golden", None, bundle.folder))
     assert (shown.columns[-1].header, [*shown.columns[-1].cells]) == ("direction turned by", ["", "0.015°"])
-    shown = table(given, replace(samples(bundle, "golden", None, bundle.folder), name="mnist"))
+    shown = table(results, replace(samples(bundle, "golden", None, bundle.folder), name="mnist"))
     assert [list(column.cells)[-1] for column in shown.columns][:3] == ["reference", "mnist", "fp64"]
     assert shown.columns[-1].header == "accuracy"
     assert shown.row_count == 3 and "/6 (" in list(shown.columns[-1].cells)[-1]
