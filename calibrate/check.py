@@ -97,7 +97,7 @@ def odd_scales(
 
 
 def other_drop(bundle: Bundle, calibration: Calibration, trained: Program, run: Run, data_dir: Path) -> tuple[str, str]:
-    """Why a plan does not lose as many right answers as its manifest says, and what else there is to say of that.
+    """Why the accuracy drop of a plan is not what its manifest says, and a note.
 
     It is measured again on the images that it was chosen by, if the run's data set is here and has them still.
     """

@@ -61,7 +61,7 @@ def _none(count: int) -> str:
 
 
 def audit(images: ImageSet, tests: Mapping[str, NDArray[np.uint8]], max_drop: float) -> Audit:
-    """Look at calibration images, and at `tests`, by name, which they must not be among. `max_drop` is in points."""
+    """Audit calibration images, which must not be among the images of `tests`. `max_drop` is in points."""
     contents = [content(image) for image in images.images]
     forbidden = {content(image) for others in tests.values() for image in others}
     result = Audit(
@@ -131,7 +131,7 @@ def tenths(points: float) -> str:
 
 
 def content(image: NDArray[np.uint8]) -> bytes:
-    """What tells one image from another: its pixels and their arrangement."""
+    """A key for an image: its pixels and shape."""
     return hashlib.sha256(str(image.shape).encode() + image.tobytes()).digest()
 
 

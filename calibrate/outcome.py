@@ -272,7 +272,7 @@ def page(calibrated: Calibrated, receipts: Sequence[Receipt], command: str) -> s
 
 
 def _tiles(calibrated: Calibrated) -> list[tuple[str, str, str]]:
-    """Of each a name, a value, a word on it."""
+    """Tiles: name, value, note."""
     trial, base, timed = calibrated.chosen, _base(calibrated), calibrated.chosen.timed
     bound = f"less than {max(trial.bound, 0.0):.2f} with 95 % confidence; {calibrated.search.max_drop:g} allowed"
     tiles = [("accuracy lost", f"{trial.drop:.2f} points", bound)]

@@ -16,7 +16,7 @@ Goal = Literal["latency", "size"]
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """What `qcn calibrate` is asked for. `command` is what was typed."""
+    """The settings of `qcn calibrate`. `command` is what was typed."""
 
     dataset: str | None = setting(
         None,

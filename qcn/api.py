@@ -120,7 +120,7 @@ class _Source:
         raise NotImplementedError
 
     def _own(self) -> dict[str, Any]:
-        """What is known of it and need not be given: a bundle does not say where its pictures are."""
+        """Settings that are known and need not be given, such as the folder of pictures."""
         return {}
 
 
@@ -167,7 +167,7 @@ class Bundle(_Source, stored.Bundle):
 
     @staticmethod
     def of(bundle: stored.Bundle) -> "Bundle":
-        """The same bundle, with what can be done with it."""
+        """The same bundle as an object of this interface."""
         return Bundle(bundle.folder, bundle.manifest, bundle.public_key, bundle.text)
 
     @staticmethod
@@ -196,7 +196,7 @@ class Bundle(_Source, stored.Bundle):
         return benchmark(self, make(BenchmarkRequest, **settings))
 
     def load(self, backend: str = "auto", **settings: Any) -> "Model":
-        """It, ready to answer, by this backend: the settings of `qcn.load`."""
+        """Load it with this backend: the settings of `qcn.load`."""
         from qcn.runtime.model import load_opened
 
         return load_opened(self, backend, **settings)

@@ -33,7 +33,7 @@ def format_of(name: str) -> "Format":
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one format: the artefact, or why there is none here and what to type to get it elsewhere.
+    """The result of one format: the artefact, or why there is none and the commands that make it elsewhere.
 
     `notes` are what else there is to say of it, in lines.
     """
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What a model file says of itself, for whoever meets it without its bundle."""
+        """The metadata of a model file, for readers without its bundle."""
         manifest = self.bundle.manifest
         return {
             "name": manifest.name,

@@ -25,7 +25,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class NotAFrame(QcnError):
-    """What was read is not what one of ours would have written."""
+    """The bytes are not a frame."""
 
 
 def encode(texts: Mapping[str, Any], arrays: Arrays) -> list[memoryview]:

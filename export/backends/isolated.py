@@ -225,7 +225,7 @@ class IsolatedRunner(Runner):
             self._read += read
 
     def _how_it_ended(self) -> str:
-        """In words, with its own last ones."""
+        """How the child ended, with the end of its standard error."""
         until = time.monotonic() + 1
         # Looked at and not waited for: `close` ends its group, which has its number as long as nobody waited.
         while (ended := os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
@@ -240,7 +240,7 @@ class IsolatedRunner(Runner):
         return f"{how}, and gave no answer" + (f"; its last words: {last}" if last else "")
 
     def _hear(self, errors: int) -> None:
-        """Keep the last of what it says on standard error."""
+        """Keep the end of its standard error."""
         with contextlib.suppress(BlockingIOError):
             words = os.read(errors, CHUNK)
             self._has_words = bool(words)
@@ -248,7 +248,7 @@ class IsolatedRunner(Runner):
 
 
 class _NoAnswer(Exception):
-    """Why there is none."""
+    """The child gave no answer; the message says why."""
 
 
 def _environment(here: Mapping[str, str]) -> dict[str, str]:

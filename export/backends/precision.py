@@ -19,14 +19,14 @@ from qcn.names import PRECISIONS, AnyPrecision
 
 @dataclass(frozen=True)
 class Seen:
-    """What a file was seen to compute in; None where that is no precision of ours, or cannot be seen, and why."""
+    """The precision that a file computes in; None if it is no precision of ours or cannot be read, and why."""
 
     precision: AnyPrecision | None
     why: str = ""
     readable: bool = True
 
     def contradicts(self, declared: AnyPrecision) -> str:
-        """Why what was declared is not so, in words; nothing where it is so, or cannot be seen."""
+        """Why the declared precision is wrong; empty if it is right or cannot be checked."""
         if not self.readable or self.precision == declared:
             return ""
         return f"declared {declared}, " + (f"computes in {self.precision}" if self.precision else f"but {self.why}")

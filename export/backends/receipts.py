@@ -39,7 +39,7 @@ def receipts(bundle: Bundle, backend: str) -> list[Receipt]:
 
 
 def require_met(receipts: Sequence[Receipt]) -> None:
-    """Refuse what fell back to another precision."""
+    """Refuse operations that fell back to another precision."""
     if fallen := [receipt for receipt in receipts if not receipt.met]:
         first = fallen[0]
         raise CheckFailed(

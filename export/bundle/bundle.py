@@ -57,7 +57,7 @@ from qcn.terminal.text import command_line, readable
 
 @dataclass
 class Draft:
-    """An artefact being made: write it to `path`, and say in which precision it was found to compute, if that was."""
+    """An artefact being written to `path`; `found` is the precision read from it, if known."""
 
     path: Path
     found: AnyPrecision | None = None
@@ -131,7 +131,7 @@ class Bundle:
         )
 
     def read(self, artefact: Artefact) -> bytes:
-        """Its bytes, which are those that the manifest names. What is altered, missing or denied is refused.
+        """Its bytes, checked against the manifest. Altered, missing or unreadable files are refused.
 
         If a writer has replaced it since the manifest was read, this is the new one, and the manifest is read again.
         """
@@ -305,7 +305,7 @@ def _tolerances(
 
 
 def _check_free(folder: Path) -> None:
-    """Refuse a folder that holds anything but a bundle, or what is left of a first export that was interrupted."""
+    """Refuse a folder with anything but a bundle or the remains of an interrupted first export."""
     refuse_dead_link(folder)
     if not folder.exists() or os.path.lexists(folder / MANIFEST):
         return
@@ -389,7 +389,7 @@ def _network(manifest: Manifest) -> dict[str, Any]:
 
 
 def _with_news(there: Manifest, new: Manifest) -> Manifest:
-    """The manifest of a bundle, with what another of the same network says of tools and of errors on test images."""
+    """The manifest of a bundle, with the tools and test errors of a newer one of the same network."""
     return replace(there, tools={**there.tools, **new.tools}, measured=new.measured or there.measured)
 
 

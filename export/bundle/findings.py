@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 30  # of a file of a bundle: it is read into memory
 
 @dataclass(frozen=True)
 class Finding:
-    """What a look at a file of the bundle found, and what helps: the command that rebuilds, removes or unlocks it."""
+    """The state of a file of the bundle, and the command that rebuilds, removes or unlocks it."""
 
     file: str
     state: Literal["intact", "altered", "missing", "denied", "unknown"]
@@ -65,7 +65,7 @@ def _read(folder: Path, artefact: Artefact, place: str) -> tuple[Finding, bytes 
 
 
 def foreign(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """What lies in the bundle and is no part of it: strange files, links, and what killed writers left."""
+    """Foreign files in the bundle: unknown files, links, and remains of killed writers."""
     named = {artefact.file for artefact in manifest.files}
     names = {MANIFEST, MANIFEST_SHA256, SIGNATURE, LOCK, CALIBRATION, CARD, CARD_TEXT, *named}
     names |= {artefact.facts_file for artefact in manifest.files if artefact.has_record}

@@ -164,7 +164,7 @@ class Port:
 
 
 class NewerBundle(UsageError):
-    """The bundle was made by a newer version of qcn, and is whole for that."""
+    """The bundle was made by a newer version of qcn."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def sync_folder(folder: Path, name: str = ".") -> None:
 
 @contextmanager
 def _refusing(place: Path) -> Iterator[None]:
-    """Say of a link, of a file where a folder must be or of a folder where a file must be, what it is."""
+    """Raise UsageError for links, and for files and folders in each other's place."""
     try:
         yield
     except OSError as error:
@@ -155,7 +155,7 @@ def _refusing(place: Path) -> Iterator[None]:
 
 
 def what_is(place: Path) -> str:
-    """What lies in a place where it must not, in words."""
+    """What kind of file is at this path, in words."""
     if place.is_symlink():
         return f"a symbolic link, to {place.readlink()}, and a bundle has none"
     if place.is_dir():

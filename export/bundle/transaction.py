@@ -37,7 +37,7 @@ PATIENCE = 5.0  # seconds that a reader waits for a writer who is moving files, 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Alone in the folder until the block ends; waits for whoever is before."""
+    """Hold the folder's lock during the block; waits for it."""
     descriptor = _lock(folder, LOCK)
     try:
         yield
@@ -204,14 +204,14 @@ def _write_sums(folder: Path, *texts: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """To disk for good, and readable by whoever may read the folder: some writers make files for their owner alone."""
+    """Sync to disk, and make it readable for everyone who may read the folder."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     path.chmod(path.parent.stat().st_mode & 0o666)
 
 
 def _shared(descriptor: int) -> bool:
-    """Whether nobody else keeps a lock to himself; it is then shared until the descriptor is closed."""
+    """Take a shared lock until the descriptor is closed; False if another process holds it exclusively."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -222,7 +222,7 @@ def _shared(descriptor: int) -> bool:
 
 
 def _lock(folder: Path, file: str) -> int:
-    """A lock, held until the descriptor is closed or the process ends; waits for whoever has it."""
+    """Take the lock until the descriptor is closed or the process ends; waits for it."""
     descriptor = paths.open_file(folder, file, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -49,7 +49,7 @@ def _listing(name: str) -> dict[str, Any]:
 
 
 class LazyCommands(dict[str, Any]):
-    """Commands by name, each made when it is first asked for: of most, others are not needed."""
+    """Commands by name, each imported when first used."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(COMMANDS))
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """What holds for the whole process, before a command runs."""
+    """Set up the process before a command runs."""
     # torch's threads sleep while they wait. Else they spin, and on a busy machine keep those that work from working.
     # Read when torch is loaded; a user's own choice stays.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

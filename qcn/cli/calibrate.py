@@ -39,7 +39,7 @@ def calibrate(model: Annotated[str, typer.Argument(**MODEL)], settings: dict[str
 
 
 def _tell(audit: "Audit", digits: "list[Digits]") -> None:
-    """What is known of the images and of routing's numbers, before anything is built."""
+    """Print the audit of the images and of routing's numbers, before anything is built."""
     from qcn.calibrate.digits import table, worst
 
     for text in audit.warnings:

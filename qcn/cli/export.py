@@ -79,7 +79,7 @@ def export(
 
 
 def _defaults(settings: dict[str, Any]) -> set[str]:
-    """The settings that are as if they had been left out."""
+    """Settings that have their default values."""
     usual = ExportRequest()
     return {name for name, value in settings.items() if str(getattr(usual, name, None)) == str(value)}
 
@@ -103,7 +103,7 @@ def _fleet(source: Path, listed: Path, out: Path | None, request: "ExportRequest
 
 
 def _say_made(bundle: "Bundle", results: "Sequence[Made]") -> None:
-    """What is in a bundle now, and what became of each format."""
+    """Print what is in the bundle, and the result of each format."""
     headings = ("file", "precision", "batch", "size")
     table = table_of(*headings, right=("size",), whole=headings)
     for artefact in bundle.manifest.files:

@@ -163,7 +163,7 @@ class _Table:
 
 
 def _check_files(paths: dict[str, Path], resume: bool) -> None:
-    """Refuse what cannot be written to, or gone on with."""
+    """Refuse files that cannot be written to or resumed."""
     for option, path in paths.items():
         check_file(option, path)
     if len(set(paths.values())) < len(paths):
@@ -179,6 +179,6 @@ def _check_files(paths: dict[str, Path], resume: bool) -> None:
 
 
 def _say_stopped(files: "list[RowFile]", number: int, resume: bool) -> None:
-    """How to go on, where that can be done."""
+    """Print how to resume, if possible."""
     if files and all(file.resumable for file in files):
         say_above(f"{counted(number, 'picture')} answered; go on with: {command()}{' --resume' * (not resume)}")

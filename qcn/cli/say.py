@@ -27,7 +27,7 @@ def say(text: object, status: str | None = None, colour: str | None = None) -> N
 
 
 def command() -> str:
-    """What was typed, for a record that is to be repeated."""
+    """The command as typed, for records."""
     return readable(command_line(*started, *sys.argv[1:]))
 
 
@@ -62,7 +62,7 @@ def show(table: Table) -> None:
 
 
 def _wrapped(line: str, width: int, indent: str = "") -> str:
-    """Broken between words, never inside one: a name can be copied."""
+    """Wrapped between words, so that names can be copied."""
     wrap = textwrap.TextWrapper(width, indent, f"{indent}  ", break_long_words=False, break_on_hyphens=False)
     return wrap.fill(line)
 

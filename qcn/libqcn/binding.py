@@ -171,7 +171,7 @@ class NativeModel:
         return result
 
     def check(self, status: int) -> None:
-        """Raise what a call ended with, unless that is well."""
+        """Raise the error of a call, if it failed."""
         if status:
             kind = MissingError if status == NO_BACKEND else UsageError
             message = self._library.qcn_last_error().decode(errors="replace")

@@ -77,7 +77,7 @@ def temperature_of(confidence: Confidence | None) -> float:
 
 
 def check_finite(logit: Logits, of: str) -> None:
-    """Refuse what is no answer."""
+    """Refuse NaN and infinite answers."""
     if not np.isfinite(logit).all():
         raise CheckFailed(f"{of} returned NaN or an infinite number, not an answer")
 

@@ -29,7 +29,7 @@ class DoctorRow:
 
     @property
     def faulty(self) -> bool:
-        """Whether the bundle itself is not as it was written, or cannot be seen to be."""
+        """Whether the file was altered, or cannot be checked."""
         return self.state in ("altered", "missing", "denied")
 
 

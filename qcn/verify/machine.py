@@ -31,7 +31,7 @@ class Graphics:
 
 @dataclass(frozen=True)
 class Environment:
-    """What figures depend on; None or left out where it is not known."""
+    """The machine that figures depend on; None or left out if unknown."""
 
     processor: str
     cores: int
@@ -68,17 +68,17 @@ def environment() -> Environment:
 
 
 def processor() -> str:
-    """Its name, as lscpu tells it: on ARM /proc/cpuinfo has none."""
+    """Its name from lscpu: on ARM /proc/cpuinfo has none."""
     return _printed("lscpu", "Model name") or platform.processor() or platform.machine()
 
 
 def power_mode() -> str | None:
-    """A Jetson's, as nvpmodel tells it: "NV Power Mode: MAXN" and its number. None elsewhere."""
+    """A Jetson's power mode, from nvpmodel: "NV Power Mode: MAXN" and its number. None elsewhere."""
     return _printed("nvpmodel", "NV Power Mode", "-q")
 
 
 def _printed(program: str, entry: str, *arguments: str) -> str | None:
-    """What a program prints behind "ENTRY:", if there is such a program and it does."""
+    """What a program prints after "ENTRY:"; None if there is no such program or line."""
     path = shutil.which(program)
     if not path:
         return None

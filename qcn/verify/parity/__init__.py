@@ -1,12 +1,12 @@
 """`qcn verify-parity`: every backend of a bundle against the float64 reference. Works without torch.
 
 samples         the images, with the reference's answers to them
-calls           in which batches, how often and in which order a backend is asked for them
+calls           the batches in which a backend is asked, and their order
 soak            many more calls, for a given time
-precision       which precision's tolerance counts
-compare         answers against the reference's; inside: layers and iterations; arithmetic: routing's own statistics
-preprocessing   what no backend sees; run: the training run, which the bundle is of
-verdict         what is said of a backend, and what all verdicts come to
-verify          all of it, for every backend: a verdict each
-results         the verdicts in tables and lines, as a record, against an earlier one
+precision       the precision that a file is judged by
+compare         answers against the reference's; stages: layers and iterations; arithmetic: routing's statistics
+preprocessing   pre-processing, which no backend sees; run: the training run that the bundle comes from
+verdict         the verdict on a file in a backend, and the overall status
+verify          one verdict per file and backend
+results         verdicts as tables, lines and a record, and compared with an earlier record
 """

@@ -105,7 +105,7 @@ def _first(
 
 
 def _second(layer: RoutingLayer, name: str, arrays: Mapping[str, Array]) -> Errors | None:
-    """The variance, where the mean says which votes it is made of."""
+    """Check the variance, if the mean shows which votes it is made of."""
     before = tuple(arrays[f"{layer.op.name}/iteration1/{of}"] for of in ("mean", "variance"))
     children = (arrays[layer.op.pose], arrays[layer.op.activation])
     result = []
@@ -168,7 +168,7 @@ def _votes(rotation: Array, poses: Array, half: Way | None, nudge: float) -> Arr
 
 
 def _shares(layer: RoutingLayer, votes: Array, child: Array, mean: Array, variance: Array) -> Array:
-    """Of each child in each parent [n, J, p, I], after an M-step in which they were shared out evenly."""
+    """The share of each child in each parent [n, J, p, I], after an M-step with equal shares."""
     children = votes.shape[-1]
     beta_u, beta_a = (beta.astype(votes.dtype)[:, None] for beta in (layer.beta_u, layer.beta_a))
     log_spread = np.log(variance).sum(2) / 2  # [n, J, p]

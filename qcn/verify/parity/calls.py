@@ -32,7 +32,7 @@ ANY = Batch(1, 8, 64)  # what is run of a file that takes any number of images
 
 @dataclass(frozen=True)
 class Call:
-    """The places of the images that are given at once, in their order."""
+    """One call: the indices of its images, in order."""
 
     rows: tuple[int, ...]
 
@@ -50,7 +50,7 @@ def plain_batch(program: Program) -> Batch:
 
 
 def call_plan(images: int, batch: Batch) -> tuple[Call, ...]:
-    """The calls for so many images, in batches of these sizes."""
+    """The calls for this number of images, in batches of these sizes."""
     random = np.random.default_rng(0)
     sizes = dict.fromkeys((batch.min, batch.opt, batch.max))
     calls = [call for size in sizes for call in in_order(images, size)]
@@ -60,7 +60,7 @@ def call_plan(images: int, batch: Batch) -> tuple[Call, ...]:
 
 
 def random_calls(images: int, batch: Batch, seed: int) -> Iterator[Call]:
-    """Calls without end, of random images: every size that is taken once, in random order, then random sizes."""
+    """Endless calls of random images: first every batch size once, in random order, then random sizes."""
     random = np.random.default_rng(seed)
     every = random.permutation(np.arange(batch.min, batch.max + 1)).tolist()
     for size in chain(every, iter(lambda: int(random.integers(batch.min, batch.max + 1)), 0)):
@@ -74,7 +74,7 @@ def in_order(images: int, size: int) -> list[Call]:
 
 
 def _random_sizes(random: np.random.Generator, batch: Batch, count: int) -> list[int]:
-    """So many sizes in random order, small ones more often than large ones."""
+    """`count` batch sizes in random order, small ones more often."""
     least, most = np.log([batch.min, batch.max + 1])
     left, sizes = RANDOM_IMAGES, list[int]()
     for remaining in range(count, 0, -1):
@@ -95,11 +95,11 @@ class Replies:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Of all calls, one after the other: for which image an answer is."""
+        """The image of each answer, over all calls."""
         return tuple(row for call in self.calls for row in call.rows)
 
     def joined(self, name: str) -> Array:
-        """An output of all calls, one after the other."""
+        """One output of all calls, concatenated."""
         return np.concatenate([answers[name] for answers in self.answers])
 
     def words(self) -> str:
@@ -119,19 +119,19 @@ class Replies:
         return True
 
     def worst(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> dict[str, Array]:
-        """Of each image the answers of the call that is furthest off, by output [images, …]."""
+        """The worst answers per image, by output [images, …]."""
         worst = Worst(exact)
         for call, answers, share in zip(self.calls, self.answers, self._shares(exact, allowed), strict=True):
             worst.add(call, answers, share)
         return worst.answers
 
     def first_wrong_size(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> int | None:
-        """How many images the first call had that was wrong; None if none was."""
+        """The batch size of the first wrong call; None if all were right."""
         result = zip(self.calls, self._shares(exact, allowed), strict=True)
         return next((call.size for call, share in result if share.max() > 1), None)
 
     def when(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> str:
-        """Which of the calls were wrong, in words; nothing if none was or all were."""
+        """Which calls were wrong, in words; empty if none or all were."""
         return which(self.calls, [tuple(np.flatnonzero(share > 1)) for share in self._shares(exact, allowed)])
 
     def _shares(self, exact: Mapping[str, Array], allowed: Mapping[str, float]) -> list[Array]:
@@ -139,7 +139,7 @@ class Replies:
 
 
 class Worst:
-    """Of each image the `answers` of the call that is furthest off, by output [images, …]; exact if never asked for."""
+    """The worst `answers` per image, by output [images, …]; the exact ones for images that were never asked."""
 
     def __init__(self, exact: Mapping[str, Array]) -> None:
         self.answers = {name: np.array(of, np.float64) for name, of in exact.items()}
@@ -155,7 +155,7 @@ class Worst:
 
 
 def shares(call: Call, answers: Mapping[str, Array], exact: Mapping[str, Array], allowed: Mapping[str, float]) -> Array:
-    """Of each place in a call the largest error, as a share of what is allowed; infinite for NaN."""
+    """The largest error at each place of a call, as a share of the tolerance; infinite for NaN."""
     share = np.zeros(call.size)
     for name, of in exact.items():
         apart = np.abs(answers[name].astype(np.float64) - of[list(call.rows)]).reshape(call.size, -1).max(1)
@@ -182,14 +182,14 @@ def which(calls: Sequence[Call], wrong: Sequence[Sequence[int]]) -> str:
 
 
 def _place(calls: Sequence[Call], bad: Sequence[int], wrong: Sequence[Sequence[int]]) -> str:
-    """At which place of a batch calls are wrong, and at no other; nothing if that is not what they have in common."""
+    """The one place of a batch at which calls are wrong; empty if there are several."""
     places = {place for number in bad for place in wrong[number]}
     several = any(calls[number].size > 1 for number in bad)
     return f"at place {min(places) + 1} of a batch" if several and len(places) == 1 else ""
 
 
 def _sizes(calls: Sequence[Call], bad: Sequence[int]) -> str:
-    """In which batch sizes calls are wrong, and in no other; nothing if that is not what they have in common."""
+    """The batch sizes in which all calls are wrong; empty if wrong calls have no such sizes in common."""
     sizes = {calls[number].size for number in bad}
     others = {call.size for call in calls} - sizes
     if [number for number, call in enumerate(calls) if call.size in sizes] != list(bad) or not others:

@@ -29,9 +29,9 @@ class Checked:
 
     verdicts   one per file in a backend, and on pre-processing and the run
     samples    the images that they were compared on
-    report     the record of it all, for programs
-    files      what was written to the report's folder
-    problem    what is wrong, or was not measured, as the error that the shell ends with; None: it passed
+    report     the record, for programs
+    files      the files written to the report's folder
+    problem    the error that the shell ends with; None if it passed
     """
 
     verdicts: list[Verdict]
@@ -86,9 +86,9 @@ def check(bundle: Bundle, request: ParityRequest) -> Checked:
 
 
 def _verdicts(bundle: Bundle, request: ParityRequest, soak: Soak | None) -> tuple[list[Verdict], Samples]:
-    """On the files in their backends, on pre-processing, and with `run` on where the bundle is from.
+    """Verdicts on the files in their backends, on pre-processing and, with `run`, on the bundle's origin.
 
-    Nothing of a bundle is run that is not of the `run` which it should be of.
+    Nothing is run of a bundle that does not belong to the given `run`.
     """
     allowed = tolerances(request.atol, request.rtol, [port.name for port in bundle.manifest.outputs])
     origin, of_run = None, list[Verdict]()
@@ -132,7 +132,7 @@ def _not_run(bundle: Bundle, request: ParityRequest) -> list[Verdict]:
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
-    """From what `--atol` and `--rtol` were given, by output: each "1e-4" for all `names`, "pose:1e-4" for one."""
+    """Tolerances by output, from `--atol` and `--rtol`: "1e-4" for all `names`, "pose:1e-4" for one."""
     absolute, relative = _by_output("--atol", atol, names), _by_output("--rtol", rtol, names)
     named = {name for numbers in (absolute, relative) for name in (names if "" in numbers else numbers)}
     return {
@@ -143,7 +143,7 @@ def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -
 
 
 def _by_output(option: str, texts: Iterable[str], names: Sequence[str]) -> dict[str, float]:
-    """The numbers by output; under "" what is for all of them."""
+    """The numbers by output; the one for all outputs under ""."""
     result = {}
     for text in texts:
         name, _, number = text.rpartition(":")

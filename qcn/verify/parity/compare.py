@@ -32,7 +32,7 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one output: absolute, relative to the largest value, and in units of the last place. All of finite values.
+    """Errors of one output's finite values: absolute, relative to the largest, and in units of the last place.
 
     not_finite   how many values are NaN or infinite; one is too many
     histogram    of log10 of the errors as shares of what is allowed; what lies beyond its ends is counted with the
@@ -75,7 +75,7 @@ class Errors:
         return self.max_abs / self.noise_floor
 
     def contradiction(self) -> str:
-        """Which figures cannot be of the same answers, in words."""
+        """Figures that contradict each other, in words."""
         if max(self.mean_abs, self.rms) > self.max_abs * (1 + 1e-6):
             return f"is off by {max(self.mean_abs, self.rms):.2g} on average, but by {self.max_abs:.2g} at most"
         bars = zip(self.histogram.edges, self.histogram.counts, strict=False) if self.histogram else ()
@@ -94,7 +94,7 @@ class Errors:
 def compare(
     outputs: Mapping[str, Array], golden: Golden, precision: str, allowed: Mapping[str, Allowed]
 ) -> dict[str, Errors]:
-    """Each of the network's outputs; those that `allowed` names by that tolerance."""
+    """Compare each output of the network; `allowed` replaces tolerances by output."""
     judge = golden.judged_by(precision)
     return {
         name: errors(outputs[name], golden.arrays(name)[0], floor_of(golden, name, judge), judge, allowed.get(name))
@@ -103,7 +103,7 @@ def compare(
 
 
 def errors(output: Array, exact: Array, floor: float, precision: str, allowed: Allowed | None = None) -> Errors:
-    """Of what was found against the exact values, whose noise floor in this precision is `floor`."""
+    """Compare an output with the exact values; `floor` is their noise floor in this precision."""
     scale = float(np.abs(exact).max())
     limit = allowed.atol + allowed.rtol * scale if allowed else tolerance(exact, floor, precision)
     wide = output.astype(np.float64)
@@ -165,7 +165,7 @@ def flips(
 
 
 def decisions(changed: Sequence[Flip], golden: Golden, precision: str) -> list[str]:
-    """What is wrong with the classes; a change within the tie band is not."""
+    """Changed classes that are no ties, in words."""
     flipped = [flip for flip in changed if not flip.tie]
     if not flipped:
         return []
@@ -179,7 +179,7 @@ def decisions(changed: Sequence[Flip], golden: Golden, precision: str) -> list[s
 
 @dataclass(frozen=True)
 class Share:
-    """`right` of so many, and the 95 % interval of that share by Wilson's formula."""
+    """`right` of `of`, with the 95 % interval of that share (Wilson)."""
 
     right: int
     of: int
@@ -199,7 +199,7 @@ class Share:
 
 
 def accuracy(logit: Array, golden: Golden) -> Share | None:
-    """How many of the images that have a label get it; None if none has one."""
+    """The share of labelled images that are classified right; None if none has a label."""
     labelled = golden.label >= 0
     if not labelled.any():
         return None

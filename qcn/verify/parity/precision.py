@@ -1,4 +1,4 @@
-"""Which precision's tolerance a file is held to: the one that is read from the file, not one that is only declared."""
+"""The precision that a file is judged by: the one read from the file, not the one it declares."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ from qcn.names import AnyPrecision
 class JudgedPrecision:
     """The precision whose tolerance counts.
 
-    refused   why the declared one is not so, in words
-    note      why it is not the declared one that counts, in words
+    refused   why the declared precision is wrong
+    note      why another precision than the declared one counts
     """
 
     precision: AnyPrecision
@@ -26,7 +26,7 @@ class JudgedPrecision:
 
 
 def judged_precision(bundle: Bundle, candidate: Candidate, runner: Runner | None = None) -> JudgedPrecision:
-    """What an artefact in a backend is held to; an engine's precision is asked of its runner, once that is open.
+    """The precision that an artefact in a backend is judged by; an open runner tells that of an engine.
 
     A half precision that cannot be read from the file is not believed: fp32's tolerance counts.
     """

@@ -48,7 +48,7 @@ def check_preprocessing(bundle: Bundle) -> Verdict:
 
 
 def check_repositories(bundle: Bundle, served: Iterable[Candidate], time_limit: float) -> list[Verdict]:
-    """A verdict on what stands before the network in each server's model repository, and on the names of its classes.
+    """Verdicts on the pre-processing and class names in each model repository for a server.
 
     The golden images go through the whole ensemble, from their bytes on.
     """
@@ -71,7 +71,7 @@ def check_repositories(bundle: Bundle, served: Iterable[Candidate], time_limit: 
 
 
 def _other_labels(bundle: Bundle, artefact: Artefact) -> tuple[str, ...]:
-    """What is wrong with the names that a server gives to classes."""
+    """Label files that differ from the manifest's classes, in words."""
     lines = "".join(f"{label}\n" for label in bundle.manifest.classes).encode()
     files = read_repository(bundle.read(artefact), bundle.folder / artefact.file)
     wrong = [name for name, text in files.items() if name.endswith(f"/{LABELS}") and text != lines]
@@ -85,7 +85,7 @@ def _compared(
     by: str,
     reasons: tuple[str, ...],
 ) -> Verdict:
-    """What the network is given against what it saw: the same bits, or it has failed."""
+    """Compare inputs bit by bit with those of training."""
     if inputs.shape != expected.shape:
         shapes = f"images become {list(inputs.shape[1:])}, and the network saw {list(expected.shape[1:])}"
         return Verdict(*about, "failed", (shapes,), by)
@@ -104,7 +104,7 @@ def _compared(
 
 
 def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], str, tuple[str, ...]]:
-    """The images as the network sees them, what made them so, and what is wrong with pictures of other sizes."""
+    """The pre-processed images, what pre-processed them, and faults found with other picture sizes."""
     native = ""
     try:
         with NativeRunner(ModelFile.of_bundle(bundle, bundle.find(WEIGHTS)), Options()) as runner:
@@ -121,7 +121,7 @@ def _preprocessed(bundle: Bundle, images: NDArray[np.uint8]) -> tuple[NDArray[np
 
 
 def _of_other_sizes(bundle: Bundle, runner: NativeRunner) -> tuple[str, ...]:
-    """What libqcn makes of pictures of other sizes, if not what is defined: by Pillow, which a device may lack."""
+    """Whether libqcn fits pictures of other sizes as defined (by Pillow, which a device may lack)."""
     if not installed("PIL"):
         return ()
     manifest, random = bundle.manifest, np.random.default_rng(0)

@@ -17,7 +17,7 @@ ODD = 1e-3  # share of the integers and halves of a plan that another machine ma
 
 
 def differences(program: Program, expected: Program) -> Iterator[str]:
-    """What a program has otherwise than the expected one, in words."""
+    """How a program differs from the expected one, in words."""
     for what in ("input", "outputs"):
         if getattr(program, what) != getattr(expected, what):
             yield f"the program's {what} {'is' if what == 'input' else 'are'} not the network's"
@@ -42,7 +42,7 @@ def _other_settings(a: Operation, b: Operation) -> list[str]:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Equal, and floats but for the last digits: a scale may have been computed on another machine."""
+    """Equal, floats up to the last digits: a scale may have been computed on another machine."""
     if isinstance(a, float) and isinstance(b, float):
         return math.isclose(a, b, rel_tol=ULPS)
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -51,7 +51,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _same(array: Array, expected: Array) -> bool:
-    """Floats but for the last digits; integers and halves but for few that lie between two."""
+    """Floats up to the last digits; integers and halves up to a few that were rounded the other way."""
     if alike(array, expected):
         return True
     if array.dtype != expected.dtype or array.shape != expected.shape or array.dtype == np.float32:

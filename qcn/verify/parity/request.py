@@ -11,7 +11,7 @@ from qcn.verify.request import OTHER_NETWORK, TRUST, backends, check_time_limit,
 
 @dataclass(frozen=True)
 class ParityRequest:
-    """What `qcn verify-parity` is asked for. `file` is one file of the bundle; `command` is what was typed."""
+    """The settings of `qcn verify-parity`. `file` is one file of the bundle; `command` is what was typed."""
 
     backends: Sequence[str] = backends()
     dataset: str = setting(

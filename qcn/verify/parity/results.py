@@ -33,7 +33,7 @@ WORSE = 2.0  # times as far off as before; and by more than a noise floor: less 
 
 @dataclass(frozen=True)
 class Images:
-    """What was compared on: `golden`, a data set's name or a folder, and how many, edge cases included."""
+    """The images that were compared: `golden`, a data set's name or a folder, and their number with edge cases."""
 
     name: str
     count: int
@@ -82,7 +82,7 @@ class ParityReport:
         return overall((replace(verdict, status=verdict.derived) for verdict in self.backends.values()), self.by_name)
 
     def contradictions(self) -> list[str]:
-        """What in it cannot be true together, in words."""
+        """Entries that contradict each other, in words."""
         problems = [f"{key}: {why}" for key, verdict in self.backends.items() if (why := verdict.contradiction())]
         problems += [
             f"{key}: the entry is of {verdict.key}" for key, verdict in self.backends.items() if key != verdict.key
@@ -103,7 +103,7 @@ class ParityReport:
         return problems
 
     def tolerances_by_hand(self) -> list[str]:
-        """Tolerances that are wider than a bundle's own ever are, in words."""
+        """Tolerances wider than a bundle's own, in words."""
         return [
             f"{verdict.key}: {name} was allowed {errors.tolerance:.2g}, more than {WIDEST:.0f} noise floors"
             for verdict in self.backends.values()
@@ -112,7 +112,7 @@ class ParityReport:
         ]
 
     def _miscounted(self, verdict: Verdict) -> list[str]:
-        """What a verdict's counts and those of the whole contradict each other in."""
+        """Contradictions between a verdict's counts and the report's."""
         problems = []
         if verdict.images != self.images.count:
             problems.append(f"it was compared on {verdict.images} images, and the report is on {self.images.count}")
@@ -127,7 +127,7 @@ class ParityReport:
 
 
 def table(verdicts: Sequence[Verdict], samples: Samples) -> Table:
-    """One line for each that ran, those that failed first; with `--dataset` also accuracies, the reference's last."""
+    """One row per file that ran, failures first; with `--dataset` also accuracies, the reference's in the last row."""
     tested = samples.name != GOLDEN
     columns = ("backend", "file", "precision", "status", "allowed deviation used", "same class")
     turns = any(verdict.turn for verdict in verdicts)
@@ -163,7 +163,7 @@ def status_lines(verdicts: Sequence[Verdict], by_name: bool) -> list[tuple[Statu
 
 
 def verdict(verdicts: Sequence[Verdict], samples: Samples, run: str | None) -> str:
-    """The whole in one line, where nothing failed: what was seen, on what, and without a `run` what was not proven."""
+    """The verdict in one line if nothing failed: what was compared, and without a `run` what was not proven."""
     counts = Counter(one.status for one in verdicts if one.is_of_file)
     others: dict[Status, str] = {"missing": "cannot run here", "untrusted": "can carry code and were not run"}
     rest = "".join(f"; {counts[status]} {words}" for status, words in others.items() if counts[status])
@@ -242,7 +242,7 @@ def check_baseline(path: Path, before: ParityReport, now: ParityReport, by_name:
 
 
 def worse_answers(path: Path, before: ParityReport, now: ParityReport, by_name: bool = False) -> list[str]:
-    """What is worse than in an earlier report, in words: see `check_baseline`."""
+    """Regressions against an earlier report, in words: see `check_baseline`."""
     if before.images.name != now.images.name:
         raise UsageError(
             f"{path} used the images '{before.images.name}', not '{now.images.name}': the two cannot be compared"

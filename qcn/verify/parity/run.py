@@ -92,7 +92,7 @@ class Origin:
         return lower(self.network, height, width)
 
     def answers(self, bundle: Bundle, inputs: "Inputs") -> Golden:
-        """What the run's network answers to images; for a calibrated bundle its plan, which must be proven before."""
+        """The answers of the run's network, or of a calibrated bundle's plan, which must have been checked before."""
         from qcn.export.program.reference import answers, assembled, evaluated, golden_of
 
         if not (program := bundle.program()).calibrated:
@@ -154,7 +154,7 @@ def check_run(bundle: Bundle, origin: Origin, data_dir: Path = Path("data")) -> 
 def _program_differences(
     bundle: Bundle, program: Program, origin: Origin, data_dir: Path
 ) -> tuple[list[str], list[str]]:
-    """What the bundle's program has otherwise than the run's network, or than a calibration of it; and notes."""
+    """How the bundle's program differs from the run's network, or from a calibration of it; and notes."""
     if not program.calibrated:
         return list(differences(program, origin.program)), []
     from qcn.calibrate.check import odd_scales, other_drop, plan_of, read_calibration
@@ -182,7 +182,7 @@ def _real(golden: Golden) -> list[int]:
 
 
 def _compared(arrays: Named, exact: Named, single: Named, whose: str) -> tuple[dict[str, Errors], list[str]]:
-    """Each array against what it is computed to be now, and what is wrong with them, in words."""
+    """Compare stored arrays with recomputed ones; returns errors and problems."""
     compared, reasons = {}, []
     for name, array in arrays.items():
         truth = exact.get(name)
@@ -206,7 +206,7 @@ def _checkpoint(manifest: Manifest) -> str:
 
 
 def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
-    """What the manifest says otherwise than the run's record."""
+    """How the manifest differs from the run's record."""
     weights, source = run.weights(which), manifest.source
     if weights is None:
         raise UsageError(f"the run has no checkpoint '{which}' yet")
@@ -235,7 +235,7 @@ def _different(manifest: Manifest, run: "Run", which: str) -> Iterator[str]:
 
 
 def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
-    """Other errors on test images than were measured of the run; the day may be another."""
+    """Whether the manifest's errors on test images differ from the run's; the date may differ."""
     stated, result = manifest.measured, measured.read(folder, manifest.source.sha256)
     if stated and (result is None or (stated.data, stated.splits) != (result.data, result.splits)):
         yield "the errors on test images: the bundle says " + (
@@ -244,7 +244,7 @@ def _measured(manifest: Manifest, folder: Path) -> Iterator[str]:
 
 
 def _inputs(golden: Golden, run: "Run", most: int, data_dir: Path) -> Iterator[str]:
-    """Whether all golden images are there, and their inputs what the run's pre-processing makes of them, to the bit."""
+    """Missing golden images, and inputs that differ from the run's pre-processing in any bit."""
     import torch
 
     from qcn.data.preprocess import preprocess
@@ -287,7 +287,7 @@ def _answers(network: Any, inputs: NDArray[np.float32], dtype: Any) -> Named:
 
 
 def _noise(golden: Golden, exact: Named, single: Named) -> Iterator[str]:
-    """Float32 answers that are further from the truth than float32 is: they would widen every tolerance."""
+    """Float32 answers further from the truth than float32 rounding: they would widen every tolerance."""
     for name, result in golden.single.named().items():
         if name in exact and exact[name].shape == result.shape:
             limit = tolerance(exact[name], noise_floor(exact[name], single[name]), "fp32")

@@ -52,7 +52,7 @@ def samples(
     data_dir: Path = Path("data"),
     origin: Origin | None = None,
 ) -> Samples:
-    """What `--dataset` names. `count` images of a data set or folder are taken, or `COUNT`; golden has its own.
+    """The images that `--dataset` names: `count` (or `COUNT`) of a data set or folder, or all golden ones.
 
     An `origin`, to which the bundle's program was found to belong, answers them.
     """
@@ -144,7 +144,7 @@ def _listed(table: Path) -> list[tuple[str, Path, str]]:
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:
-    """The places of `count` of them, at random but the same ones every time, and as many of each kind as can be."""
+    """The places of `count` of them: random but reproducible, evenly over the kinds."""
     counts: dict[str, int] = {}
     turns = []
     for index in np.random.default_rng(0).permutation(len(kinds)):

@@ -35,13 +35,13 @@ MORE = CALLS
 
 @dataclass(frozen=True)
 class Soak:
-    """For how many seconds, over all backends together, and what random sizes and images are drawn from."""
+    """The time of a soak, in seconds over all backends, and the seed of its sizes and images."""
 
     seconds: float
     seed: int
 
     def shared_by(self, backends: int) -> "Soak":
-        """The turn of each of so many backends."""
+        """The share of one of so many backends."""
         return replace(self, seconds=self.seconds / backends)
 
     @staticmethod
@@ -62,7 +62,7 @@ class Soak:
 
 @dataclass
 class Tally:
-    """What was seen so far.
+    """Counts of the soak so far.
 
     sizes, wrong   how many calls there were of each batch size, and how many of them were wrong
     first          number and batch size of the first wrong call, from 1 on
@@ -161,7 +161,7 @@ def run_soak(
 
 
 def _until_wrong(calls: Iterable[Call], tally: Tally) -> Iterator[Call]:
-    """The calls; after the first wrong one only `MORE` more, every other one the same again."""
+    """The calls; after the first wrong one, `MORE` more, every second one a repetition of it."""
     upcoming = iter(calls)
     for call in upcoming:
         yield call
@@ -179,7 +179,7 @@ def judge_soak(
     classes: tuple[str, ...],
     note: str,
 ) -> Verdict:
-    """A verdict that passed, with what the soak showed: of errors and decisions the worse count."""
+    """A verdict that passed, updated by the soak: the worse errors and decisions count."""
     worst, when = compare(tally.worst.answers, golden, precision, allowed), tally.when()
     reasons = [f"{name} is {error.words()}, {when}" for name, error in worst.items() if not error.passed]
     if tally.failure and tally.first:

@@ -41,7 +41,7 @@ class Range:
 
 @dataclass(frozen=True)
 class ComparedStage:
-    """One thing compared on the way.
+    """One intermediate value that was compared.
 
     iteration    None for what a layer gives
     errors       against the reference; None for what is not there, or has another shape
@@ -79,7 +79,7 @@ class ComparedStage:
         return max(result) if self.errors else float("inf")
 
     def words(self) -> str:
-        """What is wrong with it, and what its numbers are like."""
+        """What is wrong with it, and its range."""
         if self.errors is None:
             return "not there"
         words = [self.errors.words()]
@@ -96,7 +96,7 @@ class ComparedStage:
 def stages(
     outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[RoutingLayer]
 ) -> tuple[ComparedStage, ...]:
-    """What the backend gave out on the way to its answers, in the order in which it is computed."""
+    """The intermediate values of a backend, in the order of computation."""
     return tuple(_stages(outputs, golden, precision, {route.op.name: route for route in routes}))
 
 
@@ -181,7 +181,7 @@ def _is_half(values: Array) -> bool:
 
 
 def first_wrong(looked: Sequence[ComparedStage], answers: Mapping[str, Errors]) -> str | None:
-    """The first stage that is not as it should be, or else the first output."""
+    """The first stage that is wrong, or else the first output."""
     wrong = [stage.name for stage in looked if not stage.passed]
     wrong += [name for name, error in answers.items() if not error.passed]
     return wrong[0] if wrong else None

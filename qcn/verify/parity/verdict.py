@@ -1,4 +1,4 @@
-"""What is said of an artefact in a backend, and what all verdicts come to."""
+"""The verdict on an artefact in a backend, and the status that follows from all verdicts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from qcn.verify.words import share_of_allowed
 
 Status = Literal["passed", "failed", "missing", "untrusted"]
 NOT_RUN: tuple[Status, ...] = ("missing", "untrusted")
-# Stand for a backend in the verdicts of the modules of these names.
+# In place of a backend's name, in the verdicts of the modules of these names.
 PREPROCESSING, RUN = "preprocessing", "run"
 NO_BACKENDS = (PREPROCESSING, RUN)
 TIE = TIES["fp32"] * FLOORS["fp32"]  # noise floors, the same in every precision
@@ -21,15 +21,15 @@ TIE = TIES["fp32"] * FLOORS["fp32"]  # noise floors, the same in every precision
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of an artefact in a backend.
+    """The verdict on an artefact in a backend.
 
-    seconds      that the check took
-    outputs      errors by output; `share` is the largest, as a share of what is allowed
-    stages       what was compared on the way to the answers, where a look inside was taken
-    turn         of the told directions, where the bundle says any
-    first_wrong  the first of them, or of the outputs, that is not as it should be
-    inside       what there is to say of that look in words, such as that the backend allows none
-    notes        what was asked of it, and what its precision could not be read from, in words
+    seconds      how long the check took
+    outputs      errors by output; `share` is the largest, as a share of the tolerance
+    stages       intermediate values that were compared, if any
+    turn         of the predicted directions, if the bundle has any
+    first_wrong  the first stage or output that is wrong
+    inside       a note on the stages, such as that the backend shows none
+    notes        which calls were made, and why its precision could not be read
     """
 
     backend: str
@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def is_of_file(self) -> bool:
-        """Whether it is of a file in a backend, and not of what a bundle says of itself."""
+        """Whether it is on a file in a backend, and not on pre-processing or the run."""
         return self.backend not in NO_BACKENDS
 
     @property
@@ -71,7 +71,7 @@ class Verdict:
         return max((error.share for error in self.outputs.values()), default=None)
 
     def faults(self) -> list[str]:
-        """What is wrong by what was measured, in words, whatever `status` and `reasons` say."""
+        """Faults in what was measured, in words; `status` and `reasons` are ignored."""
         faults = [f"{name} is {errors.words()}" for name, errors in self.outputs.items() if not errors.passed]
         faults += [f"{name} {why}" for name, errors in self.outputs.items() if (why := errors.contradiction())]
         faults += [self.turn.words()] if self.turn and not self.turn.passed else []
@@ -85,7 +85,7 @@ class Verdict:
         return faults
 
     def _miscounted(self, same: int) -> list[str]:
-        """What its counts and its list of changed decisions contradict each other in; `same` is by that list."""
+        """Contradictions between its counts and its list of changed decisions, by which `same` keep their class."""
         problems = []
         if self.agreement is None or (self.agreement.right, self.agreement.of) != (same, self.images):
             count = (
@@ -110,7 +110,7 @@ class Verdict:
         return replace(self, status=self.derived, reasons=self.reasons or tuple(self.faults()))
 
     def contradiction(self) -> str:
-        """Why its status is not what was measured, in words; empty if it is."""
+        """Why its status contradicts what was measured; empty if it does not."""
         if self.derived == self.status:
             return ""
         why = (*self.reasons, *self.faults(), "nothing is wrong in what was measured")[0]
@@ -119,7 +119,7 @@ class Verdict:
         return f"called {self.status}, but {why}"
 
     def lines(self) -> list[str]:
-        """What a user wants to know of it, in words."""
+        """Its lines for the terminal."""
         lines = [*self.reasons] + [
             f"{name:10} max {errors.max_abs:.2e}, rms {errors.rms:.2e}: {share_of_allowed(errors.share)} "
             f"({errors.tolerance:.2e})"
@@ -142,9 +142,9 @@ class Verdict:
 
 
 def overall(verdicts: Iterable[Verdict], by_name: bool) -> Status:
-    """Of all: failed if one is; missing if all backends are, or if one is and they were requested `by_name`.
+    """Failed if one is; missing if all backends are, or if one is and they were requested `by_name`.
 
-    What was not trusted counts for nothing. Where no backend passed, the whole did not.
+    Untrusted files do not count. Without a backend that passed, the whole has not passed.
     """
     result = [(verdict.backend, verdict.status) for verdict in verdicts]
     if any(status == "failed" for _, status in result):

@@ -86,12 +86,12 @@ def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
 
 
 class _RefusedFile(QcnError):
-    """What a file is found guilty of before its answers are compared."""
+    """A file that is refused before its answers are compared."""
 
 
 @dataclass(frozen=True)
 class _Check:
-    """An artefact in a backend, and what it is checked by."""
+    """The check of one artefact in one backend."""
 
     bundle: Bundle
     candidate: Candidate
@@ -102,7 +102,7 @@ class _Check:
     origin: Origin | None
 
     def verdict(self) -> Verdict:
-        """What is said of it: by its origin, where there is one, and then by its answers."""
+        """The verdict: by its origin, if given, and then by its answers."""
         about = (self.candidate.backend.name, self.candidate.artefact.file, self.candidate.precision)
         if self.candidate.untrusted:
             return Verdict(*about, "untrusted", (self.candidate.untrusted,))
@@ -117,7 +117,7 @@ class _Check:
         return replace(result, notes=(*result.notes, "it is what its program builds"))
 
     def not_built(self, origin: Origin, about: tuple[str, str, str]) -> Verdict | None:
-        """What is said of a file that is not what its program builds, or cannot be compared with that here."""
+        """The verdict on a file that differs from what its program builds, or cannot be compared here."""
         artefact = self.candidate.artefact
         try:
             why = origin.difference(self.bundle, artefact)
@@ -140,7 +140,7 @@ class _Check:
         return replace(verdict, notes=(*verdict.notes, note + share_of_allowed(fresh.share or 0.0)))
 
     def answered(self, about: tuple[str, str, str]) -> Verdict:
-        """What is said of its answers."""
+        """The verdict on its answers."""
         bundle, candidate = self.bundle, self.candidate
         opened = candidate.runner(bundle, time_limit=self.time_limit)  # refuses an altered file
         try:
@@ -198,7 +198,7 @@ class _Check:
         return judge_soak(verdict, tally, golden, precision, self.allowed, classes, tally.words(size_count, soak.seed))
 
     def judged(self, replies: Replies, judge: JudgedPrecision, verdict: Verdict) -> Verdict:
-        """The verdict, with what was answered."""
+        """The verdict, with the answers compared."""
         golden, candidate = self.golden, self.candidate
         exact = {name: getattr(golden.reference, name) for name in golden.outputs}
         limits = {
@@ -249,7 +249,7 @@ class _Check:
         ).settled()
 
     def look(self, outputs: Answers, size: int, precision: AnyPrecision) -> tuple[tuple[ComparedStage, ...], str]:
-        """What the backend can be made to give out on the way, in batches of `size`, and what there is to say of it."""
+        """Intermediate outputs, in batches of `size`, and a note if unavailable."""
         golden, candidate = self.golden, self.candidate
         if not golden.exact.steps and not golden.exact.layers:
             has = "golden answers are of the whole network alone" if golden.outputs[1:] else "network has no capsules"
@@ -283,20 +283,20 @@ class _Check:
 
 
 def _borne_out(judge: JudgedPrecision) -> JudgedPrecision:
-    """The precision, unless the file only claims it."""
+    """The precision; raises if the file contradicts it."""
     if judge.refused:
         raise _RefusedFile(judge.refused)
     return judge
 
 
 def _inside_wrong(looked: Sequence[ComparedStage]) -> list[str]:
-    """What is wrong on the way to right answers: statistics that are not float32 first, since they explain the rest."""
+    """Faults in intermediate values although the answers are right; statistics that are not float32 come first."""
     wrong = [stage for stage in looked if not stage.single] or [stage for stage in looked if not stage.passed]
     return [f"its answers are within what is allowed, but {wrong[0].name} is {wrong[0].words()}"] if wrong else []
 
 
 def _other_shape(outputs: Answers, golden: Golden, rows: int) -> str:
-    """What is missing or of another shape among the answers to so many images, in words."""
+    """Outputs that are missing or have another shape, in words."""
     for name in golden.outputs:
         expected = (rows, *getattr(golden.reference, name).shape[1:])
         if name not in outputs or outputs[name].shape != expected:

@@ -185,7 +185,7 @@ def _speeds(benchmark: Benchmark | None) -> list[BatchSpeeds]:
 
 
 def _columns(rows: Sequence[Speed]) -> list[tuple[str, list[str]]]:
-    """Heading and cells; a column of which nothing is known is left out."""
+    """Headings and cells; empty columns are left out."""
 
     def cell(value: float | None, unit: str) -> str:
         if value is None:
@@ -197,7 +197,7 @@ def _columns(rows: Sequence[Speed]) -> list[tuple[str, list[str]]]:
 
 
 def _flat(value: Any, above: str = "") -> list[tuple[str, str]]:
-    """A nested record as names and values, without what is not known."""
+    """A nested record as names and values, without unknown ones."""
     if isinstance(value, dict):
         inner = [(f"{above} {key}".strip().replace("_", " "), item) for key, item in value.items()]
         return [pair for name, item in inner for pair in _flat(item, name)]

@@ -60,7 +60,7 @@ def _count(element: ET.Element, cases: Sequence[Case], seconds: float) -> None:
 
 
 def _limit(row: LimitRow) -> Case:
-    """What is not shown has failed; what is not tested was skipped, and is not passed."""
+    """A limit that is not shown counts as failed, one that was not tested as skipped."""
     message = f"{row.status}: found {row.found}; asked {row.asked}" + (f"; {row.note}" * bool(row.note))
     failure = message if row.status in ("failed", "not shown") else ""
     return Case(row.name, failure, message if row.status == "not tested" else "", message)

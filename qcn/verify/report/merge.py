@@ -144,7 +144,7 @@ def conclude(fleet: FleetReport) -> None:
 
 
 def headline(fleet: FleetReport) -> str:
-    """What it comes to, in one sentence."""
+    """The result in one sentence."""
     count = len(fleet.devices)
     failed = sum(device.status == "failed" for device in fleet.devices)
     unchecked = sum(device.status in ("missing", "untrusted") for device in fleet.devices)
@@ -205,7 +205,7 @@ def page(merged: Merged, record: str) -> str:
 
 
 def _tiles(fleet: FleetReport, timed: Sequence[tuple[str, Speed]]) -> list[tuple[str, str, str]]:
-    """Of each a name, a value, a word on it."""
+    """Tiles: name, value, note."""
     well = sum(device.status == "passed" for device in fleet.devices)
     result = [("devices that passed", f"{well} of {len(fleet.devices)}", "every backend that ran on them did")]
     used = [(one.share, device, one) for device in fleet.devices for one in device.backends if one.share is not None]
@@ -240,7 +240,7 @@ def _check_same(reports: Mapping[str, ParityReport]) -> None:
 
 
 def _as_counted(report: ParityReport) -> ParityReport:
-    """The report with every verdict failed whose status is not what was measured."""
+    """The report, with verdicts that contradict their measurements marked as failed."""
     counted = {
         key: replace(one, status="failed", reasons=(why,)) if (why := one.contradiction()) else one
         for key, one in report.backends.items()
@@ -291,7 +291,7 @@ def _fastest(report: ParityReport) -> list[Speed]:
 def _drift(
     reports: Mapping[str, ParityReport], baseline: Path, allowed: float, other_network: bool
 ) -> dict[str, list[str]]:
-    """By device what is worse than in the baseline, a folder with one for each; also those that are in it alone."""
+    """Regressions per device against a baseline folder; devices that are missing now count too."""
     if not baseline.is_dir():
         raise UsageError(
             f"{baseline} is not a folder: --baseline needs a folder with the earlier report folder of each device"
@@ -306,7 +306,7 @@ def _drift(
 
 
 def _worse(path: Path, now: ParityReport, allowed: float, other_network: bool) -> list[str]:
-    """Of one device: answers, right answers, latency and energy, against its earlier report in `path`."""
+    """Regressions of one device against its earlier report in `path`: answers, accuracy, latency, energy."""
     before = read_baseline(path, now.network, other_network)
     problems = worse_answers(path, before, now)
     for key, then in before.backends.items():

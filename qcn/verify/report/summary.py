@@ -19,7 +19,7 @@ def in_order(report: ParityReport) -> list[Verdict]:
 
 
 def headline(verdicts: Sequence[Verdict]) -> tuple[Status, str]:
-    """What it comes to, and in plain words."""
+    """The status, and a sentence."""
     ran = [verdict for verdict in verdicts if verdict.ran and verdict.backend not in NO_BACKENDS]
     wrong = [verdict for verdict in ran if verdict.status != "passed"]
     answers = "answer as the trained network does"
@@ -69,7 +69,7 @@ def machine(environment: Environment) -> str:
 
 
 def ship_tiles(ship: Ship, report: ParityReport) -> list[tuple[str, str, str]]:
-    """The figures of what is to ship, accuracy first: of each a name, a value, a word on it."""
+    """The tiles of what ships, accuracy first: name, value, note."""
     result = []
     for row in ship.rows:
         if row.name.startswith("accuracy") and row.value is not None:
@@ -82,7 +82,7 @@ def ship_tiles(ship: Ship, report: ParityReport) -> list[tuple[str, str, str]]:
 
 
 def tiles(report: ParityReport) -> list[tuple[str, str, str]]:
-    """Of each a name, a value, a word on it; right answers first."""
+    """Tiles: name, value, note; right answers first."""
     backends = [verdict for verdict in report.backends.values() if verdict.backend not in NO_BACKENDS]
     ran = [verdict for verdict in backends if verdict.ran]
     absent = f"{len(backends) - len(ran)} more were not run" if len(backends) > len(ran) else "all that were asked for"

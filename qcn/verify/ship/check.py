@@ -63,7 +63,7 @@ class ShipTerms:
 
     @property
     def of_images(self) -> bool:
-        """Whether anything is asked that takes test images, or images are named."""
+        """Whether a limit needs test images, or images are named."""
         limits = self.limits
         needs_images = (limits.accuracy, limits.calibration_error, limits.direction_error)
         return bool(self.data) or any(limit is not None for limit in needs_images)
@@ -122,7 +122,7 @@ def is_here(target: str, machine: Environment) -> bool:
 
 
 def check(bundle: Bundle, candidate: Candidate, terms: ShipTerms, command: str) -> tuple[Ship, ParityReport]:
-    """Everything: what is said of each limit, and the parity report with the benchmark, for the page."""
+    """The verdict on each limit, and the parity report with the benchmark."""
     began = time.perf_counter()
     targets.target(terms.target)  # first: what cannot be meant is refused at once
     network = CandidateNetwork(bundle, candidate, terms.time_limit)
@@ -197,7 +197,7 @@ def _ran(verdict: Verdict) -> bool:
 
 
 def _dataset(network: CandidateNetwork, terms: ShipTerms) -> Dataset | str:
-    """The test images; why there are none, where nothing is asked of them, as on a device that has none."""
+    """The test images, or why there are none if no limit needs them."""
     try:
         return network.dataset(terms.data)
     except UsageError as error:
@@ -267,7 +267,7 @@ def _speed(bundle: Bundle, candidate: Candidate, verdict: Verdict, terms: ShipTe
 
 
 def _unchecked(bundle: Bundle, candidate: Candidate, terms: ShipTerms, here: bool) -> list[str]:
-    """What nothing was said of, beside the rows that say so."""
+    """What was not tested, beside the rows that say so."""
     lines = [] if here else [f"{terms.target}: nothing ran on it; times, memory and energy are of this machine"]
     others = [
         one.file

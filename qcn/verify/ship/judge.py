@@ -35,7 +35,7 @@ NO_METER = "nothing here tells the energy: that needs an NVIDIA GPU with NVML (p
 
 @dataclass(frozen=True)
 class LimitRow:
-    """One limit: what it is of, asked and found in words, the verdict, and what else there is to know.
+    """One limit: its name, limit and value in words, the verdict, and a note.
 
     `limit` and `value` are the same as numbers: shares, milliseconds, MiB, millijoules; None where there is none.
     """
@@ -60,7 +60,7 @@ def interval(share: Share) -> str:
 
 
 def at_least(limit: float | None) -> str:
-    """What is asked of an accuracy, in words."""
+    """A lower limit in words."""
     return "" if limit is None else f"at least {percent(limit)}"
 
 
@@ -83,7 +83,7 @@ def accuracy(split: str, share: Share, limit: float | None) -> LimitRow:
 
 
 def _settled(value: float, limit: float) -> str:
-    """How many images would tell, with the same share of right answers."""
+    """How many images would decide it, at the same accuracy."""
     if value == limit:
         return "no number of images tells a share from a limit that it equals"
     needed = math.floor(NORMAL**2 * limit * (1 - limit) / (value - limit) ** 2) + 1
@@ -178,7 +178,7 @@ def not_tested(name: str, limit_words: str, limit: float | None, why: str) -> Li
 
 
 def at_most(words: Words, limit: float | None) -> str:
-    """What is asked of what must not be more, in words."""
+    """An upper limit in words."""
     return "" if limit is None else f"at most {words(limit)}"
 
 

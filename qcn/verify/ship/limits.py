@@ -34,7 +34,7 @@ class Angle:
 
 @dataclass(frozen=True)
 class Limits:
-    """What is asked for; None where nothing is.
+    """The limits; None where there is none.
 
     accuracy, calibration_error   shares, from 0 to 1
     memory                        MiB

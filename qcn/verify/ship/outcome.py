@@ -59,7 +59,7 @@ class Ship:
 
     @property
     def headline(self) -> str:
-        """What it comes to, in plain words."""
+        """The result in one sentence."""
         wrong = [row for row in self.rows if row.asked and row.status == self.status]
         names = ", ".join(row.name for row in wrong)
         if self.status == "failed":
@@ -87,7 +87,7 @@ def table(ship: Ship) -> Table:
 
 
 def notes(ship: Ship) -> list[str]:
-    """What else there is to know of the rows, and what was not tested."""
+    """Notes on the rows, and what was not tested."""
     lines = [f"{row.name}: {row.note}" for row in ship.rows if row.note]
     return lines + [f"not tested: {what}" for what in ship.not_tested]
 

@@ -38,7 +38,7 @@ class Benchmarked:
 
     @property
     def missing(self) -> list[Speed]:
-        """What was not, with the reasons."""
+        """What was not measured, with the reasons."""
         return [speed for speed in self.record.results.values() if speed.missing]
 
     @property

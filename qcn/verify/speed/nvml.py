@@ -78,7 +78,7 @@ def find() -> Nvml | None:
 
 
 def obstacle() -> str:
-    """Why there is a GPU here and its memory and energy cannot be read; empty where they can, or there is no GPU."""
+    """Why the memory and energy of this machine's GPU cannot be read; empty if they can or there is no GPU."""
     if _first_gpu() is None or find() is not None:
         return ""
     try:

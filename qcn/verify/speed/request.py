@@ -12,7 +12,7 @@ from qcn.verify.request import OTHER_NETWORK, TRUST, backends, check_time_limit,
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """What `qcn benchmark` is asked for. `command` is what was typed."""
+    """The settings of `qcn benchmark`. `command` is what was typed."""
 
     backends: Sequence[str] = backends()
     batch: Sequence[int] = setting((1,), "Batch size; may be repeated.", unset="1")
