@@ -88,10 +88,8 @@ class TargetBody(Body):
         with tempfile.TemporaryDirectory() as folder:
             bundle, candidate = self._candidate(Path(folder), program)
             with candidate.runner_to_time(bundle) as runner:
-                report_progress = partial(doing, task, of=len(images))
-                return ProgramOutputs(
-                    *outputs_by(runner, images, bundle.manifest.preprocessing, AT_ONCE, report_progress)
-                )
+                show, spec = partial(doing, task, of=len(images)), bundle.manifest.preprocessing
+                return ProgramOutputs(*outputs_by(runner, images, spec, AT_ONCE, show))
 
     def timed(self, program: Program, assignment: Assignment, calibration: Calibration) -> Timed:
         with tempfile.TemporaryDirectory() as folder:

@@ -146,11 +146,7 @@ def intermediates(program: Program, route: Route, pose: Tensor, activation: Tens
 
 def worst(digits: list[Digits]) -> list[Digits]:
     """Of each intermediate, that of the layer where fp16 would err most."""
-    return [
-        max((entry for entry in digits if entry.name == name), key=lambda entry: entry.mean_error)
-        for name in WHY
-        if digits
-    ]
+    return [max((of for of in digits if of.name == name), key=lambda of: of.mean_error) for name in WHY if digits]
 
 
 def table(digits: list[Digits]) -> Table:

@@ -84,10 +84,8 @@ def _refusals(audit: Audit) -> Iterable[str]:
         return
     if audit.classes_seen < 2 <= audit.classes:
         yield f"all {audit.images:,} are of one class; the network has {audit.classes}"
-    for count, what in (
-        (audit.constant, "of one colour"),
-        (audit.noise, "noise: neighbouring pixels have no relation"),
-    ):
+    noise = "noise: neighbouring pixels have no relation"
+    for count, what in ((audit.constant, "of one colour"), (audit.noise, noise)):
         if count > HALF * audit.images:
             yield f"{count:,} of {audit.images:,} are {what}"
     if audit.different < HALF * audit.images:

@@ -149,9 +149,7 @@ def _megabytes(trial: Trial) -> str:
 
 def rows(calibrated: Calibrated) -> list[TrialRow]:
     """The trials, float32 first, then the fastest first."""
-    trials = sorted(
-        calibrated.search.trials, key=lambda trial: (bool(trial.assignment), trial.timed.share if trial.timed else 1.0)
-    )
+    trials = sorted(calibrated.search.trials, key=lambda of: (bool(of.assignment), of.timed.share if of.timed else 1.0))
     front = pareto(trials)
     shares = [trial.timed.share for trial in trials if trial.timed]
     ends = [100 * end for trial in trials for end in (trial.rate.low, trial.rate.high)]

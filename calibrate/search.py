@@ -217,10 +217,7 @@ def pareto(trials: Sequence[Trial]) -> list[Trial]:
         return trial.wrong, trial.timed.share if trial.timed else 1.0, trial.bytes
 
     def beaten(trial: Trial) -> bool:
-        return any(
-            all(a <= b for a, b in zip(figures(rival), figures(trial), strict=True))
-            and figures(rival) != figures(trial)
-            for rival in trials
-        )
+        own = figures(trial)
+        return any(of != own and all(a <= b for a, b in zip(of, own, strict=True)) for of in map(figures, trials))
 
     return [trial for trial in trials if trial.timed and not beaten(trial)]

@@ -58,10 +58,10 @@ def measure(
     calibration: Calibration,
     images: ImageSet,
     spec: Preprocessing,
-    measured: Iterable[Sensitivity] = (),
+    done: Iterable[Sensitivity] = (),
 ) -> Iterable[list[Sensitivity]]:
-    """All that is found so far, after each operation; `measured` is what an earlier, interrupted measurement found."""
-    result = list(measured)
+    """All that is found so far, after each operation; `done` are the results of an interrupted measurement."""
+    result = list(done)
     before, tried = {(one.operation, one.precision) for one in result}, lowered_alone(program)
     missing = [one for one in tried if one not in before]
     if not missing:

@@ -255,7 +255,6 @@ def _environment(here: Mapping[str, str]) -> dict[str, str]:
     """Of these variables those that the child needs; folders to import from as they are found from here."""
     variables = {name: value for name, value in here.items() if name in NEEDED or name.startswith(NEEDED_PREFIXES)}
     if "PYTHONPATH" in variables:
-        variables["PYTHONPATH"] = os.pathsep.join(
-            map(os.path.abspath, filter(None, variables["PYTHONPATH"].split(os.pathsep)))
-        )
+        folders = filter(None, variables["PYTHONPATH"].split(os.pathsep))
+        variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, folders))
     return variables

@@ -122,9 +122,8 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
         names = step_names([*by_layer, CLASSES], network.config.iterations)
     whole, steps = _run(network, image)
     layers = {name: CapsuleOutputs(_joined(outs, 1), _joined(outs, 0)) for name, outs in by_layer.items()}
-    return Evaluation(
-        ReferenceAnswers(_joined(whole, 1), _joined(whole, 0)), layers, dict(zip(names, steps, strict=True))
-    )
+    answered = ReferenceAnswers(_joined(whole, 1), _joined(whole, 0))
+    return Evaluation(answered, layers, dict(zip(names, steps, strict=True)))
 
 
 def answers_alone(golden: Golden) -> Golden:

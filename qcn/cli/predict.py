@@ -16,7 +16,7 @@ from qcn.terminal.tables import table_of
 from qcn.terminal.text import counted, readable
 
 if TYPE_CHECKING:
-    from qcn.predict.records import PredictionRow
+    from qcn.predict.records import ResultRow
     from qcn.predict.rows import RowFile
 
 TABLE = 20  # pictures in the terminal's table, and unreadable ones that are named
@@ -130,7 +130,7 @@ class _Table:
         self._top, self._hidden, self._directions = top, hidden, directions
         self._rows = self._unreadable = 0
 
-    def add(self, row: "PredictionRow") -> None:
+    def add(self, row: "ResultRow") -> None:
         if row.answer is None or self._rows >= TABLE:
             return
         self._rows += 1
@@ -144,7 +144,7 @@ class _Table:
         if self._rows == TABLE:
             self._show()
 
-    def add_unreadable(self, row: "PredictionRow") -> None:
+    def add_unreadable(self, row: "ResultRow") -> None:
         self._unreadable += 1
         if self._unreadable <= TABLE:
             say_above(readable(row.error))

@@ -298,9 +298,7 @@ class CNN(nn.Module):
         """[B, in_channels, size, size] -> poses [B, classes, 3] or [B, classes, 0], and logits [B, classes]."""
         if image.ndim != 4 or image.shape[1:] != (self.in_channels, self.size, self.size):
             expected = f"[B, {self.in_channels}, {self.size}, {self.size}]"
-            raise UsageError(
-                f"this CNN was built for images {expected}, not {list(image.shape)}; build one with size=…"
-            )
+            raise UsageError(f"this CNN takes images {expected}, not {list(image.shape)}; build one with size=…")
         x = F.max_pool2d(F.relu(self.conv1(image)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         features = self.dropout(F.relu(self.hidden(x.flatten(1))))

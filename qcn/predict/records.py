@@ -15,7 +15,7 @@ from qcn.runtime import Answer, Model
 
 
 @dataclass(frozen=True)
-class PredictionRow:
+class ResultRow:
     """A picture's name, and the answer or why there is none."""
 
     file: str
@@ -25,14 +25,14 @@ class PredictionRow:
 
 def answered(
     model: Model, sources: Iterable[Found], batch: int
-) -> Iterator[tuple[PredictionRow, NDArray[np.uint8] | None]]:
+) -> Iterator[tuple[ResultRow, NDArray[np.uint8] | None]]:
     """Each picture with its answer, in their order; `batch` of them are worked on at once."""
     waiting = iter(sources)
     while several := list(islice(waiting, batch)):
         answers = iter(model.predict([source.pixels for source in several if source.pixels is not None]))
         for source in several:
             yield (
-                PredictionRow(source.name, None if source.pixels is None else next(answers), source.error),
+                ResultRow(source.name, None if source.pixels is None else next(answers), source.error),
                 source.pixels,
             )
 
@@ -42,7 +42,7 @@ def header(classes: tuple[str, ...]) -> list[str]:
     return ["file", "label", "probability", "known", "azimuth", "elevation", "spread", *classes, "model"]
 
 
-def columns(row: PredictionRow, classes: tuple[str, ...], model: str) -> list[str | float]:
+def columns(row: ResultRow, classes: tuple[str, ...], model: str) -> list[str | float]:
     """A row of that table; a picture that could not be read has empty columns."""
     if not row.answer:
         return [row.file, *[""] * (len(header(classes)) - 2), model]
@@ -52,7 +52,7 @@ def columns(row: PredictionRow, classes: tuple[str, ...], model: str) -> list[st
     return [row.file, *answer, *("" if one is None else one for one in angles), *map(float, row.answer.logit), model]
 
 
-def entry(row: PredictionRow, model: str) -> dict[str, Any]:
+def entry(row: ResultRow, model: str) -> dict[str, Any]:
     """Everything, for JSON."""
     answer = row.answer
     if answer is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
 from qcn.errors import UsageError
-from qcn.predict.records import PredictionRow, columns, entry, header
+from qcn.predict.records import ResultRow, columns, entry, header
 from qcn.predict.sources import Item
 from qcn.terminal.text import csv_cell, csv_line
 
@@ -48,7 +48,7 @@ class Form(ABC):
         self.classes, self.model = classes, model
 
     @abstractmethod
-    def text(self, row: PredictionRow) -> str: ...
+    def text(self, row: ResultRow) -> str: ...
 
     def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
         """The whole rows of a file of this form. UsageError if it is not one, or cannot be gone on with."""
@@ -56,7 +56,7 @@ class Form(ABC):
 
 
 class JsonLines(Form):
-    def text(self, row: PredictionRow) -> str:
+    def text(self, row: ResultRow) -> str:
         return json.dumps(entry(row, self.model), ensure_ascii=False) + "\n"
 
     def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
@@ -75,7 +75,7 @@ class JsonLines(Form):
 class JsonArray(Form):
     begin, between, end = "[\n", ",\n", "\n]\n"
 
-    def text(self, row: PredictionRow) -> str:
+    def text(self, row: ResultRow) -> str:
         return json.dumps(entry(row, self.model), ensure_ascii=False)
 
 
@@ -84,7 +84,7 @@ class Csv(Form):
         super().__init__(classes, model)
         self.begin = csv_line(header(classes))
 
-    def text(self, row: PredictionRow) -> str:
+    def text(self, row: ResultRow) -> str:
         return csv_line(columns(row, self.classes, self.model))
 
     def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
@@ -164,7 +164,7 @@ class RowFile:
         if not end:
             self._put(self.form.begin)
 
-    def write(self, row: PredictionRow) -> None:
+    def write(self, row: ResultRow) -> None:
         self._put(self.form.between * bool(self._rows) + self.form.text(row))
         self._rows += 1
 

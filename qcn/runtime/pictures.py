@@ -80,12 +80,8 @@ def several_of(pictures: object) -> Iterator[Picture] | None:
         several: Any = pictures
         return iter(several) if several.ndim == 4 else None
     single_types = (str, bytes, bytearray, memoryview, os.PathLike, Mapping, Set)
-    if (
-        isinstance(pictures, single_types)
-        or _is_image(pictures)
-        or _is_file(pictures)
-        or not isinstance(pictures, Iterable)
-    ):
+    is_single = isinstance(pictures, single_types) or _is_image(pictures) or _is_file(pictures)
+    if is_single or not isinstance(pictures, Iterable):
         return None
     return iter(pictures)
 

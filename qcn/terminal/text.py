@@ -20,10 +20,7 @@ def readable(text: str, keep: str = "") -> str:
 
     ESC becomes \\x1b, a line break \\n. Those in `keep` stay as they are.
     """
-    return "".join(
-        repr(character)[1:-1] if character not in keep and unicodedata.category(character) in HIDDEN else character
-        for character in text
-    )
+    return "".join(repr(c)[1:-1] if c not in keep and unicodedata.category(c) in HIDDEN else c for c in text)
 
 
 def csv_line(cells: Iterable[object]) -> str:

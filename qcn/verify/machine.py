@@ -124,7 +124,5 @@ def survey() -> list[MachinePart]:
         *(MachinePart(piece.name, piece.release(), piece.enables, piece.get) for piece in pieces),
         MachinePart("nvidia-ml-py", package_version("nvidia-ml-py"), counters, nvml.INSTALL),
         MachinePart("C++ compiler", compiler, "building libqcn", "apt install g++ cmake"),
-        MachinePart(
-            "nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA kernels and plugin", "the CUDA toolkit"
-        ),
+        MachinePart("nvcc", shutil.which("nvcc") or "", "building libqcn's CUDA parts", "the CUDA toolkit"),
     ]

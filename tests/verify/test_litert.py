@@ -257,13 +257,13 @@ def test_int8_in_floats_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """`multiplies_integers` tells them apart: here its weights are floats."""
     from qcn.export.backends.litert import graph, integers
 
-    whole = graph.LiteRtGraph.constant
+    whole = graph.LiteGraph.constant
 
     def in_floats(self: Any, name: str, array: Array, scales: Array | None = None) -> Any:
         return whole(self, name, array.astype(np.float32) if array.dtype == np.int8 else array)
 
     assert integers.multiplies_integers()
-    monkeypatch.setattr(graph.LiteRtGraph, "constant", in_floats)
+    monkeypatch.setattr(graph.LiteGraph, "constant", in_floats)
     assert not integers.multiplies_integers.__wrapped__()
 
 

@@ -26,9 +26,8 @@ class PteFile(Format):
         least = job.request.batch.min
         job = replace(job, request=replace(job.request, batch=Batch(least, least, least), opset=None))
         result = job.add(self, job.request.batch)
-        return Made(
-            self.name, result, notes=(f"{result.file}, for batches of {result.batch}: {summary(result.facts)}",)
-        )
+        note = f"{result.file}, for batches of {result.batch}: {summary(result.facts)}"
+        return Made(self.name, result, notes=(note,))
 
     def write(self, job: Job, path: Path) -> dict[str, Any]:
         _need_executorch()

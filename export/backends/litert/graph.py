@@ -35,14 +35,14 @@ WITHOUT_OPTIONS = ("LOG", "SQRT", "RELU", "ROUND")
 
 
 @dataclass(frozen=True)
-class LiteRtTensor:
+class LiteTensor:
     """A value of the graph: its number in the file, and its shape."""
 
     index: int
     shape: Shape
 
 
-class LiteRtGraph:
+class LiteGraph:
     """Collects operators and constants. `with graph.scope("capsules1")` names what follows below it."""
 
     def __init__(self, batch: int | None) -> None:
@@ -51,7 +51,7 @@ class LiteRtGraph:
         self._tensors: list[Any] = []
         self._buffers: list[Any] = [_Buffer(b"")]  # the first one stands for no content
         self._codes: dict[str, int] = {}
-        self._constants: dict[tuple[str, Shape, bytes, bytes], LiteRtTensor] = {}
+        self._constants: dict[tuple[str, Shape, bytes, bytes], LiteTensor] = {}
         self._path: list[str] = []
 
     @contextmanager
@@ -63,13 +63,13 @@ class LiteRtGraph:
         finally:
             self._path.pop()
 
-    def tensor(self, name: str, shape: Shape, type: Any = np.float32, buffer: int = 0) -> LiteRtTensor:
+    def tensor(self, name: str, shape: Shape, type: Any = np.float32, buffer: int = 0) -> LiteTensor:
         full = "/".join((*self._path, name))
         entry = schema.TensorT(shape=list(shape), type=TYPES[np.dtype(type)], buffer=buffer, name=full)
         self._tensors.append(entry)
-        return LiteRtTensor(len(self._tensors) - 1, shape)
+        return LiteTensor(len(self._tensors) - 1, shape)
 
-    def constant(self, name: str, array: Array, scales: Array | None = None) -> LiteRtTensor:
+    def constant(self, name: str, array: Array, scales: Array | None = None) -> LiteTensor:
         """An array in the file; equal ones are there once. Integers of a weight have a scale, or one per output."""
         key = (
             array.dtype.str,
@@ -86,15 +86,15 @@ class LiteRtGraph:
                 self._tensors[constant.index].quantization = steps
         return self._constants[key]
 
-    def number(self, name: str, value: float) -> LiteRtTensor:
+    def number(self, name: str, value: float) -> LiteTensor:
         return self.constant(name, np.array([value], np.float32))
 
-    def integers(self, name: str, *values: int) -> LiteRtTensor:
+    def integers(self, name: str, *values: int) -> LiteTensor:
         return self.constant(name, np.array(values, np.int32))
 
     def node(
-        self, op: str, name: str, shape: Shape, *inputs: LiteRtTensor, type: Any = np.float32, **options: Any
-    ) -> LiteRtTensor:
+        self, op: str, name: str, shape: Shape, *inputs: LiteTensor, type: Any = np.float32, **options: Any
+    ) -> LiteTensor:
         """Add an operator with one output of this shape; returns it."""
         out = self.tensor(name, shape, type)
         code = self._codes.setdefault(op, len(self._codes))
@@ -106,15 +106,15 @@ class LiteRtGraph:
         self.operators.append(operator)
         return out
 
-    def unary(self, op: str, name: str, x: LiteRtTensor) -> LiteRtTensor:
+    def unary(self, op: str, name: str, x: LiteTensor) -> LiteTensor:
         """EXP, LOG, NEG, ABS, SQRT, RELU."""
         return self.node(op, name, x.shape, x)
 
-    def binary(self, op: str, name: str, a: LiteRtTensor, b: LiteRtTensor, **options: Any) -> LiteRtTensor:
+    def binary(self, op: str, name: str, a: LiteTensor, b: LiteTensor, **options: Any) -> LiteTensor:
         """ADD, SUB, MUL, DIV, MINIMUM, MAXIMUM, with sides of 1 repeated."""
         return self.node(op, name, np.broadcast_shapes(a.shape, b.shape), a, b, **options)
 
-    def reshape(self, name: str, x: LiteRtTensor, *shape: int) -> LiteRtTensor:
+    def reshape(self, name: str, x: LiteTensor, *shape: int) -> LiteTensor:
         """-1 is what the other sides leave: the one with the batch."""
         size = int(np.prod([side for side in shape if side != -1]))
         whole = tuple(int(np.prod(x.shape)) // size if side == -1 else side for side in shape)
@@ -122,25 +122,25 @@ class LiteRtGraph:
             return x
         return self.node("RESHAPE", name, whole, x, self.integers(f"{name}.shape", *shape), newShape=list(shape))
 
-    def copy(self, name: str, x: LiteRtTensor, shape: Shape) -> LiteRtTensor:
+    def copy(self, name: str, x: LiteTensor, shape: Shape) -> LiteTensor:
         """Of [B, numbers] as [B, *shape], always by an operator."""
         return self.node(
             "RESHAPE", name, (self.images, *shape), x, self.integers("shape", -1, *shape), newShape=[-1, *shape]
         )
 
-    def transpose(self, name: str, x: LiteRtTensor, *order: int) -> LiteRtTensor:
+    def transpose(self, name: str, x: LiteTensor, *order: int) -> LiteTensor:
         return self.node("TRANSPOSE", name, tuple(x.shape[i] for i in order), x, self.integers(f"{name}.order", *order))
 
-    def sum(self, name: str, x: LiteRtTensor, axis: int) -> LiteRtTensor:
+    def sum(self, name: str, x: LiteTensor, axis: int) -> LiteTensor:
         """Leaves a side of 1."""
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         return self.node("SUM", name, shape, x, self.integers(f"{name}.axis", axis), keepDims=True)
 
-    def gather(self, name: str, x: LiteRtTensor, axis: int, places: Sequence[int]) -> LiteRtTensor:
+    def gather(self, name: str, x: LiteTensor, axis: int, places: Sequence[int]) -> LiteTensor:
         shape = (*x.shape[:axis], len(places), *x.shape[axis + 1 :])
         return self.node("GATHER", name, shape, x, self.integers(f"{name}.places", *places), axis=axis)
 
-    def channels(self, name: str, x: LiteRtTensor, start: int, end: int) -> LiteRtTensor:
+    def channels(self, name: str, x: LiteTensor, start: int, end: int) -> LiteTensor:
         """Those of a map [B, H, W, C] from `start` to before `end`."""
         if (start, end) == (0, x.shape[3]):
             return x
@@ -150,8 +150,8 @@ class LiteRtGraph:
         return self.node("STRIDED_SLICE", name, shape, x, *limits, steps, beginMask=0b0111, endMask=0b0111)
 
     def convolution(
-        self, name: str, x: LiteRtTensor, kernel: Array, bias: Array, stride: int, padding: int, relu: bool = False
-    ) -> LiteRtTensor:
+        self, name: str, x: LiteTensor, kernel: Array, bias: Array, stride: int, padding: int, relu: bool = False
+    ) -> LiteTensor:
         """Of a map [B, H, W, C] with a kernel [out, k, k, C], padded with zeros."""
         out, *window, _ = kernel.shape
         same = stride == 1 and {2 * padding + 1} == set(window)
@@ -164,14 +164,14 @@ class LiteRtGraph:
         self,
         op: str,
         name: str,
-        *inputs: LiteRtTensor,
+        *inputs: LiteTensor,
         out: int,
         window: Sequence[int],
         stride: int,
         same: bool = False,
         relu: bool = False,
         options: Mapping[str, int] | None = None,
-    ) -> LiteRtTensor:
+    ) -> LiteTensor:
         """An operator whose window slides over a map [B, H, W, C]; `same` pads it so that it keeps its size."""
         sides = inputs[0].shape[1:3]
         if not same:
@@ -180,22 +180,22 @@ class LiteRtGraph:
         slides = {"padding": padding, "strideH": stride, "strideW": stride, "fusedActivationFunction": fused(relu)}
         return self.node(op, name, (self.images, *sides, out), *inputs, **slides, **(options or {}))
 
-    def pad(self, name: str, x: LiteRtTensor, rims: Sequence[tuple[int, int]]) -> LiteRtTensor:
+    def pad(self, name: str, x: LiteTensor, rims: Sequence[tuple[int, int]]) -> LiteTensor:
         """With zeros before and behind each side."""
         shape = tuple(side + before + behind for side, (before, behind) in zip(x.shape, rims, strict=True))
         return self.node("PAD", name, shape, x, self.constant(f"{name}.rims", np.array(rims, np.int32)))
 
-    def sigmoid(self, name: str, x: LiteRtTensor) -> LiteRtTensor:
+    def sigmoid(self, name: str, x: LiteTensor) -> LiteTensor:
         """1 / (1 + exp(−x)), to the last digits of the smallest too: means are shares of activations, however small."""
         one, power = self.number("one", 1.0), self.unary("EXP", f"{name}.power", self.unary("NEG", f"{name}.below", x))
         return self.binary("DIV", name, one, self.binary("ADD", f"{name}.one_more", power, one))
 
-    def end(self, x: LiteRtTensor, ending: Ending) -> LiteRtTensor:
+    def end(self, x: LiteTensor, ending: Ending) -> LiteTensor:
         """What is left of an operation's ending: a ReLU is fused into the operator before."""
         return self.sigmoid("sigmoid", x) if ending == "sigmoid" else x
 
     def file(
-        self, inputs: Mapping[str, LiteRtTensor], outputs: Mapping[str, LiteRtTensor], metadata: Mapping[str, str]
+        self, inputs: Mapping[str, LiteTensor], outputs: Mapping[str, LiteTensor], metadata: Mapping[str, str]
     ) -> bytes:
         """The model with these inputs and outputs, which are named so."""
         for name, value in {**inputs, **outputs}.items():

@@ -12,12 +12,12 @@ import functools
 
 import numpy as np
 
-from qcn.export.backends.litert.graph import LiteRtGraph, LiteRtTensor, fused
+from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.precision import MARKS
 from qcn.export.program.program import Array
 
 
-def rounded(g: LiteRtGraph, name: str, x: LiteRtTensor, scale: float) -> LiteRtTensor:
+def rounded(g: LiteGraph, name: str, x: LiteTensor, scale: float) -> LiteTensor:
     """clamp(round(x / scale), -128, 127), in float32."""
     lowest, highest = (g.number(f"{name}.end", end) for end in MARKS)
     steps = g.binary("DIV", f"{name}.steps", x, g.number(f"{name}.scale", scale))
@@ -26,16 +26,16 @@ def rounded(g: LiteRtGraph, name: str, x: LiteRtTensor, scale: float) -> LiteRtT
 
 
 def convolution(
-    g: LiteRtGraph,
+    g: LiteGraph,
     name: str,
-    q: LiteRtTensor,
+    q: LiteTensor,
     kernel: Array,
     scales: Array,
     bias: Array,
     stride: int,
     padding: int,
     relu: bool,
-) -> LiteRtTensor:
+) -> LiteTensor:
     """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias."""
     out, *window, _ = kernel.shape
     maps = _marked(g, name, q, ((0, 0), (padding, padding), (padding, padding)))
@@ -43,9 +43,7 @@ def convolution(
     return g.slide("CONV_2D", name, *inputs, out=out, window=window, stride=stride, relu=relu)
 
 
-def linear(
-    g: LiteRtGraph, name: str, q: LiteRtTensor, weight: Array, scales: Array, bias: Array, relu: bool
-) -> LiteRtTensor:
+def linear(g: LiteGraph, name: str, q: LiteTensor, weight: Array, scales: Array, bias: Array, relu: bool) -> LiteTensor:
     """Of rounded numbers [B, K] with an int8 weight [units, K].
 
     Not every runtime takes a scale per unit here: that of the weight is 1, and each unit is scaled thereafter.
@@ -57,11 +55,11 @@ def linear(
     return g.binary("ADD", name, scaled, _scaled(g, name, bias, scales), fusedActivationFunction=fused(relu))
 
 
-def _scaled(g: LiteRtGraph, name: str, bias: Array, scales: Array) -> LiteRtTensor:
+def _scaled(g: LiteGraph, name: str, bias: Array, scales: Array) -> LiteTensor:
     return g.constant(f"{name}.bias", bias.astype(np.float32) * scales)
 
 
-def _marked(g: LiteRtGraph, name: str, x: LiteRtTensor, rims: tuple[tuple[int, int], ...]) -> LiteRtTensor:
+def _marked(g: LiteGraph, name: str, x: LiteTensor, rims: tuple[tuple[int, int], ...]) -> LiteTensor:
     """With zeros around it, and the marks behind its last side."""
     padded = g.pad(f"{name}.padded", x, (*rims, (0, len(MARKS))))
     marks = np.array([0.0] * x.shape[-1] + [*MARKS], np.float32)
@@ -78,7 +76,7 @@ def multiplies_integers() -> bool:
     """Whether LiteRT rounds the inputs of int8 weights here. In integers nothing is left of 0.4, in floats all is."""
     from ai_edge_litert.interpreter import Interpreter
 
-    g, one = LiteRtGraph(batch=1), np.ones(1, np.float32)
+    g, one = LiteGraph(batch=1), np.ones(1, np.float32)
     image = g.tensor("image", (1, 1, 1, 1))
     by_map = convolution(g, "map", image, np.ones((1, 1, 1, 1), np.int8), one, 0 * one, 1, 0, relu=False)
     flat = g.reshape("flat", image, -1, 1)

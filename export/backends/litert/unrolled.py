@@ -17,7 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from qcn.export.backends.litert.graph import LiteRtGraph, LiteRtTensor
+from qcn.export.backends.litert.graph import LiteGraph, LiteTensor
 from qcn.export.program.program import POSE_PRODUCTS, Array, Route, Shape
 from qcn.limits import MASS_FLOOR, VARIANCE_FLOOR
 
@@ -30,16 +30,16 @@ BY_CHILD = (4, 2, 0, 1, 5, 3)  # … and by axis, child, axis of the pose, paren
 class Parents:
     """A layer's parents after an M-step: mean and variance [3, 1, N, J], ½ Σ ln σ² and the score z [1, 1, N, J]."""
 
-    mean: LiteRtTensor
-    variance: LiteRtTensor
-    log_spread: LiteRtTensor
-    z: LiteRtTensor
+    mean: LiteTensor
+    variance: LiteTensor
+    log_spread: LiteTensor
+    z: LiteTensor
 
 
 class UnrolledLayer:
     """A capsule layer on a `map` [C, H, W] of capsules: `write` adds it."""
 
-    def __init__(self, g: LiteRtGraph, op: Route, map: Shape, arrays: Mapping[str, Array], rotation: Array) -> None:
+    def __init__(self, g: LiteGraph, op: Route, map: Shape, arrays: Mapping[str, Array], rotation: Array) -> None:
         self.g, self.op = g, op
         self.C, self.height, self.width = map
         self.rotation = np.broadcast_to(rotation, (*op.window, *rotation.shape[2:]))
@@ -47,7 +47,7 @@ class UnrolledLayer:
         self.J, rows, columns = op.shape
         self.I, self.n = math.prod(op.window) * self.C, rows * columns
 
-    def write(self, pose: LiteRtTensor, activation: LiteRtTensor) -> tuple[LiteRtTensor, LiteRtTensor]:
+    def write(self, pose: LiteTensor, activation: LiteTensor) -> tuple[LiteTensor, LiteTensor]:
         """Add the layer: pose [B, H, W, 3C] and activation [B, H, W, C] -> those of its parents."""
         g, op = self.g, self.op
         _, rows, columns = op.shape
@@ -64,9 +64,7 @@ class UnrolledLayer:
         active = g.sigmoid("activation", z) if op.ending == "sigmoid" else z
         return g.reshape("pose.map", mean, -1, rows, columns, 3 * self.J), active
 
-    def first_m_step(
-        self, pose: LiteRtTensor, activation: LiteRtTensor, votes: LiteRtTensor, active: LiteRtTensor
-    ) -> Parents:
+    def first_m_step(self, pose: LiteTensor, activation: LiteTensor, votes: LiteTensor, active: LiteTensor) -> Parents:
         """Where each child is shared out evenly."""
         g, C, area = self.g, self.C, self.height * self.width
         axes = g.reshape("axes", pose, -1, area, C, 3)
@@ -91,7 +89,7 @@ class UnrolledLayer:
         mean_square = g.binary("MUL", "mean_square", g.binary("MUL", "mean_mass", mean, safer), mean)
         return self._parents(mass, safe, mean, g.binary("SUB", "spread", squares, mean_square))
 
-    def _products(self, name: str, maps: LiteRtTensor, kernel: Array) -> LiteRtTensor:
+    def _products(self, name: str, maps: LiteTensor, kernel: Array) -> LiteTensor:
         """Of maps [B, H·W, C, x] with a kernel [a, b, h, w, C, x], shared out among parents -> [a, 1, N, b].
 
         XNNPACK adds up to 4,800 products one behind the other, with a rounding each. So they are made in parts of fewer
@@ -117,7 +115,7 @@ class UnrolledLayer:
         out = g.reshape(f"{name}.places", total, -1, self.n, a, b)
         return g.reshape(name, g.transpose(f"{name}.axes", out, 2, 1, 0, 3), a, 1, -1, b)
 
-    def children(self, name: str, maps: LiteRtTensor) -> LiteRtTensor:
+    def children(self, name: str, maps: LiteTensor) -> LiteTensor:
         """Maps [B, H, W, C·x] -> the windows' children [1, I, N, x]."""
         g, op = self.g, self.op
         rows, columns = (
@@ -130,14 +128,14 @@ class UnrolledLayer:
         first = g.transpose(f"{name}.first", flat, 2, 1, 0, 3)  # [C, H·W, B, x]
         return g.reshape(name, g.gather(f"{name}.windows", first, 1, places.tolist()), 1, self.I, -1, sides)
 
-    def votes(self, pose: LiteRtTensor) -> LiteRtTensor:
+    def votes(self, pose: LiteTensor) -> LiteTensor:
         """[3, I, N, J]."""
         g, child = self.g, self.children("child", pose)
         turns = self.rotation.transpose(BY_CHILD).reshape(3, self.I, 3, self.J)
         rotation = g.constant("rotation", np.ascontiguousarray(turns, np.float32))
         return g.node("BATCH_MATMUL", "votes", (3, self.I, child.shape[2], self.J), child, rotation)
 
-    def iteration(self, old: Parents, votes: LiteRtTensor, active: LiteRtTensor) -> Parents:
+    def iteration(self, old: Parents, votes: LiteTensor, active: LiteTensor) -> Parents:
         """An E-step with the parents as they were, and an M-step by sums about the means that they had."""
         g = self.g
         apart = g.binary("SUB", "apart", votes, old.mean)  # d = v − μ
@@ -161,11 +159,11 @@ class UnrolledLayer:
         spread = g.binary("ADD", "spread", second, g.binary("MUL", "correction", moved, pull))
         return self._parents(mass, safe, mean, spread)
 
-    def _over_children(self, name: str, x: LiteRtTensor) -> LiteRtTensor:
+    def _over_children(self, name: str, x: LiteTensor) -> LiteTensor:
         """The sum over children: [x, I, N, J] -> [x, 1, N, J]."""
         return self.g.sum(name, x, 1)
 
-    def _parents(self, mass: LiteRtTensor, safe: LiteRtTensor, mean: LiteRtTensor, spread: LiteRtTensor) -> Parents:
+    def _parents(self, mass: LiteTensor, safe: LiteTensor, mean: LiteTensor, spread: LiteTensor) -> Parents:
         """The variance from Σ r·(v − μ)², and from it the score behind the activation."""
         g = self.g
         spread = g.unary("RELU", "spread.positive", spread)  # rounding may leave a little less than nothing
@@ -182,7 +180,7 @@ class UnrolledLayer:
             z = g.binary("DIV", "score.unit", z, g.binary("MAXIMUM", "norm.safe", norm, g.number("least", 1e-12)))
         return Parents(mean, variance, log_spread, z)
 
-    def _log_sigmoid(self, z: LiteRtTensor) -> LiteRtTensor:
+    def _log_sigmoid(self, z: LiteTensor) -> LiteTensor:
         """min(z, 0) − ln(1 + exp(−|z|)), which cannot overflow."""
         g = self.g
         power = g.unary("EXP", "z.power", g.unary("NEG", "z.below", g.unary("ABS", "z.abs", z)))

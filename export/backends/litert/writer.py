@@ -8,7 +8,7 @@ import numpy as np
 
 from qcn.errors import UsageError
 from qcn.export.backends.litert import integers
-from qcn.export.backends.litert.graph import LiteRtGraph, LiteRtTensor, fused
+from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.unrolled import UnrolledLayer
 from qcn.export.program.program import Affine, Array, Convolution, Linear, Operation, Pool, Product, Program, Route
 
@@ -36,11 +36,11 @@ class _Writer:
     """
 
     def __init__(self, program: Program, batch: int | None) -> None:
-        self.program, self.shapes, self.g = program, program.shapes, LiteRtGraph(batch)
+        self.program, self.shapes, self.g = program, program.shapes, LiteGraph(batch)
         self.image = self.g.tensor(program.input.name, (self.g.images, *program.input.shape))
         self.values = {program.input.name: self.g.transpose("image.map", self.image, 0, 2, 3, 1)}
-        self._rounded: dict[tuple[int, float], LiteRtTensor] = {}
-        self._write: dict[type[Operation], Callable[[Any, list[LiteRtTensor]], tuple[LiteRtTensor, ...]]] = {
+        self._rounded: dict[tuple[int, float], LiteTensor] = {}
+        self._write: dict[type[Operation], Callable[[Any, list[LiteTensor]], tuple[LiteTensor, ...]]] = {
             Affine: self._affine,
             Convolution: self._convolution,
             Pool: self._pool,
@@ -57,13 +57,13 @@ class _Writer:
             outputs = self._write[type(operation)](operation, inputs)
         self.values |= {value.name: tensor for value, tensor in zip(operation.outputs, outputs, strict=True)}
 
-    def answer(self, name: str, value: str, shape: tuple[int, ...]) -> LiteRtTensor:
+    def answer(self, name: str, value: str, shape: tuple[int, ...]) -> LiteTensor:
         """A value as it is given out: in the program's order, by an operator of its own."""
         g = self.g
         with g.scope(f"output/{name}"):
             return g.copy(name, self._in_order(value), shape)
 
-    def _in_order(self, value: str) -> LiteRtTensor:
+    def _in_order(self, value: str) -> LiteTensor:
         """[B, numbers], in the order of the program."""
         g, x, count = self.g, self.values[value], math.prod(self.shapes[value])
         places = math.prod(x.shape[1:3]) if len(x.shape) == 4 else 1
@@ -71,7 +71,7 @@ class _Writer:
             x = g.transpose("in_order", g.reshape("places", x, -1, places, count // places), 0, 2, 1)
         return g.reshape("flat", x, -1, count)
 
-    def _affine(self, op: Affine, inputs: list[LiteRtTensor]) -> tuple[LiteRtTensor, ...]:
+    def _affine(self, op: Affine, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g = self.g
         scale, shift = (
             g.constant(role, self._array(name)) for role, name in (("scale", op.scale), ("shift", op.shift))
@@ -80,9 +80,9 @@ class _Writer:
         out = g.binary("ADD", "shifted", scaled, shift, fusedActivationFunction=fused(op.ending == "relu"))
         return (g.end(out, op.ending),)
 
-    def _convolution(self, op: Convolution, inputs: list[LiteRtTensor]) -> tuple[LiteRtTensor, ...]:
+    def _convolution(self, op: Convolution, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g, relu = self.g, op.ending == "relu"
-        parts: list[LiteRtTensor] = []
+        parts: list[LiteTensor] = []
         for i, (x, stride, padding) in enumerate(zip(inputs, op.strides, op.paddings, strict=True)):
             name, last = "skip" if parts else "conv", relu and len(inputs) == 1
             kernel = np.ascontiguousarray(self._array(op.weights[i]).transpose(0, 2, 3, 1))
@@ -98,13 +98,13 @@ class _Writer:
             out = g.binary("ADD", "sum", *parts, fusedActivationFunction=fused(relu))
         return (g.end(out, op.ending),)
 
-    def _pool(self, op: Pool, inputs: list[LiteRtTensor]) -> tuple[LiteRtTensor, ...]:
+    def _pool(self, op: Pool, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         kind = {"max": "MAX_POOL_2D", "average": "AVERAGE_POOL_2D"}[op.kind]
         out, window = op.shape[0], (op.kernel, op.kernel)
         reach = {"filterHeight": op.kernel, "filterWidth": op.kernel}
         return (self.g.slide(kind, "pool", *inputs, out=out, window=window, stride=op.stride, options=reach),)
 
-    def _linear(self, op: Linear, inputs: list[LiteRtTensor]) -> tuple[LiteRtTensor, ...]:
+    def _linear(self, op: Linear, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         g, relu, x = self.g, op.ending == "relu", self._in_order(op.input)
         weight, bias = self._array(op.weight), self._array(op.bias)
         if op.precision == "int8":
@@ -114,14 +114,14 @@ class _Writer:
         out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *operands, fusedActivationFunction=fused(relu))
         return (g.end(out, op.ending),)
 
-    def _integers(self, op: Product, i: int, name: str, x: LiteRtTensor) -> tuple[LiteRtTensor, Array]:
+    def _integers(self, op: Product, i: int, name: str, x: LiteTensor) -> tuple[LiteTensor, Array]:
         """An input rounded to integers, once for all who take it so, and the steps of its sums."""
         scale = op.input_scales[i]
         if (x.index, scale) not in self._rounded:
             self._rounded[x.index, scale] = integers.rounded(self.g, name, x, scale)
         return self._rounded[x.index, scale], np.float32(scale) * self._array(op.weight_scales[i])
 
-    def _route(self, op: Route, inputs: list[LiteRtTensor]) -> tuple[LiteRtTensor, ...]:
+    def _route(self, op: Route, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         program = self.program
         layer = UnrolledLayer(self.g, op, self.shapes[op.activation], program.arrays, program.rotation(op))
         return layer.write(*inputs)

@@ -26,9 +26,7 @@ class Weights(Format):
         except MissingError as error:
             return Support("cannot", str(error), BUILD)
         result = receipts(bundle) if bundle.program().calibrated else []
-        lower = sorted(
-            {f"{receipt.asked} as {receipt.ran} by {receipt.by}" for receipt in result if receipt.asked != "fp32"}
-        )
+        lower = sorted({f"{of.asked} as {of.ran} by {of.by}" for of in result if of.asked != "fp32"})
         return Support("runs", "; ".join([f"by libqcn, {find_library()}", *lower]))
 
 

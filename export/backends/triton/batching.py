@@ -88,7 +88,7 @@ def choose_batching(measured: FileTimes, most: int) -> Batching:
     while others are transferred; on a CPU one, since it was measured with all cores.
     """
     timed = [one for one in sorted(measured.timed, key=lambda one: one.batch) if one.batch <= most]
-    words = [f"measured: {'; '.join(f'{_milliseconds(one.latency_ms)} for {one.batch}' for one in timed)}"]
+    words = [f"measured: {'; '.join(f'{_ms(one.latency_ms)} for {one.batch}' for one in timed)}"]
     preferred = tuple(
         one.batch
         for place, one in enumerate(timed)
@@ -99,9 +99,7 @@ def choose_batching(measured: FileTimes, most: int) -> Batching:
         alone, best = timed[0], min(timed, key=lambda one: one.per_image)
         saved = alone.per_image - best.per_image
         delay = max(1, round(1e3 * saved))
-        words.append(
-            f"a batch of {best.batch} saves {_milliseconds(saved)} per image: a request waits that long for others"
-        )
+        words.append(f"a batch of {best.batch} saves {_ms(saved)} per image: a request waits that long for others")
     elif len(timed) > 1:
         words.append("no larger batch takes less time per image: requests are not put into batches")
     else:
@@ -111,7 +109,7 @@ def choose_batching(measured: FileTimes, most: int) -> Batching:
     return Batching(preferred, delay, batches, True, instances, measured.device, tuple(words))
 
 
-def _milliseconds(milliseconds: float) -> str:
+def _ms(milliseconds: float) -> str:
     return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
 
 

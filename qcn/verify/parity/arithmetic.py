@@ -62,11 +62,8 @@ def layers(bundle: Bundle, precision: str, graph: bool = True) -> list[RoutingLa
     for op in (op for op in program.routes if routed >= set(op.reads)):
         half = (op.precision if program.calibrated else precision) == "fp16"
         first = half and program.calibrated and not graph
-        result.append(
-            RoutingLayer(
-                op, program.rotation(op), program.arrays[op.beta_u], program.arrays[op.beta_a], first, half and graph
-            )
-        )
+        betas = (program.arrays[op.beta_u], program.arrays[op.beta_a])
+        result.append(RoutingLayer(op, program.rotation(op), *betas, first, half and graph))
     return result
 
 

@@ -121,14 +121,9 @@ def _verdicts(bundle: Bundle, request: ParityRequest, soak: Soak | None) -> tupl
 
 def _not_run(bundle: Bundle, request: ParityRequest) -> list[Verdict]:
     """A verdict for each file of a bundle that is not of the run."""
-    result, why = (
-        candidates(bundle, request.backends or None, True, request.file),
-        f"the bundle is not of {request.run}",
-    )
-    return [
-        Verdict(candidate.backend.name, candidate.artefact.file, candidate.precision, "untrusted", (why,))
-        for candidate in result
-    ]
+    result = candidates(bundle, request.backends or None, True, request.file)
+    why = f"the bundle is not of {request.run}"
+    return [Verdict(of.backend.name, of.artefact.file, of.precision, "untrusted", (why,)) for of in result]
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:

@@ -41,9 +41,8 @@ def judged_precision(bundle: Bundle, candidate: Candidate, runner: Runner | None
     if refused := reading.contradicts(declared):
         return JudgedPrecision(declared, refused=refused)
     if reading.precision is None and declared != "fp32":
-        return JudgedPrecision(
-            "fp32", note=f"held to fp32's tolerance: its precision cannot be read, since {reading.why}"
-        )
+        note = f"held to fp32's tolerance: its precision cannot be read, since {reading.why}"
+        return JudgedPrecision("fp32", note=note)
     return JudgedPrecision(declared)
 
 

@@ -20,7 +20,7 @@ from qcn.verify.machine import Environment, environment
 from qcn.verify.network import NetworkId, check_baseline_network
 from qcn.verify.parity.compare import Share, accuracy
 from qcn.verify.parity.samples import GOLDEN, Samples
-from qcn.verify.parity.verdict import NO_BACKENDS, NOT_RUN, Status, Verdict, overall
+from qcn.verify.parity.verdict import NOT_RUN, Status, Verdict, overall
 from qcn.verify.speed.timings import Benchmark
 from qcn.verify.words import by_reason, share
 
@@ -84,18 +84,14 @@ class ParityReport:
     def contradictions(self) -> list[str]:
         """Entries that contradict each other, in words."""
         problems = [f"{key}: {why}" for key, verdict in self.backends.items() if (why := verdict.contradiction())]
-        problems += [
-            f"{key}: the entry is of {verdict.key}" for key, verdict in self.backends.items() if key != verdict.key
-        ]
+        problems += [f"{key}: the entry is of {of.key}" for key, of in self.backends.items() if key != of.key]
         for verdict in self.backends.values():
             if verdict.is_of_file and verdict.derived == "passed":  # an engine may have failed on fresh images
                 problems += [f"{verdict.key}: {why}" for why in self._miscounted(verdict)]
         if not 0 <= self.images.edge_cases <= self.images.count:
             problems.append(f"{self.images.edge_cases} of {self.images.count} images are edge cases")
         if not problems and (status := self.derived()) != self.status:
-            passed = any(
-                verdict.status == "passed" for verdict in self.backends.values() if verdict.backend not in NO_BACKENDS
-            )
+            passed = any(of.status == "passed" for of in self.backends.values() if of.is_of_file)
             why = f"what was measured is {status}" if passed else "nothing was measured"
             problems.append(f"the report is called {self.status}, but {why}")
         if self.benchmark and (why := self.benchmark.not_of(self.network, self.files)):

@@ -135,12 +135,8 @@ def _below(folder: Path, classes: Sequence[str]) -> list[tuple[str, Path, str]]:
 def _listed(table: Path) -> list[tuple[str, Path, str]]:
     """Name, path and class of the pictures of a table; one that it names twice is taken once."""
     result = listing(table)
-    return list(
-        {
-            picture.path: (str(picture.path), picture.path, result.classes[picture.label])
-            for picture in result.pictures
-        }.values()
-    )
+    classes = {picture.path: result.classes[picture.label] for picture in result.pictures}
+    return [(str(path), path, label) for path, label in classes.items()]
 
 
 def _spread(kinds: Sequence[str], count: int) -> list[int]:

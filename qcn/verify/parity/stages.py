@@ -94,15 +94,10 @@ class ComparedStage:
 
 
 def stages(
-    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Sequence[RoutingLayer]
-) -> tuple[ComparedStage, ...]:
-    """The intermediate values of a backend, in the order of computation."""
-    return tuple(_stages(outputs, golden, precision, {route.op.name: route for route in routes}))
-
-
-def _stages(
-    outputs: Mapping[str, Array], golden: Golden, precision: str, routes: Mapping[str, RoutingLayer]
+    outputs: Mapping[str, Array], golden: Golden, precision: str, layers_routed: Sequence[RoutingLayer]
 ) -> Iterator[ComparedStage]:
+    """The intermediate values of a backend, in the order of computation."""
+    routes = {route.op.name: route for route in layers_routed}
     inspected = {name.partition("/")[0] for name in outputs if "/iteration" in name}
     layers = list(dict.fromkeys([*(name.partition("/")[0] for name in golden.exact.steps), *golden.exact.layers]))
     for layer in layers:

@@ -201,9 +201,8 @@ class _Check:
         """The verdict, with the answers compared."""
         golden, candidate = self.golden, self.candidate
         exact = {name: getattr(golden.reference, name) for name in golden.outputs}
-        limits = {
-            name: error.tolerance for name, error in compare(exact, golden, judge.precision, self.allowed).items()
-        }
+        of_exact = compare(exact, golden, judge.precision, self.allowed)
+        limits = {name: error.tolerance for name, error in of_exact.items()}
         result = replies.worst(exact, limits)
         errors = compare(result, golden, judge.precision, self.allowed)
         when = replies.when(exact, limits)
@@ -263,7 +262,7 @@ class _Check:
             routes = layers(self.bundle, precision, graph=FORMATS[candidate.artefact.format].graph)
         except QcnError:  # no whole weights, which their own verdict says
             routes = []
-        looked = stages(outputs, golden, golden.judged_by(precision), routes)
+        looked = tuple(stages(outputs, golden, golden.judged_by(precision), routes))
         inside = ""
         if not looked:
             inside = "this backend shows no layers, so a fault cannot be located in it (native, torch and ONNX "

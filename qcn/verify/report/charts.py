@@ -61,9 +61,8 @@ def bars(histogram: Histogram, low: float, high: float) -> tuple[HistogramBar, .
         start, end = max(left, low), min(right, high)
         if count > 0 and end > start:
             # The smallest bar must be seen: one error far off is the one that matters.
-            result.append(
-                HistogramBar(scale * (start - low), scale * (end - start), max(HEIGHT * count / tallest, 2.0))
-            )
+            height = max(HEIGHT * count / tallest, 2.0)
+            result.append(HistogramBar(scale * (start - low), scale * (end - start), height))
     return tuple(result)
 
 

@@ -135,11 +135,7 @@ def page(
 def _shared_notes(ran: Sequence[Verdict]) -> list[str]:
     """Notes that every backend has: they are said once."""
     backends = [verdict for verdict in ran if verdict.backend not in NO_BACKENDS]
-    return (
-        [note for note in backends[0].notes if all(note in verdict.notes for verdict in backends)]
-        if backends[1:]
-        else []
-    )
+    return [note for note in backends[0].notes if all(note in of.notes for of in backends)] if backends[1:] else []
 
 
 def _errors(ran: Sequence[Verdict]) -> list[ErrorCharts]:

@@ -29,9 +29,7 @@ Suite = tuple[str, float, list[Case]]  # its name, the seconds that it took, its
 def junit(report: ParityReport, ship: Ship | None = None) -> str:
     """The XML. A case fails only in a backend that failed: what lies beside the verdict is a note."""
     root = ET.Element("testsuites", name="qcn ship-check" if ship else "qcn verify-parity")
-    suites: list[Suite] = [
-        (verdict.key, verdict.seconds, list(_cases(verdict))) for verdict in report.backends.values()
-    ]
+    suites: list[Suite] = [(of.key, of.seconds, list(_cases(of))) for of in report.backends.values()]
     if ship:
         took = max(0.0, ship.seconds - sum(seconds for _, seconds, _ in suites))
         suites.insert(0, (f"may ship: {ship.bundle}", took, [_limit(row) for row in ship.rows if row.asked]))

@@ -91,9 +91,8 @@ def tiles(report: ParityReport) -> list[tuple[str, str, str]]:
     if report.images.show_accuracy and rights and len(rights) == len(ran):
         least = min(rights, key=lambda verdict: verdict.right)
         result.append(("right answers", f"{least.right} of {least.of}", f"{rate(least)[1]}; by the worst backend"))
-    result.append(
-        ("backends that passed", f"{sum(verdict.status == 'passed' for verdict in ran)} of {len(ran)}", absent)
-    )
+    passed = sum(verdict.status == "passed" for verdict in ran)
+    result.append(("backends that passed", f"{passed} of {len(ran)}", absent))
     shares = {verdict.key: verdict.share for verdict in ran if verdict.share is not None}
     if shares and len(shares) == len(ran):
         worst = max(shares, key=shares.__getitem__)

@@ -240,9 +240,8 @@ def _accuracy(
         if result.calibration_error is not None:
             rows.append(judge.calibration(result.split, result.calibration_error, calibrated, most))
     if network.direction:
-        rows += [
-            judge.direction(split, _off(*answers, network.direction), angle) for split, answers in answered.items()
-        ]
+        for split, answers in answered.items():
+            rows.append(judge.direction(split, _off(*answers, network.direction), angle))
     return rows
 
 

@@ -97,7 +97,6 @@ def conclude(ship: Ship) -> None:
     if ship.status == "passed":
         return
     first = next(row for row in ship.rows if row.asked and row.status == ship.status)
-    message = f"{ship.headline} {first.name}: {first.found}; limit: {first.asked}" + (
-        f"; {first.note}" * bool(first.note)
-    )
+    note = f"; {first.note}" if first.note else ""
+    message = f"{ship.headline} {first.name}: {first.found}; limit: {first.asked}{note}"
     raise MissingError(message) if ship.status == "not tested" else CheckFailed(message)
