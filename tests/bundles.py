@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from qcn import create
 from qcn.data import load
 from qcn.data.spec import Preprocessing
 from qcn.direction import Directions
@@ -41,6 +42,19 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
             make(shared / name)
             done.touch()
     return shared / name
+
+
+def trained_network(name: str, channels: int, classes: int, *sides: int, seed: int = 0, **options: Any) -> nn.Module:
+    """A network after a few steps on noise, so that no statistic and no bias is where it began."""
+    torch.manual_seed(seed)
+    network = create(name, in_channels=channels, classes=classes, **options)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.001 if name == "cnn" else 0.01)
+    for _ in range(3):
+        prediction = network.train()(torch.randn(4, channels, *sides) * 1.5 + 0.5)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(prediction.logit, torch.arange(4)).backward()
+        optimizer.step()
+    return network.eval()
 
 
 def answering(evaluation: Evaluation, **arrays: Any) -> Evaluation:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bundles import trained_network
 from torch import nn
 
-from qcn import create
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError
 from qcn.export.backends.model_file import ModelFile
@@ -33,19 +33,6 @@ from qcn.libqcn.binding import NativeModel
 FLOORS = 4  # of float32's noise: a quarter of what verify-parity allows; 0.6 to 1.4 were seen
 CHANNELS, CLASSES = 2, 4
 REBUILD = "qcn export RUN --out {bundle}"
-
-
-def trained(name: str, sides: tuple[int, int], **settings: str | int) -> nn.Module:
-    """A network after a few steps, so that no statistic and no bias is where it began."""
-    torch.manual_seed(0)
-    network = create(name, in_channels=CHANNELS, classes=CLASSES, **settings)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.001 if name == "cnn" else 0.01)
-    for _ in range(3):
-        prediction = network.train()(torch.randn(4, CHANNELS, *sides) * 1.5 + 0.5)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(prediction.logit, torch.arange(CLASSES)).backward()
-        optimizer.step()
-    return network.eval()
 
 
 def golden_of(network: nn.Module, images: torch.Tensor) -> Golden:
@@ -99,7 +86,7 @@ CASES = [
 def test_answers_are_those_of_the_trained_network(
     name: str, settings: dict[str, str | int], sides: tuple[int, int], tmp_path: Path
 ) -> None:
-    network = trained(name, sides, **settings)
+    network = trained_network(name, CHANNELS, CLASSES, *sides, **settings)
     truth = golden_of(network, torch.randn(3, CHANNELS, *sides))
     with NativeRunner(ModelFile.at(bundle_of(lower(network, *sides), truth, tmp_path / "bundle")), Options()) as runner:
         assert noise_floors(runner.infer(truth.input), truth) < FLOORS
@@ -107,7 +94,7 @@ def test_answers_are_those_of_the_trained_network(
 
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
-    return trained("qcn-tiny", (28, 28), mode="logistic", iterations=2)
+    return trained_network("qcn-tiny", CHANNELS, CLASSES, 28, 28, mode="logistic", iterations=2)
 
 
 def test_any_batch_and_any_number_of_threads(network: nn.Module, tmp_path: Path) -> None:

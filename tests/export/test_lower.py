@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bundles import trained_network
 from torch import nn
 
 from qcn import create
@@ -21,19 +22,6 @@ from qcn.networks.model import QCN, BranchedExtractor, ConvCapsules, Prediction
 
 SIZE = (28, 26)  # not square: rows and columns must not be mixed up
 QCNS = ["qcn", "qcn-tiny", "qcn-deep", "qcn-unbranched"]
-
-
-def trained(name: str, sides: tuple[int, int] = SIZE, **options: Any) -> nn.Module:
-    """A network after a few steps, so that no statistic and no bias is where it began."""
-    torch.manual_seed(0)
-    network = create(name, in_channels=2, classes=4, **options)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for _ in range(3):
-        prediction = network.train()(torch.randn(4, 2, *sides) * 1.5 + 0.5)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(prediction.logit, torch.arange(4)).backward()
-        optimizer.step()
-    return network.eval()
 
 
 def assert_answers_as(network: nn.Module, program: Program, image: torch.Tensor) -> None:
@@ -72,13 +60,13 @@ def outputs(evaluation: Evaluation) -> dict[str, np.ndarray]:
     ],
 )
 def test_a_program_answers_as_the_network_does(name: str, mode: str, iterations: int) -> None:
-    network = trained(name, mode=mode, iterations=iterations)
+    network = trained_network(name, 2, 4, *SIZE, mode=mode, iterations=iterations)
     assert_answers_as(network, lower(network, *SIZE), torch.randn(2, 2, *SIZE))
 
 
 @pytest.mark.parametrize("size", [28, 33])
 def test_the_program_of_a_cnn_answers_as_the_network_does(size: int) -> None:
-    network = trained("cnn", (size, size), size=size)
+    network = trained_network("cnn", 2, 4, size, size, size=size)
     program = lower(network, size, size)
     assert_answers_as(network, program, torch.randn(3, 2, size, size))
     assert not program.routes and [output.name for output in program.outputs] == ["logit"]
@@ -87,7 +75,7 @@ def test_the_program_of_a_cnn_answers_as_the_network_does(size: int) -> None:
 
 @pytest.mark.parametrize("size", [28, 33])
 def test_the_program_of_a_small_cnn_answers_as_the_network_does(size: int) -> None:
-    network = trained("cnn-small", (size, size))
+    network = trained_network("cnn-small", 2, 4, size, size)
     program = lower(network, size, size)
     assert_answers_as(network, program, torch.randn(3, 2, size, size))
     assert [operation.name for operation in program.operations if isinstance(operation, Pool)] == ["mean"]
@@ -97,7 +85,7 @@ def test_the_program_of_a_small_cnn_answers_as_the_network_does(size: int) -> No
 
 @pytest.mark.parametrize("name", ["qcn-tiny", "cnn"])
 def test_lowering_leaves_the_network_alone_and_shares_nothing_with_it(name: str) -> None:
-    network = trained(name, (28, 28), **({"size": 28} if name == "cnn" else {}))
+    network = trained_network(name, 2, 4, 28, 28, **({"size": 28} if name == "cnn" else {}))
     before = copy.deepcopy(network.state_dict())
     lowered = lower(network, 28, 28)
     kept = {name: array.copy() for name, array in lowered.arrays.items()}

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import made_once
+from test_onnx import Answers, assert_agree, tolerances
 from torch import Tensor
 
 from qcn.errors import BuildError, UsageError
@@ -26,7 +27,6 @@ from qcn.networks.model import QCN, qcn_tiny, qcn_unbranched
 from qcn.train.checkpoint import load_network
 
 WRITERS: dict[str, Callable[..., dict[str, Any]]] = {"ts": write_torchscript, "pt2": write_pt2}
-Answers = dict[str, Tensor]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.load. is deprecated:DeprecationWarning")
 every_format = pytest.mark.parametrize("ending", WRITERS)
@@ -48,35 +48,14 @@ def answers(trained: QCN, image: Tensor) -> Answers:
     out = {"logit": evaluation.answers.logit, "pose": evaluation.answers.pose}
     for name, layer in evaluation.layers.items():
         out |= {f"{name}.pose": layer.pose, f"{name}.activation": layer.activation}
-    return {name: torch.from_numpy(array) for name, array in out.items()}
-
-
-def tolerances(exact: Answers, rounded: Answers, times: int = 8) -> dict[str, float]:
-    """So many times what rounding did to the trained network itself, output by output.
-
-    Four, since the largest of some hundred errors is hardly ever four times the largest of as many others. Twice that
-    in float32, since the first variance is made as E[v²] − μ², where μ² is about σ² in a network whose poses are
-    scaled. Where one was lucky: as many units in the last place.
-    """
-    unit = torch.finfo(torch.float32).eps
-    return {
-        name: times * max((rounded[name] - x).abs().max().item(), unit * x.abs().max().item())
-        for name, x in exact.items()
-    }
-
-
-def assert_agree(found: Answers, exact: Answers, tolerance: dict[str, float]) -> None:
-    for name, x in found.items():
-        assert x.dtype == torch.float32
-        assert x.shape == exact[name].shape, name
-        assert (x - exact[name]).abs().max() <= tolerance[name], name
+    return out
 
 
 def run_model(path: Path, image: Tensor, names: list[str]) -> Answers:
     with torch.no_grad():
         out = load_model(path)(image)
     assert isinstance(out, tuple)
-    return dict(zip(names, out, strict=True))
+    return {name: tensor.numpy() for name, tensor in zip(names, out, strict=True)}
 
 
 def load_model(path: Path) -> Any:
@@ -215,7 +194,7 @@ def test_it_runs_where_there_is_no_qcn_and_says_what_it_is(written: dict[str, Pa
     assert list(metadata["outputs"]) == ["logit", "pose"]
     zeros = torch.zeros(1, *metadata["inputs"]["image"][1:])
     found = run_model(written[ending], zeros, list(metadata["outputs"]))
-    torch.testing.assert_close(torch.tensor(report["logit"]), found["logit"])
+    np.testing.assert_allclose(report["logit"], found["logit"], rtol=1e-5, atol=1e-6)
 
 
 def test_torchscript_is_one_frozen_graph_in_true_single_precision(written: dict[str, Path]) -> None:
@@ -273,9 +252,9 @@ def write_golden(path: Path, image: Tensor, exact: Answers, tolerance: dict[str,
     """As tests/export/libtorch/main.cpp reads it."""
     parts = [np.array([*image.shape, len(exact)], "<i8"), image.numpy().astype("<f4")]
     for name, x in exact.items():
-        parts.append(np.array([x[0].numel()], "<i8"))
+        parts.append(np.array([x[0].size], "<i8"))
         parts.append(np.array([tolerance[name]], "<f4"))
-        parts.append(x.numpy().astype("<f4"))
+        parts.append(x.astype("<f4"))
     path.write_bytes(b"".join(part.tobytes() for part in parts))
 
 

@@ -13,6 +13,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from bundles import trained_network
 from graphs import (
     above_size,
     another_class,
@@ -64,16 +65,7 @@ SPEC = Preprocessing(mean=(0.45, 0.35, 0.25), std=(0.2, 0.3, 0.4))
 
 
 def trained(seed: int, size: int = SIZE, model: str = "qcn-tiny") -> Any:
-    """A network after a few steps on noise, so that no statistic and no bias is where it began."""
-    torch.manual_seed(seed)
-    network = create(model, in_channels=3, classes=len(CLASSES))
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for _ in range(3):
-        prediction = network.train()(torch.randn(4, 3, size, size) * 1.5 + 0.5)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(prediction.logit, torch.arange(len(CLASSES))).backward()
-        optimizer.step()
-    return network.eval()
+    return trained_network(model, 3, len(CLASSES), size, size, seed=seed)
 
 
 def honest(

@@ -1,10 +1,8 @@
 """The record of `qcn verify-parity`, its comparison with an earlier one, and the check of pre-processing."""
 
 import json
-import re
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,37 +155,13 @@ def test_a_baseline_is_not_to_be_worse_than(bundle: Bundle, tmp_path: Path) -> N
         check_baseline(path, replace(now, images=Images("mnist", 12, 6)), now, True)
 
 
-def test_only_what_verify_parity_wrote_is_read(bundle: Bundle, tmp_path: Path) -> None:
-    """Another's file is refused in one line that names the place, whatever is wrong with it."""
+def test_only_what_verify_parity_wrote_is_read(tmp_path: Path) -> None:
+    """Another's file is refused in one line; tests/test_records.py has what may be wrong with it."""
     path = tmp_path / "report.json"
-    records.write(path, report_of(bundle))
-    whole = json.loads(path.read_text(encoding="utf-8"))
     for text in ("{", "[]", "{}", "[" * 100_000, '"\\ud800"'):
         path.write_text(text)
         with pytest.raises(UsageError, match="this is not what `qcn verify-parity --report` writes"):
             read_report(path)
-    variants = list(altered(whole))
-    assert len(variants) > 200
-    for variant, place in variants:
-        path.write_text(json.dumps(variant))
-        with pytest.raises(UsageError, match=re.escape(place)):
-            read_report(path)
-
-
-def altered(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
-    """Variants of a record with an entry gone, of another kind, or too many, each with the entry's name."""
-    if place in ("backends", "outputs"):  # by names that anyone may choose
-        name = next(iter(value))
-        yield from (({**value, name: inner}, at) for inner, at in altered(value[name]))
-    elif isinstance(value, dict):
-        yield {**value, "surplus": 1}, "surplus"
-        for key, inner in value.items():
-            if key not in ("packages", "files"):
-                yield {name: one for name, one in value.items() if name != key}, key
-                yield {**value, key: {"no": "kind"}}, key
-                yield from (({**value, key: variant}, at) for variant, at in altered(inner, key))
-    elif isinstance(value, list) and value and isinstance(value[0], dict):
-        yield from (([variant, *value[1:]], at) for variant, at in altered(value[0]))
 
 
 def test_the_whole_is_as_its_parts(bundle: Bundle) -> None:
