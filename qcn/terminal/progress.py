@@ -147,14 +147,14 @@ def shown() -> Iterator[None]:
     if _SHOWN.get() or int(os.environ.get("RANK", "0")):
         yield
         return
-    line = Shown(_console())
-    line.start()
-    token = _SHOWN.set(line)
+    display = Shown(_console())
+    display.start()
+    token = _SHOWN.set(display)
     try:
         yield
     finally:
         _SHOWN.reset(token)
-        line.stop()
+        display.stop()
 
 
 @contextmanager
@@ -170,24 +170,24 @@ def part(number: int, of: int) -> Iterator[None]:
 
 def doing(what: str, done: float | None = None, *, of: float = 1.0) -> None:
     """What is being done now, and how much of it is done, or of the part, as far as that is known."""
-    if line := _SHOWN.get():
+    if display := _SHOWN.get():
         start, size = _PART.get()
         unknown = done is None and size == 1
-        line.line.move(what, None if unknown else start + size * min((done or 0.0) / of, 1.0))
-        line.tick()
+        display.line.move(what, None if unknown else start + size * min((done or 0.0) / of, 1.0))
+        display.tick()
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Show nothing inside, where time is measured."""
-    line = _SHOWN.get()
-    if line:
-        line.quiet = True
+    display = _SHOWN.get()
+    if display:
+        display.quiet = True
     try:
         yield
     finally:
-        if line:
-            line.quiet = False
+        if display:
+            display.quiet = False
 
 
 def say(text: str) -> None:
