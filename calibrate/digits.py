@@ -78,7 +78,7 @@ class Digits:
 
     @property
     def loses(self) -> bool:
-        """Whether fp16 would lose digits of more than next to none of them."""
+        """Whether fp16 would lose digits of more than a few of them."""
         return self.share_below > LOST or self.above > 0
 
     def see(self, numbers: Tensor) -> None:

@@ -2,7 +2,7 @@
 // `table` for the CPU the program runs on. The body in half precision is there if the compiler knows it (QCN_HAS_HALF).
 //
 // The environment variable QCN_INSTRUCTION_SET names the last of the list below that may be used: for tests, and to see
-// what another CPU would do. What is not in the list is no limit.
+// what another CPU would do. Unknown values are ignored.
 #ifndef QCN_KERNELS_FOR_THIS_CPU_H
 #define QCN_KERNELS_FOR_THIS_CPU_H
 

@@ -252,7 +252,7 @@ class Bundle:
             self._write_facts(aside)
 
     def _write_facts(self, aside: Path) -> None:
-        """Each engine's entry of the manifest, for people, beside it. Nothing reads it again."""
+        """Write each engine's manifest entry beside it, for people; nothing reads it again."""
         for artefact in self.manifest.files:
             text, beside = artefact.to_json().encode(), artefact.facts_file
             if artefact.has_record and paths.sha256(self.folder, beside) != hashlib.sha256(text).hexdigest():

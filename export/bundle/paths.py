@@ -76,7 +76,7 @@ def write_new(folder: Path, file: str, content: bytes) -> None:
 
 
 def move(folder: Path, source: str, target: str) -> None:
-    """One rename: whatever had the target's name is gone, be it a link."""
+    """Rename; an existing target, even a link, is replaced."""
     with (
         parent_of(folder, source) as (left, old),
         parent_of(folder, target) as (right, new),

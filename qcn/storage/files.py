@@ -78,7 +78,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Be the only one who writes to a folder until the block or the process ends: whoever comes second is refused.
+    """Lock a folder for writing until the block or the process ends; a second writer is refused.
 
     The folder is made if need be, and removed again if nothing was written to it.
     """

@@ -99,7 +99,7 @@ def _model(fields: Mapping[str, Any], content: bytes, comments: list[str]) -> di
 
 
 def write_files(path: Path, files: Mapping[str, bytes]) -> None:
-    """The same bytes for the same files, whoever writes them and when."""
+    """Write reproducibly: the same bytes for the same files."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name.rstrip("/"))

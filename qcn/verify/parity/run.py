@@ -1,6 +1,6 @@
 """`--run`: is the bundle of this training run? Its record, program and golden answers against the run. Needs torch.
 
-A bundle carries its own truth: whoever can write all of it can put other answers into it, with hashes that fit. The run
+A bundle carries its own truth: an attacker who can write all of it can add other answers with matching hashes. The run
 is the truth from outside:
 
     manifest    what it says of the run must be so, and the weights file must have the hash that it names

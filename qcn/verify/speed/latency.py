@@ -147,7 +147,7 @@ def _one_batch(
     with ExitStack() as opened:
         timings = []
         for candidate, cold in begun:
-            # In this process, as in a program of one's own: what is not code has answered once in time, just now.
+            # In this process, as in a user's program: files without code have just answered once in time.
             runner = opened.enter_context(candidate.runner_to_time(bundle, time_limit))
             ways = (None,) if runner.graph is None else (True, False)
             timings += [Timing(candidate, runner, images, cold, graph) for graph in ways]
