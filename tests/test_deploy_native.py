@@ -175,7 +175,7 @@ def loaded(program: Program, images: Array, folder: Path) -> NativeRunner:
 
 @pytest.mark.parametrize("outputs", [20, 37, 3])
 def test_integers_are_those_of_torch_to_the_last_bit(outputs: int, tmp_path: Path) -> None:
-    """Channels that fill no vector, two inputs and strides, a map that stays bytes, one that is also read as floats."""
+    """Channels that fill no vector, two inputs and strides, bytes that are also read as floats, halves."""
     rng, (channels, height, width) = np.random.default_rng(outputs), (3, 11, 9)
 
     def normal(*shape: int) -> Array:
@@ -203,8 +203,8 @@ def test_integers_are_those_of_torch_to_the_last_bit(outputs: int, tmp_path: Pat
         "units.0": normal(outputs, outputs * 30),
         **{f"{op.name}.bias": normal(op.shape[0]) for op in operations},
     }
-    scales = {"bytes": [0.031], "both": [0.11, 0.029], "last": [0.7], "units": [0.9]}
-    images = normal(5, channels, height, width) * 2
+    scales = {"bytes": [1 / 32], "both": [0.11, 0.029], "last": [0.7], "units": [0.9]}
+    images = np.rint(normal(5, channels, height, width) * 128) / np.float32(64)  # half of them between two integers
     for last in range(1, 5):
         kept, answer = operations[:last], operations[last - 1]
         if answer.name == "units":
