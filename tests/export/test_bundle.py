@@ -155,6 +155,26 @@ def test_an_engine_in_a_strange_place_is_refused(bundle: Bundle, file: str) -> N
         Bundle.open(bundle.folder)
 
 
+def test_links_out_of_the_bundle_are_refused(bundle: Bundle, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (bundle.folder / WEIGHTS).rename(outside)
+    (bundle.folder / WEIGHTS).symlink_to(outside)  # the same bytes, but not in the bundle
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        bundle.program()
+    assert states(bundle)[WEIGHTS] == "altered"
+
+    (tmp_path / "elsewhere").mkdir()
+    (bundle.folder / "engines").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        add(bundle, "engines/fp32.engine")
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+    (bundle.folder / MANIFEST).rename(tmp_path / MANIFEST)
+    (bundle.folder / MANIFEST).symlink_to(tmp_path / MANIFEST)
+    with pytest.raises(UsageError, match="symbolic link"):
+        Bundle.open(bundle.folder)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100, (10**9).to_bytes(8, "little") + b"{}"])
 def test_a_broken_weights_file_is_refused(content: bytes) -> None:
     with pytest.raises(UsageError, match="does not hold a program"):

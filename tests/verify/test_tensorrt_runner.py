@@ -96,6 +96,22 @@ def test_a_cuda_graph_is_captured_once_for_each_batch(tmp_path: Path, machine: t
     assert cuda.live == {}
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "10.3.0"}, r"was built with TensorRT 10\.3\.0; here is TensorRT 8\.6\.1"),
+        ({"sm": 87, "gpu": "Orin"}, "was built for Orin, sm87; here is NVIDIA H200, sm90"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_an_engine_of_another_machine_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = write_engine(tmp_path, **changes)
+    command = f"qcn export {tmp_path}/bundle --format trt --precision fp16 --batch 1:4:8"
+    with pytest.raises(MissingError, match=message) as caught:
+        create("tensorrt", path).open()
+    assert command in str(caught.value)
+
+
 @pytest.mark.usefixtures("machine")
 def test_an_engine_without_weights_says_how_it_gets_some(tmp_path: Path) -> None:
     path = write_engine(tmp_path, stripped=True)

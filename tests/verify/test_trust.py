@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -370,6 +371,18 @@ def test_what_a_child_starts_ends_with_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert alive(sleeper)
     runner.close()
     wait_until_gone(sleeper)
+
+
+def test_a_child_that_crashes_leaves_a_verdict(small: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash = isolated.START.replace(
+        "serve(*map",
+        "import os, qcn.export.backends.onnx.runner as o\n"
+        "o.OnnxRuntimeRunner.infer = lambda *_: os.abort()\nserve(*map",
+    )
+    monkeypatch.setattr(isolated, "START", crash)
+    (verdict,) = parity.verify(small, ["onnxruntime"], {})
+    assert verdict.status == "failed"
+    assert f"it was ended by {signal.SIGABRT.name}, and gave no answer" in verdict.reasons[0]
 
 
 # Terminals
