@@ -100,7 +100,8 @@ def test_a_reader_that_leaves_is_no_traceback(bundle: Bundle, photos: Path) -> N
 def slow(delay: float) -> str:
     """`qcn predict` in which every picture takes a while to be read."""
     return (
-        "import sys, time; from qcn.predict import sources; read = sources.read_picture\n"
+        "import signal, sys, time; from qcn.predict import sources; read = sources.read_picture\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in a background job
         f"def slowly(path):\n    time.sleep({delay})\n    return read(path)\n"
         "sources.read_picture = slowly\nfrom qcn.cli import main\nmain()"
     )
