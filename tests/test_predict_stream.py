@@ -24,6 +24,7 @@ from qcn.errors import UsageError
 from qcn.export.bundle import MANIFEST, Bundle
 from qcn.predict import sources
 from qcn.predict.reading import read_ahead
+from qcn.predict.rows import RowFile
 from qcn.predict.sources import Item, count, files
 
 RNG = np.random.default_rng(0)
@@ -137,6 +138,33 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(bundle: Bundle, photos: Path, t
     assert b"2 of 61 pictures could not be read" in done.stderr
     for name in OPTIONS.values():
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_a_signal_between_two_files_leaves_the_same_rows_in_both(
+    bundle: Bundle,
+    photos: Path,
+    tmp_path: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    written: bool,
+) -> None:
+    write = RowFile.write
+
+    def interrupted(self: RowFile, row: Any) -> None:
+        stop = self.path.suffix == ending and self._rows == 5
+        if written or not stop:
+            write(self, row)
+        if stop:
+            raise KeyboardInterrupt
+
+    where = [word for option, name in OPTIONS.items() for word in (option, tmp_path / name)]
+    monkeypatch.setattr(RowFile, "write", interrupted)
+    code, printed = command("predict", photos, "--model", bundle.folder, *where)
+    assert code == 130 and "5 pictures answered" in printed, printed
+    assert [len(rows_of(tmp_path / name)) for name in OPTIONS.values()] == [5, 5]
 
 
 def test_whatever_byte_a_file_ends_at_it_is_gone_on_with(

@@ -101,6 +101,8 @@ def predict(
                             sheet.add(pixels, row.answer, records.file_name(row.file, number))
                         table.add(row)
             except KeyboardInterrupt:
+                for file in files:
+                    file.end_after(number)
                 _say_stopped(files, number, resume)
                 raise
     seconds = time.perf_counter() - began

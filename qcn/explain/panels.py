@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qcn.direction import ROUND
 from qcn.explain import drawing
 from qcn.explain.drawing import VIRIDIS, Globe
 from qcn.explain.evidence import Evidence, Part, loudest
@@ -118,8 +119,10 @@ def direction_words(source: Source, pose: Array, label: int) -> str:
     """From where a pose [3] of this class says that the object is seen; nothing if the network has no directions."""
     if source.directions is None:
         return ""
+    if source.directions.symmetry[label] == ROUND:
+        return "any side: it is round"
     direction = source.directions.of(pose, label)
-    return direction.angles() if direction else "any side: it is round" if not source.directions.symmetry[label] else ""
+    return direction.angles() if direction else ""
 
 
 def axes(source: Source) -> tuple[str, str, str]:

@@ -130,6 +130,7 @@ class RowFile:
         self.path, self.form = path, form
         self._file: BinaryIO | None = None
         self._rows = self._whole = 0  # rows, and bytes up to the end of the last
+        self._before = (-1, 0)  # the same before the last row was begun
         self._regular = self._started = False
 
     @property
@@ -157,7 +158,7 @@ class RowFile:
     def start(self, rows: int = 0, end: int = 0) -> None:
         """Write after the first `rows` rows, which are `end` bytes, and cut off the rest."""
         assert self._file
-        self._rows, self._whole, self._started = rows, end, True
+        self._rows, self._whole, self._before, self._started = rows, end, (rows - 1, end), True
         if self._regular:
             self._file.truncate(end)
             self._file.seek(end)
@@ -165,8 +166,14 @@ class RowFile:
             self._put(self.form.begin)
 
     def write(self, row: ResultRow) -> None:
+        self._before = (self._rows, self._whole)
         self._put(self.form.between * bool(self._rows) + self.form.text(row))
         self._rows += 1
+
+    def end_after(self, rows: int) -> None:
+        """Take back the last row if it is beyond so many: a signal may come when not all files have it yet."""
+        if self._before[0] >= rows:
+            self._rows, self._whole = self._before
 
     def stored(self) -> Iterator[StoredRow]:
         """The rows that it has."""

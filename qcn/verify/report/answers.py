@@ -43,7 +43,7 @@ def answers(manifest: Manifest, golden: Golden) -> list[Answer]:
     result = []
     for row in [int(row) for row in (golden.label >= 0).nonzero()[0]][:SHOWN]:
         best = int(order(logit[row : row + 1])[0, 0])
-        name = readable(manifest.classes[best]) if known[row] else f"unknown; most like {manifest.classes[best]}"
+        name = ("" if known[row] else "unknown; most like ") + readable(manifest.classes[best])
         direction = manifest.direction.of(pose[row, best], best) if manifest.direction and known[row] else None
         result.append(
             Answer(
