@@ -13,6 +13,7 @@ NETWORKS = (
     "qcn-unbranched",
     "qcn-deep",
     "qcn-tiny",
+    "qcn-lite0",
     "em",
     "em-branched",
     "em-unbranched",
@@ -20,6 +21,7 @@ NETWORKS = (
     "cnn",
     "cnn-small",
     "cnn-wide",
+    "cnn-lite0",
 )
 Loss = Literal["spread", "ce"]  # what training minimises, see qcn/train/losses.py
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference

@@ -30,10 +30,12 @@ from qcn.export.program.program import (
     Program,
     Route,
     Shape,
+    Sum,
     Value,
     slide,
 )
 from qcn.networks.baselines import CNN, ResidualCNN
+from qcn.networks.lite0 import ConvNorm, InvertedResidual, Lite0, Lite0CNN, Lite0Extractor
 from qcn.networks.model import (
     QCN,
     BranchedExtractor,
@@ -131,7 +133,7 @@ class ProgramBuilder:
         if skip:
             sources.append((skip[0], "skip", skip[1]))
         for _, _, conv in sources:
-            check_convolution(name, conv)
+            check_convolution(name, conv, alone=not skip)
         main: Any = convolution
         channels = main.out_channels
         bias = double(main.bias) if main.bias is not None else torch.zeros(channels, dtype=torch.float64)
@@ -152,8 +154,13 @@ class ProgramBuilder:
                 paddings=tuple(int(conv.padding[0]) for _, _, conv in sources),
                 ending=ending,
                 shape=(channels, *places),
+                depthwise=main.groups > 1,
             )
         )
+
+    def sum(self, name: str, value: str, other: str) -> str:
+        """Two maps, added up."""
+        return self._add(Sum(name=name, inputs=(value, other), shape=self.shapes[value]))
 
     def residual_blocks(self, name: str, value: str, stack: Any, norm: nn.Module | None = None) -> str:
         """Pre-activation residual blocks, one after the other; what follows the last is `norm`, and a ReLU."""
@@ -172,6 +179,26 @@ class ProgramBuilder:
         """The 1×1 convolution of a `Projection` and its batch norm; its ReLU is the ending of what made `value`."""
         _, convolution, norm = projection
         return self.convolution(f"{name}.projection", value, convolution, norm=norm, ending=ending)
+
+    def conv_norm(self, name: str, value: str, layer: ConvNorm) -> str:
+        """A convolution with its batch norm and, if it has one, its ReLU6."""
+        convolution, norm = layer[0], layer[1]
+        return self.convolution(name, value, convolution, norm=norm, ending="relu6" if len(layer) > 2 else "none")
+
+    def inverted_residual(self, name: str, value: str, block: InvertedResidual) -> str:
+        """A block of Lite0; its skip is a sum."""
+        wide = value if block.expand is None else self.conv_norm(f"{name}.expand", value, block.expand)
+        wide = self.conv_norm(f"{name}.depthwise", wide, block.depthwise)
+        narrow = self.conv_norm(f"{name}.project", wide, block.project)
+        return self.sum(f"{name}.sum", value, narrow) if block.adds else narrow
+
+    def lite0(self, backbone: Lite0) -> str:
+        """The features of an image."""
+        value = IMAGE
+        for i, layer in enumerate(backbone):
+            lowered = self.conv_norm if isinstance(layer, ConvNorm) else self.inverted_residual
+            value = lowered(f"backbone.{i}", value, layer)  # type: ignore[arg-type]
+        return value
 
     def pool(self, name: str, value: str, kind: Literal["max", "average"], kernel: int, stride: int) -> str:
         """The maximum or average of each window."""
@@ -244,9 +271,9 @@ class ProgramBuilder:
 def lower_network(network: nn.Module, build: ProgramBuilder) -> Program:
     """The program of a network: its operations, by the methods of `build`, and its outputs."""
     raise UsageError(
-        f"{type(network).__name__} is for training only. Quaternion Capsule Networks (qcn, qcn-unbranched, "
-        f"qcn-deep, qcn-tiny) and CNNs (cnn, cnn-small, cnn-wide) can be exported; matrix capsules with EM or VB "
-        f"routing cannot. Your own network needs a function registered with qcn.export.program.lower.lower_network"
+        f"{type(network).__name__} is for training only. Quaternion Capsule Networks (qcn, qcn-…) and CNNs (cnn, "
+        f"cnn-…) can be exported; matrix capsules with EM or VB routing cannot. Your own network needs a "
+        f"function registered with qcn.export.program.lower.lower_network"
     )
 
 
@@ -283,10 +310,23 @@ def _residual_cnn(network: ResidualCNN, build: ProgramBuilder) -> Program:
     if height != width:
         raise UsageError(f"cnn-small can be exported for square images, not for {height}×{width}")
     value = build.residual_blocks("blocks", IMAGE, network.blocks, network.norm)
-    side = build.shapes[value][1]
-    value = build.pool("mean", value, "average", side, side)
-    value = build.linear(CLASSES, value, network.classifier, "none")
-    return build.program(logit=(value, (network.classes,)))
+    return _classified(build, value, network.classifier)
+
+
+@lower_network.register
+def _lite0_cnn(network: Lite0CNN, build: ProgramBuilder) -> Program:
+    _, height, width = build.input.shape
+    if height != width:
+        raise UsageError(f"cnn-lite0 can be exported for square images, not for {height}×{width}")
+    return _classified(build, build.lite0(network.backbone), network.classifier)
+
+
+def _classified(build: ProgramBuilder, features: str, classifier: nn.Linear) -> Program:
+    """The mean over a square map of features, and the linear layer that answers."""
+    side = build.shapes[features][1]
+    mean = build.pool("mean", features, "average", side, side)
+    value = build.linear(CLASSES, mean, classifier, "none")
+    return build.program(logit=(value, (classifier.out_features,)))
 
 
 @singledispatch
@@ -315,14 +355,25 @@ def _unbranched(extractor: UnbranchedExtractor, build: ProgramBuilder) -> tuple[
     return pose, build.projection("activation", stem, extractor.activation, "sigmoid")
 
 
-def check_convolution(name: str, convolution: Any) -> None:
-    """Refuse what an operation of a program cannot say."""
+@lower_extractor.register
+def _lite0(extractor: Lite0Extractor, build: ProgramBuilder) -> tuple[str, str]:
+    features = build.lite0(extractor.backbone)
+    pose = build.convolution("pose.projection", features, extractor.pose[0], norm=extractor.pose[1])
+    activation = extractor.activation
+    return pose, build.convolution(
+        "activation.projection", features, activation[0], norm=activation[1], ending="sigmoid"
+    )
+
+
+def check_convolution(name: str, convolution: Any, alone: bool = True) -> None:
+    """Refuse what an operation of a program cannot say; `alone`: without a second one that is added to it."""
     conv = convolution
     square = len({*conv.stride}) == 1 and len({*conv.padding}) == 1 and not isinstance(conv.padding, str)
-    if conv.groups != 1 or {*conv.dilation} != {1} or not square or conv.padding_mode != "zeros":
+    depthwise = alone and conv.groups == conv.in_channels == conv.out_channels
+    if not (conv.groups == 1 or depthwise) or {*conv.dilation} != {1} or not square or conv.padding_mode != "zeros":
         raise UsageError(
-            f"{name}, {conv}, cannot be exported: a convolution must have one group, no dilation, and the same "
-            f"stride and the same numeric zero padding along both axes"
+            f"{name}, {conv}, cannot be exported: a convolution must have one group or, without a skip, one per "
+            f"channel; no dilation; and the same stride and the same numeric zero padding along both axes"
         )
 
 

@@ -12,7 +12,7 @@ from qcn.names import Mode, OperationPrecision
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
-Ending = Literal["none", "relu", "sigmoid"]  # the function that an operation applies last
+Ending = Literal["none", "relu", "relu6", "sigmoid"]  # the function that an operation applies last
 
 # For routing in standard operators: the products u_p·u_q of a pose, and how often each stands in (Σ_p R_p·u_p)².
 POSE_PRODUCTS = ((0, 0, 1), (1, 1, 1), (2, 2, 1), (0, 1, 2), (0, 2, 2), (1, 2, 2))
@@ -31,7 +31,7 @@ class Operation:
     """What all operations have. `shape` is that of the output; a `route` has two, see there.
 
     READS and ARRAYS are the fields that name the values it reads and its arrays, one or several each. OPTIONAL are
-    those that only a calibrated program writes, with what they are without.
+    those that are not written where they have these values.
     """
 
     READS: ClassVar[tuple[str, ...]] = ("input",)
@@ -121,11 +121,13 @@ class Product(Operation):
 class Convolution(Product):
     """y = ending(Σ conv(input, weight) + bias); a weight is [out, in, k, k], the bias [out]. Padding is with zeros.
 
-    Two inputs are a residual block's sum: its last convolution, and the skip beside it.
+    Two inputs are a residual block's sum: its last convolution, and the skip beside it. A `depthwise` convolution has
+    one input, and a kernel [out, 1, k, k] for each of its channels, which stay apart.
     """
 
     READS: ClassVar[tuple[str, ...]] = ("inputs",)
     ARRAYS: ClassVar[tuple[str, ...]] = ("weights", "bias", "weight_scales")
+    OPTIONAL: ClassVar[dict[str, Any]] = {**Product.OPTIONAL, "depthwise": False}
 
     op: Literal["convolution"] = "convolution"
     inputs: tuple[str, ...]
@@ -133,6 +135,7 @@ class Convolution(Product):
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
     ending: Ending
+    depthwise: bool = False
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -145,18 +148,32 @@ class Convolution(Product):
         return (
             self.scaled(scales)
             and len({len(parts), len(self.inputs), len(self.weights), len(self.strides), len(self.paddings)}) == 1
-            and len(parts) in (1, 2)
+            and len(parts) in ((1,) if self.depthwise else (1, 2))
             and len(self.shape) == 3
             and bias == self.shape[:1]
             and all(
                 len(source) == 3
                 and len(weight) == 4
-                and weight == (self.shape[0], source[0], weight[3], weight[3])
+                and weight == (self.shape[0], 1 if self.depthwise else source[0], weight[3], weight[3])
+                and (not self.depthwise or source[0] == self.shape[0])
                 and min(stride, padding + 1) > 0
                 and slide(source[1:], weight[2:], stride, padding) == self.shape[1:]
                 for source, weight, stride, padding in parts
             )
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sum(Operation):
+    """y = a + b, of two maps of the same shape: the skip of a block that ends without an activation function."""
+
+    READS: ClassVar[tuple[str, ...]] = ("inputs",)
+
+    op: Literal["sum"] = "sum"
+    inputs: tuple[str, str]
+
+    def fits(self, inputs: Sequence[Shape], arrays: Sequence[Shape]) -> bool:
+        return len(self.shape) == 3 and len(inputs) == 2 and set(inputs) == {self.shape}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +280,7 @@ class Route(Operation):
 OPERATIONS: dict[str, type[Operation]] = {
     "affine": Affine,
     "convolution": Convolution,
+    "sum": Sum,
     "pool": Pool,
     "linear": Linear,
     "route": Route,

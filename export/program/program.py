@@ -10,6 +10,7 @@ outputs of operations before it) and arrays, which hold what was learnt:
     operation     what it computes
     affine        y = ending(x · scale + shift), per channel of a map [C, H, W]
     convolution   y = ending(Σ conv(x, weight) + bias), over one or two inputs, each with its weight, stride and padding
+    sum           y = a + b, of two maps
     pool          the maximum or the average of each kernel × kernel window of a map
     linear        y = ending(weight · x + bias), of all numbers of its input in order
     route         a capsule layer: routing by agreement (`qcn.routing`) in each window of a map of capsules
@@ -49,6 +50,7 @@ from qcn.export.program.operations import (
     Product,
     Route,
     Shape,
+    Sum,
     Value,
     slide,
 )
@@ -58,7 +60,7 @@ from qcn.terminal.text import readable
 
 __all__ = [
     "OPERATIONS", "POSE_PRODUCTS", "Affine", "Array", "Convolution", "Ending", "Linear", "Operation",
-    "Output", "Pool", "Product", "Program", "Route", "Shape", "Value", "slide",
+    "Output", "Pool", "Product", "Program", "Route", "Shape", "Sum", "Value", "slide",
 ]  # fmt: skip
 LOWEST_FIRST: tuple[OperationPrecision, ...] = ("int8", "fp16", "bf16", "fp32")
 
@@ -261,9 +263,10 @@ def _operation(record: dict[str, Any]) -> Operation:
 
 
 def _record(operation: Operation) -> dict[str, Any]:
-    """An operation in JSON, without those of its `OPTIONAL` fields that have nothing in them."""
-    result = asdict(operation)
-    return {name: result[name] for name in result if name not in operation.OPTIONAL or result[name] not in ((), None)}
+    """An operation in JSON, without those of its `OPTIONAL` fields that say nothing."""
+    result = json.loads(json.dumps(asdict(operation)))
+    optional = operation.OPTIONAL
+    return {name: value for name, value in result.items() if name not in optional or value != optional[name]}
 
 
 def _listed(shapes: Sequence[Shape]) -> str:

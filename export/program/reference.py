@@ -30,8 +30,9 @@ from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end
 from qcn.export.bundle.golden import CapsuleOutputs, Evaluation, Floors, Golden, ReferenceAnswers, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.program.lower import CLASSES, lower
-from qcn.export.program.program import Array, Convolution, Operation, Pool, Product, Program, Route
+from qcn.export.program.program import Array, Convolution, Operation, Pool, Product, Program, Route, Sum
 from qcn.networks.baselines import CNN, ResidualCNN
+from qcn.networks.lite0 import Lite0CNN
 from qcn.networks.model import QCN, choose_kernels
 from qcn.rounding import rounded
 from qcn.terminal.progress import doing
@@ -111,7 +112,7 @@ def answers(network: nn.Module, image: Tensor) -> Evaluation:
     """What the network makes of `image` [N, C, h, w], in its precision. Layers are named as in lower.py."""
     network = copy.deepcopy(network).to(image.dtype).cpu().eval()
     choose_kernels(network, "reference")
-    if isinstance(network, CNN | ResidualCNN):
+    if isinstance(network, CNN | ResidualCNN | Lite0CNN):
         network.direction = None  # no program has it: see lower.py
     by_layer: dict[str, list[Any]] = {}
     names: list[str] = []
@@ -164,19 +165,25 @@ class Rounding(Interpreter):
         if isinstance(operation, Route | Pool):
             return super().operation(operation, inputs)
         operands = [rounded(x, half) for x in inputs]
+        if isinstance(operation, Sum):
+            return (rounded(operands[0] + operands[1], half),)
         if self.half_sums and isinstance(operation, Product):
-            result = self._sum(operation, operands)
+            result = self._added_in_halves(operation, operands)
         else:
             plain: Any = replace(operation, ending="none")  # type: ignore[call-arg]
             (result,) = super().operation(plain, operands)
         return (end(rounded(result, half), operation.ending),)  # type: ignore[attr-defined]
 
-    def _sum(self, op: Product, inputs: list[Tensor]) -> Tensor:
+    def _added_in_halves(self, op: Product, inputs: list[Tensor]) -> Tensor:
         """Before the ending: the bias, and channel by channel of the inputs what they add to it."""
         half = DTYPES[op.precision]
         total = self._array(op, op.bias).view(-1, *[1] * (len(op.shape) - 1))
         for i, (x, name) in enumerate(zip(inputs, op.factors, strict=True)):
             weight = self._array(op, name)
+            if isinstance(op, Convolution) and op.depthwise:  # each sum has one channel
+                part = F.conv2d(x, weight, None, op.strides[i], op.paddings[i], groups=len(weight))
+                total = rounded(total + part, half)
+                continue
             read = x if isinstance(op, Convolution) else x.flatten(1)
             for channel, factor in zip(read.split(1, 1), weight.split(1, 1), strict=True):
                 if isinstance(op, Convolution):

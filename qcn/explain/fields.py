@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.export.program.program import Affine, Convolution, Pool, Program, Route
+from qcn.export.program.program import Affine, Convolution, Pool, Program, Route, Sum
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ def fields(program: Program) -> dict[str, Fields]:
         match operation:
             case Affine():
                 windows = [((1, 1), 1, 0)]
+            case Sum():
+                windows = [((1, 1), 1, 0)] * 2
             case Pool():
                 windows = [((operation.kernel, operation.kernel), operation.stride, 0)]
             case Convolution():

@@ -292,14 +292,16 @@ def routed_by(network: nn.Module) -> str:
 
 
 class QCN(nn.Module):
-    """The Quaternion Capsule Network of `config`."""
+    """The Quaternion Capsule Network of `config`, on an extractor of your own if you give one."""
 
-    def __init__(self, config: QCNConfig) -> None:
+    def __init__(self, config: QCNConfig, extractor: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
         self.in_channels, self.classes = config.in_channels, config.classes
         self.extractor: nn.Module
-        if config.branched:
+        if extractor is not None:
+            self.extractor = extractor
+        elif config.branched:
             self.extractor = BranchedExtractor(
                 config.in_channels,
                 config.primary_capsules,
@@ -331,9 +333,12 @@ class QCN(nn.Module):
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, H, W] -> class poses [B, classes, 3] and logits [B, classes]."""
         check_input(image, self.in_channels, self.smallest_input)
-        pose, activation = self.extractor(image)
+        return self.routed(*self.extractor(image))
+
+    def routed(self, pose: Tensor, activation: Tensor) -> Prediction:
+        """From primary capsules, pose [B, C, 3, H, W] and activation [B, C, H, W], to class capsules."""
         pose, activation = at_least_single(pose), at_least_single(activation)
-        with torch.autocast(image.device.type, enabled=False):
+        with torch.autocast(pose.device.type, enabled=False):
             for layer, scale in zip(self.layers, self.scales, strict=True):
                 pose, activation = layer(pose, activation)
                 pose = scale(pose)

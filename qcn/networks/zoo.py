@@ -6,13 +6,14 @@ from typing import Any
 from torch import nn
 
 from qcn.errors import UsageError, unknown_name
-from qcn.networks import baselines, model, vb
+from qcn.networks import baselines, lite0, model, vb
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "qcn": model.qcn,
     "qcn-unbranched": model.qcn_unbranched,
     "qcn-deep": model.qcn_deep,
     "qcn-tiny": model.qcn_tiny,
+    "qcn-lite0": lite0.qcn_lite0,
     "em": baselines.em,
     "em-branched": baselines.em_branched,
     "em-unbranched": baselines.em_unbranched,
@@ -20,6 +21,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": baselines.cnn,
     "cnn-small": baselines.cnn_small,
     "cnn-wide": baselines.cnn_wide,
+    "cnn-lite0": lite0.cnn_lite0,
 }
 
 

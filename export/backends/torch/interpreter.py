@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from qcn import routing
 from qcn.errors import BuildError
 from qcn.export.backends.torch.unrolled import UnrolledRoute
-from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Product, Program, Route
+from qcn.export.program.program import (
+    Affine,
+    Convolution,
+    Ending,
+    Linear,
+    Operation,
+    Pool,
+    Product,
+    Program,
+    Route,
+    Sum,
+)
 from qcn.names import Precision, ProgramKernels
 from qcn.networks.model import at_least_single
 
@@ -59,6 +70,7 @@ class Interpreter(nn.Module):
         self._run: dict[type[Operation], Callable[[Any, list[Tensor]], tuple[Tensor, ...]]] = {
             Affine: self._affine,
             Convolution: self._convolution,
+            Sum: self._sum,
             Pool: self._pool,
             Linear: self._linear,
             Route: self._route,
@@ -96,10 +108,14 @@ class Interpreter(nn.Module):
         bias: Tensor | None = self._array(op, op.bias)
         for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
             weight = self._array(op, name)
-            part = F.conv2d(x.to(weight.dtype), weight, bias, stride, padding)
+            part = F.conv2d(x.to(weight.dtype), weight, bias, stride, padding, groups=groups(op))
             out, bias = part if out is None else out + part, None  # the bias once
         assert out is not None  # a convolution has an input
         return (end(out, op.ending),)
+
+    def _sum(self, op: Sum, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+        dtype = torch.float64 if inputs[0].dtype == torch.float64 else DTYPES[op.precision]
+        return (inputs[0].to(dtype) + inputs[1].to(dtype),)
 
     def _pool(self, op: Pool, inputs: list[Tensor]) -> tuple[Tensor, ...]:
         pool = F.max_pool2d if op.kind == "max" else F.avg_pool2d
@@ -121,7 +137,7 @@ class Interpreter(nn.Module):
             q = torch.round(steps + self.nudge * (1 + steps.abs())).clamp(-128, 127).double()
             weight = self._array(op, op.factors[i]).double()
             if isinstance(op, Convolution):
-                acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i])
+                acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i], groups=groups(op))
             else:
                 acc = F.linear(q.flatten(1), weight)
             if i == 0:
@@ -177,4 +193,11 @@ def end(x: Tensor, ending: Ending) -> Tensor:
     """The ending of an operation. A sigmoid needs the digits of float32."""
     if ending == "none":
         return x
+    if ending == "relu6":
+        return F.relu6(x)
     return F.relu(x) if ending == "relu" else torch.sigmoid(at_least_single(x))
+
+
+def groups(op: Convolution) -> int:
+    """What torch calls a depthwise convolution: one of as many groups as channels."""
+    return op.shape[0] if op.depthwise else 1
