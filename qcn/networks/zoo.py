@@ -1,10 +1,12 @@
 """Every network of the product, by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError, unknown_name
 from qcn.networks import baselines, lite0, model, vb
 
@@ -24,6 +26,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-lite0": lite0.cnn_lite0,
 }
 
+PRETRAINED = ("qcn-lite0", "cnn-lite0")  # on a backbone with weights of ImageNet
+
 
 def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:
     """A freshly initialised network. Options: `mode` and `iterations` of routing; `size`, for QCNs and CNNs."""
@@ -32,6 +36,15 @@ def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.M
     if in_channels < 1 or classes < 2:
         raise UsageError(f"a network needs at least 1 channel and 2 classes, not {in_channels} and {classes}")
     return MODELS[name](in_channels, classes, **options)
+
+
+def for_model(name: str, preprocessing: Preprocessing) -> Preprocessing:
+    """The pre-processing of a data set as this network takes it: a pretrained one sees pixels as it did before."""
+    if name not in PRETRAINED:
+        return preprocessing
+    channels = len(preprocessing.mean) or 1
+    mean, std = (lite0.MEAN,) * channels, (lite0.STD,) * channels
+    return replace(preprocessing, standardise="dataset", mean=mean, std=std)
 
 
 def parameter_count(network: nn.Module) -> int:

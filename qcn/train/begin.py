@@ -17,7 +17,7 @@ from qcn.terminal.progress import doing, say
 from qcn.terminal.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
-from qcn.train.settings import Settings
+from qcn.train.settings import RANDOM, Settings
 
 
 def train(
@@ -69,7 +69,7 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
         chosen = pick_device(device)
         with process_group(chosen):
             dataset = run.dataset()
-            settings = replace(run.settings, init=None)  # its weights are in the checkpoint, and it may be gone
+            settings = replace(run.settings, init=RANDOM)  # its weights are in the checkpoint
             training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
             training.restore(run)
             return training.run()

@@ -32,7 +32,9 @@ from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, Stopped, UsageError
 from qcn.networks.confidence import FEWEST
 from qcn.networks.distributed import rank, sum_over_processes, world_size
+from qcn.networks.lite0 import backbone_of
 from qcn.networks.model import Prediction, choose_kernels
+from qcn.networks.zoo import for_model
 from qcn.terminal.progress import doing, say
 from qcn.terminal.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
@@ -50,6 +52,7 @@ from qcn.train.validation import as_good_as_the_best, measure, measure_confidenc
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 # Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
 REPORT_EVERY, REPORT_AFTER_S = 10, 1.0
+BACKBONE_SHARE = 0.1  # of the learning rate, for what is pretrained
 
 
 def seed_of(*parts: int) -> int:
@@ -77,6 +80,27 @@ def view_tensor(directions: TrueDirections | None, images: int) -> Tensor:
         return torch.zeros(images, 3)
     angles = np.radians([directions.azimuth, directions.elevation])
     return torch.from_numpy(np.stack([*angles, directions.symmetry], 1)).float()
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters of a network that learn at this share of the learning rate."""
+
+    share: float
+    names: list[str]
+    parameters: list[nn.Parameter]
+
+
+def parameter_groups(network: nn.Module) -> list[ParameterGroup]:
+    """All parameters; those of a pretrained backbone learn more slowly, so as not to forget what they know."""
+    backbone = backbone_of(network)
+    slow = {id(parameter) for parameter in backbone.parameters()} if backbone else set()
+    groups = [ParameterGroup(share, [], []) for share in ((1.0, BACKBONE_SHARE) if slow else (1.0,))]
+    for name, parameter in network.named_parameters():
+        group = groups[id(parameter) in slow]
+        group.names.append(name)
+        group.parameters.append(parameter)
+    return groups
 
 
 @dataclass(frozen=True)
@@ -119,7 +143,7 @@ class Training:
         self.total_steps = self.steps_per_epoch * settings.epochs
 
         self.augmentation = dataset.augmentation[settings.preset].varied(settings.augment or "light")
-        self.preprocessing = dataset.preprocessing.fitted(splits.train)
+        self.preprocessing = for_model(settings.model, dataset.preprocessing.fitted(splits.train))
         self.record = replace(new_run(settings, dataset.name, splits, self.preprocessing), quantised=quantised)
 
         torch.manual_seed(seed_of(settings.seed))
@@ -137,10 +161,11 @@ class Training:
         self.directions, self.validation_directions = self.directions_of(splits)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
-        self.names = [name for name, _ in self.network.named_parameters()]
+        groups = parameter_groups(self.network)
+        self.names = [name for group in groups for name in group.names]
         # `fused` is one kernel for all parameters, and takes `found_inf`: see `update`. CUDA graphs need `capturable`.
         self.optimizer = torch.optim.AdamW(
-            self.network.parameters(),
+            [{"params": group.parameters, "share": group.share} for group in groups],
             lr=settings.lr,
             weight_decay=settings.weight_decay,
             fused=True,
@@ -357,7 +382,7 @@ class Training:
         self.first_fault.copy_(result)
         self.optimizer.found_inf = (result >= 0).float()  # type: ignore[attr-defined]
         for group in self.optimizer.param_groups:
-            group["lr"] = rate.float()
+            group["lr"] = rate.float() * group["share"]
         self.optimizer.step()
         with torch.no_grad():
             self.sums += torch.stack([loss.double(), (prediction.logit.argmax(1) != label).double().sum()])

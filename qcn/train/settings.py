@@ -16,6 +16,7 @@ from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 Preset = Literal["best", "paper"]
 TrainingPrecision = Literal["fp32", "bf16"]
 FROM_PICTURES = "chosen from the pictures"
+RANDOM = "random"  # weights that nothing was learnt with, for --init
 
 
 def direction_weight(text: str) -> float:
@@ -83,8 +84,8 @@ class Settings:
     )
     init: str | None = setting(
         None,
-        "Start from the weights of this run or shipped network.",
-        unset="random weights",
+        "Start from the weights of this run or shipped network, or from random ones.",
+        unset="random; for qcn-lite0 and cnn-lite0 those of ImageNet",
         complete="model",
     )
     teachers: tuple[str, ...] = setting(

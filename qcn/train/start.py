@@ -1,22 +1,27 @@
-"""What a run takes from others: their weights to start from (`--init`), their answers to learn (`--teacher`)."""
+"""What a run takes from others: weights to start from (`--init`, ImageNet's), answers to learn (`--teacher`)."""
 
 import torch
 from torch import nn
 
 from qcn.errors import UsageError
+from qcn.networks.lite0 import backbone_of, load_imagenet
 from qcn.networks.shipped import run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run
-from qcn.train.settings import Settings
+from qcn.train.settings import RANDOM, Settings
 
 
 def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     """Copy the chosen weights of the run `init` into a new network, where they fit; says what keeps random ones.
 
     Layers whose shape depends on the number of classes or channels stay as they were initialised. So do the blocks that
-    a network for larger images has more.
+    a network for larger images has more. Without `init`, a network on a backbone starts from ImageNet's weights.
     """
-    if init is None:
+    backbone = backbone_of(network)
+    if init is None and backbone is not None:
+        load_imagenet(backbone)
+        return ("its backbone, EfficientNet-Lite0, starts from weights learnt on ImageNet",)
+    if init in (None, RANDOM):
         return ()
     trained, run = load_network(run_of(init))
     given, own = _named_as_in(network, trained), network.state_dict()
