@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from qcn.export.backends.onnx import fused, integers
 from qcn.export.backends.onnx.graph import TYPES, GraphValue, OnnxGraph
 from qcn.export.backends.onnx.unrolled import UnrolledLayer
-from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route
+from qcn.export.program.program import Affine, Convolution, Ending, Linear, Operation, Pool, Program, Route, Sum
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class _Writer:
         self._write: dict[type[Operation], Callable[[Any, list[GraphValue], int], tuple[GraphValue, ...]]] = {
             Affine: self._affine,
             Convolution: self._convolution,
+            Sum: self._sum,
             Pool: self._pool,
             Linear: self._linear,
             Route: self._route,
@@ -107,13 +109,16 @@ class _Writer:
         g = self.g
         parts: list[GraphValue] = []
         bias = g.weight("bias", self.program.arrays[op.bias], type_)
-        for x, name, stride, padding in zip(inputs, op.weights, op.strides, op.paddings, strict=True):
+        for i, (x, name) in enumerate(zip(inputs, op.weights, strict=True)):
             role = "skip" if parts else "conv"
             weight = g.weight(f"{role}.weight", self.program.arrays[name], type_)
             operands = [g.cast(f"{role}.cast", x, type_), weight, *([] if parts else [bias])]  # the bias once
-            parts.append(g.node("Conv", role, *operands, strides=[stride] * 2, pads=[padding] * 4))
+            parts.append(g.node("Conv", role, *operands, **integers.windows(op, i)))
         out = parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
         return (self._end(out, op.ending),)
+
+    def _sum(self, op: Sum, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
+        return (self.g.node("Add", "sum", *(self.g.cast("cast", x, type_) for x in inputs)),)
 
     def _pool(self, op: Pool, inputs: list[GraphValue], type_: int) -> tuple[GraphValue, ...]:
         kind = {"max": "MaxPool", "average": "AveragePool"}[op.kind]
@@ -151,4 +156,7 @@ class _Writer:
             return x
         if ending == "relu":
             return self.g.node("Relu", "relu", x)
+        if ending == "relu6":
+            limits = (self.g.weight(name, np.array(limit), x.type) for name, limit in (("zero", 0.0), ("six", 6.0)))
+            return self.g.node("Clip", "relu6", x, *limits)
         return self.g.sigmoid("sigmoid", self.g.cast("float", x, TensorProto.FLOAT))

@@ -29,7 +29,7 @@ def exact(g: OnnxGraph, program: Program, op: Product, inputs: list[GraphValue])
         q, _, _ = _quantise(g, role, x, scale)
         if isinstance(op, Convolution):
             factor = g.weight(f"{role}.weight", weight)
-            acc = g.node("ConvInteger", role, q, factor, type=TensorProto.INT32, **_windows(op, i))
+            acc = g.node("ConvInteger", role, q, factor, type=TensorProto.INT32, **windows(op, i))
         else:
             factor = g.weight(f"{role}.weight", weight.T)
             acc = g.node("MatMulInteger", role, q, factor, type=TensorProto.INT32)
@@ -53,7 +53,7 @@ def pairs(g: OnnxGraph, program: Program, op: Product, inputs: list[GraphValue])
             operands.append(g.weight("bias", program.arrays[op.bias].astype(np.float32) * (scale * scales)))
         if isinstance(op, Convolution):
             # TensorRT 8.6 reads the size of a kernel that is not an initializer from this attribute, and nowhere else.
-            parts.append(g.node("Conv", role, *operands, kernel_shape=list(weight.shape[2:]), **_windows(op, i)))
+            parts.append(g.node("Conv", role, *operands, kernel_shape=list(weight.shape[2:]), **windows(op, i)))
         else:
             parts.append(g.node("Gemm", role, *operands, transB=1))
     return parts[0] if len(parts) == 1 else g.node("Add", "sum", *parts)
@@ -76,8 +76,10 @@ def _axis(scale: Array) -> dict[str, int]:
     return {"axis": 0} if scale.ndim else {}
 
 
-def _windows(op: Convolution, i: int) -> dict[str, Any]:
-    return {"strides": [op.strides[i]] * 2, "pads": [op.paddings[i]] * 4}
+def windows(op: Convolution, i: int) -> dict[str, Any]:
+    """The attributes of a convolution over its input `i`."""
+    groups = {"group": op.shape[0]} if op.depthwise else {}  # ONNX's word for it
+    return {"strides": [op.strides[i]] * 2, "pads": [op.paddings[i]] * 4, **groups}
 
 
 def _broad(op: Product, array: Array) -> Array:

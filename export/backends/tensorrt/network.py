@@ -102,7 +102,7 @@ def _constrain(network: Any, tensorrt: TensorRT, graph: bytes) -> None:
         # that it is fused into to give out int8, and has no kernel that would add a float ("incorrectly marked as an
         # int8 node").
         names = {tensor.name for tensor in inputs if tensor is not None}
-        joined = layer.name.endswith("/relu") and bool(names & integers)
+        joined = layer.name.endswith(("/relu", "/relu6")) and bool(names & integers)
         if joined or any(name.endswith(".pair") for name in names):
             integers |= {layer.get_output(index).name for index in range(layer.num_outputs)}
             continue
