@@ -4,6 +4,7 @@ A convolution whose two inputs come from integers, by the multiplications that s
 makes it so when it compiles the graph, and `qcn.export.backends.receipts` asks what it made.
 """
 
+import math
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from qcn.errors import UsageError
@@ -13,6 +14,7 @@ TYPES = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "FP64": "floa
 TYPES |= {"F8E4M3": "float8", "F8E5M2": "float8", "I4": "int4", "U4": "uint4", "I16": "int16", "U16": "uint16"}
 CONVOLUTIONS = ("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData")
 SCALING = ("Multiply", "Subtract")  # a step of int8, and its zero point
+BETWEEN = (*SCALING, "Reshape")  # … and the groups of a convolution
 NESTED = ("TensorIterator", "Loop", "If")
 
 
@@ -32,6 +34,8 @@ def read(content: bytes) -> Products:
         types |= {port.get("precision", "") for port in [*ports, *layer.iterfind("output/port")]}
         if _multiplies_by_weights(layer) and len(ports) > 1:
             shape = tuple(int(side.text or 0) for side in ports[1].iterfind("dim"))
+            if layer.get("type") == "GroupConvolution":  # [groups, out / groups, in, h, w] for [out, in, h, w]
+                shape = (math.prod(shape[:2]), *shape[2:])
             kinds = {_from(layer, port, sources) for port in ports[:2]}
             kind = kinds.pop() if len(kinds) == 1 else ports[1].get("precision", "")
             weights.append((TYPES.get(kind, "unknown"), shape))
@@ -51,8 +55,8 @@ def _multiplies_by_weights(layer: Element) -> bool:
 def _from(layer: Element, port: Element, sources: dict[tuple[str | None, str | None], Element | None]) -> str:
     """What a product is given at a port: the integers behind the scaling, or what the port says."""
     source = sources.get((layer.get("id"), port.get("id")))
-    for _ in SCALING:
-        if source is not None and source.get("type") in SCALING:
+    for _ in BETWEEN:
+        if source is not None and source.get("type") in BETWEEN:
             source = sources.get((source.get("id"), "0"))
     inner = source.find("input/port") if source is not None and source.get("type") == "Convert" else None
     precision = inner.get("precision", "") if inner is not None else ""
