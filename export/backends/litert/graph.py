@@ -69,8 +69,9 @@ class LiteGraph:
         self._tensors.append(entry)
         return LiteTensor(len(self._tensors) - 1, shape)
 
-    def constant(self, name: str, array: Array, scales: Array | None = None) -> LiteTensor:
-        """An array in the file; equal ones are there once. Integers of a weight have a scale, or one per output."""
+    def constant(self, name: str, array: Array, scales: Array | None = None, axis: int = 0) -> LiteTensor:
+        """An array in the file; equal ones are there once. Integers of a weight have a scale, or one per output, which
+        is its side `axis`."""
         key = (
             array.dtype.str,
             array.shape,
@@ -82,7 +83,7 @@ class LiteGraph:
             constant = self._constants[key] = self.tensor(name, array.shape, array.dtype, len(self._buffers) - 1)
             if scales is not None:
                 zeros = [0] * len(scales)
-                steps = schema.QuantizationParametersT(scale=scales.tolist(), zeroPoint=zeros, quantizedDimension=0)
+                steps = schema.QuantizationParametersT(scale=scales.tolist(), zeroPoint=zeros, quantizedDimension=axis)
                 self._tensors[constant.index].quantization = steps
         return self._constants[key]
 
@@ -150,15 +151,30 @@ class LiteGraph:
         return self.node("STRIDED_SLICE", name, shape, x, *limits, steps, beginMask=0b0111, endMask=0b0111)
 
     def convolution(
-        self, name: str, x: LiteTensor, kernel: Array, bias: Array, stride: int, padding: int, relu: bool = False
+        self,
+        name: str,
+        x: LiteTensor,
+        kernel: Array,
+        bias: Array,
+        stride: int,
+        padding: int,
+        ending: Ending = "none",
+        depthwise: bool = False,
     ) -> LiteTensor:
-        """Of a map [B, H, W, C] with a kernel [out, k, k, C], padded with zeros."""
-        out, *window, _ = kernel.shape
+        """Of a map [B, H, W, C] with a kernel [out, k, k, C], or depthwise with one [1, k, k, C], padded with zeros."""
+        window = kernel.shape[1:3]
         same = stride == 1 and {2 * padding + 1} == set(window)
         if padding and not same:
             x = self.pad(f"{name}.padded", x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
         weights = self.constant(f"{name}.weight", kernel), self.constant(f"{name}.bias", bias)
-        return self.slide("CONV_2D", name, x, *weights, out=out, window=window, stride=stride, same=same, relu=relu)
+        how = {"window": window, "stride": stride, "same": same, "ending": ending, "depthwise": depthwise}
+        return self.convolved(name, x, *weights, out=len(bias), **how)
+
+    def convolved(self, name: str, *inputs: LiteTensor, depthwise: bool, **how: Any) -> LiteTensor:
+        """The operator of a convolution, with the arguments of `slide`."""
+        if depthwise:
+            return self.slide("DEPTHWISE_CONV_2D", name, *inputs, **how, options={"depthMultiplier": 1})
+        return self.slide("CONV_2D", name, *inputs, **how)
 
     def slide(
         self,
@@ -169,7 +185,7 @@ class LiteGraph:
         window: Sequence[int],
         stride: int,
         same: bool = False,
-        relu: bool = False,
+        ending: Ending = "none",
         options: Mapping[str, int] | None = None,
     ) -> LiteTensor:
         """An operator whose window slides over a map [B, H, W, C]; `same` pads it so that it keeps its size."""
@@ -177,7 +193,7 @@ class LiteGraph:
         if not same:
             sides = tuple((side - reach) // stride + 1 for side, reach in zip(sides, window, strict=True))
         padding = schema.Padding.SAME if same else schema.Padding.VALID
-        slides = {"padding": padding, "strideH": stride, "strideW": stride, "fusedActivationFunction": fused(relu)}
+        slides = {"padding": padding, "strideH": stride, "strideW": stride, "fusedActivationFunction": fused(ending)}
         return self.node(op, name, (self.images, *sides, out), *inputs, **slides, **(options or {}))
 
     def pad(self, name: str, x: LiteTensor, rims: Sequence[tuple[int, int]]) -> LiteTensor:
@@ -191,7 +207,7 @@ class LiteGraph:
         return self.binary("DIV", name, one, self.binary("ADD", f"{name}.one_more", power, one))
 
     def end(self, x: LiteTensor, ending: Ending) -> LiteTensor:
-        """What is left of an operation's ending: a ReLU is fused into the operator before."""
+        """What is left of an operation's ending: a ReLU or ReLU6 is fused into the operator before."""
         return self.sigmoid("sigmoid", x) if ending == "sigmoid" else x
 
     def file(
@@ -233,9 +249,9 @@ class LiteGraph:
         return bytes(builder.Output())
 
 
-def fused(relu: bool) -> int:
+def fused(ending: Ending) -> int:
     """The function that an operator applies last."""
-    kind: int = getattr(schema.ActivationFunctionType, "RELU" if relu else "NONE")
+    kind: int = getattr(schema.ActivationFunctionType, ending.upper() if ending.startswith("relu") else "NONE")
     return kind
 
 

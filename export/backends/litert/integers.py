@@ -14,7 +14,7 @@ import numpy as np
 
 from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.precision import MARKS
-from qcn.export.program.program import Array
+from qcn.export.program.program import Array, Ending
 
 
 def rounded(g: LiteGraph, name: str, x: LiteTensor, scale: float) -> LiteTensor:
@@ -34,16 +34,25 @@ def convolution(
     bias: Array,
     stride: int,
     padding: int,
-    relu: bool,
+    ending: Ending,
+    depthwise: bool = False,
 ) -> LiteTensor:
-    """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias."""
-    out, *window, _ = kernel.shape
+    """Of rounded maps [B, H, W, C] with int8 kernels [out, k, k, C]; `scales` [out] are the steps of sums and bias.
+
+    A depthwise one, with kernels [1, k, k, C], makes maps of the marks too, which are left out.
+    """
     maps = _marked(g, name, q, ((0, 0), (padding, padding), (padding, padding)))
-    inputs = (maps, g.constant(f"{name}.weight", _unmarked(kernel), scales), _scaled(g, name, bias, scales))
-    return g.slide("CONV_2D", name, *inputs, out=out, window=window, stride=stride, relu=relu)
+    if depthwise:
+        scales, bias = np.append(scales, np.ones(len(MARKS), np.float32)), _unmarked(bias)
+    weight = g.constant(f"{name}.weight", _unmarked(kernel), scales, axis=3 if depthwise else 0)
+    how = {"window": kernel.shape[1:3], "stride": stride, "ending": ending, "depthwise": depthwise}
+    out = g.convolved(name, maps, weight, _scaled(g, name, bias, scales), out=len(bias), **how)
+    return g.channels(f"{name}.maps", out, 0, kernel.shape[3]) if depthwise else out
 
 
-def linear(g: LiteGraph, name: str, q: LiteTensor, weight: Array, scales: Array, bias: Array, relu: bool) -> LiteTensor:
+def linear(
+    g: LiteGraph, name: str, q: LiteTensor, weight: Array, scales: Array, bias: Array, ending: Ending
+) -> LiteTensor:
     """Of rounded numbers [B, K] with an int8 weight [units, K].
 
     Not every runtime takes a scale per unit here: that of the weight is 1, and each unit is scaled thereafter.
@@ -52,7 +61,7 @@ def linear(g: LiteGraph, name: str, q: LiteTensor, weight: Array, scales: Array,
     inputs = (_marked(g, name, q, ((0, 0),)), g.constant(f"{name}.weight", _unmarked(weight), one), zero)
     sums = g.node("FULLY_CONNECTED", f"{name}.sums", (g.images, len(weight)), *inputs, asymmetricQuantizeInputs=True)
     scaled = g.binary("MUL", f"{name}.scaled", sums, g.constant(f"{name}.scales", scales))
-    return g.binary("ADD", name, scaled, _scaled(g, name, bias, scales), fusedActivationFunction=fused(relu))
+    return g.binary("ADD", name, scaled, _scaled(g, name, bias, scales), fusedActivationFunction=fused(ending))
 
 
 def _scaled(g: LiteGraph, name: str, bias: Array, scales: Array) -> LiteTensor:
@@ -78,10 +87,15 @@ def multiplies_integers() -> bool:
 
     g, one = LiteGraph(batch=1), np.ones(1, np.float32)
     image = g.tensor("image", (1, 1, 1, 1))
-    by_map = convolution(g, "map", image, np.ones((1, 1, 1, 1), np.int8), one, 0 * one, 1, 0, relu=False)
+    kernel = np.ones((1, 1, 1, 1), np.int8)
+    by_map, by_channel = (
+        convolution(g, name, image, kernel, one, 0 * one, 1, 0, "none", depthwise)
+        for name, depthwise in (("map", False), ("channel", True))
+    )
     flat = g.reshape("flat", image, -1, 1)
-    by_row = linear(g, "row", flat, np.ones((1, 1), np.int8), one, 0 * one, relu=False)
-    interpreter = Interpreter(model_content=g.file({"image": image}, {"map": by_map, "row": by_row}, {}))
+    by_row = linear(g, "row", flat, np.ones((1, 1), np.int8), one, 0 * one, "none")
+    outputs = {"map": by_map, "channel": by_channel, "row": by_row}
+    interpreter = Interpreter(model_content=g.file({"image": image}, outputs, {}))
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.full(image.shape, 0.4, np.float32))
     interpreter.invoke()

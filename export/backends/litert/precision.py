@@ -15,7 +15,7 @@ MOST = 1 << 16  # operators or tensors; ours have hundreds
 TYPES = {0: "float32", 1: "float16", 3: "uint8", 7: "int16", 9: "int8", 10: "float64", 17: "int4", 18: "bfloat16"}
 OTHERS = {2, 4, 5, 6, 8, 11, 12, 13, 14, 15, 16}  # whole numbers, truth values, texts: nothing is multiplied in them
 MARKS = (-128.0, 127.0)  # both ends of int8, which stand beside the inputs of a product (`integers`)
-CONVOLUTIONS, LINEAR = (3, 4, 67), 9  # CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV; FULLY_CONNECTED
+CONVOLUTIONS, DEPTHWISE, LINEAR = (3, 67), 4, 9  # CONV_2D, TRANSPOSE_CONV; DEPTHWISE_CONV_2D; FULLY_CONNECTED
 
 
 class Table:
@@ -83,11 +83,13 @@ def _read(model: Table) -> Products:
     tensors = [(tensor.numbers(0), tensor.number(1, "b")) for tensor in graphs[0].tables(0)]
     weights = []
     for operator in graphs[0].tables(3):
-        if (code := codes[operator.number(0, "I")]) in (*CONVOLUTIONS, LINEAR):
+        if (code := codes[operator.number(0, "I")]) in (*CONVOLUTIONS, DEPTHWISE, LINEAR):
             shape, type_ = tensors[operator.numbers(1)[1]]
             if TYPES.get(type_) == "int8":  # with the marks of `integers`, which the program does not have
                 shape = (*shape[:-1], shape[-1] - len(MARKS))
-            if code != LINEAR:  # [out, h, w, in] in the file, [out, in, h, w] in the program
+            if code == DEPTHWISE:  # [1, h, w, out] in the file, [out, 1, h, w] in the program
+                shape = (*shape[3:], *shape[:3])
+            elif code != LINEAR:  # [out, h, w, in] in the file, [out, in, h, w] in the program
                 shape = (*shape[:1], *shape[3:], *shape[1:3])
             weights.append((TYPES.get(type_, "unknown"), shape))
     types = {TYPES.get(type_, "unknown") for _, type_ in tensors if type_ not in OTHERS}

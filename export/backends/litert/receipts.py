@@ -7,7 +7,7 @@ from qcn.export.backends.litert.precision import read
 from qcn.export.backends.precision import seen
 from qcn.export.backends.receipts import Receipt
 from qcn.export.bundle import Bundle
-from qcn.export.program.program import Linear, Product, Route
+from qcn.export.program.program import Convolution, Product, Route
 from qcn.packages import installed
 
 
@@ -26,7 +26,11 @@ def receipts(bundle: Bundle) -> list[Receipt]:
             result.append(Receipt(op.name, op.precision, "fp32", "BATCH_MATMUL"))
         elif isinstance(op, Product):
             ran = op.precision if as_planned and multiplies_integers() else "fp32"
-            result.append(
-                Receipt(op.name, op.precision, ran, "FULLY_CONNECTED" if isinstance(op, Linear) else "CONV_2D")
-            )
+            result.append(Receipt(op.name, op.precision, ran, _operator(op)))
     return result
+
+
+def _operator(op: Product) -> str:
+    if isinstance(op, Convolution):
+        return "DEPTHWISE_CONV_2D" if op.depthwise else "CONV_2D"
+    return "FULLY_CONNECTED"

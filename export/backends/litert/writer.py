@@ -10,7 +10,18 @@ from qcn.errors import UsageError
 from qcn.export.backends.litert import integers
 from qcn.export.backends.litert.graph import LiteGraph, LiteTensor, fused
 from qcn.export.backends.litert.unrolled import UnrolledLayer
-from qcn.export.program.program import Affine, Array, Convolution, Linear, Operation, Pool, Product, Program, Route
+from qcn.export.program.program import (
+    Affine,
+    Array,
+    Convolution,
+    Linear,
+    Operation,
+    Pool,
+    Product,
+    Program,
+    Route,
+    Sum,
+)
 
 
 def write(
@@ -43,6 +54,7 @@ class _Writer:
         self._write: dict[type[Operation], Callable[[Any, list[LiteTensor]], tuple[LiteTensor, ...]]] = {
             Affine: self._affine,
             Convolution: self._convolution,
+            Sum: self._sum,
             Pool: self._pool,
             Linear: self._linear,
             Route: self._route,
@@ -77,26 +89,31 @@ class _Writer:
             g.constant(role, self._array(name)) for role, name in (("scale", op.scale), ("shift", op.shift))
         )
         scaled = g.binary("MUL", "scaled", inputs[0], scale)
-        out = g.binary("ADD", "shifted", scaled, shift, fusedActivationFunction=fused(op.ending == "relu"))
+        out = g.binary("ADD", "shifted", scaled, shift, fusedActivationFunction=fused(op.ending))
         return (g.end(out, op.ending),)
 
     def _convolution(self, op: Convolution, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
-        g, relu = self.g, op.ending == "relu"
+        g = self.g
+        order = (1, 2, 3, 0) if op.depthwise else (0, 2, 3, 1)
         parts: list[LiteTensor] = []
         for i, (x, stride, padding) in enumerate(zip(inputs, op.strides, op.paddings, strict=True)):
-            name, last = "skip" if parts else "conv", relu and len(inputs) == 1
-            kernel = np.ascontiguousarray(self._array(op.weights[i]).transpose(0, 2, 3, 1))
+            name, ending = "skip" if parts else "conv", op.ending if len(inputs) == 1 else "none"
+            kernel = np.ascontiguousarray(self._array(op.weights[i]).transpose(order))
             bias = self._array(op.bias) if not parts else np.zeros_like(self._array(op.bias))  # once
+            how = (bias, stride, padding, ending, op.depthwise)
             if op.precision == "int8":
                 q, scales = self._integers(op, i, name, x)
-                part = integers.convolution(g, name, q, kernel, scales, bias, stride, padding, last)
+                part = integers.convolution(g, name, q, kernel, scales, *how)
             else:
-                part = g.convolution(name, x, kernel, bias, stride, padding, last)
+                part = g.convolution(name, x, kernel, *how)
             parts.append(part)
         out = parts[0]
         if len(parts) > 1:
-            out = g.binary("ADD", "sum", *parts, fusedActivationFunction=fused(relu))
+            out = g.binary("ADD", "sum", *parts, fusedActivationFunction=fused(op.ending))
         return (g.end(out, op.ending),)
+
+    def _sum(self, op: Sum, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
+        return (self.g.binary("ADD", "sum", *inputs),)
 
     def _pool(self, op: Pool, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
         kind = {"max": "MAX_POOL_2D", "average": "AVERAGE_POOL_2D"}[op.kind]
@@ -105,13 +122,14 @@ class _Writer:
         return (self.g.slide(kind, "pool", *inputs, out=out, window=window, stride=op.stride, options=reach),)
 
     def _linear(self, op: Linear, inputs: list[LiteTensor]) -> tuple[LiteTensor, ...]:
-        g, relu, x = self.g, op.ending == "relu", self._in_order(op.input)
+        g, x = self.g, self._in_order(op.input)
         weight, bias = self._array(op.weight), self._array(op.bias)
         if op.precision == "int8":
             q, scales = self._integers(op, 0, "linear", x)
-            return (g.end(integers.linear(g, "linear", q, weight, scales, bias, relu), op.ending),)
+            return (g.end(integers.linear(g, "linear", q, weight, scales, bias, op.ending), op.ending),)
         operands = (x, g.constant("weight", weight), g.constant("bias", bias))
-        out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *operands, fusedActivationFunction=fused(relu))
+        last = fused(op.ending)
+        out = g.node("FULLY_CONNECTED", "linear", (g.images, *op.shape), *operands, fusedActivationFunction=last)
         return (g.end(out, op.ending),)
 
     def _integers(self, op: Product, i: int, name: str, x: LiteTensor) -> tuple[LiteTensor, Array]:
