@@ -7,7 +7,7 @@ networks, whose plan is their program.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from qcn.data.spec import Preprocessing
 from qcn.data.viewpoints.dataset import Variant, render
 from qcn.data.viewpoints.toys import CATEGORIES
 from qcn.errors import BuildError, CheckFailed, UsageError
-from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end
+from qcn.export.backends.torch.interpreter import DTYPES, Interpreter, end, groups
 from qcn.export.bundle.golden import CapsuleOutputs, Evaluation, Floors, Golden, ReferenceAnswers, Step, step_names
 from qcn.export.bundle.tolerance import HALVES
 from qcn.export.program.lower import CLASSES, lower
@@ -249,11 +249,28 @@ def _run(network: nn.Module, image: Tensor) -> tuple[list[Any], list[Step]]:
     """What a network gives for each batch of `image`, and the steps of its routing for the first."""
     steps: list[Step] = []
     whole = []
-    with torch.inference_mode():
+    with torch.inference_mode(), few_threads(network):
         for number, batch in enumerate(image.split(BATCH)):
             with routing.watched(lambda *step: steps.append(_step_of(*step))) if number == 0 else nullcontext():
                 whole.append(network(batch))
     return whole, steps
+
+
+@contextmanager
+def few_threads(network: nn.Module) -> Iterator[None]:
+    """One thread, if the network has depthwise convolutions.
+
+    In float64 torch computes these channel by channel, and its threads wait for each other after each: on a machine
+    that does something else too, a thousand times as long as one thread takes alone.
+    """
+    threads = torch.get_num_threads()
+    operations = network.program.operations if isinstance(network, Interpreter) else ()
+    counts = [getattr(layer, "groups", 1) for layer in network.modules()] + [groups(op) for op in operations]
+    torch.set_num_threads(1 if max(counts) > 1 else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _furthest(exact: Evaluation, others: Sequence[Evaluation]) -> Evaluation:

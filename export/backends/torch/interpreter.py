@@ -25,6 +25,7 @@ from qcn.export.program.program import (
 from qcn.names import Precision, ProgramKernels
 from qcn.networks.model import at_least_single
 
+FEW = 1024  # products of int8 whose sums float32 has exactly: 1024 · 128 · 127 < 2²⁴
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -128,16 +129,21 @@ class Interpreter(nn.Module):
         return (end(F.linear(inputs[0].flatten(1).to(weight.dtype), weight, self._array(op, op.bias)), op.ending),)
 
     def _integers(self, op: Product, inputs: list[Tensor]) -> Tensor:
-        """An operation in int8 before its ending (`qcn.export.program.program`); sums are exact in float64."""
+        """An operation in int8 before its ending (`qcn.export.program.program`); sums are exact.
+
+        Those of a depthwise convolution are few enough for float32, in which torch has a fast kernel of it.
+        """
         whole: Tensor | None = None
         broad = (-1, *[1] * (len(op.shape) - 1))
         for i, x in enumerate(inputs):
             scale = torch.tensor(op.input_scales[i], dtype=x.dtype, device=x.device)
             steps = x / scale
-            q = torch.round(steps + self.nudge * (1 + steps.abs())).clamp(-128, 127).double()
-            weight = self._array(op, op.factors[i]).double()
+            q = torch.round(steps + self.nudge * (1 + steps.abs())).clamp(-128, 127)
+            weight = self._array(op, op.factors[i])
+            exact = torch.float32 if weight[0].numel() <= FEW and groups(op) > 1 else torch.float64
+            q, weight = q.to(exact), weight.to(exact)
             if isinstance(op, Convolution):
-                acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i], groups=groups(op))
+                acc = F.conv2d(q, weight, None, op.strides[i], op.paddings[i], groups=groups(op)).double()
             else:
                 acc = F.linear(q.flatten(1), weight)
             if i == 0:
@@ -198,6 +204,6 @@ def end(x: Tensor, ending: Ending) -> Tensor:
     return F.relu(x) if ending == "relu" else torch.sigmoid(at_least_single(x))
 
 
-def groups(op: Convolution) -> int:
+def groups(op: Operation) -> int:
     """What torch calls a depthwise convolution: one of as many groups as channels."""
-    return op.shape[0] if op.depthwise else 1
+    return op.shape[0] if isinstance(op, Convolution) and op.depthwise else 1
