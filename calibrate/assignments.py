@@ -57,7 +57,9 @@ def with_corrected_bias(program: Program, operation: Convolution | Linear, calib
         scale = channel_scales(weight)[:, None, None].astype(np.float64)
         error = (np.rint(weight / scale) * scale - weight).sum(2)  # [out, in]
         means = np.array(calibration.values[value].means)
-        if error.shape[1] == len(means):  # else it is a linear of a whole map, whose places have means of their own
+        if isinstance(operation, Convolution) and operation.depthwise:
+            bias -= error[:, 0] * means
+        elif error.shape[1] == len(means):  # else it is a linear of a whole map, whose places have means of their own
             bias -= error @ means
     return replace(program, arrays={**program.arrays, operation.bias: bias.astype(np.float32)})
 
