@@ -73,12 +73,14 @@ def verify(
 def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
     """Refuse a reference that leaves float32 no more digits than float16 has: all that is wrong would be noise.
 
-    Of a calibrated network's plan, whose noise is that of half precision and of int8, one of a 64th is refused.
+    Of a calibrated network's plan, whose noise is that of half precision and of int8, one of a 32nd is refused: eight of
+    these are a quarter, the most that is tolerated. Of a deep plan, such as Lite0's, noise was seen at a 54th: one number
+    rounded to the other step changes all behind it a little.
     """
     for name in (name for name in golden.outputs if name not in allowed):
         exact, single = (getattr(of, name) for of in (golden.reference, golden.float32))
         noise, scale = float(np.abs(single - exact).max()), float(np.abs(exact).max())
-        if noise > scale * (1 / 64 if golden.plan else np.finfo(np.float16).eps / 2):
+        if noise > scale * (1 / 32 if golden.plan else np.finfo(np.float16).eps / 2):
             raise CheckFailed(
                 f"the reference is too noisy: its own {name} in float32 is off by {noise:.2g}, with values up "
                 f"to {scale:.2g}; export the bundle again, or set the tolerance with --atol"
