@@ -146,7 +146,7 @@ def _parameter(setting: Setting, by_preset: bool) -> inspect.Parameter:
     if setting.name == "data_dir":
         facts["envvar"] = "QCN_DATA"
     default = None if by_preset or setting.item is not None else setting.default
-    if switch:
+    if switch and setting.default is not None:
         default, facts["show_default"] = False, "off"
     elif setting.facts.get("parse"):
         default, kind = None if default is None else str(default), str

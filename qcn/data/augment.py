@@ -113,5 +113,5 @@ def mixed(images: Tensor, label: Tensor, most: float, draw: Tensor) -> tuple[Ten
     The share is at most a half, and 0 for most images: 1 - `most` of them stay as they are.
     """
     share = ((draw - (1 - most)) / max(most, 1e-9)).clamp_min(0) / 2
-    by = share[:, None, None, None].to(images.dtype)
+    by = share.view(-1, *[1] * (images.ndim - 1)).to(images.dtype)
     return images + by * (images.roll(1, 0) - images), label.roll(1, 0), share

@@ -144,7 +144,14 @@ class Lite0CNN(nn.Module):
     def forward(self, image: Tensor) -> Prediction:
         """[B, in_channels, H, W] -> poses [B, classes, 3] or [B, classes, 0], and logits [B, classes]."""
         check_input(image, self.in_channels, 1)
-        return cnn_answer(self.backbone(image).mean((2, 3)), self.classifier, self.direction)
+        return self.answer(self.features(image))
+
+    def features(self, image: Tensor) -> Tensor:
+        """The mean over the backbone's map: [B, in_channels, H, W] -> [B, channels]."""
+        return self.backbone(image).mean((2, 3))
+
+    def answer(self, features: Tensor) -> Prediction:
+        return cnn_answer(features, self.classifier, self.direction)
 
 
 def qcn_lite0(in_channels: int, classes: int, iterations: int = 1) -> QCN:
@@ -164,11 +171,6 @@ def qcn_lite0(in_channels: int, classes: int, iterations: int = 1) -> QCN:
 def cnn_lite0(in_channels: int, classes: int, direction: bool = False) -> Lite0CNN:
     """EfficientNet-Lite0, whole, with a linear classifier."""
     return Lite0CNN(in_channels, classes, direction)
-
-
-def backbone_of(network: nn.Module) -> Lite0 | None:
-    """The pretrained part of a network; None if it has none."""
-    return next((module for module in network.modules() if isinstance(module, Lite0)), None)
 
 
 def load_imagenet(backbone: Lite0) -> None:

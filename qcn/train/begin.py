@@ -50,7 +50,7 @@ def train(
         with process_group(chosen):
             splits = load_once(dataset, data_dir)
             doing("preparing the network")
-            return Training(settings, splits, out, chosen, dataset, quantised).run()
+            return Training(settings, splits, out, chosen, dataset, quantised, data_dir).run()
 
 
 def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
@@ -70,7 +70,8 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
         with process_group(chosen):
             dataset = run.dataset()
             settings = replace(run.settings, init=RANDOM)  # its weights are in the checkpoint
-            training = Training(settings, load_once(dataset, data_dir), out, chosen, dataset, run.quantised)
+            splits = load_once(dataset, data_dir)
+            training = Training(settings, splits, out, chosen, dataset, run.quantised, data_dir)
             training.restore(run)
             return training.run()
 

@@ -30,24 +30,34 @@ from qcn.data.imageset import Splits
 from qcn.data.preprocess import preprocess
 from qcn.data.spec import Dataset
 from qcn.errors import CheckFailed, Stopped, UsageError
+from qcn.networks.backbone import Head, backbone_of
 from qcn.networks.confidence import FEWEST
 from qcn.networks.distributed import rank, sum_over_processes, world_size
-from qcn.networks.lite0 import backbone_of
 from qcn.networks.model import Prediction, choose_kernels
 from qcn.networks.zoo import for_model
 from qcn.terminal.progress import doing, say
 from qcn.terminal.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
 from qcn.train.faults import first_non_finite
+from qcn.train.features import FrozenFeatures, frozen_features
 from qcn.train.graph import Recorded
 from qcn.train.logbook import Logbook
 from qcn.train.losses import Mixed, check_prediction, direction_loss, distillation, loss_of, softened
 from qcn.train.record import Epoch, Progress, Quantised, Run, new_run
 from qcn.train.schedules import learning_rate, spread_margin
-from qcn.train.settings import Settings, for_images
+from qcn.train.settings import FEW_IMAGES, Settings, for_images
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import channels_innermost, start_from, teachers_of
-from qcn.train.validation import as_good_as_the_best, measure, measure_confidence, measure_directions, median
+from qcn.train.validation import (
+    Outputs,
+    answers_to,
+    as_good_as_the_best,
+    measure,
+    measure_confidence,
+    measure_directions,
+    median,
+    outputs,
+)
 
 SAVE_EVERY_S = 300.0  # a checkpoint inside a long epoch
 # Between two readings from the device (the loss, and whether a gradient was NaN), at most: steps, and seconds.
@@ -94,7 +104,7 @@ class ParameterGroup:
 def parameter_groups(network: nn.Module) -> list[ParameterGroup]:
     """All parameters; those of a pretrained backbone learn more slowly, so as not to forget what they know."""
     backbone = backbone_of(network)
-    slow = {id(parameter) for parameter in backbone.parameters()} if backbone else set()
+    slow = {id(parameter) for parameter in backbone.parameters()} if backbone is not None else set()
     groups = [ParameterGroup(share, [], []) for share in ((1.0, BACKBONE_SHARE) if slow else (1.0,))]
     for name, parameter in network.named_parameters():
         group = groups[id(parameter) in slow]
@@ -107,6 +117,7 @@ def parameter_groups(network: nn.Module) -> list[ParameterGroup]:
 class Plan:
     """What happens in an epoch of N images."""
 
+    epoch: int
     order: Tensor  # [N], of the images
     draws: Tensor  # [N, augmentation.draws]: the random numbers that vary each image, by its place in the order
     schedule: Tensor  # [steps, 4], float64: a step's number, learning rate, margin, and weight in the average
@@ -123,6 +134,7 @@ class Training:
         device: torch.device,
         dataset: Dataset | None = None,
         quantised: Quantised | None = None,
+        data_dir: Path = Path("data"),
     ) -> None:
         dataset = dataset or find(settings.dataset, settings.stored)
         if settings.augment is None:
@@ -159,6 +171,8 @@ class Training:
             self.remarks += (f"layers that round to int8, as in {quantised.plan}: {len(quantised.scales)}",)
         choose_kernels(self.network, settings.kernels)
         self.directions, self.validation_directions = self.directions_of(splits)
+        self.features = self.frozen(splits, data_dir)
+        self.trained = self.network if self.features is None else Head(self.network)
         self.average = copy.deepcopy(self.network).eval() if settings.ema else self.network
         self.averaged = floating(self.average), floating(self.network)
         groups = parameter_groups(self.network)
@@ -172,7 +186,7 @@ class Training:
             capturable=device.type == "cuda",
         )
         self.as_graph = device.type == "cuda" and world_size() == 1  # whether a step is one CUDA graph
-        self.images = resident(splits.train.images, device)
+        self.images = resident(splits.train.images, device) if self.features is None else self.features.train
         self.labels = torch.from_numpy(splits.train.labels).to(device)
         self.views = view_tensor(self.directions, len(splits.train)).to(device)
         self.epoch, self.step = 0, 0  # the epoch in progress, and the steps taken since the run began
@@ -197,6 +211,28 @@ class Training:
         self.remarks += (f"poses learn the {kind} of the images, with weight {self.settings.direction:g}",)
         return train, true_directions(splits.validation, counted)
 
+    def frozen(self, splits: Splits, data_dir: Path) -> FrozenFeatures | None:
+        """The features of the backbone, which then stays as it is; None if it is tuned, or there is none."""
+        backbone, freeze = backbone_of(self.network), self.settings.freeze
+        if backbone is None:
+            if freeze:
+                raise UsageError(f"{self.record.model.name} has no pretrained backbone to --freeze: leave it out")
+            return None
+        if freeze is None:
+            freeze = self.device.type == "cpu" and len(splits.train) <= FEW_IMAGES
+        self.record = replace(self.record, settings=replace(self.record.settings, freeze=freeze))
+        if not freeze:
+            self.remarks += (f"tuning all of it, the backbone at {BACKBONE_SHARE:g} times the learning rate",)
+            return None
+        backbone.requires_grad_(False)
+        self.remarks += ("training what stands on the backbone; --unfreeze tunes the backbone too",)
+        name = f"{self.record.data.name}-{self.record.model.name}"
+        features = frozen_features(
+            self.network, backbone, splits, name, self.preprocessing, self.augmentation, self.device, data_dir
+        )
+        fits = self.device.type == "cuda" and features.train.nbytes <= torch.cuda.mem_get_info(self.device)[0] // 2
+        return replace(features, train=features.train.to(self.device)) if fits else features
+
     def restore(self, run: Run) -> None:
         """Continue where `run` was saved."""
         if run.data.sha256 != self.record.data.sha256:
@@ -217,7 +253,7 @@ class Training:
 
     def run(self) -> Run:
         """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
-        module: nn.Module = self.network
+        module: nn.Module = self.trained
         if world_size() > 1:
             # Newer versions of torch rename `broadcast_buffers` and warn; older ones have only this name.
             warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
@@ -328,21 +364,25 @@ class Training:
             ],
             dtype=torch.float64,
         )
-        return Plan(order.to(self.device), draws.to(self.device), schedule.to(self.device))
+        return Plan(epoch, order.to(self.device), draws.to(self.device), schedule.to(self.device))
 
     def average_weight(self, step: int) -> float:
         """How far a step moves the averaged weights towards the raw ones; further in the first thousands of steps."""
         return 1 - min(self.settings.ema or 0.0, (2 + step) / (11 + step))
 
     def batch(self, plan: Plan, rows: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Images as they are stored, their labels and views, and the numbers that vary them."""
+        """Images as they are stored, or features; their labels and views, and the numbers that vary the images."""
         chosen = plan.order[rows]
-        images = self.images[chosen.to(self.images.device)].to(self.device)
-        return images, self.labels[chosen], self.views[chosen], plan.draws[rows]
+        place, draws = chosen, plan.draws[rows]
+        if self.features:
+            place = self.features.rows(chosen, plan.epoch)
+            draws = self.features.draws[place.cpu()].to(self.device)
+        images = self.images[place.to(self.images.device)].to(self.device)
+        return images, self.labels[chosen], self.views[chosen], draws
 
     def seen(self, images: Tensor, label: Tensor, view: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Mixed | None]:
         """Images and their views as the network sees them, and what was laid over them, if anything is."""
-        image = augmented(images, self.preprocessing, self.augmentation, draws)
+        image = images.float() if self.features else augmented(images, self.preprocessing, self.augmentation, draws)
         view = mirrored_view(view, self.augmentation, draws)
         if not self.augmentation.mixup:
             return image, view, None
@@ -407,7 +447,7 @@ class Training:
             where = f"the answers of {' or '.join(self.settings.teachers)}, which it learns from"
         else:
             where = first_non_finite(
-                self.network, image, lambda found: self.loss(found, label, view, self.margin(fault), over, taught)
+                self.trained, image, lambda found: self.loss(found, label, view, self.margin(fault), over, taught)
             )
         kept = self.record.last
         raise CheckFailed(
@@ -424,9 +464,8 @@ class Training:
         doing(checking, self.step, of=self.total_steps)
         rows = slice(rank(), None, world_size())
         answers = np.zeros((2, len(validation)))  # the rows of other processes stay 0
-        answers[:, rows] = measure(
-            self.average, validation, self.preprocessing, self.device, rows, self.validation_directions
-        )
+        directions = self.validation_directions[rows] if self.validation_directions else None
+        answers[:, rows] = measure(self.validated(rows), validation.labels[rows], directions)
         wrong_ones, degrees = sum_over_processes(torch.from_numpy(answers).to(self.device)).cpu().numpy()
         row = Epoch(
             epoch=self.epoch,
@@ -446,6 +485,13 @@ class Training:
         errors, angles = [epoch.validation_error for epoch in history], [epoch.direction_error for epoch in history]
         self.save(best=as_good_as_the_best(errors, angles, len(validation)))
         return row
+
+    def validated(self, rows: slice) -> Outputs:
+        """The answers of the averaged weights to the validation images at `rows`."""
+        if self.features is None:
+            return outputs(self.average, self.splits.validation, self.preprocessing, self.device, rows)
+        head, features = Head(self.average), self.features.validation[rows]
+        return answers_to(head, features, Tensor.float, self.device, self.record.model.classes)
 
     def save(self, *, best: bool) -> None:
         """Write a checkpoint (process 0 does)."""

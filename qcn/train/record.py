@@ -23,7 +23,7 @@ from qcn.storage import records
 from qcn.storage.files import write_text
 from qcn.train.settings import RunSettings
 
-SCHEMA = 5
+SCHEMA = 6
 OPTIONS = ("mode", "size", "iterations", "direction")
 
 

@@ -15,6 +15,7 @@ from qcn.train.schedules import LearningRateSchedule, MarginSchedule
 
 Preset = Literal["best", "paper"]
 TrainingPrecision = Literal["fp32", "bf16"]
+FEW_IMAGES = 5000
 FROM_PICTURES = "chosen from the pictures"
 RANDOM = "random"  # weights that nothing was learnt with, for --init
 
@@ -78,6 +79,13 @@ class Settings:
         "Weight of the loss that turns poses towards the direction of view; off or 0 to train without. It counts only "
         "if the training images have views.",
         parse=direction_weight,
+    )
+    freeze: bool | None = setting(
+        None,
+        "Train only what stands on a pretrained backbone, on features that are computed once; or all of it, the "
+        "backbone more slowly.",
+        unset=f"--freeze on a CPU, with at most {FEW_IMAGES:,} training images",
+        option="--freeze/--unfreeze",
     )
     iterations: int | None = setting(
         None, "Iterations of routing.", unset="those of --init, or the network's own; 2 for qcn"

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from qcn.errors import UsageError
-from qcn.networks.lite0 import backbone_of, load_imagenet
+from qcn.networks.backbone import backbone_of
+from qcn.networks.lite0 import Lite0, load_imagenet
 from qcn.networks.shipped import run_of
 from qcn.train.checkpoint import load_network
 from qcn.train.record import Run
@@ -18,7 +19,7 @@ def start_from(network: nn.Module, init: str | None) -> tuple[str, ...]:
     a network for larger images has more. Without `init`, a network on a backbone starts from ImageNet's weights.
     """
     backbone = backbone_of(network)
-    if init is None and backbone is not None:
+    if init is None and isinstance(backbone, Lite0):
         load_imagenet(backbone)
         return ("its backbone, EfficientNet-Lite0, starts from weights learnt on ImageNet",)
     if init in (None, RANDOM):

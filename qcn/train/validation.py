@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from qcn.data.directions import TrueDirections, symmetries
 from qcn.data.imageset import ImageSet
@@ -59,12 +59,28 @@ def outputs(
     report: Callable[[int], None] = lambda done: None,
 ) -> Outputs:
     """Logits and poses. `report` is given how many images are done."""
-    network.eval()
     pixels = torch.from_numpy(images.images[rows])
-    logit, pose = [torch.empty(0, len(images.classes))], [torch.empty(0, len(images.classes), 0)]
+
+    def prepared(batch: Tensor) -> Tensor:
+        return preprocess(batch, preprocessing)
+
+    return answers_to(network, pixels, prepared, device, len(images.classes), report)
+
+
+def answers_to(
+    network: nn.Module,
+    inputs: Tensor,
+    prepared: Callable[[Tensor], Tensor],
+    device: torch.device,
+    classes: int,
+    report: Callable[[int], None] = lambda done: None,
+) -> Outputs:
+    """Logits and poses for inputs of any kind, which `prepared` makes ready on the device."""
+    network.eval()
+    logit, pose = [torch.empty(0, classes)], [torch.empty(0, classes, 0)]
     with torch.inference_mode():
-        for batch in pixels.split(batch_size(device)):
-            answer = network(preprocess(batch.to(device), preprocessing))
+        for batch in inputs.split(batch_size(device)):
+            answer = network(prepared(batch.to(device)))
             logit.append(answer.logit.float().cpu())
             pose.append(answer.pose.float().cpu())
             report(sum(map(len, logit)))
@@ -79,20 +95,13 @@ def batch_size(device: torch.device) -> int:
 
 
 def measure(
-    network: nn.Module,
-    images: ImageSet,
-    preprocessing: Preprocessing,
-    device: torch.device,
-    rows: slice,
-    directions: TrueDirections | None,
+    answers: Outputs, labels: NDArray[np.int64], directions: TrueDirections | None
 ) -> tuple[NDArray[np.bool_], Degrees]:
-    """Which of the images at `rows` are answered wrong, and the degrees that the poses of their classes are off.
+    """Which images are answered wrong, and the degrees that the poses of their classes are off.
 
-    `directions` are those of all images; the degrees are NaN without.
+    The degrees are NaN without directions.
     """
-    answers = outputs(network, images, preprocessing, device, rows)
-    labels = images.labels[rows]
-    degrees = directions[rows].measure(answers.pose_of(labels))[1] if directions else np.full(len(labels), np.nan)
+    degrees = directions.measure(answers.pose_of(labels))[1] if directions else np.full(len(labels), np.nan)
     return answers.logit.argmax(1) != labels, degrees
 
 
@@ -121,11 +130,13 @@ def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None],
 
     Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
     that chance does not tell apart, the latest has had the most training (docs/results.md#finished-studies). So an
-    error in the 95 % interval of the least is as good, and so is an angle at most a tenth above the least.
+    error in the 95 % interval of the least is as good, and so is an angle at most a tenth above the least of these
+    epochs. (Angles are of the images that are answered right: in others, of few.)
     """
-    known = [angle for angle in angles if angle is not None]
-    turned = angles[-1] is not None and angles[-1] > 1.1 * min(known)
-    return not turned and errors[-1] <= wilson(round(min(errors) * images), images)[1]
+    most = wilson(round(min(errors) * images), images)[1]
+    least = min((angle for error, angle in zip(errors, angles, strict=True) if error <= most and angle), default=None)
+    turned = least is not None and angles[-1] is not None and angles[-1] > 1.1 * least
+    return errors[-1] <= most and not turned
 
 
 def measure_confidence(

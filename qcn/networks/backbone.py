@@ -1,0 +1,43 @@
+"""A network on a pretrained backbone, as two parts: the features of an image, and what is made of them.
+
+The backbone is `network.backbone` or, of a QCN, `network.extractor.backbone`; such an extractor has `capsules`, and any
+other such network `features` and `answer` (`qcn.networks.lite0` has one of each).
+"""
+
+from torch import Tensor, nn
+
+from qcn.networks.model import QCN, Prediction
+
+
+def backbone_of(network: nn.Module) -> nn.Module | None:
+    """The pretrained part of a network; None if it has none."""
+    backbone = getattr(getattr(network, "extractor", network), "backbone", None)
+    return backbone if isinstance(backbone, nn.Module) else None
+
+
+class Features(nn.Module):
+    """The part of a network that its backbone is: [B, in, H, W] -> features [B, …]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, image: Tensor) -> Tensor:
+        network = self.network
+        features: Tensor = network.extractor.backbone(image) if isinstance(network, QCN) else network.features(image)
+        return features
+
+
+class Head(nn.Module):
+    """The rest of it: features [B, …] -> the answer."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, features: Tensor) -> Prediction:
+        network = self.network
+        if isinstance(network, QCN):
+            return network.routed(*network.extractor.capsules(features))
+        answer: Prediction = network.answer(features)
+        return answer
