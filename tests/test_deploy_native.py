@@ -24,7 +24,18 @@ from qcn.export.bundle.golden import Evaluation, Golden, ReferenceAnswers
 from qcn.export.bundle.manifest import BundleSource, Manifest, ports
 from qcn.export.bundle.tolerance import noise_floor
 from qcn.export.program.lower import lower
-from qcn.export.program.program import Array, Convolution, Linear, Output, Product, Program, Value
+from qcn.export.program.program import (
+    Array,
+    Convolution,
+    Ending,
+    Linear,
+    Output,
+    Product,
+    Program,
+    Shape,
+    Sum,
+    Value,
+)
 from qcn.export.program.quantise import halved, quantised
 from qcn.export.program.reference import answers
 from qcn.kernels.native import instruction_set, set_threads
@@ -181,40 +192,49 @@ def test_integers_are_those_of_torch_to_the_last_bit(outputs: int, tmp_path: Pat
     def normal(*shape: int) -> Array:
         return rng.normal(size=shape).astype(np.float32)
 
-    def convolution(name: str, inputs: dict[str, int], stride: int, shape: tuple[int, int, int]) -> Convolution:
+    def convolution(
+        name: str, inputs: dict[str, int], stride: int, shape: Shape, ending: Ending = "none", depthwise: bool = False
+    ) -> Convolution:
         pads = tuple(kernel // 2 for kernel in inputs.values())
         weights, strides = tuple(f"{name}.{i}" for i in range(len(inputs))), (stride,) * len(inputs)
         return Convolution(
             name=name, inputs=tuple(inputs), weights=weights, bias=f"{name}.bias", strides=strides, paddings=pads,
-            ending="none", shape=shape,
+            ending=ending, shape=shape, depthwise=depthwise,
         )  # fmt: skip
 
     operations = (
         convolution("bytes", {"image": 3}, 1, (outputs, height, width)),
         convolution("both", {"bytes": 3, "image": 1}, 2, (outputs, 6, 5)),
-        convolution("last", {"both": 1}, 1, (7, 6, 5)),
-        Linear(name="units", input="both", weight="units.0", bias="units.bias", ending="none", shape=(outputs,)),
+        convolution("apart", {"bytes": 5}, 1, (outputs, height, width), "relu6", depthwise=True),
+        convolution("again", {"apart": 3}, 2, (outputs, 6, 5), depthwise=True),
+        Sum(name="added", inputs=("both", "again"), shape=(outputs, 6, 5)),
+        convolution("last", {"added": 1}, 1, (7, 6, 5)),
+        Linear(name="units", input="added", weight="units.0", bias="units.bias", ending="none", shape=(outputs,)),
     )
     arrays = {
         "bytes.0": normal(outputs, channels, 3, 3),
         "both.0": normal(outputs, outputs, 3, 3),
         "both.1": normal(outputs, channels, 1, 1),
+        "apart.0": normal(outputs, 1, 5, 5),
+        "again.0": normal(outputs, 1, 3, 3),
         "last.0": normal(7, outputs, 1, 1),
         "units.0": normal(outputs, outputs * 30),
         **{f"{op.name}.bias": normal(op.shape[0]) for op in operations},
     }
-    scales = {"bytes": [1 / 32], "both": [0.11, 0.029], "last": [0.7], "units": [0.9]}
+    scales = {"bytes": [1 / 32], "both": [0.11, 0.029], "apart": [0.11], "again": [6 / 127], "last": [0.7]}
+    scales["units"] = [0.9]
     images = np.rint(normal(5, channels, height, width) * 128) / np.float32(64)  # half of them between two integers
-    for last in range(1, 5):
+    for last in range(1, len(operations) + 1):
         kept, answer = operations[:last], operations[last - 1]
         if answer.name == "units":
-            kept = (*operations[:2], answer)
+            kept = (*operations[:-2], answer)
         used = {name: arrays[name] for op in kept for name in op.arrays}
         value = Value("image", images.shape[1:])
         output = Output("logit", answer.name, (int(np.prod(answer.shape)),))
         program = Program(value, kept, (output,), used)
         for op in kept:
-            program = quantised(program, op.name, scales[op.name])
+            if isinstance(op, Product):
+                program = quantised(program, op.name, scales[op.name])
         expected = Interpreter(program).values(torch.from_numpy(images))[answer.name].numpy()
         with loaded(program, images, tmp_path / answer.name) as runner:
             found = runner.infer(images)["logit"]

@@ -43,11 +43,23 @@ size_t block_offset(const Convolution& c, size_t block) {
 
 }  // namespace
 
-size_t packed_floats(const Convolution& c) { return vectors_of(c) * kernels().lanes * (taps_of(c) + 1); }
+size_t packed_floats(const Convolution& c) {
+  if (c.depthwise) return c.out.channels * (depthwise_taps(c) + 1);
+  return vectors_of(c) * kernels().lanes * (taps_of(c) + 1);
+}
 
-// Block by block: the biases of its channels, then for each number of each run the weights of these channels. Channels
-// that only fill up a vector have zeros, and are never written.
+// Depthwise: the biases, then for each place of the kernel the weights of all channels. Else block by block: the biases
+// of its channels, then for each number of each run the weights of these channels. Channels that only fill up a vector
+// have zeros, and are never written.
 void pack_weights(const Convolution& c, const float* const* weights, const float* bias, float* packed) {
+  if (c.depthwise) {
+    const size_t taps = depthwise_taps(c);
+    packed = std::copy_n(bias, c.out.channels, packed);
+    for (size_t i = 0; i < taps * c.out.channels; ++i) {
+      *packed++ = weights[0][i % c.out.channels * taps + i / c.out.channels];
+    }
+    return;
+  }
   size_t channel = 0;
   for (size_t block = 0; block < blocks_of(c); ++block) {
     size_t width = block_channels(c, block);
@@ -72,6 +84,13 @@ void pack_weights(const Convolution& c, const float* const* weights, const float
 void convolve(const Convolution& c, size_t batch, const float* const* in, float* out) {
   ConvolutionCall call{&c, batch, {in[0], c.source_count > 1 ? in[1] : nullptr}, out};
   const ConvolutionKernels& k = kernels();
+  if (c.depthwise) {
+    const size_t rows = batch * c.out.height, item_rows = depthwise_item_rows(c);
+    parallel_for((rows + item_rows - 1) / item_rows, 0, [&](size_t item, float*) {
+      k.convolve_rows(call, item * item_rows, std::min(item_rows, rows - item * item_rows));
+    });
+    return;
+  }
   size_t pixels = batch * c.out.height * c.out.width;
   size_t tile_work = k.tile_pixels * k.block_vectors * k.lanes * taps_of(c);
   size_t item_pixels = (kItemWork / tile_work + 1) * k.tile_pixels;

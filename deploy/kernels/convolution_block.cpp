@@ -3,6 +3,7 @@
 // A tile of pixels times the vectors of a block are as many sums as the registers hold: a vector of weights, once
 // loaded, serves all pixels of the tile, and a number of the map, once loaded, all vectors of the block.
 #include "convolution.h"
+#include "convolution_depthwise.h"
 #include "convolution_place.h"
 #include "vector.h"
 
@@ -130,8 +131,35 @@ void convolve_block(const ConvolutionCall& call, size_t block, const float* weig
   }
 }
 
+// What becomes of the sums of a depthwise convolution.
+struct FloatEnd {
+  const Convolution& c;
+  float* to;  // the row's first number
+
+  Vec start(size_t channel, size_t count) const { return load_some(c.weight + channel, count); }
+
+  void operator()(size_t x, size_t channel, size_t count, Vec sum) const {
+    const Vec y[1] = {ended(c.ending, sum)};
+    if (c.planar) return write(y, count, c.out.height * c.out.width, to + channel * c.out.height * c.out.width + x);
+    if (count == kLanes) return store(to + x * c.out.channels + channel, y[0]);
+    write(y, count, 1, to + x * c.out.channels + channel);
+  }
+};
+
+void convolve_rows(const ConvolutionCall& call, size_t first_row, size_t rows) {
+  const Convolution& c = *call.convolution;
+  const Convolution::Source& s = c.sources[0];
+  for (size_t row = first_row; row < first_row + rows; ++row) {
+    const Place place(c.out, row * c.out.width);
+    const Taps<float> taps = {
+        call.in[0] + offset_in(s, place), s.kernel,      s.stride, s.map.channels, row_floats(s.map),
+        c.weight + c.out.channels,        c.out.channels};
+    sum_row(taps, c.out.width, FloatEnd{c, call.out + offset_out(c, place)});
+  }
+}
+
 }  // namespace
 
-const ConvolutionKernels convolution_kernels = {kLanes, kVectors, kPixels, convolve_block};
+const ConvolutionKernels convolution_kernels = {kLanes, kVectors, kPixels, convolve_block, convolve_rows};
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

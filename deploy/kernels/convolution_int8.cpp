@@ -45,13 +45,37 @@ size_t block_bytes(const Convolution& c, size_t block) { return vectors_of(c, bl
 uint8_t integer_zero() { return kernels().zero; }
 const char* integer_instruction_set() { return kernels().instruction_set; }
 
-size_t packed_integer_bytes(const IntegerConvolution& c) { return vectors_of(c.shape) * vector_bytes(c.shape); }
+size_t packed_integer_bytes(const IntegerConvolution& c) {
+  if (c.shape.depthwise) return 4 * c.shape.out.channels * (depthwise_taps(c.shape) + 2);
+  return vectors_of(c.shape) * vector_bytes(c.shape);
+}
+
+namespace {
+
+// The biases of the channels, their scales, then for each place of the kernel the weights of all channels, as floats.
+void pack_depthwise(const Convolution& c, const int8_t* weights, const float* scales, const int32_t* bias,
+                    void* packed) {
+  const size_t channels = c.out.channels, taps = depthwise_taps(c);
+  auto* starts = static_cast<int32_t*>(packed);
+  auto* floats = static_cast<float*>(packed) + channels;
+  for (size_t i = 0; i < channels; ++i) {
+    starts[i] = bias[i];
+    floats[i] = scales[i];
+    for (size_t t = 0; t < taps; ++t) {
+      starts[i] -= kernels().zero * weights[i * taps + t];
+      floats[(t + 1) * channels + i] = weights[i * taps + t];
+    }
+  }
+}
+
+}  // namespace
 
 // Block by block, of each source: the biases of the block's channels, their scales, then for each four numbers of each
 // run the weights. Channels and taps that only fill up have zeros.
 void pack_integers(const IntegerConvolution& convolution, const int8_t* const* weights, const float* const* scales,
                    const int32_t* bias, void* packed) {
   const Convolution& c = convolution.shape;
+  if (c.depthwise) return pack_depthwise(c, weights[0], scales[0], bias, packed);
   const IntegerKernels& k = kernels();
   auto* to = static_cast<uint8_t*>(packed);
   std::memset(to, 0, packed_integer_bytes(convolution));
@@ -91,6 +115,13 @@ void convolve_integers(const IntegerConvolution& convolution, size_t batch, cons
   const Convolution& c = convolution.shape;
   const IntegerKernels& k = kernels();
   IntegerCall call{&convolution, {in[0], c.source_count > 1 ? in[1] : nullptr}, out};
+  if (c.depthwise) {
+    const size_t rows = batch * c.out.height, item_rows = depthwise_item_rows(c);
+    parallel_for((rows + item_rows - 1) / item_rows, 0, [&](size_t item, float*) {
+      k.convolve_rows(call, item * item_rows, std::min(item_rows, rows - item * item_rows));
+    });
+    return;
+  }
   const size_t pixels = batch * c.out.height * c.out.width;
   const size_t tile_work = k.tile_pixels * k.block_vectors * k.lanes * 4 * quads_of(c);
   const size_t item_pixels = (kItemWork / tile_work + 1) * k.tile_pixels;

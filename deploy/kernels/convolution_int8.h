@@ -26,9 +26,12 @@ static inline Map byte_map(Map map) {
   return map;
 }
 
+// Depthwise kernels are at most as large: their sums, of bytes up to 255 times weights up to 127, stay below 2^24.
+constexpr size_t kMostIntegerKernel = 22;
+
 size_t packed_integer_bytes(const IntegerConvolution& c);
-// Of each source: weights [channels out, channels in, kernel, kernel], scales [channels out] (of input times weight).
-// bias: [channels out].
+// Of each source: weights [channels out, channels in, or 1 if depthwise, kernel, kernel], scales [channels out] (of
+// input times weight). bias: [channels out].
 void pack_integers(const IntegerConvolution& c, const int8_t* const* weights, const float* const* scales,
                    const int32_t* bias, void* packed);
 
@@ -56,6 +59,7 @@ struct IntegerKernels {
   uint8_t zero;
   void (*convolve_block)(const IntegerCall& call, size_t block, const uint8_t* packed, size_t first_pixel,
                          size_t pixels);
+  void (*convolve_rows)(const IntegerCall& call, size_t first_row, size_t rows);  // depthwise
   void (*quantise)(const float* in, size_t count, float scale, uint8_t* out);
 };
 

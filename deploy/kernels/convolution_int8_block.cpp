@@ -1,5 +1,6 @@
 // Convolution of integers: some pixels to a block of channels. See convolution_int8.h. Compiled without the fusing of
 // multiply-adds, which would change bits.
+#include "convolution_depthwise.h"
 #include "convolution_int8.h"
 #include "convolution_place.h"
 #include "vector.h"
@@ -325,6 +326,48 @@ void convolve_block(const IntegerCall& call, size_t block, const uint8_t* packed
   }
 }
 
+// What becomes of the sums of a depthwise convolution.
+struct IntegerEnd {
+  const IntegerConvolution& convolution;
+  const float* packed;  // biases and scales
+  Map out;              // as it is written
+  void* written;
+  size_t to;  // the row's first number
+
+  Vec start(size_t, size_t) const { return Vec{}; }
+
+  void operator()(size_t x, size_t channel, size_t count, Vec sum) const {
+    const Convolution& c = convolution.shape;
+    const VecInt whole = __builtin_convertvector(sum, VecInt) + to_bits(load_some(packed + channel, count));
+    const Vec part = __builtin_convertvector(whole, Vec) * load_some(packed + c.out.channels + channel, count);
+    const Vec y[1] = {ended(c.ending, part)};
+    const size_t plane = out.height * out.width, at = to + x * out.channels + channel;
+    if (convolution.out_scale != 0) {
+      return write_bytes(y, count, convolution.out_scale, static_cast<uint8_t*>(written) + at);
+    }
+    auto* floats = static_cast<float*>(written);
+    if (c.planar) return write_floats(y, count, plane, floats + to + channel * plane + x);
+    write_floats(y, count, 1, floats + at);
+  }
+};
+
+void convolve_rows(const IntegerCall& call, size_t first_row, size_t rows) {
+  const IntegerConvolution& convolution = *call.convolution;
+  const Convolution& c = convolution.shape;
+  Convolution::Source s = c.sources[0];
+  s.map = byte_map(s.map);
+  const Map out = convolution.out_scale != 0 ? byte_map(c.out) : c.out;
+  const auto* packed = static_cast<const float*>(convolution.packed);
+  for (size_t row = first_row; row < first_row + rows; ++row) {
+    const Place place(c.out, row * c.out.width);
+    const Taps<uint8_t> taps = {
+        call.in[0] + offset_in(s, place), s.kernel,      s.stride, s.map.channels, row_floats(s.map),
+        packed + 2 * c.out.channels,      c.out.channels};
+    const size_t to = c.planar ? planar_offset(c.out, place) : map_offset(out, place);
+    sum_row(taps, c.out.width, IntegerEnd{convolution, packed, out, call.out, to});
+  }
+}
+
 }  // namespace
 
 const IntegerKernels integer_kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
@@ -335,6 +378,7 @@ const IntegerKernels integer_kernels = {QCN_TEXT(QCN_INSTRUCTION_SET),
                                         kTapsFirst,
                                         kZero,
                                         convolve_block,
+                                        convolve_rows,
                                         quantise};
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

@@ -42,8 +42,17 @@ inline size_t offset_out(const Convolution& c, const Place& place) {
 }
 
 inline Vec ended(Ending ending, Vec x) {
-  if (ending == Ending::kRelu) return max(Vec{}, x);
-  return ending == Ending::kSigmoid ? sigmoid(x) : x;
+  switch (ending) {
+    case Ending::kNone:
+      return x;
+    case Ending::kRelu:
+      return max(Vec{}, x);
+    case Ending::kRelu6:
+      return min(broadcast(6), max(Vec{}, x));
+    case Ending::kSigmoid:
+      return sigmoid(x);
+  }
+  return x;
 }
 
 }  // namespace qcn::QCN_INSTRUCTION_SET

@@ -56,6 +56,8 @@ class Reader : Entries {
       operation.body = affine();
     } else if (op == "convolution") {
       operation.body = convolution();
+    } else if (op == "sum") {
+      operation.body = sum();
     } else if (op == "pool") {
       operation.body = pool();
     } else if (op == "linear") {
@@ -63,7 +65,7 @@ class Reader : Entries {
     } else if (op == "route") {
       operation.body = route();
     } else {
-      wrong("op must be affine, convolution, pool, linear or route, not " + quoted(op));
+      wrong("op must be affine, convolution, sum, pool, linear or route, not " + quoted(op));
     }
     program_.operations.push_back(std::move(operation));
   }
@@ -102,14 +104,18 @@ class Reader : Entries {
 
   Convolution convolution() {
     const bool int8 = precision_ == Precision::kInt8;
-    check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"}, scales());
+    Convolution c{};
+    c.depthwise = now_->find("depthwise") && entry("depthwise").boolean(what("depthwise"));
+    std::vector<std::string_view> optional = scales();
+    if (c.depthwise) optional.push_back("depthwise");
+    check_entries({"inputs", "weights", "bias", "strides", "paddings", "ending", "shape"}, optional);
     const JsonList &inputs = list("inputs"), &weights = list("weights");
     const Shape strides = sizes("strides"), paddings = sizes("paddings", 0);
     if (inputs.empty() || inputs.size() > 2) wrong("it has " + to_string(inputs.size()) + " inputs, not 1 or 2");
     if (weights.size() != inputs.size() || strides.size() != inputs.size() || paddings.size() != inputs.size()) {
       wrong("there must be one weight, stride and padding for each input");
     }
-    Convolution c{};
+    if (c.depthwise && inputs.size() != 1) wrong("it is depthwise, and has two inputs");
     Shape follows;
     for (size_t s = 0; s < inputs.size(); ++s) {
       const Value in = value(inputs[s], "inputs");
@@ -120,7 +126,10 @@ class Reader : Entries {
         wrong("the array " + quoted(name) + " must be [channels out, channels in, kernel, kernel]");
       }
       const auto out = static_cast<size_t>(tensor.shape[0]), kernel = static_cast<size_t>(tensor.shape[2]);
-      const Shape expected = {out, of[0], kernel, kernel};
+      if (c.depthwise && out != of[0]) {
+        wrong("it is depthwise, and makes " + to_string(out) + " channels of " + to_string(of[0]));
+      }
+      const Shape expected = {out, c.depthwise ? 1 : of[0], kernel, kernel};
       c.sources.push_back({in, int8 ? nullptr : array(name, expected), kernel, strides[s], paddings[s], {}});
       if (int8) c.sources[s].integers = integers(name, expected, s, inputs.size());
       const Shape made = {out, steps(of[1] + 2 * paddings[s], kernel, strides[s]),
@@ -132,7 +141,8 @@ class Reader : Entries {
       c.integer_bias = array<std::int32_t>(word("bias"), {follows[0]});
       for (size_t s = 0; s < inputs.size(); ++s) {
         const auto& source = c.sources[s];
-        check_sums(source.integers, follows[0], shape(source.in)[0] * source.kernel * source.kernel,
+        const size_t channels = c.depthwise ? 1 : shape(source.in)[0];
+        check_sums(source.integers, follows[0], channels * source.kernel * source.kernel,
                    s == 0 ? c.integer_bias : nullptr);
       }
     } else {
@@ -141,6 +151,18 @@ class Reader : Entries {
     c.ending = ending();
     c.out = made(follows);
     return c;
+  }
+
+  Sum sum() {
+    check_entries({"inputs", "shape"});
+    const JsonList& inputs = list("inputs");
+    if (inputs.size() != 2) wrong("it has " + to_string(inputs.size()) + " inputs, not 2");
+    Sum s{};
+    for (size_t i = 0; i < 2; ++i) s.in[i] = value(inputs[i], "inputs");
+    const Shape of = map(s.in[0], "inputs");
+    if (shape(s.in[1]) != of) wrong("it adds up " + shape_text(of) + " and " + shape_text(shape(s.in[1])));
+    s.out = made(of);
+    return s;
   }
 
   Pool pool() {

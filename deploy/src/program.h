@@ -1,5 +1,6 @@
 // A network as weights.safetensors has it: operations in the order in which they run, with the arrays that they use.
-// docs/bundle.md says what each computes; export/program/program.py writes it. Nothing of the network is known but this list.
+// docs/bundle.md says what each computes; export/program/program.py writes it. Nothing of the network is known but this
+// list.
 #ifndef QCN_SRC_PROGRAM_H
 #define QCN_SRC_PROGRAM_H
 
@@ -42,7 +43,7 @@ struct Integers {
 struct Convolution {
   struct Source {
     Value in;
-    const float* weight;  // [channels out, channels in, kernel, kernel]; null in int8
+    const float* weight;  // [channels out, channels in, or 1 if depthwise, kernel, kernel]; null in int8
     std::size_t kernel, stride, padding;
     Integers integers;
   };
@@ -51,6 +52,12 @@ struct Convolution {
   const float* bias;  // [channels out]; null in int8
   const std::int32_t* integer_bias;
   Ending ending;
+  bool depthwise;  // each channel is made of the one of the same number; one source
+};
+
+// out = in[0] + in[1], of the same shape
+struct Sum {
+  Value in[2], out;
 };
 
 // out = the largest, or the average, of each window
@@ -83,7 +90,7 @@ struct Route {
 struct Operation {
   std::string name;
   Precision precision;
-  std::variant<Affine, Convolution, Pool, Linear, Route> body;
+  std::variant<Affine, Convolution, Sum, Pool, Linear, Route> body;
 };
 
 struct Program {

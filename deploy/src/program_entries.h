@@ -43,8 +43,9 @@ class Entries {
     const std::string& found = word("ending");
     if (found == "none") return Ending::kNone;
     if (found == "relu") return Ending::kRelu;
+    if (found == "relu6") return Ending::kRelu6;
     if (found == "sigmoid") return Ending::kSigmoid;
-    wrong("ending must be none, relu or sigmoid, not " + quoted(found));
+    wrong("ending must be none, relu, relu6 or sigmoid, not " + quoted(found));
   }
 
   // ---- arrays and values ----

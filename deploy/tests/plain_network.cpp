@@ -14,6 +14,7 @@ using Numbers = std::vector<double>;
 
 double ended(qcn::Ending ending, double x) {
   if (ending == qcn::Ending::kRelu) return std::max(x, 0.0);
+  if (ending == qcn::Ending::kRelu6) return std::clamp(x, 0.0, 6.0);
   return ending == qcn::Ending::kSigmoid ? 1 / (1 + std::exp(-x)) : x;
 }
 
@@ -50,18 +51,19 @@ class Runner {
       for (size_t y = 0; y < made[1]; ++y) {
         for (size_t x = 0; x < made[2]; ++x) {
           double sum = double{c.bias[channel]};
-          for (const auto& source : c.sources) sum += at(source, channel, y, x);
+          for (const auto& source : c.sources) sum += at(source, c.depthwise, channel, y, x);
           out.push_back(ended(c.ending, sum));
         }
       }
     }
   }
 
-  double at(const program::Convolution::Source& s, size_t channel, size_t y, size_t x) const {
+  double at(const program::Convolution::Source& s, bool depthwise, size_t channel, size_t y, size_t x) const {
     const program::Shape& of = shape(s.in);
-    const float* weight = s.weight + channel * of[0] * s.kernel * s.kernel;
+    const size_t first = depthwise ? channel : 0, channels = depthwise ? 1 : of[0];
+    const float* weight = s.weight + channel * channels * s.kernel * s.kernel;
     double sum = 0;
-    for (size_t c = 0; c < of[0]; ++c) {
+    for (size_t c = first; c < first + channels; ++c) {
       for (size_t ky = 0; ky < s.kernel; ++ky) {
         for (size_t kx = 0; kx < s.kernel; ++kx, ++weight) {
           const size_t row = y * s.stride + ky, column = x * s.stride + kx;
@@ -72,6 +74,11 @@ class Runner {
       }
     }
     return sum;
+  }
+
+  void run(const program::Sum& s) {
+    values_[s.out] = values_[s.in[0]];
+    for (size_t i = 0; i < values_[s.out].size(); ++i) values_[s.out][i] += values_[s.in[1]][i];
   }
 
   void run(const program::Pool& p) {

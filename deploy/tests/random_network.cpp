@@ -134,6 +134,24 @@ string Builder::convolution(const string& name, const std::vector<Source>& sourc
              made);
 }
 
+string Builder::depthwise(const string& name, const Source& source, const string& ending) {
+  const Shape of = shapes_.at(source.input);
+  const string weight = name + ".weight";
+  add_array(weight, {of[0], 1, source.kernel, source.kernel}, 1.2 / source.kernel);
+  const string bias = add_array(name + ".bias", {of[0]}, 0.3);
+  return add("convolution", name,
+             entry("inputs", list(std::vector<string>{source.input})) +
+                 entry("weights", list(std::vector<string>{weight})) + entry("bias", bias) +
+                 entry("strides", list(Shape{source.stride})) + entry("paddings", list(Shape{source.padding})) +
+                 entry("ending", quoted(ending)) + entry("depthwise", "true"),
+             {of[0], steps(of[1] + 2 * source.padding, source.kernel, source.stride),
+              steps(of[2] + 2 * source.padding, source.kernel, source.stride)});
+}
+
+string Builder::sum(const string& name, const string& first, const string& second) {
+  return add("sum", name, entry("inputs", list(std::vector<string>{first, second})), shapes_.at(first));
+}
+
 string Builder::pool(const string& name, const string& input, const string& kind, int kernel, int stride) {
   const Shape of = shapes_.at(input);
   const Shape made = {of[0], steps(of[1], kernel, stride), steps(of[2], kernel, stride)};

@@ -71,6 +71,8 @@ class Builder {
   std::string affine(const std::string& name, const std::string& input, const std::string& ending = "relu");
   std::string convolution(const std::string& name, const std::vector<Source>& sources, int channels,
                           const std::string& ending = "relu");
+  std::string depthwise(const std::string& name, const Source& source, const std::string& ending = "relu6");
+  std::string sum(const std::string& name, const std::string& first, const std::string& second);
   std::string pool(const std::string& name, const std::string& input, const std::string& kind, int kernel, int stride);
   std::string linear(const std::string& name, const std::string& input, int units, const std::string& ending);
   Capsules route(const std::string& name, const Capsules& children, int window_height, int window_width, int stride,

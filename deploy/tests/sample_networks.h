@@ -73,6 +73,25 @@ inline Network odd_extractor(unsigned seed) {
   return b.network(b.linear("classes", mean, 4, "sigmoid"));
 }
 
+// Blocks that widen, convolve each channel by itself, narrow and add; all strides and kernels that have a loop of their
+// own, and one that has none; maps wider and narrower than a tile.
+inline Network inverted_residuals(unsigned seed) {
+  Builder b({3, 25, 23}, seed);
+  std::string last = b.convolution("stem", {{"image", 3, 1, 1}}, 6, "relu6");
+  const Builder::Source shapes[] = {{"", 3, 1, 1}, {"", 5, 1, 2}, {"", 3, 2, 1}, {"", 5, 2, 2}, {"", 2, 1, 1}};
+  for (int i = 0; i < 5; ++i) {
+    const std::string block = "block" + std::to_string(i);
+    const std::string wide = b.convolution(block + ".expand", {{last, 1, 1, 0}}, 11 + 9 * i, "relu6");
+    Builder::Source source = shapes[i];
+    source.input = wide;
+    const std::string apart = b.depthwise(block + ".depthwise", source);
+    const std::string narrow = b.convolution(block + ".project", {{apart, 1, 1, 0}}, 6, "none");
+    last = b.shape(narrow) == b.shape(last) ? b.sum(block + ".sum", last, narrow) : narrow;
+  }
+  const std::string planar = b.depthwise("planar", {last, 3, 1, 1}, "sigmoid");
+  return b.network(b.linear("classes", b.sum("twice", planar, planar), 4, "none"));
+}
+
 // Values that are read in both layouts, from the image on: pooling before routing, routing before convolutions.
 inline Network mixed(bool unit, int iterations, unsigned seed) {
   Builder b({3, 14, 14}, seed);
@@ -95,6 +114,7 @@ inline std::vector<Case> cases(unsigned seed, bool unit = false, int iterations 
           {"no convolutions but the projections", bare(unit, iterations, seed)},
           {"CNN", cnn(seed)},
           {"odd extractor", odd_extractor(seed)},
+          {"inverted residuals", inverted_residuals(seed)},
           {"mixed", mixed(unit, iterations, seed)}};
 }
 

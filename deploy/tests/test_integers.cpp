@@ -41,6 +41,7 @@ std::vector<float> random_floats(size_t count, float least, float most) {
 struct Source {
   size_t channels, height, width, kernel, stride, padding;
   float scale;
+  bool depthwise = false;
 };
 
 float quantised(float x, float scale) { return std::fmin(std::fmax(std::nearbyint(x / scale), -128.0f), 127.0f); }
@@ -48,13 +49,14 @@ float quantised(float x, float scale) { return std::fmin(std::fmax(std::nearbyin
 // y before an ending of one pixel and channel. `x` is [channels][height][width].
 float plain(const Source& s, const std::vector<float>& x, const std::vector<std::int8_t>& w, float factor,
             std::int64_t sum, size_t out, size_t y, size_t column) {
-  for (size_t c = 0; c < s.channels; ++c) {
+  const size_t first = s.depthwise ? out : 0, channels = s.depthwise ? 1 : s.channels;
+  for (size_t c = first; c < first + channels; ++c) {
     for (size_t ky = 0; ky < s.kernel; ++ky) {
       for (size_t kx = 0; kx < s.kernel; ++kx) {
         const size_t row = y * s.stride + ky - s.padding, place = column * s.stride + kx - s.padding;  // may wrap
         if (row >= s.height || place >= s.width) continue;
         const auto q = static_cast<std::int64_t>(quantised(x[(c * s.height + row) * s.width + place], s.scale));
-        sum += q * w[((out * s.channels + c) * s.kernel + ky) * s.kernel + kx];
+        sum += q * w[((out * channels + c - first) * s.kernel + ky) * s.kernel + kx];
       }
     }
   }
@@ -68,6 +70,7 @@ void compare(const std::vector<Source>& sources, size_t out_channels, size_t hei
   c.shape.source_count = count;
   c.shape.out = {height, width, out_channels, border};
   c.shape.ending = qcn::Ending::kNone;
+  c.shape.depthwise = sources[0].depthwise;
   c.out_scale = out_scale;
   std::vector<float> x[2], factors[2];
   std::vector<std::int8_t> weights[2];
@@ -77,7 +80,8 @@ void compare(const std::vector<Source>& sources, size_t out_channels, size_t hei
     const Map map{of.height, of.width, of.channels, of.padding};
     c.shape.sources[s] = {map, of.kernel, of.stride, of.padding};
     x[s] = random_floats(of.channels * of.height * of.width, -140 * of.scale, 140 * of.scale);
-    weights[s] = random_integers<std::int8_t>(out_channels * of.channels * of.kernel * of.kernel, -127, 127);
+    weights[s] = random_integers<std::int8_t>(out_channels * (of.depthwise ? 1 : of.channels) * of.kernel * of.kernel,
+                                              -127, 127);
     factors[s] = random_floats(out_channels, 0.001f, 0.01f);
     std::vector<float> features(qcn::image_floats(map));
     for (size_t i = 0; i < x[s].size(); ++i) {
@@ -179,6 +183,13 @@ int main() {
     compare({{channels, 7, 6, 3, 2, 1, 0.03f}, {3, 7, 6, 1, 2, 0, 0.7f}}, channels, 4, 3, 0);
     compare({{channels, 5, 9, 2, 1, 0, 0.5f}}, channels, 4, 8, 0.25f);
     compare({{4 * channels, 1, 1, 1, 1, 0, 2.0f}}, 33, 1, 1, 0);
+    for (const float out_scale : {0.0f, 2.5f}) {
+      compare({{channels, 7, 13, 3, 1, 1, 0.03f, true}}, channels, 7, 13, out_scale);
+      compare({{channels, 7, 21, 3, 2, 1, 0.03f, true}}, channels, 4, 11, out_scale);
+      compare({{channels, 6, 7, 5, 1, 2, 0.03f, true}}, channels, 6, 7, out_scale);
+      compare({{channels, 6, 31, 5, 2, 2, 0.03f, true}}, channels, 3, 16, out_scale);
+      compare({{channels, 24, 25, qcn::kMostIntegerKernel, 3, 0, 0.03f, true}}, channels, 1, 2, out_scale);
+    }
   }
   return verdict();
 }

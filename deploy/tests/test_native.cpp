@@ -120,7 +120,7 @@ void test_answers() {
 void test_random_programs() {
   std::mt19937 generator(11);
   const auto up_to = [&](int most) { return 1 + static_cast<int>(generator() % static_cast<unsigned>(most)); };
-  const std::vector<string> endings = {"none", "relu", "sigmoid"};
+  const std::vector<string> endings = {"none", "relu", "relu6", "sigmoid"};
   for (unsigned seed = 0; seed < 60; ++seed) {
     Builder b({up_to(3), 4 + up_to(12), 4 + up_to(12)}, seed);
     std::vector<string> maps = {"image"}, all = maps;
@@ -128,9 +128,9 @@ void test_random_programs() {
       const string name = "n" + to_string(i), input = maps[generator() % maps.size()];
       const networks::Shape of = b.shape(input);
       const int side = std::min(of[1], of[2]), kernel = up_to(std::min(side, 5)), stride = up_to(3);
-      const string& ending = endings[generator() % 3];
+      const string& ending = endings[generator() % 4];
       string made = name;
-      switch (generator() % 5) {
+      switch (generator() % 7) {
         case 0:
           b.affine(name, input, ending);
           break;
@@ -145,6 +145,12 @@ void test_random_programs() {
           b.pool(name, input, generator() % 2 ? "max" : "average", kernel, stride);
           break;
         case 3:
+          b.depthwise(name, {input, kernel, stride, up_to(4) - 1}, ending);
+          break;
+        case 4:
+          b.sum(name, input, b.affine(name + ".other", input, ending));
+          break;
+        case 5:
           all.push_back(b.linear(name, all[generator() % all.size()], up_to(40), ending));
           continue;
         default: {

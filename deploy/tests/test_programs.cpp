@@ -22,7 +22,7 @@ void refuse(const Network& network, const string& what) {
 }
 
 void test_arrays_that_do_not_fit() {
-  for (const Network& good : {branched(false, 2, 9), cnn(9), mixed(false, 2, 9)}) {
+  for (const Network& good : {branched(false, 2, 9), cnn(9), mixed(false, 2, 9), inverted_residuals(9)}) {
     for (const auto& [name, array] : good.arrays) {
       Network network = good;
       network.arrays.erase(name);
@@ -125,6 +125,14 @@ void test_programs_that_do_not_fit() {
       {"inputs", "['pool1']", {"['conv1']"}},
   };
   for (const Wrong& wrong : of_rival) altered(rival, wrong);
+  const Wrong of_blocks[] = {
+      {"depthwise", "true", {"false", "null", "1", "'true'", "true, 'depthwise': true"}},
+      {"inputs", "['block0.expand']", {"['block0.expand', 'block0.expand']", "['stem']", "[]"}},
+      {"inputs", "['stem', 'block0.project']", {"['stem']", "['stem', 'block0.expand']", "['stem', 'stem', 'stem']"}},
+      {"inputs", "['stem', 'block0.project']", {"['stem', 'block0.project'], 'ending': 'none'", "'stem'"}},
+      {"op", "'sum'", {"'add'", "'pool'"}},
+  };
+  for (const Wrong& wrong : of_blocks) altered(inverted_residuals(9), wrong);
   altered(odd, {"input", "'mean'", {"'scaled'"}});
   altered(odd, {"kind", "'average'", {"1"}});
   for (const char* text : {"", "{}", "[]", "null", "{\"input\": 1, \"operations\": 1, \"outputs\": 1}"}) {

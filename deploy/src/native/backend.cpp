@@ -91,6 +91,13 @@ class NativeRunner final : public Runner {
     convolve_integers(s.convolution, batch, from, out(s.out));
   }
 
+  void run_step(const SumStep& s, size_t batch) const {
+    parallel_for(batch, 0, [&](size_t i, float*) {
+      add_maps(s.map, in(s.in[0]) + i * s.in_strides[0].image, s.in_strides[0], in(s.in[1]) + i * s.in_strides[1].image,
+               s.in_strides[1], out(s.out) + i * s.out_strides.image, s.out_strides);
+    });
+  }
+
   void run_step(const PoolStep& s, size_t batch) const {
     parallel_for(batch, 0, [&](size_t i, float*) {
       pool(s.map, s.kernel, s.stride, s.average, in(s.in) + i * s.in_strides.image, s.in_strides,

@@ -9,7 +9,10 @@ namespace {
 using std::size_t;
 
 float ended(Ending ending, float x) {
-  if (ending == Ending::kRelu) return x < 0 ? 0.0f : x;  // a NaN stays one
+  if (ending == Ending::kRelu || ending == Ending::kRelu6) {
+    const float most = ending == Ending::kRelu ? INFINITY : 6.0f;
+    return x < 0 ? 0.0f : x > most ? most : x;  // a NaN stays one
+  }
   return ending == Ending::kSigmoid ? 1 / (1 + std::exp(-x)) : x;
 }
 
@@ -32,6 +35,25 @@ void transform(const Map& map, const float* scale, const float* shift, Ending en
       float* to = out + out_strides.first + c * out_strides.channel + y * out_strides.row;
       for (size_t x = 0; x < map.width; ++x, from += in_strides.column, to += out_strides.column) {
         *to = scale ? ended(ending, *from * scale[c] + shift[c]) : *from;
+      }
+    }
+  }
+}
+
+void add_maps(const Map& map, const float* a, const Strides& a_strides, const float* b, const Strides& b_strides,
+              float* out, const Strides& out_strides) {
+  for (size_t y = 0; y < map.height; ++y) {
+    const float* first = a + a_strides.first + y * a_strides.row;
+    const float* second = b + b_strides.first + y * b_strides.row;
+    float* to = out + out_strides.first + y * out_strides.row;
+    if (a_strides.channel == 1 && b_strides.channel == 1 && out_strides.channel == 1) {  // a row lies in one piece
+      for (size_t i = 0; i < map.width * map.channels; ++i) to[i] = first[i] + second[i];
+      continue;
+    }
+    for (size_t x = 0; x < map.width; ++x) {
+      for (size_t c = 0; c < map.channels; ++c) {
+        to[x * out_strides.column + c * out_strides.channel] =
+            first[x * a_strides.column + c * a_strides.channel] + second[x * b_strides.column + c * b_strides.channel];
       }
     }
   }

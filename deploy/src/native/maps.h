@@ -20,6 +20,10 @@ Strides feature_strides(const Map& map);  // as convolutions read it: convolutio
 void transform(const Map& map, const float* scale, const float* shift, Ending ending, const float* in,
                const Strides& in_strides, float* out, const Strides& out_strides);
 
+// One image: out = a + b.
+void add_maps(const Map& map, const float* a, const Strides& a_strides, const float* b, const Strides& b_strides,
+              float* out, const Strides& out_strides);
+
 // One image: the largest number, or the average, of each window. `out` is the map that is made.
 void pool(const Map& out_map, std::size_t kernel, std::size_t stride, bool average, const float* in,
           const Strides& in_strides, float* out, const Strides& out_strides);

@@ -118,6 +118,9 @@ class Builder {
 
   void read_planar(Value value) { stored_[value].read_planar = true; }
   void find_readers(const program::Affine& affine) { stored_[affine.in].read_anyhow = true; }  // reads either layout
+  void find_readers(const program::Sum& sum) {
+    for (const Value in : sum.in) stored_[in].read_anyhow = true;
+  }
   void find_readers(const program::Pool& pool) { stored_[pool.in].read_anyhow = true; }
   void find_readers(const program::Linear& linear) { read_planar(linear.in); }
   void find_readers(const program::Route& route) { read_planar(route.pose), read_planar(route.activation); }
@@ -191,6 +194,18 @@ class Builder {
     copy_where_read(affine.out);
   }
 
+  void add(const program::Sum& sum) {
+    Stored& out = stored_[sum.out];
+    SumStep step{};
+    step.map = out.map;
+    for (size_t i = 0; i < 2; ++i) std::tie(step.in[i], step.in_strides[i]) = read_either(stored_[sum.in[i]]);
+    const auto [to, planar] = take_either(out);
+    step.out = to, step.out_strides = planar ? planar_strides(out.map) : feature_strides(out.map);
+    plan_.steps.push_back(step);
+    runs("sum", "fp32", "plain loops");
+    copy_where_read(sum.out);
+  }
+
   void add(const program::Pool& pool) {
     Stored& out = stored_[pool.out];
     const auto [from, in_strides] = read_either(stored_[pool.in]);
@@ -221,7 +236,11 @@ class Builder {
 
   void add(const program::Convolution& operation) {
     Stored& out = stored_[operation.out];
-    Convolution shape{{}, operation.sources.size(), out.map, false, operation.ending, nullptr};
+    Convolution shape{{}, operation.sources.size(), out.map, false, operation.depthwise, operation.ending, nullptr};
+    if (shape.depthwise && operation.integer_bias && operation.sources[0].kernel > kMostIntegerKernel) {
+      throw Error(QCN_BAD_BUNDLE, "this network cannot be run: depthwise kernels in int8 have sides of " +
+                                      std::to_string(kMostIntegerKernel) + " at most");
+    }
     Ends ends;
     Given given{0, {}, operation.bias, {}, operation.integer_bias};
     const bool makes_bytes = operation.integer_bias && out.only_bytes();
@@ -246,7 +265,7 @@ class Builder {
   void add(const program::Linear& linear) {
     Stored& out = stored_[linear.out];
     const Map in{1, 1, program::count(program_.shapes[linear.in]), 0};
-    const Convolution shape{{{in, 1, 1, 0}, {}}, 1, out.map, false, linear.ending, nullptr};
+    const Convolution shape{{{in, 1, 1, 0}, {}}, 1, out.map, false, false, linear.ending, nullptr};
     Ends ends{{*stored_[linear.in].planar, 0}, take_planar(out), 0};
     if (linear.integer_bias) {
       const Place bytes = take_bytes(in);

@@ -49,6 +49,12 @@ struct IntegerStep {  // a convolution or linear operation in int8
   Place in[2], out;
 };
 
+struct SumStep {
+  Map map;
+  Place in[2], out;
+  Strides in_strides[2], out_strides;
+};
+
 struct PoolStep {
   Map map;  // that it makes
   std::size_t kernel, stride;
@@ -66,7 +72,7 @@ struct RouteStep {
   Place pose, activation, out_pose, out_activation;
 };
 
-using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, PoolStep, RouteStep>;
+using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, SumStep, PoolStep, RouteStep>;
 
 struct ByteMap {  // whose border has integer_zero()
   Place place;
