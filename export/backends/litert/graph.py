@@ -167,8 +167,8 @@ class LiteGraph:
         if padding and not same:
             x = self.pad(f"{name}.padded", x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
         weights = self.constant(f"{name}.weight", kernel), self.constant(f"{name}.bias", bias)
-        how = {"window": window, "stride": stride, "same": same, "ending": ending, "depthwise": depthwise}
-        return self.convolved(name, x, *weights, out=len(bias), **how)
+        how: dict[str, Any] = {"window": window, "stride": stride, "same": same, "ending": ending}
+        return self.convolved(name, x, *weights, depthwise=depthwise, out=len(bias), **how)
 
     def convolved(self, name: str, *inputs: LiteTensor, depthwise: bool, **how: Any) -> LiteTensor:
         """The operator of a convolution, with the arguments of `slide`."""

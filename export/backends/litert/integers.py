@@ -9,6 +9,7 @@ its rounding changes nothing, and the sums are those of the program. The scales 
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +46,9 @@ def convolution(
     if depthwise:
         scales, bias = np.append(scales, np.ones(len(MARKS), np.float32)), _unmarked(bias)
     weight = g.constant(f"{name}.weight", _unmarked(kernel), scales, axis=3 if depthwise else 0)
-    how = {"window": kernel.shape[1:3], "stride": stride, "ending": ending, "depthwise": depthwise}
-    out = g.convolved(name, maps, weight, _scaled(g, name, bias, scales), out=len(bias), **how)
+    inputs = (maps, weight, _scaled(g, name, bias, scales))
+    how: dict[str, Any] = {"window": kernel.shape[1:3], "stride": stride, "ending": ending}
+    out = g.convolved(name, *inputs, depthwise=depthwise, out=len(bias), **how)
     return g.channels(f"{name}.maps", out, 0, kernel.shape[3]) if depthwise else out
 
 

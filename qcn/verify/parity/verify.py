@@ -73,9 +73,9 @@ def verify(
 def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
     """Refuse a reference that leaves float32 no more digits than float16 has: all that is wrong would be noise.
 
-    Of a calibrated network's plan, whose noise is that of half precision and of int8, one of a 32nd is refused: eight of
-    these are a quarter, the most that is tolerated. Of a deep plan, such as Lite0's, noise was seen at a 54th: one number
-    rounded to the other step changes all behind it a little.
+    Of a calibrated network's plan, whose noise is that of half precision and of int8, one of a 32nd is refused: eight
+    of these are a quarter, the most that is tolerated. Of a deep plan, Lite0's, noise was seen at a 54th: one number
+    that is rounded to the other step changes all behind it a little.
     """
     for name in (name for name in golden.outputs if name not in allowed):
         exact, single = (getattr(of, name) for of in (golden.reference, golden.float32))
