@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
-from bundles import bundle_of
+from bundles import bundle_of, with_quick_norms
 from torch import Tensor, nn
 
 from qcn import create
@@ -75,6 +75,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "qcn-tiny": (lambda: create("qcn-tiny", in_channels=2, classes=5), (29, 26)),
     "cnn": (lambda: create("cnn", in_channels=2, classes=5, size=21), (21, 21)),
     "cnn-small": (lambda: create("cnn-small", in_channels=2, classes=5), (27, 27)),
+    "qcn-lite0": (lambda: create("qcn-lite0", in_channels=3, classes=5), (49, 50)),
+    "cnn-lite0": (lambda: create("cnn-lite0", in_channels=3, classes=5), (33, 33)),
     "qcn-tiny-64": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=64), (64, 59)),
     "qcn-tiny-96": (lambda: create("qcn-tiny", in_channels=2, classes=5, size=96), (96, 96)),
     "qcn-deep": (lambda: create("qcn-deep", in_channels=2, classes=5), (23, 26)),
@@ -82,7 +84,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int]]] = {
     "qcn-64": (lambda: create("qcn", in_channels=2, classes=5, size=64), (64, 64)),
     "qcn-96": (lambda: create("qcn", in_channels=2, classes=5, size=96), (96, 96)),
 }
-SLOW = ("cnn-small", "qcn-tiny-64", "qcn-tiny-96", "qcn-deep", "qcn-unbranched", "qcn-64", "qcn-96")
+SLOW = ("cnn-lite0", "cnn-small", "qcn-tiny-64", "qcn-tiny-96", "qcn-deep", "qcn-unbranched", "qcn-64", "qcn-96")
 
 
 @dataclass
@@ -106,9 +108,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A network in which no statistic and no bias is where it began."""
     make, sides = NETWORKS[request.param]
     torch.manual_seed(0)
-    network = make()
+    network = with_quick_norms(make())
     with torch.no_grad():
-        network.train()(torch.randn(8, 2, *sides) * 1.5 + 0.5)
+        channels: Any = network.in_channels
+        network.train()(torch.randn(8, channels, *sides) * 1.5 + 0.5)
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02)
     return Case(bundle_of(tmp_path_factory.mktemp("every") / request.param, network.eval(), *sides))

@@ -93,13 +93,18 @@ def honest(
     return bundle
 
 
-def calibrated_program(program: Program, inputs: Any) -> Program:
-    """All convolutions in int8, with scales from the largest values on these inputs, and all capsule layers in fp16."""
+def calibrated_program(program: Program, inputs: Any, first: str | None = None) -> Program:
+    """All convolutions in int8, with scales from the largest values on these inputs, and all capsule layers in fp16.
+
+    Those before the operation `first` stay float32.
+    """
+    products = [op.name for op in program.operations if isinstance(op, Product)]
+    lowered = products[products.index(first) if first else 0 :]
     network, values = Interpreter(program, kernels="reference"), {program.input.name: torch.from_numpy(inputs)}
     result = program
     with torch.inference_mode():
         for op in program.operations:
-            if isinstance(op, Product):
+            if isinstance(op, Product) and op.name in lowered:
                 scales = [float(values[name].abs().max()) / 127 for name in op.reads]
                 result = quantised(result, op.name, [max(scale, 1e-3) for scale in scales])
             found = network.operation(op, [values[name] for name in op.reads])
@@ -109,10 +114,17 @@ def calibrated_program(program: Program, inputs: Any) -> Program:
     return result
 
 
-def calibrated(folder: Path, seed: int = 0, size: int = SIZE, images: int = 6, model: str = "qcn-tiny") -> Bundle:
+def calibrated(
+    folder: Path,
+    seed: int = 0,
+    size: int = SIZE,
+    images: int = 6,
+    model: str = "qcn-tiny",
+    first: str | None = None,
+) -> Bundle:
     """A bundle of a calibrated network, with its plan's answers and model.int8.onnx."""
     base = honest(folder / "float32", seed=seed, size=size, images=images, model=model)
-    program = calibrated_program(base.program(), base.golden().input)
+    program = calibrated_program(base.program(), base.golden().input, first)
     return write_calibrated(base, program, folder / "int8", {"sha256": "0" * 64}, "qcn calibrate RUN --out {bundle}")
 
 
