@@ -17,7 +17,7 @@ from qcn.routing import em_routing
 from qcn.train.checkpoint import load_network
 
 PAGE = Path(__file__).parents[1] / "docs" / "ideas.md"
-FILES = ("idea.py", "gradients.py", "ablation.py", "small.py")
+FILES = ("idea.py", "gradients.py", "ablation.py", "small.py", "backbone.py")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +94,9 @@ def test_a_rule_by_every_command_of_the_page(folder: Path) -> None:
     assert "capsules1 cannot be exported: it has its own routing rule" in done.stderr
 
 
-def test_another_network_is_carried_to_the_device(folder: Path) -> None:
-    lines = commands("Another network, carried to the device")
+@pytest.mark.parametrize("heading", ["Another network, carried to the device", "Another backbone"])
+def test_another_network_is_carried_to_the_device(folder: Path, heading: str) -> None:
+    lines = commands(heading)
     assert [line.split()[0] for line in lines] == ["python", "python", "qcn"]
     *_, verified = [run_well(folder, line) for line in lines]
     assert "passed: all" in verified.stdout

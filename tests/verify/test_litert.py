@@ -259,7 +259,7 @@ def test_int8_in_floats_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = graph.LiteGraph.constant
 
-    def in_floats(self: Any, name: str, array: Array, scales: Array | None = None) -> Any:
+    def in_floats(self: Any, name: str, array: Array, *scales: Any, **options: Any) -> Any:
         return whole(self, name, array.astype(np.float32) if array.dtype == np.int8 else array)
 
     assert integers.multiplies_integers()
