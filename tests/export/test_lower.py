@@ -116,7 +116,7 @@ def test_networks_for_training_only_are_refused_with_that_reason(name: str) -> N
     network = create(name, in_channels=1, classes=4)
     with pytest.raises(
         UsageError,
-        match=r"is for training only\. .*CNNs \(cnn, cnn-small, cnn-wide\) can be exported; .* EM or VB routing cannot",
+        match=r"is for training only\. .*CNNs \(cnn, cnn-…\) can be exported; .* EM or VB routing cannot",
     ):
         lower(network, 28, 28)
 
@@ -201,8 +201,16 @@ def test_what_computes_something_else_than_its_parent_is_refused(kind: str, said
 def test_a_convolution_that_no_operation_can_say_is_refused(options: dict[str, Any]) -> None:
     build = ProgramBuilder(4, 8, 8)
     build.convolution("plain", "image", nn.Conv2d(4, 4, 3))
-    with pytest.raises(UsageError, match=r"odd, Conv2d\(4, 4, .* cannot be exported: .*one group, no dilation"):
+    build.convolution("depthwise", "image", nn.Conv2d(4, 4, 3, groups=4))
+    with pytest.raises(UsageError, match=r"odd, Conv2d\(4, 4, .* cannot be exported: .*one group or.*no dilation"):
         build.convolution("odd", "image", nn.Conv2d(4, 4, 3, **options))
+
+
+def test_a_depthwise_convolution_beside_a_skip_is_refused() -> None:
+    build, depthwise, plain = ProgramBuilder(4, 8, 8), nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 4, 3)
+    for main, skip in ((depthwise, plain), (plain, depthwise)):
+        with pytest.raises(UsageError, match=r"sum, .*groups=4.* cannot be exported: .*without a skip"):
+            build.convolution("sum", "image", main, skip=("image", skip))
 
 
 def test_norms_are_folded_or_refused() -> None:
