@@ -162,7 +162,7 @@ def qcn_lite0(in_channels: int, classes: int, iterations: int = 1) -> QCN:
         branched=False,
         pose_widths=(STAGES[CUT - 1].channels,),
         pose_strides=(16,),
-        layers=(CapsuleLayer(3, 1, 16),),
+        layers=(CapsuleLayer(3, 1, 32),),
         iterations=iterations,
     )
     return QCN(config, Lite0Extractor(in_channels, config.primary_capsules))

@@ -155,6 +155,8 @@ class Training:
         self.total_steps = self.steps_per_epoch * settings.epochs
 
         self.augmentation = dataset.augmentation[settings.preset].varied(settings.augment or "light")
+        if settings.flip is not None:
+            self.augmentation = replace(self.augmentation, flip=settings.flip)
         self.preprocessing = for_model(settings.model, dataset.preprocessing.fitted(splits.train))
         self.record = replace(new_run(settings, dataset.name, splits, self.preprocessing), quantised=quantised)
 

@@ -71,6 +71,12 @@ class Settings:
         "auto", "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow).", rare=True
     )
     augment: Augment | None = setting(None, "Augmentation of training images: {choices}.", unset="the set's")
+    flip: bool | None = setting(
+        None,
+        "Mirror half of the training images, or none: for signs, letters and left hands.",
+        unset="as --augment says",
+        rare=True,
+    )
     label_smoothing: float = setting(
         0.0, "Share of a label that is spread over all classes; with cross-entropy only.", rare=True
     )
