@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from qcn.errors import UsageError, unknown_name
 from qcn.export import bundle as stored
-from qcn.names import RUN
+from qcn.names import PRETRAINED, RUN
 from qcn.networks.shipped import place, run_of
 from qcn.settings import make
-from qcn.terminal.progress import doing, shown
+from qcn.terminal.progress import doing, say, shown
 from qcn.terminal.text import command_line
 
 if TYPE_CHECKING:
@@ -232,6 +232,7 @@ def train(
     with shown():
         doing("loading torch")
         from qcn.data import dataset_name
+        from qcn.data.folder import is_source
         from qcn.networks.distributed import first_process
         from qcn.storage.files import new_folder
         from qcn.train import begin
@@ -239,7 +240,10 @@ def train(
         from qcn.train.settings import settings_from
 
         begun = load_run(run_of(settings["init"])).model if settings.get("init") else None
-        chosen["model"] = model or (begun.name if begun else "qcn")
+        chosen["model"] = model or (begun.name if begun else None)
+        if is_source(str(dataset)):
+            chosen |= _for_photographs(Path(dataset), chosen["model"], settings.get("size"))
+        chosen["model"] = chosen["model"] or "qcn"
         if begun and begun.name == chosen["model"]:  # the same kind of network, to its routing
             iterations = settings.get("iterations")
             chosen |= {"mode": begun.mode, "iterations": begun.iterations if iterations is None else iterations}
@@ -259,6 +263,26 @@ def resume(run: Name, *, epochs: int | None = None, data_dir: Name = DATA, devic
         from qcn.train import begin
 
         return Run(run, begin.resume(Path(run), Path(data_dir), device, epochs))
+
+
+def _for_photographs(source: Path, model: str | None, size: int | None) -> dict[str, Any]:
+    """Network and size for a folder of pictures, where they are not chosen: of photographs a pretrained one."""
+    from qcn.data.folder import BACKBONE_SIDES, side_for_backbone
+    from qcn.networks.lite0 import EXTRA, PACKAGE
+    from qcn.packages import installed
+
+    if model not in (None, *PRETRAINED):
+        return {}
+    side = size or side_for_backbone(source)
+    if model:
+        return {"size": side or min(BACKBONE_SIDES)}
+    if side is None or side < min(BACKBONE_SIDES):
+        return {}
+    if not installed(PACKAGE):
+        say(f"for photographs like these, qcn-lite0 errs far less, on a pretrained backbone: {EXTRA}")
+        return {}
+    say("photographs: training qcn-lite0, on a pretrained backbone; --model qcn trains a network from scratch")
+    return {"model": "qcn-lite0", "size": side}
 
 
 def _record(folder: Path) -> "Record":

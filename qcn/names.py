@@ -23,6 +23,7 @@ NETWORKS = (
     "cnn-wide",
     "cnn-lite0",
 )
+PRETRAINED = ("qcn-lite0", "cnn-lite0")  # on a backbone with weights of ImageNet
 Loss = Literal["spread", "ce"]  # what training minimises, see qcn/train/losses.py
 Kernels = Literal["auto", "fused", "reference"]  # auto: fused where there is a fused kernel, else the reference
 Mode = Literal["logistic", "unit"]  # how a parent's activation follows from its votes, see qcn/routing.py

@@ -3,10 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+import qcn
+from qcn import api
 from qcn.data import load
 from qcn.data.imageset import Splits
 from qcn.errors import UsageError
@@ -144,3 +148,48 @@ def test_there_must_be_a_backbone_to_freeze(data_dir: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="qcn-tiny has no pretrained backbone"):
         training(load("mnist", data_dir), tmp_path, replace(SHORT, model="qcn-tiny"))
     assert backbone_of(zoo.create("qcn-tiny", in_channels=1, classes=2)) is None
+
+
+def photographs(folder: Path, side: int, mode: str = "RGB") -> Path:
+    generator = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(5):
+            pixels = generator.integers(0, 256, (side, side + 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).convert(mode).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("side", "mode", "settings", "model", "size"),
+    [
+        (140, "RGB", {}, "qcn-lite0", 128),
+        (100, "RGB", {}, "qcn-lite0", 96),
+        (100, "RGB", {"size": 160}, "qcn-lite0", 160),
+        (60, "RGB", {}, "qcn", None),  # too small
+        (140, "RGB", {"size": 64}, "qcn", 64),
+        (140, "L", {}, "qcn", None),  # no photographs of colour
+        (140, "RGB", {"model": "qcn-deep"}, "qcn-deep", None),
+        (60, "RGB", {"model": "cnn-lite0"}, "cnn-lite0", 96),
+    ],
+)
+def test_folders_of_photographs_are_learnt_on_a_backbone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: int, mode: str, settings: dict, model: str, size: int | None
+) -> None:
+    begun: list[Settings] = []
+    monkeypatch.setattr("qcn.packages.installed", lambda module: True)
+    monkeypatch.setattr("qcn.train.begin.train", lambda settings, *others: begun.append(settings))
+    monkeypatch.setattr(api, "Run", lambda *arguments: None)
+    qcn.train(photographs(tmp_path / "pets", side, mode), out=tmp_path / "run", **settings)
+    assert (begun[0].model, begun[0].size) == (model, size)
+
+
+def test_who_has_no_weights_is_told_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[Settings] = []
+    monkeypatch.setattr("qcn.packages.installed", lambda module: False)
+    monkeypatch.setattr("qcn.train.begin.train", lambda settings, *others: begun.append(settings))
+    monkeypatch.setattr(api, "Run", lambda *arguments: None)
+    qcn.train(photographs(tmp_path / "pets", 140), out=tmp_path / "run")
+    assert begun[0].model == "qcn" and "pip install 'qcn-toolkit[pretrained]'" in capsys.readouterr().err

@@ -40,6 +40,7 @@ NAMES: dict[str, Split] = {  # of folders, and in tables
     **dict.fromkeys(("test", "testing"), "test"),
 }
 TABLES = (".csv", ".jsonl")
+BACKBONE_SIDES = (128, 96)  # pixels of pictures for a pretrained backbone, if they have so many
 SAMPLED = 200  # pictures that are looked at to choose a size
 
 
@@ -84,6 +85,15 @@ def listing(source: Path) -> Listing:
         )
     cache.refuse_few(result)
     return result
+
+
+def side_for_backbone(source: Path) -> int | None:
+    """The side at which a pretrained backbone should see these pictures; None if they are grey, or too small for it."""
+    pictures = [facts for one in _sample(listing(source).pictures, SAMPLED) if (facts := _glance(one.path))]
+    usual = np.median([min(width, height) for width, height, _ in pictures]) if pictures else 0
+    if all(grey for _, _, grey in pictures):
+        return None
+    return next((side for side in BACKBONE_SIDES if side <= usual), None)
 
 
 def choose(found: Listing, asked: Stored) -> Stored:

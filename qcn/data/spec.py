@@ -17,7 +17,7 @@ from qcn.data.fit import Fit
 from qcn.data.imageset import ImageSet, Splits
 from qcn.errors import UsageError, unknown_name
 
-Augment = Literal["none", "light", "turned", "mirrored", "elastic", "cutout", "strong"]
+Augment = Literal["none", "light", "photo", "turned", "mirrored", "elastic", "cutout", "strong"]
 BENDS = 5  # points per side of the grid whose shifts bend an image
 STD_FLOOR = 1 / 255  # one grey level: a constant image stays finite
 
@@ -149,6 +149,7 @@ class Augmentation:
         return {
             "none": Augmentation(),
             "light": self,
+            "photo": replace(self, rotation=15.0, scale=0.18, light=0.2),
             "turned": replace(self, rotation=30.0, scale=0.15),
             "mirrored": replace(self, rotation=30.0, scale=0.15, flip=True),
             "elastic": replace(self, rotation=10.0, scale=0.1, elastic=1.5),

@@ -4,9 +4,11 @@ The backbone is `network.backbone` or, of a QCN, `network.extractor.backbone`; s
 other such network `features` and `answer` (`qcn.networks.lite0` has one of each).
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
-from qcn.networks.model import QCN, Prediction
+from qcn.networks.model import Prediction
 
 
 def backbone_of(network: nn.Module) -> nn.Module | None:
@@ -20,11 +22,13 @@ class Features(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network: Any = network
 
     def forward(self, image: Tensor) -> Tensor:
         network = self.network
-        features: Tensor = network.extractor.backbone(image) if isinstance(network, QCN) else network.features(image)
+        features: Tensor = (
+            network.extractor.backbone(image) if hasattr(network, "extractor") else network.features(image)
+        )
         return features
 
 
@@ -33,11 +37,11 @@ class Head(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network: Any = network
 
     def forward(self, features: Tensor) -> Prediction:
         network = self.network
-        if isinstance(network, QCN):
+        if hasattr(network, "extractor"):
             return network.routed(*network.extractor.capsules(features))
         answer: Prediction = network.answer(features)
         return answer

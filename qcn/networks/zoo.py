@@ -8,6 +8,7 @@ from torch import nn
 
 from qcn.data.spec import Preprocessing
 from qcn.errors import UsageError, unknown_name
+from qcn.names import PRETRAINED
 from qcn.networks import baselines, lite0, model, vb
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -25,8 +26,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn-wide": baselines.cnn_wide,
     "cnn-lite0": lite0.cnn_lite0,
 }
-
-PRETRAINED = ("qcn-lite0", "cnn-lite0")  # on a backbone with weights of ImageNet
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: Any) -> nn.Module:

@@ -28,8 +28,9 @@ from qcn.data.cache import expect_random_reads
 from qcn.data.directions import TrueDirections, has_elevations, true_directions
 from qcn.data.imageset import Splits
 from qcn.data.preprocess import preprocess
-from qcn.data.spec import Dataset
+from qcn.data.spec import Augment, Dataset
 from qcn.errors import CheckFailed, Stopped, UsageError
+from qcn.names import PRETRAINED
 from qcn.networks.backbone import Head, backbone_of
 from qcn.networks.confidence import FEWEST
 from qcn.networks.distributed import rank, sum_over_processes, world_size
@@ -138,7 +139,8 @@ class Training:
     ) -> None:
         dataset = dataset or find(settings.dataset, settings.stored)
         if settings.augment is None:
-            settings = replace(settings, augment=dataset.augment if settings.preset == "best" else "light")
+            usual: Augment = "photo" if settings.model in PRETRAINED else dataset.augment
+            settings = replace(settings, augment=usual if settings.preset == "best" else "light")
         settings = for_images(settings, len(splits.train), world_size())
         self.settings, self.splits, self.out, self.device = settings, splits, out, device
         if settings.batch_size % world_size():

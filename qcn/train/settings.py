@@ -7,7 +7,7 @@ from qcn.data.fit import Fit
 from qcn.data.spec import Augment, Stored
 from qcn.errors import UsageError, unknown_name
 from qcn.limits import MAX_ITERATIONS
-from qcn.names import NETWORKS, Kernels, Loss, Mode
+from qcn.names import NETWORKS, PRETRAINED, Kernels, Loss, Mode
 from qcn.networks.confidence import KEEP
 from qcn.settings import check_choices, setting, values
 from qcn.storage import records
@@ -35,7 +35,9 @@ class Settings:
     dataset: str = setting(
         "", "Data set (see `qcn datasets list`) or folder of pictures.", unset="that of --resume", complete="data"
     )
-    model: str = setting("qcn", "{choices}.", unset="that of --init, or qcn", choices=NETWORKS)
+    model: str = setting(
+        "qcn", "{choices}.", unset="that of --init; qcn-lite0 for a folder of photographs; else qcn", choices=NETWORKS
+    )
     preset: Preset = setting("best", "Preset that the settings below start from: {choices}.")
     size: int | None = setting(None, "For a folder: resize pictures to this side, in pixels.", unset=FROM_PICTURES)
     fit: Fit | None = setting(
@@ -51,7 +53,9 @@ class Settings:
     batch_size: int | None = setting(
         None, "Images per step, over all processes.", unset="128 (paper: 64); fewer if there are few images"
     )
-    lr: float = setting(1e-2, "Largest learning rate.")
+    lr: float | None = setting(
+        None, "Largest learning rate.", unset="0.01 (paper: 0.003); 0.005 on a pretrained backbone"
+    )
     loss: Loss = setting("ce", "What is minimised: ce (cross-entropy) or spread.", rare=True)
     margin: MarginSchedule = setting(
         "scaled", "Margin of the spread loss: the paper's schedule, or one scaled to the run's length.", rare=True
@@ -70,7 +74,9 @@ class Settings:
     kernels: Kernels = setting(
         "auto", "Routing kernels: auto (fused if available), fused, or reference (plain torch, slow).", rare=True
     )
-    augment: Augment | None = setting(None, "Augmentation of training images: {choices}.", unset="the set's")
+    augment: Augment | None = setting(
+        None, "Augmentation of training images: {choices}.", unset="the set's; photo on a pretrained backbone"
+    )
     flip: bool | None = setting(
         None,
         "Mirror half of the training images, or none: for signs, letters and left hands.",
@@ -155,6 +161,7 @@ class RunSettings(Settings):
 
     epochs: int = 16
     batch_size: int = 128
+    lr: float = 1e-2
 
 
 # What the authors' code does: Adam without weight decay, spread loss, unit activation, 300 epochs of batches of 64.
@@ -180,9 +187,11 @@ FEWEST_STEPS = 1000  # that a network learns in; 16 epochs of a hundred pictures
 def for_images(settings: Settings, images: int, processes: int = 1) -> RunSettings:
     """The settings of a run with so many training images: with few, smaller batches and more epochs.
 
-    Epochs and batches that the user chose stay as they are.
+    Epochs, batches and rates that the user chose stay as they are.
     """
     chosen = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    if settings.lr is None:
+        chosen["lr"] = RunSettings.lr / 2 if settings.model in PRETRAINED else RunSettings.lr
     if settings.batch_size is None:
         batch = min(RunSettings.batch_size, max(8, images // 32), images)
         chosen["batch_size"] = batch + -batch % processes
