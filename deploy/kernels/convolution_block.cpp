@@ -11,13 +11,13 @@ namespace qcn::QCN_INSTRUCTION_SET {
 namespace {
 
 #if defined(__aarch64__)
-constexpr size_t kVectors = 2, kPixels = 8;  // 16 sums, 8 quadruples of the map, 2 weights: 26 of 32 registers
+constexpr size_t kVectors = 2, kPixels = 8, kFewer = 4;  // 16 sums, 8 quadruples of the map, 2 weights: 26 of 32
 #elif QCN_LANES == 16
-constexpr size_t kVectors = 2, kPixels = 12;  // 24 sums, 2 weights, a number of the map: 27 of 32
+constexpr size_t kVectors = 2, kPixels = 12, kFewer = 8;  // 24 sums, 2 weights, a number of the map: 27 of 32
 #elif QCN_LANES == 8
-constexpr size_t kVectors = 2, kPixels = 6;  // 12 sums, 2 weights, a number of the map: 15 of 16
+constexpr size_t kVectors = 2, kPixels = 6, kFewer = 4;  // 12 sums, 2 weights, a number of the map: 15 of 16
 #else
-constexpr size_t kVectors = 2, kPixels = 4;  // without fused multiply-adds a product needs a register of its own
+constexpr size_t kVectors = 2, kPixels = 4, kFewer = 2;  // not fused, a product needs a register of its own
 #endif
 
 // Four numbers of the map. NEON multiplies by a lane of a register, so that one load brings four; x86 broadcasts each
@@ -34,24 +34,24 @@ inline Four four(const float* from) { return from; }
 #endif
 
 // Adds `length` products to each sum. `weight` is at the run's first, and moves on to the next run's.
-template <size_t pixels, size_t vectors>
-inline void add_run(const float* const (&from)[pixels], size_t length, const float*& weight,
-                    Vec (&sum)[pixels][vectors]) {
-  size_t k = 0;
-  for (; k + 4 <= length; k += 4) {
+template <typename From, size_t pixels, size_t vectors>
+inline void add_run(From from, size_t length, const float*& weight, Vec (&sum)[pixels][vectors]) {
+  for (; length >= 4; length -= 4, from.advance(4)) {
     Four x[pixels];
-    for (size_t p = 0; p < pixels; ++p) x[p] = four(from[p] + k);
-    for (size_t i = 0; i < 4; ++i) {
-      for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
-        Vec w = load(weight);
-        for (size_t p = 0; p < pixels; ++p) sum[p][v] += x[p][i] * w;
+    for (size_t p = 0; p < pixels; ++p) x[p] = four(from[p]);
+    for (size_t i = 0; i < 4; ++i, weight += vectors * kLanes) {
+      Vec w[vectors];
+      for (size_t v = 0; v < vectors; ++v) w[v] = load(weight + v * kLanes);
+      for (size_t p = 0; p < pixels; ++p) {
+        const Vec number = in_order(broadcast(x[p][i]));
+        for (size_t v = 0; v < vectors; ++v) sum[p][v] = multiply_add(number, w[v], sum[p][v]);
       }
     }
   }
-  for (; k < length; ++k) {
+  for (; length > 0; --length, from.advance(1)) {
     for (size_t v = 0; v < vectors; ++v, weight += kLanes) {
       Vec w = load(weight);
-      for (size_t p = 0; p < pixels; ++p) sum[p][v] += from[p][k] * w;
+      for (size_t p = 0; p < pixels; ++p) sum[p][v] += *from[p] * w;
     }
   }
 }
@@ -59,6 +59,7 @@ inline void add_run(const float* const (&from)[pixels], size_t length, const flo
 // `to`: the first of `channels` channels of a pixel, which are `step` apart.
 template <size_t vectors>
 void write(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
+  if (step == 1 && channels == vectors * kLanes) return static_cast<void>(memcpy(to, x, sizeof x));
   if (step == 1) return static_cast<void>(memcpy(to, x, channels * sizeof(float)));
   float values[vectors * kLanes];
   memcpy(values, x, sizeof values);
@@ -100,8 +101,14 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
     }
     for (size_t s = 0; s < c.source_count; ++s) {
       const Convolution::Source& source = c.sources[s];
+      const bool spaced = equally_spaced(from[s], beside[s]);
       for (size_t run = 0; run < source.kernel; ++run) {
-        add_run(from[s], source.kernel * source.map.channels, w, sum);
+        const size_t length = source.kernel * source.map.channels;
+        if (spaced) {
+          add_run(Spaced<float, tile>(from[s], beside[s]), length, w, sum);
+        } else {
+          add_run(Scattered<float, tile>(from[s], 0), length, w, sum);
+        }
         for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(source.map);
       }
     }
@@ -112,13 +119,15 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
   }
 }
 
-// A single pixel, as a linear layer has it for a single image, need not be summed as often as a tile has pixels. Its
-// bits are the same.
+// In tiles of kPixels; the last ones, and a single pixel, as a linear layer has it for a single image, are not summed
+// as often as a tile has pixels. Bits are the same in every tile.
 template <size_t vectors>
 void convolve_tiles(const ConvolutionCall& call, size_t first_channel, const float* weight, size_t first_pixel,
                     size_t pixels) {
-  if (pixels == 1) return convolve_pixels<vectors, 1>(call, first_channel, weight, first_pixel, pixels);
-  convolve_pixels<vectors, kPixels>(call, first_channel, weight, first_pixel, pixels);
+  const size_t rest = tiles_rest(pixels, kPixels, kFewer), whole = pixels - rest;
+  if (whole > 0) convolve_pixels<vectors, kPixels>(call, first_channel, weight, first_pixel, whole);
+  if (rest == 1) return convolve_pixels<vectors, 1>(call, first_channel, weight, first_pixel + whole, rest);
+  if (rest > 0) convolve_pixels<vectors, kFewer>(call, first_channel, weight, first_pixel + whole, rest);
 }
 
 void convolve_block(const ConvolutionCall& call, size_t block, const float* weight, size_t first_pixel, size_t pixels) {
@@ -138,11 +147,14 @@ struct FloatEnd {
 
   Vec start(size_t channel, size_t count) const { return load_some(c.weight + channel, count); }
 
-  void operator()(size_t x, size_t channel, size_t count, Vec sum) const {
-    const Vec y[1] = {ended(c.ending, sum)};
-    if (c.planar) return write(y, count, c.out.height * c.out.width, to + channel * c.out.height * c.out.width + x);
-    if (count == kLanes) return store(to + x * c.out.channels + channel, y[0]);
-    write(y, count, 1, to + x * c.out.channels + channel);
+  template <size_t pixels>
+  void operator()(size_t x, size_t channel, size_t count, const Vec (&sum)[pixels]) const {
+    const size_t plane = c.out.height * c.out.width;
+    for (size_t p = 0; p < pixels; ++p) {
+      const Vec y[1] = {ended(c.ending, sum[p])};
+      write(y, count, c.planar ? plane : 1,
+            to + (c.planar ? channel * plane + x + p : (x + p) * c.out.channels + channel));
+    }
   }
 };
 

@@ -50,6 +50,7 @@ inline Vec load_lanes(const uint8_t* from) {
 // The first `count` lanes, the others 0.
 template <typename Element>
 inline Vec load_some(const Element* from, size_t count) {
+  if (count == kLanes) return load_lanes(from);
   Element values[kLanes] = {};
   memcpy(values, from, count * sizeof(Element));
   return load_lanes(values);
@@ -92,7 +93,7 @@ inline void sum_pixels(const Taps<Element>& t, size_t x, size_t width, const End
       Vec sum[pixels];
       for (size_t p = 0; p < pixels; ++p) sum[p] = end.start(c, kLanes);
       add_taps<pixels, kernel, stride>(t, first, c, sum);
-      for (size_t p = 0; p < pixels; ++p) end(first + p, c, kLanes, sum[p]);
+      end(first, c, kLanes, sum);
       if (c + kLanes == t.channels) break;
     }
   };
@@ -119,8 +120,8 @@ inline void sum_row(const Taps<Element>& t, size_t width, const End& end) {
   for (size_t x = 0; x < width; ++x) {
     for (size_t c = 0; c < t.channels; c += kLanes) {
       const size_t count = t.channels - c < kLanes ? t.channels - c : kLanes;
-      Vec sum = end.start(c, count);
-      add_taps(t, x, c, count, sum);
+      Vec sum[1] = {end.start(c, count)};
+      add_taps(t, x, c, count, sum[0]);
       end(x, c, count, sum);
     }
   }

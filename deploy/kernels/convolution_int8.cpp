@@ -142,8 +142,20 @@ void quantise_map(const Map& map, size_t batch, float scale, const float* in, ui
     const float* from = in + image * image_floats(map) + inside(map, map.border) + y * row_floats(map);
     uint8_t* put = out + image * image_floats(to) + inside(to, to.border) + y * row_floats(to);
     if (map.channels == to.channels) return k.quantise(from, map.width * map.channels, scale, put);
-    for (size_t x = 0; x < map.width; ++x) {
-      k.quantise(from + x * map.channels, map.channels, scale, put + x * to.channels);
+    uint8_t bytes[1024];  // of some pixels, before their channels are filled up
+    const size_t most = std::max<size_t>(sizeof bytes / map.channels, 1);
+    for (size_t x = 0; x < map.width; x += most) {
+      const size_t pixels = std::min(most, map.width - x);
+      uint8_t* first = put + x * to.channels;
+      if (map.channels > sizeof bytes) {
+        k.quantise(from + x * map.channels, map.channels, scale, first);
+        continue;
+      }
+      k.quantise(from + x * map.channels, pixels * map.channels, scale, bytes);
+      const uint8_t* next = bytes;
+      for (size_t i = 0; i < pixels; ++i, first += to.channels) {
+        for (size_t c = 0; c < map.channels; ++c) first[c] = *next++;
+      }
     }
   });
 }

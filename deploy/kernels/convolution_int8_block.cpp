@@ -10,7 +10,7 @@ namespace {
 
 // Quads: four bytes of a map, for all lanes. Sum: int32 lanes. add(): four products per lane.
 #if defined(__ARM_FEATURE_DOTPROD)
-constexpr size_t kVectors = 2, kPixels = 8, kWeightBytes = 1;
+constexpr size_t kVectors = 2, kPixels = 8, kFewer = 4, kWeightBytes = 1;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 0;
 typedef int8x16_t Quad;
@@ -32,7 +32,7 @@ inline void add_quad(const int8x16_t (&x)[pixels], const uint8_t* weight, Sum (&
   }
 }
 #elif defined(__aarch64__)
-constexpr size_t kVectors = 2, kPixels = 8, kWeightBytes = 2;
+constexpr size_t kVectors = 2, kPixels = 8, kFewer = 4, kWeightBytes = 2;
 constexpr bool kTapsFirst = true;
 constexpr uint8_t kZero = 0;
 typedef int16x4_t Quad;
@@ -51,7 +51,7 @@ inline void add(Sum& sum, const uint8_t* weight, Quad x) {
 inline VecInt total(const Sum& sum) { return sum; }
 #elif defined(__wasm_simd128__)
 // As the last of these, SSE2's: products of 16-bit integers, summed by twos.
-constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr size_t kVectors = 2, kPixels = 2, kFewer = 1, kWeightBytes = 2;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 0;
 typedef v128_t Quad;
@@ -69,7 +69,7 @@ inline VecInt total(const Sum& sum) {
   return reinterpret_cast<VecInt>(wasm_i32x4_add(even, odd));
 }
 #elif defined(__wasm__)  // plain C++, for any lanes
-constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr size_t kVectors = 2, kPixels = 2, kFewer = 1, kWeightBytes = 2;
 constexpr bool kTapsFirst = true;
 constexpr uint8_t kZero = 0;
 struct Quad {
@@ -90,7 +90,7 @@ inline void add(Sum& sum, const uint8_t* weight, const Quad& x) {
 }
 inline VecInt total(const Sum& sum) { return sum; }
 #elif defined(__AVX512VNNI__)
-constexpr size_t kVectors = 2, kPixels = 12, kWeightBytes = 1;
+constexpr size_t kVectors = 2, kPixels = 12, kFewer = 8, kWeightBytes = 1;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 128;  // VNNI multiplies unsigned bytes by signed ones
 typedef __m512i Quad;
@@ -105,7 +105,7 @@ inline void add(Sum& sum, const uint8_t* weight, Quad x) {
 }
 inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
 #elif defined(__AVXVNNI__)
-constexpr size_t kVectors = 2, kPixels = 6, kWeightBytes = 1;
+constexpr size_t kVectors = 2, kPixels = 6, kFewer = 4, kWeightBytes = 1;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 128;
 typedef __m256i Quad;
@@ -122,7 +122,7 @@ inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
 #elif QCN_LANES == 8
 // Products of 16-bit integers, summed by twos: a channel has two sums beside each other. Not vpmaddubsw, whose 16-bit
 // sums saturate.
-constexpr size_t kVectors = 2, kPixels = 3, kWeightBytes = 2;
+constexpr size_t kVectors = 2, kPixels = 3, kFewer = 2, kWeightBytes = 2;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 0;
 typedef __m256i Quad;
@@ -143,7 +143,7 @@ inline VecInt total(const Sum& sum) {
   return reinterpret_cast<VecInt>(_mm256_permute4x64_epi64(_mm256_hadd_epi32(sum.low, sum.high), 0xd8));
 }
 #else
-constexpr size_t kVectors = 2, kPixels = 2, kWeightBytes = 2;
+constexpr size_t kVectors = 2, kPixels = 2, kFewer = 1, kWeightBytes = 2;
 constexpr bool kTapsFirst = false;
 constexpr uint8_t kZero = 0;
 typedef __m128i Quad;
@@ -178,68 +178,132 @@ inline VecInt load_integers(const uint8_t* from) {
 }
 
 // The nearest integer, halves to even, from -128 to 127: an integer below 2^22 stands in the lowest bits of its sum
-// with 1.5 * 2^23.
+// with 1.5 * 2^23. Of a NaN these bits are 0.
 constexpr float kNearest = 12582912.0f;
 
-inline float nearest(float x) {
-  x = x < -128.0f ? -128.0f : x;
-  x = x > 127.0f ? 127.0f : x;
-  return x + kNearest;
+// The lowest bytes of the lanes; adding 128 is the same as turning the highest bit over.
+inline void store_bytes(uint8_t* to, VecInt x) {
+  x ^= VecInt{} + kZero;
+#if QCN_LANES == 16
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(x)));
+#else
+  typedef uint8_t Bytes __attribute__((vector_size(4 * QCN_LANES)));
+  const Bytes bytes = reinterpret_cast<Bytes>(x);
+#if QCN_LANES == 8
+  const __m256i each = _mm256_shuffle_epi8(
+      reinterpret_cast<__m256i>(bytes), _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0,
+                                                         4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(to),
+                   _mm_unpacklo_epi32(_mm256_castsi256_si128(each), _mm256_extracti128_si256(each, 1)));
+#elif defined(__aarch64__)
+  const uint16x4_t words = vmovn_u32(vreinterpretq_u32_u8(bytes));
+  vst1_lane_u32(reinterpret_cast<uint32_t*>(to), vreinterpret_u32_u8(vmovn_u16(vcombine_u16(words, words))), 0);
+#else
+  for (size_t i = 0; i < 4; ++i) to[i] = bytes[4 * i];
+#endif
+#endif
 }
 
+// The bytes of numbers behind an activation function, as a division by the scale gives them. Multiplying by its inverse
+// is several times as fast, and gives the same unless a quotient lies, within what rounding is off by, in the middle
+// between two integers: then it divides.
+class Quantiser {
+ public:
+  Quantiser(float scale, Ending ending)
+      : scale_(broadcast(scale)),
+        inverse_(broadcast(1 / scale)),
+        least_(broadcast(-128)),
+        most_(broadcast(127)),
+        ending_(ending),
+        divides_(!(scale > 1e-37f && scale < 1e37f)) {  // the inverse has all its digits
+    if (ending == Ending::kRelu || ending == Ending::kRelu6) least_ = Vec{};
+    if (ending == Ending::kRelu6) most_ = min(most_, 6 * inverse_);
+  }
+
+  // The first `channels` of each of the first `valid` pixels. to(pixel): where they go.
+  template <size_t pixels, size_t vectors, typename To>
+  void write(Vec (&y)[pixels][vectors], size_t valid, size_t channels, const To& to) const {
+    constexpr size_t group = 8 / vectors;  // so many are looked at together
+    for (size_t first = 0; first < valid; first += group) {
+      const size_t last = first + group < pixels ? first + group : pixels;
+      VecInt sums[group][vectors];
+      Vec furthest = {};  // from the nearest integer
+      for (size_t p = first; p < last; ++p) {
+        for (size_t v = 0; v < vectors; ++v) {
+          if (ending_ == Ending::kSigmoid) y[p][v] = sigmoid(y[p][v]);
+          const Vec q = min(most_, max(least_, y[p][v] * inverse_)), sum = q + kNearest;
+          furthest = max(magnitude(q - (sum - kNearest)), furthest);
+          sums[p - first][v] = to_bits(sum);
+        }
+      }
+      if (divides_ || any(furthest > broadcast(0.5f - 4e-5f))) {  // three roundings of numbers up to 128
+        for (size_t p = first; p < last; ++p) {
+          for (size_t v = 0; v < vectors; ++v) sums[p - first][v] = divided(y[p][v]);
+        }
+      }
+      for (size_t p = first; p < last && p < valid; ++p) {
+        for (size_t v = 0; v < vectors; ++v) store_some(sums[p - first][v], v * kLanes, channels, to(p));
+      }
+    }
+  }
+
+ private:
+  VecInt divided(Vec y) const {
+    const Vec q = (ending_ == Ending::kSigmoid ? y : ended(ending_, y)) / scale_;
+    return to_bits(min(broadcast(127), max(broadcast(-128), q)) + kNearest);
+  }
+
+  static void store_some(VecInt x, size_t first, size_t channels, uint8_t* to) {
+    if (first + kLanes <= channels) return store_bytes(to + first, x);
+    uint8_t bytes[kLanes];
+    store_bytes(bytes, x);
+    if (first < channels) memcpy(to + first, bytes, channels - first);
+  }
+
+  Vec scale_, inverse_, least_, most_;
+  Ending ending_;
+  bool divides_;
+};
+
 void quantise(const float* in, size_t count, float scale, uint8_t* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const float sum = nearest(in[i] / scale);
-    uint32_t bits;
-    memcpy(&bits, &sum, sizeof bits);
-    out[i] = static_cast<uint8_t>(bits ^ kZero);  // adding 128 is the same as turning the highest bit over
+  const Quantiser quantiser(scale, Ending::kNone);
+  size_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    Vec x[1][4] = {{load(in + i), load(in + i + kLanes), load(in + i + 2 * kLanes), load(in + i + 3 * kLanes)}};
+    quantiser.write(x, 1, 4 * kLanes, [&](size_t) { return out + i; });
+  }
+  for (; i < count; i += kLanes) {
+    const size_t some = count - i < kLanes ? count - i : kLanes;
+    Vec x[1][1] = {{load_some(in + i, some)}};
+    quantiser.write(x, 1, some, [&](size_t) { return out + i; });
   }
 }
 
 // Adds the products of `length` bytes to each sum. `weight` is at the run's first, and moves on to the next run's.
-template <size_t pixels, size_t vectors>
-inline void add_run(const uint8_t* const (&from)[pixels], size_t length, const uint8_t*& weight,
-                    Sum (&sum)[pixels][vectors]) {
-  size_t k = 0;
+template <typename From, size_t pixels, size_t vectors>
+inline void add_run(From from, size_t length, const uint8_t*& weight, Sum (&sum)[pixels][vectors]) {
 #if defined(__ARM_FEATURE_DOTPROD)  // multiplies by a quad of a register, so that one load brings four
-  for (; k + 16 <= length; k += 16, weight += 4 * vectors * kQuadBytes) {
+  for (; length >= 16; length -= 16, from.advance(16), weight += 4 * vectors * kQuadBytes) {
     int8x16_t x[pixels];
-    for (size_t p = 0; p < pixels; ++p) x[p] = vld1q_s8(reinterpret_cast<const int8_t*>(from[p] + k));
+    for (size_t p = 0; p < pixels; ++p) x[p] = vld1q_s8(reinterpret_cast<const int8_t*>(from[p]));
     add_quad<0>(x, weight, sum);
     add_quad<1>(x, weight, sum);
     add_quad<2>(x, weight, sum);
     add_quad<3>(x, weight, sum);
   }
 #endif
-  for (; k < length; k += 4, weight += vectors * kQuadBytes) {
+  for (; length > 0; length -= 4, from.advance(4), weight += vectors * kQuadBytes) {
     for (size_t p = 0; p < pixels; ++p) {
-      const Quad x = quad(from[p] + k);
+      const Quad x = quad(from[p]);
       for (size_t v = 0; v < vectors; ++v) add(sum[p][v], weight + v * kQuadBytes, x);
     }
   }
 }
 
-// The first `channels` numbers of x as bytes.
-template <size_t vectors>
-inline void write_bytes(const Vec (&x)[vectors], size_t channels, float scale, uint8_t* to) {
-#if defined(__aarch64__)  // to the nearest, halves to even, and cut off where a narrower integer ends
-  if (channels == vectors * kLanes && vectors % 2 == 0) {
-    for (size_t v = 0; v < vectors; v += 2) {
-      const int16x4_t low = vqmovn_s32(vcvtnq_s32_f32(x[v] / broadcast(scale)));
-      const int16x8_t both = vqmovn_high_s32(low, vcvtnq_s32_f32(x[(v + 1) % vectors] / broadcast(scale)));
-      vst1_s8(reinterpret_cast<int8_t*>(to + v * kLanes), vqmovn_s16(both));
-    }
-    return;
-  }
-#endif
-  float values[vectors * kLanes];
-  memcpy(values, x, sizeof values);
-  quantise(values, channels, scale, to);
-}
-
 // The first `channels` numbers of x, `step` apart.
 template <size_t vectors>
 inline void write_floats(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
+  if (step == 1 && channels == vectors * kLanes) return static_cast<void>(memcpy(to, x, sizeof x));
   float values[vectors * kLanes];
   memcpy(values, x, sizeof values);
   for (size_t i = 0; i < channels; ++i) to[i * step] = values[i];
@@ -250,6 +314,7 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
                      size_t pixels) {
   const Convolution& c = call.convolution->shape;
   const float out_scale = call.convolution->out_scale;
+  const Quantiser quantiser(out_scale, c.ending);
   const Map out = out_scale != 0 ? byte_map(c.out) : c.out;
   size_t left = c.out.channels - first_channel, channels = left < vectors * kLanes ? left : vectors * kLanes;
   size_t step = c.planar ? c.out.height * c.out.width : 1;
@@ -287,8 +352,14 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
       const uint8_t *bias = w, *scale = w + vectors * kLanes * 4;
       w += vectors * kLanes * 8;
       Sum sum[tile][vectors] = {};
+      const bool spaced = equally_spaced(from[s], beside[s]);
       for (size_t run = 0; run < c.sources[s].kernel; ++run) {
-        add_run(from[s], c.sources[s].kernel * map.channels, w, sum);
+        const size_t length = c.sources[s].kernel * map.channels;
+        if (spaced) {
+          add_run(Spaced<uint8_t, tile>(from[s], beside[s]), length, w, sum);
+        } else {
+          add_run(Scattered<uint8_t, tile>(from[s], 0), length, w, sum);
+        }
         for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(map);
       }
       for (size_t p = 0; p < tile; ++p) {
@@ -299,13 +370,14 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
         }
       }
     }
+    if (out_scale != 0) {
+      auto* bytes = static_cast<uint8_t*>(call.out);
+      quantiser.write(y, valid, channels, [&](size_t p) { return bytes + to[p]; });
+      continue;
+    }
     for (size_t p = 0; p < valid; ++p) {
       for (size_t v = 0; v < vectors; ++v) y[p][v] = ended(c.ending, y[p][v]);
-      if (out_scale != 0) {
-        write_bytes(y[p], channels, out_scale, static_cast<uint8_t*>(call.out) + to[p]);
-      } else {
-        write_floats(y[p], channels, step, static_cast<float*>(call.out) + to[p]);
-      }
+      write_floats(y[p], channels, step, static_cast<float*>(call.out) + to[p]);
     }
   }
 }
@@ -313,8 +385,10 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
 template <size_t vectors>
 void convolve_tiles(const IntegerCall& call, size_t first_channel, const uint8_t* packed, size_t first_pixel,
                     size_t pixels) {
-  if (pixels == 1) return convolve_pixels<vectors, 1>(call, first_channel, packed, first_pixel, pixels);
-  convolve_pixels<vectors, kPixels>(call, first_channel, packed, first_pixel, pixels);
+  const size_t rest = tiles_rest(pixels, kPixels, kFewer), whole = pixels - rest;
+  if (whole > 0) convolve_pixels<vectors, kPixels>(call, first_channel, packed, first_pixel, whole);
+  if (rest == 1) return convolve_pixels<vectors, 1>(call, first_channel, packed, first_pixel + whole, rest);
+  if (rest > 0) convolve_pixels<vectors, kFewer>(call, first_channel, packed, first_pixel + whole, rest);
 }
 
 void convolve_block(const IntegerCall& call, size_t block, const uint8_t* packed, size_t first_pixel, size_t pixels) {
@@ -331,23 +405,32 @@ struct IntegerEnd {
   const IntegerConvolution& convolution;
   const float* packed;  // biases and scales
   Map out;              // as it is written
+  Quantiser quantiser;
   void* written;
   size_t to;  // the row's first number
 
   Vec start(size_t, size_t) const { return Vec{}; }
 
-  void operator()(size_t x, size_t channel, size_t count, Vec sum) const {
+  template <size_t pixels>
+  void operator()(size_t x, size_t channel, size_t count, const Vec (&sum)[pixels]) const {
     const Convolution& c = convolution.shape;
-    const VecInt whole = __builtin_convertvector(sum, VecInt) + to_bits(load_some(packed + channel, count));
-    const Vec part = __builtin_convertvector(whole, Vec) * load_some(packed + c.out.channels + channel, count);
-    const Vec y[1] = {ended(c.ending, part)};
+    const VecInt bias = to_bits(load_some(packed + channel, count));
+    const Vec scale = load_some(packed + c.out.channels + channel, count);
+    Vec y[pixels][1];
+    for (size_t p = 0; p < pixels; ++p) {
+      y[p][0] = __builtin_convertvector(__builtin_convertvector(sum[p], VecInt) + bias, Vec) * scale;
+    }
     const size_t plane = out.height * out.width, at = to + x * out.channels + channel;
     if (convolution.out_scale != 0) {
-      return write_bytes(y, count, convolution.out_scale, static_cast<uint8_t*>(written) + at);
+      auto* bytes = static_cast<uint8_t*>(written) + at;
+      return quantiser.write(y, pixels, count, [&](size_t p) { return bytes + p * out.channels; });
     }
     auto* floats = static_cast<float*>(written);
-    if (c.planar) return write_floats(y, count, plane, floats + to + channel * plane + x);
-    write_floats(y, count, 1, floats + at);
+    for (size_t p = 0; p < pixels; ++p) {
+      y[p][0] = ended(c.ending, y[p][0]);
+      write_floats(y[p], count, c.planar ? plane : 1,
+                   floats + (c.planar ? to + channel * plane + x + p : at + p * out.channels));
+    }
   }
 };
 
@@ -358,13 +441,14 @@ void convolve_rows(const IntegerCall& call, size_t first_row, size_t rows) {
   s.map = byte_map(s.map);
   const Map out = convolution.out_scale != 0 ? byte_map(c.out) : c.out;
   const auto* packed = static_cast<const float*>(convolution.packed);
+  const Quantiser quantiser(convolution.out_scale, c.ending);
   for (size_t row = first_row; row < first_row + rows; ++row) {
     const Place place(c.out, row * c.out.width);
     const Taps<uint8_t> taps = {
         call.in[0] + offset_in(s, place), s.kernel,      s.stride, s.map.channels, row_floats(s.map),
         packed + 2 * c.out.channels,      c.out.channels};
     const size_t to = c.planar ? planar_offset(c.out, place) : map_offset(out, place);
-    sum_row(taps, c.out.width, IntegerEnd{convolution, packed, out, call.out, to});
+    sum_row(taps, c.out.width, IntegerEnd{convolution, packed, out, quantiser, call.out, to});
   }
 }
 

@@ -41,6 +41,49 @@ inline size_t offset_out(const Convolution& c, const Place& place) {
   return c.planar ? planar_offset(c.out, place) : map_offset(c.out, place);
 }
 
+// How many of `pixels` are left for tiles of `fewer`: 16 pixels are two tiles of 8 rather than one of 12 and a bit.
+inline size_t tiles_rest(size_t pixels, size_t tile, size_t fewer) {
+  const size_t rest = pixels % tile;
+  return rest > 0 && rest + tile <= 2 * fewer && pixels > tile ? rest + tile : rest > fewer ? 0 : rest;
+}
+
+// Where the pixels of a tile are read. Of pixels at equal distances few places are known, in registers, and the others
+// follow; x86 has not enough registers for a place each.
+template <typename Element, size_t pixels>
+struct Spaced {
+  const Element* from[(pixels + 2) / 3];
+  size_t step;
+
+  Spaced(const Element* const (&all)[pixels], size_t distance) : step(distance) {
+    for (size_t i = 0; i < pixels; i += 3) from[i / 3] = all[i];
+  }
+  const Element* operator[](size_t p) const { return from[p / 3] + p % 3 * step; }
+  void advance(size_t numbers) {
+    for (const Element*& one : from) one += numbers;
+  }
+};
+
+template <typename Element, size_t pixels>
+struct Scattered {
+  const Element* from[pixels];
+
+  Scattered(const Element* const (&all)[pixels], size_t) {
+    for (size_t p = 0; p < pixels; ++p) from[p] = all[p];
+  }
+  const Element* operator[](size_t p) const { return from[p]; }
+  void advance(size_t numbers) {
+    for (const Element*& one : from) one += numbers;
+  }
+};
+
+template <typename Element, size_t pixels>
+inline bool equally_spaced(const Element* const (&from)[pixels], size_t distance) {
+  for (size_t p = 1; p < pixels; ++p) {
+    if (from[p] != from[p - 1] + distance) return false;
+  }
+  return true;
+}
+
 inline Vec ended(Ending ending, Vec x) {
   switch (ending) {
     case Ending::kNone:

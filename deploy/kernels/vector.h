@@ -48,6 +48,16 @@ inline Vec load(const float* from) {
   return x;
 }
 
+// On x86, computed when its turn comes: of vectors that are made all at once the compiler keeps some in memory.
+inline Vec in_order(Vec x) {
+#if QCN_LANES == 16
+  __asm__ volatile("" : "+v"(x));
+#elif defined(__SSE2__)
+  __asm__ volatile("" : "+x"(x));
+#endif
+  return x;
+}
+
 inline void store(float* to, Vec x) { memcpy(to, &x, sizeof x); }
 
 // Loads even what is in a register already. A multiply-add overwrites the number it adds to: a constant start is better
@@ -118,10 +128,14 @@ inline Vec sqrt(Vec x) {
 }
 
 inline bool any(VecInt mask) {
+#if QCN_LANES == 16
+  return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(mask), reinterpret_cast<__m512i>(mask)) != 0;
+#else
   uint64_t words[sizeof mask / 8], all = 0;
   memcpy(words, &mask, sizeof mask);
   for (uint64_t word : words) all |= word;
   return all != 0;
+#endif
 }
 
 inline Vec select(VecInt mask, Vec yes, Vec no) { return mask ? yes : no; }
