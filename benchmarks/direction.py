@@ -37,6 +37,7 @@ MODELS = {
     "qcn": {**AUTHORS, "iterations": 1},
     "cnn-small": SMALL,
 }
+BACKBONE = {"qcn-lite0": {}, "cnn-lite0": {}}  # on a pretrained backbone; --set freeze=true epochs=40 without tuning it
 WEIGHTS = ("off", "1", "3")
 # As many steps for all networks of a data set.
 RECIPES: dict[str, dict[str, Any]] = {
@@ -52,12 +53,16 @@ RECIPES: dict[str, dict[str, Any]] = {
     "eth80-azimuth": {"epochs": 200, "batch_size": 128},
     "scanned": {"epochs": 60, "batch_size": 128},
 }
+PHOTOGRAPHS = {
+    f"eth80-128-fold{fold}": {"epochs": 24, "batch_size": 64, "augment": "photo", "flip": True} for fold in range(5)
+}
 ROWS = [f"{dataset}/{model}/{weight}" for dataset in RECIPES for model in MODELS for weight in WEIGHTS]
+ROWS += [f"{dataset}/{model}/2" for dataset in PHOTOGRAPHS for model in BACKBONE]
 
 
 def settings_of(row: str, seed: int, changed: dict[str, Any]) -> dict[str, Any]:
     dataset, model, weight = row.split("/")
-    recipe = {"augment": "turned", **RECIPES[dataset], **MODELS[model], **changed}
+    recipe = {"augment": "turned", **(RECIPES | PHOTOGRAPHS)[dataset], **(MODELS | BACKBONE)[model], **changed}
     return {"dataset": dataset, "model": model, "direction": weight, "seed": seed, **recipe}
 
 
@@ -69,7 +74,7 @@ def measured(row: str, seed: int, changed: dict[str, Any], data_dir: Path, folde
     if limit:
         tests = {name: some(images, limit) for name, images in splits.tests.items()}
         splits = Splits(some(splits.train, limit), some(splits.validation, limit), tests, splits.remarks)
-    run = Training(settings, splits, folder, pick_device("auto"), dataset).run()
+    run = Training(settings, splits, folder, pick_device("auto"), dataset, data_dir=data_dir).run()
     network = open_network(folder)
     results = {}
     for name, images in splits.tests.items():

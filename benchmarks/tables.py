@@ -333,6 +333,40 @@ def direction() -> str:
     return table((*headings, "within 15°", "within 30°", "within the spread"), lines)
 
 
+def photographs() -> str:
+    """ETH-80's new objects by networks on EfficientNet-Lite0: a line per network, a column per fold."""
+    groups: dict[tuple[bool, str, str, str], list[Row]] = {}
+    for row in read("photographs-h200.json")["results"]:
+        loss = row["settings"].get("loss", "cross-entropy")
+        groups.setdefault((row["frozen"], row["network"], row["stands_on"], loss), []).append(row)
+    lines = []
+    for (frozen, network, place, loss), rows in groups.items():
+        by_fold = {row["fold"]: f"{row['error']:.1f}" for row in rows}
+        means = [sum(row[name] for row in rows) / len(rows) for name in ("error", "median", "within_30", "coverage")]
+        lines.append(
+            ["frozen" if frozen else "tuned", f"`{network}`" if network.endswith("lite0") else network, place, loss]
+            + [by_fold.get(fold, "") for fold in range(5)]
+            + [f"{means[0]:.2f} %", f"{means[1]:.1f}°", f"{100 * means[2]:.0f} %", f"{100 * means[3]:.0f} %"]
+        )
+    headings = ["backbone", "network", "stands on, windows", "loss", *(f"fold {fold}" for fold in range(5)), "mean"]
+    return table([*headings, "median angle", "within 30°", "within the spread"], lines)
+
+
+def few_pictures() -> str:
+    """Errors by pictures per class, mean and range over seeds; and the seconds that training took."""
+    rows = [row for row in read("few-pictures.json")["results"] if row["count"] != "way"]
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        line = [f"`{model}`"]
+        for count in sorted({row["count"] for row in rows}):
+            errors = [row["error"] for row in rows if (row["model"], row["count"]) == (model, count)]
+            seconds = [row["seconds"] for row in rows if (row["model"], row["count"]) == (model, count)]
+            mean = sum(errors) / len(errors)
+            line.append(f"{mean:.1f} % ({min(errors):.1f} to {max(errors):.1f}), {sum(seconds) / len(seconds):.0f} s")
+        lines.append(line)
+    return table(["network", *(f"{count} per class" for count in sorted({row["count"] for row in rows}))], lines)
+
+
 def faults() -> str:
     record = read("faults.json")
     half = record["half"]
@@ -360,6 +394,8 @@ TABLES: dict[str, Callable[[], str]] = {
     for function in (
         quality,
         direction,
+        photographs,
+        few_pictures,
         ablations,
         robustness,
         unknown,

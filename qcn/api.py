@@ -1,6 +1,6 @@
 """All that a script needs, in the shell's own words: a training run and a bundle as objects.
 
-    run = qcn.train("my/pictures", size=64)          # a Run; qcn.open("runs/train/…") opens one
+    run = qcn.train("my/pictures")                   # a Run; qcn.open("runs/train/…") opens one
     bundle = run.export("onnx", "trt")               # a Bundle
     assert bundle.verify(run=run).passed
     print(bundle.benchmark(), bundle.calibrate().verify().summary)

@@ -104,7 +104,7 @@ def test_a_run_that_starts_from_another_has_its_network(
     assert code == 0 and "all of it" in said, said
     made = load_run(first).model
     assert load_run(tmp_path / "run").model == made and (made.mode, made.iterations) == ("unit", 1)
-    assert qcn(*start, "--iterations", 3, "--out", tmp_path / "three")[0] == 0
+    assert qcn(*start, "--set", "iterations=3", "--out", tmp_path / "three")[0] == 0
     assert load_run(tmp_path / "three").model == replace(made, iterations=3)
     code, said = qcn(*start, "--model", "cnn-small", "--out", tmp_path / "other")
     assert code == 2 and "a qcn-tiny, fits this network" in said

@@ -27,7 +27,7 @@ from qcn.terminal.progress import doing, say
 from qcn.terminal.text import counted
 
 FORM = 1  # of the file; another one is made again
-MOST_COPIES, PASSES = 16, 6000  # variations of an image; images that the backbone is shown for all of them, about
+MOST_COPIES, PASSES = 12, 3000  # variations of an image; images that the backbone is shown for all of them, about
 BATCH = 32
 
 

@@ -100,7 +100,7 @@ class Settings:
         option="--freeze/--unfreeze",
     )
     iterations: int | None = setting(
-        None, "Iterations of routing.", unset="those of --init, or the network's own; 2 for qcn"
+        None, "Iterations of routing.", unset="those of --init, or the network's own; 2 for qcn", rare=True
     )
     init: str | None = setting(
         None,
