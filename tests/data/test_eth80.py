@@ -67,6 +67,6 @@ def test_what_is_missing_or_damaged_is_said(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"3,280 of 3,280 files are missing.*github.com/Kai-Xuan/ETH-80"):
         load("eth80-fold0", tmp_path)
     (tmp_path / "eth80").mkdir()
-    (tmp_path / "eth80" / eth80.KEPT).write_bytes(b"x")
+    (tmp_path / "eth80" / f"photographs-{eth80.SIDE}.npy").write_bytes(b"x")
     with pytest.raises(UsageError, match="is damaged: delete it"):
         load("eth80-fold0", tmp_path)
