@@ -150,8 +150,10 @@ void test_networks_that_are_too_large() {
   const string wide = huge.convolution("wide", {{"image", 1, 1, 30000}}, 1);
   refuse(huge.network(huge.linear("classes", huge.pool("one", wide, "max", 60004, 1), 2, "none")), "a huge border");
   Builder many({1, 4, 4}, 1);
-  string last = many.convolution("wide", {{"image", 1, 1, 10000}}, 1);
+  const string first = many.convolution("wide", {{"image", 1, 1, 10000}}, 1);
+  string last = first;
   for (int i = 0; i < 3; ++i) last = many.affine("copy" + to_string(i), last);
+  last = many.sum("sum", many.sum("both", "copy0", "copy1"), last);
   refuse(many.network(many.linear("classes", many.pool("one", last, "max", 20004, 1), 2, "none")), "many huge maps");
 }
 

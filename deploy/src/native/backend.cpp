@@ -2,7 +2,6 @@
 #include "backend.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -41,18 +40,17 @@ class NativeRunner final : public Runner {
   }
 
  private:
-  // Memory of a part is kept for the next: maps have their borders, zeros that nothing overwrites.
+  // Memory of a part is kept for the next.
   void reserve(size_t batch) {
     if (batch <= capacity_) return;
     size_t bytes = batch * plan_->image_floats * sizeof(float);
     capacity_ = 0;
     memory_ = static_cast<float*>(owner_.get(bytes));
     if (!memory_) throw Error(QCN_NO_MEMORY, "no memory for a batch of " + std::to_string(batch) + " images");
-    std::memset(memory_, 0, bytes);
-    for (const ByteMap& map : plan_->byte_maps) {
-      std::memset(memory_ + map.place * batch, integer_zero(), map.floats * batch * sizeof(float));
-    }
     capacity_ = batch;
+    for (const Step& step : plan_->steps) {
+      if (const auto* border = std::get_if<BorderStep>(&step); border && border->once) clear(*border, batch);
+    }
   }
 
   const float* in(Place place) const { return place == kImages ? images_ : out(place); }
@@ -66,6 +64,18 @@ class NativeRunner final : public Runner {
     for (const Step& step : plan_->steps) {
       std::visit([&](const auto& one) { run_step(one, batch); }, step);
     }
+  }
+
+  void clear(const BorderStep& s, size_t batch) const {
+    const size_t size = s.bytes ? 1 : sizeof(float), image_bytes = image_floats(s.map) * size;
+    parallel_for(batch * s.map.height, 0, [&](size_t row, float*) {
+      clear_border(s.map, row % s.map.height, size, s.bytes ? integer_zero() : 0,
+                   bytes(s.out) + row / s.map.height * image_bytes);
+    });
+  }
+
+  void run_step(const BorderStep& s, size_t batch) const {
+    if (!s.once) clear(s, batch);
   }
 
   void run_step(const TransformStep& s, size_t batch) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace qcn::native {
 namespace {
@@ -25,6 +26,14 @@ Strides planar_strides(const Map& map) {
 
 Strides feature_strides(const Map& map) {
   return {inside(map, map.border), image_floats(map), 1, row_floats(map), map.channels};
+}
+
+void clear_border(const Map& map, size_t row, size_t size, int value, void* image) {
+  auto* bytes = static_cast<unsigned char*>(image);
+  const size_t line = row_floats(map) * size, edge = map.border * map.channels * size, whole = map.border * line + edge;
+  if (row == 0) std::memset(bytes, value, whole);
+  unsigned char* behind = bytes + (map.border + row + 1) * line - edge;
+  std::memset(behind, value, row + 1 == map.height ? whole : 2 * edge);
 }
 
 void transform(const Map& map, const float* scale, const float* shift, Ending ending, const float* in,

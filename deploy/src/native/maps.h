@@ -16,6 +16,10 @@ struct Strides {
 Strides planar_strides(const Map& map);   // [channels][height][width], as routing reads it
 Strides feature_strides(const Map& map);  // as convolutions read it: convolution.h
 
+// One row's share of the border of an image, whose numbers have `size` bytes, made of bytes of this value: what lies
+// between this row and the next, and of the first row what is before it.
+void clear_border(const Map& map, std::size_t row, std::size_t size, int value, void* image);
+
 // One image, through ending(x * scale + shift) by channel. scale is null: copied as it is.
 void transform(const Map& map, const float* scale, const float* shift, Ending ending, const float* in,
                const Strides& in_strides, float* out, const Strides& out_strides);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "error.h"
+#include "memory.h"
 
 namespace qcn::native {
 namespace {
@@ -62,6 +63,10 @@ class Builder {
     }
     plan_.logit = *stored_[program_.logit].planar;
     if (program_.pose) plan_.pose = *stored_[*program_.pose].planar;
+    plan_.image_floats = lay_out(plan_);
+    if (plan_.image_floats > program::kMostFloats) {
+      throw Error(QCN_BAD_BUNDLE, "this network cannot be run: an image would take more than 4 GiB of memory");
+    }
   }
 
   // Lays the weights of all convolutions out in `packed`.
@@ -138,22 +143,17 @@ class Builder {
 
   // ---- memory ----
 
-  Place take(size_t floats) {
-    const Place place = plan_.image_floats;
-    // Neither sum can overflow: sides and borders are at most Json::kMaxSize.
-    plan_.image_floats += whole_lines(floats);
-    if (plan_.image_floats > program::kMostFloats) {
-      throw Error(QCN_BAD_BUNDLE, "this network cannot be run: an image would take more than 4 GiB of memory");
-    }
-    return place;
+  // The number of new memory, which lay_out() gives a place.
+  Place take_map(const Map& map, bool bytes) {
+    const size_t numbers = image_floats(map);
+    const Place made = plan_.memory.size();
+    plan_.memory.push_back({map, bytes, whole_lines(bytes ? (numbers + 3) / 4 : numbers)});
+    if (map.border > 0) plan_.steps.push_back(BorderStep{map, bytes, false, made});
+    return made;
   }
-  Place take_planar(Stored& s) { return *(s.planar = take(s.map.height * s.map.width * s.map.channels)); }
-  Place take_features(Stored& s) { return *(s.features = take(image_floats(s.map))); }
-  Place take_bytes(const Map& map) {
-    const size_t floats = (image_floats(byte_map(map)) + 3) / 4;
-    plan_.byte_maps.push_back({take(floats), floats});
-    return plan_.byte_maps.back().place;
-  }
+  Place take_planar(Stored& s) { return *(s.planar = take_map({s.map.height, s.map.width, s.map.channels, 0}, false)); }
+  Place take_features(Stored& s) { return *(s.features = take_map(s.map, false)); }
+  Place take_bytes(const Map& map) { return take_map(byte_map(map), true); }
   // For what can write either layout; true: planar.
   std::pair<Place, bool> take_either(Stored& s) {
     if (s.read_planar && !s.read_features()) return {take_planar(s), true};

@@ -25,6 +25,13 @@ namespace qcn::native {
 using Place = std::size_t;
 constexpr Place kImages = static_cast<Place>(-1);  // the caller's images, which are not copied
 
+struct BorderStep {  // what a convolution reads beside a map: zeros
+  Map map;           // of bytes with its channels filled up
+  bool bytes;
+  bool once;  // nothing else lies there: done when memory is taken, not in every run
+  Place out;
+};
+
 struct TransformStep {  // an affine operation, or a copy in another layout
   Map map;
   const float *scale, *shift;  // null: a copy
@@ -72,11 +79,15 @@ struct RouteStep {
   Place pose, activation, out_pose, out_activation;
 };
 
-using Step = std::variant<TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, SumStep, PoolStep, RouteStep>;
+using Step =
+    std::variant<BorderStep, TransformStep, ConvolutionStep, QuantiseStep, IntegerStep, SumStep, PoolStep, RouteStep>;
 
-struct ByteMap {  // whose border has integer_zero()
-  Place place;
-  std::size_t floats;
+struct MapMemory {
+  Map map;
+  bool bytes;
+  std::size_t floats;                                          // that an image takes
+  std::size_t first = static_cast<std::size_t>(-1), last = 0;  // the steps in which it is needed
+  Place place = 0;
 };
 
 struct Plan {
@@ -84,11 +95,11 @@ struct Plan {
 
   const program::Program program;  // keeps the weights
   std::vector<Step> steps;
-  std::vector<ByteMap> byte_maps;
+  std::vector<MapMemory> memory;
   std::vector<OperationRun> runs;  // what is asked and what runs, operation by operation
   Place logit = 0;
   std::optional<Place> pose;
-  std::size_t image_floats = 0;  // that an image takes, all values together
+  std::size_t image_floats = 0;  // that an image takes; values that are not needed at the same time share memory
 
  private:
   Memory packed_;                 // the weights of all convolutions
