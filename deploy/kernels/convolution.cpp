@@ -93,7 +93,7 @@ void convolve(const Convolution& c, size_t batch, const float* const* in, float*
   }
   size_t pixels = batch * c.out.height * c.out.width;
   size_t tile_work = k.tile_pixels * k.block_vectors * k.lanes * taps_of(c);
-  size_t item_pixels = (kItemWork / tile_work + 1) * k.tile_pixels;
+  size_t item_pixels = std::max<size_t>(kItemWork / tile_work + 1, 2) * k.tile_pixels;  // two fit small maps better
   size_t items = (pixels + item_pixels - 1) / item_pixels;
   // Items beside each other share their weights, which stay in the cache of their core.
   parallel_for(items * blocks_of(c), 0, [&](size_t item, float*) {

@@ -124,7 +124,7 @@ void convolve_integers(const IntegerConvolution& convolution, size_t batch, cons
   }
   const size_t pixels = batch * c.out.height * c.out.width;
   const size_t tile_work = k.tile_pixels * k.block_vectors * k.lanes * 4 * quads_of(c);
-  const size_t item_pixels = (kItemWork / tile_work + 1) * k.tile_pixels;
+  const size_t item_pixels = std::max<size_t>(kItemWork / tile_work + 1, 2) * k.tile_pixels;
   const size_t items = (pixels + item_pixels - 1) / item_pixels;
   parallel_for(items * blocks_of(c), 0, [&](size_t item, float*) {
     const size_t block = item / items, first = item % items * item_pixels;
