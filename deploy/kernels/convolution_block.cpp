@@ -56,6 +56,32 @@ inline void add_run(From from, size_t length, const float*& weight, Vec (&sum)[p
   }
 }
 
+template <typename From, size_t pixels, size_t vectors>
+inline void add_runs(const Convolution::Source& source, const From& from, const float*& weight,
+                     Vec (&result)[pixels][vectors]) {
+  Vec sum[pixels][vectors];
+  memcpy(sum, result, sizeof sum);
+  for (size_t run = 0; run < source.kernel; ++run) {
+    From first = from;
+    first.advance(run * row_floats(source.map));
+    add_run(first, source.kernel * source.map.channels, weight, sum);
+  }
+  memcpy(result, sum, sizeof sum);
+}
+
+// Adds what a source has for the pixels of a tile; returns where the next one's weights are. Not inlined: then all sums
+// stay in registers.
+template <size_t vectors, size_t tile>
+__attribute__((noinline)) const float* add_source(const Convolution::Source& source, const float* const (&from)[tile],
+                                                  size_t beside, const float* weight, Vec (&sum)[tile][vectors]) {
+  if (equally_spaced(from, beside)) {
+    add_runs(source, Spaced<float, tile>(from, beside), weight, sum);
+  } else {
+    add_runs(source, Scattered<float, tile>(from, 0), weight, sum);
+  }
+  return weight;
+}
+
 // `to`: the first of `channels` channels of a pixel, which are `step` apart.
 template <size_t vectors>
 void write(const Vec (&x)[vectors], size_t channels, size_t step, float* to) {
@@ -99,19 +125,7 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
     for (size_t v = 0; v < vectors; ++v, w += kLanes) {
       for (size_t p = 0; p < tile; ++p) sum[p][v] = load(w);
     }
-    for (size_t s = 0; s < c.source_count; ++s) {
-      const Convolution::Source& source = c.sources[s];
-      const bool spaced = equally_spaced(from[s], beside[s]);
-      for (size_t run = 0; run < source.kernel; ++run) {
-        const size_t length = source.kernel * source.map.channels;
-        if (spaced) {
-          add_run(Spaced<float, tile>(from[s], beside[s]), length, w, sum);
-        } else {
-          add_run(Scattered<float, tile>(from[s], 0), length, w, sum);
-        }
-        for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(source.map);
-      }
-    }
+    for (size_t s = 0; s < c.source_count; ++s) w = add_source(c.sources[s], from[s], beside[s], w, sum);
     for (size_t p = 0; p < valid; ++p) {
       for (size_t v = 0; v < vectors; ++v) sum[p][v] = ended(c.ending, sum[p][v]);
       write(sum[p], channels, step, to[p]);

@@ -8,7 +8,8 @@
 namespace qcn::QCN_INSTRUCTION_SET {
 namespace {
 
-// Quads: four bytes of a map, for all lanes. Sum: int32 lanes. add(): four products per lane.
+// Quads: four bytes of a map, for all lanes. Weights: in registers where there are enough, else where they lie. Sum:
+// int32 lanes. add(): four products per lane.
 #if defined(__ARM_FEATURE_DOTPROD)
 constexpr size_t kVectors = 2, kPixels = 8, kFewer = 4, kWeightBytes = 1;
 constexpr bool kTapsFirst = false;
@@ -18,9 +19,9 @@ typedef int32x4_t Sum;
 inline Quad quad(const uint8_t* from) {
   return vreinterpretq_s8_s32(vld1q_dup_s32(reinterpret_cast<const int32_t*>(from)));
 }
-inline void add(Sum& sum, const uint8_t* weight, Quad x) {
-  sum = vdotq_s32(sum, vld1q_s8(reinterpret_cast<const int8_t*>(weight)), x);
-}
+typedef int8x16_t Weights;
+inline Weights weights(const uint8_t* from) { return vld1q_s8(reinterpret_cast<const int8_t*>(from)); }
+inline void add(Sum& sum, Weights weight, Quad x) { sum = vdotq_s32(sum, weight, x); }
 inline VecInt total(const Sum& sum) { return sum; }
 
 // The products of quad i of sixteen bytes.
@@ -98,11 +99,11 @@ typedef __m512i Sum;
 inline Quad quad(const uint8_t* from) {
   int bits;
   memcpy(&bits, from, sizeof bits);
-  return _mm512_set1_epi32(bits);
+  return reinterpret_cast<__m512i>(in_order(reinterpret_cast<Vec>(_mm512_set1_epi32(bits))));
 }
-inline void add(Sum& sum, const uint8_t* weight, Quad x) {
-  sum = _mm512_dpbusd_epi32(sum, x, _mm512_loadu_si512(weight));
-}
+typedef __m512i Weights;
+inline Weights weights(const uint8_t* from) { return _mm512_loadu_si512(from); }
+inline void add(Sum& sum, Weights weight, Quad x) { sum = _mm512_dpbusd_epi32(sum, x, weight); }
 inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
 #elif defined(__AVXVNNI__)
 constexpr size_t kVectors = 2, kPixels = 6, kFewer = 4, kWeightBytes = 1;
@@ -113,11 +114,11 @@ typedef __m256i Sum;
 inline Quad quad(const uint8_t* from) {
   int bits;
   memcpy(&bits, from, sizeof bits);
-  return _mm256_set1_epi32(bits);
+  return reinterpret_cast<__m256i>(in_order(reinterpret_cast<Vec>(_mm256_set1_epi32(bits))));
 }
-inline void add(Sum& sum, const uint8_t* weight, Quad x) {
-  sum = _mm256_dpbusd_avx_epi32(sum, x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weight)));
-}
+typedef __m256i Weights;
+inline Weights weights(const uint8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline void add(Sum& sum, Weights weight, Quad x) { sum = _mm256_dpbusd_avx_epi32(sum, x, weight); }
 inline VecInt total(const Sum& sum) { return reinterpret_cast<VecInt>(sum); }
 #elif QCN_LANES == 8
 // Products of 16-bit integers, summed by twos: a channel has two sums beside each other. Not vpmaddubsw, whose 16-bit
@@ -167,6 +168,11 @@ inline VecInt total(const Sum& sum) {
   const __m128i odd = _mm_castps_si128(_mm_shuffle_ps(low, high, 0xdd));
   return reinterpret_cast<VecInt>(_mm_add_epi32(even, odd));
 }
+#endif
+
+#if !defined(__ARM_FEATURE_DOTPROD) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+inline const uint8_t* weights(const uint8_t* from) { return from; }
+typedef const uint8_t* Weights;
 #endif
 
 constexpr size_t kQuadBytes = 4 * kLanes * kWeightBytes;  // of a vector's weights
@@ -293,10 +299,27 @@ inline void add_run(From from, size_t length, const uint8_t*& weight, Sum (&sum)
   }
 #endif
   for (; length > 0; length -= 4, from.advance(4), weight += vectors * kQuadBytes) {
+    Weights w[vectors];
+    for (size_t v = 0; v < vectors; ++v) w[v] = weights(weight + v * kQuadBytes);
     for (size_t p = 0; p < pixels; ++p) {
       const Quad x = quad(from[p]);
-      for (size_t v = 0; v < vectors; ++v) add(sum[p][v], weight + v * kQuadBytes, x);
+      for (size_t v = 0; v < vectors; ++v) add(sum[p][v], w[v], x);
     }
+  }
+}
+
+// The sums of all runs of a source, which are `row` apart.
+template <typename From, size_t pixels, size_t vectors>
+inline void add_runs(const From& from, size_t runs, size_t row, size_t length, const uint8_t*& weight,
+                     Sum (&result)[pixels][vectors]) {
+  Sum sum[pixels][vectors] = {};
+  for (size_t run = 0; run < runs; ++run) {
+    From first = from;
+    first.advance(run * row);
+    add_run(first, length, weight, sum);
+  }
+  for (size_t p = 0; p < pixels; ++p) {
+    for (size_t v = 0; v < vectors; ++v) result[p][v] = sum[p][v];
   }
 }
 
@@ -307,6 +330,30 @@ inline void write_floats(const Vec (&x)[vectors], size_t channels, size_t step, 
   float values[vectors * kLanes];
   memcpy(values, x, sizeof values);
   for (size_t i = 0; i < channels; ++i) to[i * step] = values[i];
+}
+
+// What a source adds to the pixels of a tile; returns where the next one's weights are. Not inlined: then all sums stay
+// in registers.
+template <size_t vectors, size_t tile>
+__attribute__((noinline)) const uint8_t* sum_source(const Convolution::Source& source,
+                                                    const uint8_t* const (&from)[tile], size_t beside,
+                                                    const uint8_t* packed, Vec (&y)[tile][vectors]) {
+  const uint8_t *bias = packed, *scale = packed + vectors * kLanes * 4, *w = packed + vectors * kLanes * 8;
+  const size_t length = source.kernel * source.map.channels, row = row_floats(source.map);
+  Sum sum[tile][vectors];
+  if (equally_spaced(from, beside)) {
+    add_runs(Spaced<uint8_t, tile>(from, beside), source.kernel, row, length, w, sum);
+  } else {
+    add_runs(Scattered<uint8_t, tile>(from, 0), source.kernel, row, length, w, sum);
+  }
+  for (size_t v = 0; v < vectors; ++v) {
+    const VecInt start = load_integers(bias + v * kLanes * 4);
+    const Vec factor = from_bits(load_integers(scale + v * kLanes * 4));
+    for (size_t p = 0; p < tile; ++p) {
+      y[p][v] = __builtin_convertvector(total(sum[p][v]) + start, Vec) * factor;
+    }
+  }
+  return w;
 }
 
 template <size_t vectors, size_t tile>
@@ -345,29 +392,13 @@ void convolve_pixels(const IntegerCall& call, size_t first_channel, const uint8_
       place.advance(c.out);
     }
 
-    Vec y[tile][vectors] = {};
-    const uint8_t* w = packed;
-    for (size_t s = 0; s < c.source_count; ++s) {
-      const Map& map = sources[s].map;
-      const uint8_t *bias = w, *scale = w + vectors * kLanes * 4;
-      w += vectors * kLanes * 8;
-      Sum sum[tile][vectors] = {};
-      const bool spaced = equally_spaced(from[s], beside[s]);
-      for (size_t run = 0; run < c.sources[s].kernel; ++run) {
-        const size_t length = c.sources[s].kernel * map.channels;
-        if (spaced) {
-          add_run(Spaced<uint8_t, tile>(from[s], beside[s]), length, w, sum);
-        } else {
-          add_run(Scattered<uint8_t, tile>(from[s], 0), length, w, sum);
-        }
-        for (size_t p = 0; p < tile; ++p) from[s][p] += row_floats(map);
-      }
+    Vec y[tile][vectors];
+    const uint8_t* w = sum_source(sources[0], from[0], beside[0], packed, y);
+    if (c.source_count > 1) {
+      Vec more[tile][vectors];
+      sum_source(sources[1], from[1], beside[1], w, more);
       for (size_t p = 0; p < tile; ++p) {
-        for (size_t v = 0; v < vectors; ++v) {
-          const VecInt whole = total(sum[p][v]) + load_integers(bias + v * kLanes * 4);
-          const Vec part = __builtin_convertvector(whole, Vec) * from_bits(load_integers(scale + v * kLanes * 4));
-          y[p][v] = s == 0 ? part : y[p][v] + part;
-        }
+        for (size_t v = 0; v < vectors; ++v) y[p][v] += more[p][v];
       }
     }
     if (out_scale != 0) {
