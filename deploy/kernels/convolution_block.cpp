@@ -42,6 +42,8 @@ inline void add_run(From from, size_t length, const float*& weight, Vec (&sum)[p
     for (size_t i = 0; i < 4; ++i, weight += vectors * kLanes) {
       Vec w[vectors];
       for (size_t v = 0; v < vectors; ++v) w[v] = load(weight + v * kLanes);
+      // Of large layers they come from far away.
+      for (size_t v = 0; v < vectors; ++v) __builtin_prefetch(weight + (v + 64) * kLanes);
       for (size_t p = 0; p < pixels; ++p) {
         const Vec number = in_order(broadcast(x[p][i]));
         for (size_t v = 0; v < vectors; ++v) sum[p][v] = multiply_add(number, w[v], sum[p][v]);
@@ -126,10 +128,12 @@ void convolve_pixels(const ConvolutionCall& call, size_t first_channel, const fl
       for (size_t p = 0; p < tile; ++p) sum[p][v] = load(w);
     }
     for (size_t s = 0; s < c.source_count; ++s) w = add_source(c.sources[s], from[s], beside[s], w, sum);
-    for (size_t p = 0; p < valid; ++p) {
-      for (size_t v = 0; v < vectors; ++v) sum[p][v] = ended(c.ending, sum[p][v]);
-      write(sum[p], channels, step, to[p]);
+    end_all(c.ending, sum);
+    if (step == 1 && channels == vectors * kLanes) {
+      for (size_t p = 0; p < valid; ++p) memcpy(to[p], sum[p], sizeof sum[p]);
+      continue;
     }
+    for (size_t p = 0; p < valid; ++p) write(sum[p], channels, step, to[p]);
   }
 }
 

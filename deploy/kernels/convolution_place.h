@@ -98,6 +98,18 @@ inline Vec ended(Ending ending, Vec x) {
   return x;
 }
 
+template <size_t pixels, size_t vectors>
+inline void end_all(Ending ending, Vec (&x)[pixels][vectors]) {
+  const auto all = [&](const auto& end) {
+    for (size_t p = 0; p < pixels; ++p) {
+      for (size_t v = 0; v < vectors; ++v) x[p][v] = end(x[p][v]);
+    }
+  };
+  if (ending == Ending::kRelu) all([](Vec y) { return ended(Ending::kRelu, y); });
+  if (ending == Ending::kRelu6) all([](Vec y) { return ended(Ending::kRelu6, y); });
+  if (ending == Ending::kSigmoid) all([](Vec y) { return ended(Ending::kSigmoid, y); });
+}
+
 }  // namespace qcn::QCN_INSTRUCTION_SET
 
 #endif
