@@ -10,6 +10,7 @@ Networks that start from nothing see 64×64 pixels, as they would by default; th
 
 import argparse
 import csv
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from reproduce import seeds_of
 import qcn
 from qcn.data import eth80
 from qcn.data.imageset import ImageSet
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command does: spinning threads are slow on a busy machine
 
 FILE = RESULTS / "few-pictures.json"
 MODELS = {"qcn-lite0": 128, "cnn-lite0": 128, "qcn-deep": 64, "cnn-small": 64}
