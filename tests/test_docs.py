@@ -121,7 +121,11 @@ def test_every_option_in_the_documentation_exists() -> None:
     from qcn.cli import app
 
     def options(command: object) -> set[str]:
-        own = {option for parameter in getattr(command, "params", []) for option in parameter.opts}
+        own = {
+            option
+            for parameter in getattr(command, "params", [])
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         return own.union(*(options(sub) for sub in getattr(command, "commands", {}).values()))
 
     others = {"--nproc-per-node", "--help", "--list", "--seeds", "--constraint", "--install"}
