@@ -11,6 +11,7 @@ Networks that start from nothing see 64×64 pixels, as they would by default; th
 import argparse
 import csv
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -60,11 +61,14 @@ def write_table(images: ImageSet, paths: list[Path], count: int, seed: int, tabl
                     rows.writerow((paths[place], name, images.views.instance[place], split))
 
 
-def measured(table: Path, model: str, seed: int, folder: Path, data_dir: Path, log: Callable[[str], None]) -> Any:
+def measured(table: Path, model: str, seed: int, folder: Path, log: Callable[[str], None]) -> Any:
+    """Train and test; with a folder of data of its own, so that no features are found from an earlier run."""
+    data = folder.with_name(f"{folder.name}-data")
     began = time.perf_counter()
-    run = qcn.train(table, model=model, size=MODELS[model], seed=seed, out=folder, data_dir=data_dir, device="cpu")
+    run = qcn.train(table, model=model, size=MODELS[model], seed=seed, out=folder, data_dir=data, device="cpu")
     seconds = time.perf_counter() - began
-    (result,) = run.evaluate(data_dir=data_dir, out=folder / "evaluation").results
+    (result,) = run.evaluate(data_dir=data, out=folder / "evaluation").results
+    shutil.rmtree(data)
     row = {
         "model": model,
         "seed": seed,
@@ -87,7 +91,7 @@ def way(images: ImageSet, paths: list[Path], folder: Path, data_dir: Path) -> di
         nonlocal last
         times[name], last = time.perf_counter() - last, time.perf_counter()
 
-    run = qcn.train(table, out=folder / "way", data_dir=data_dir)
+    run = qcn.train(table, out=folder / "way", data_dir=data_dir)  # the network is chosen from the pictures
     clock("train")
     bundle = run.export("onnx", out=folder / "way-bundle", data_dir=data_dir)
     clock("export")
@@ -128,7 +132,7 @@ def main() -> None:
             for model in arguments.models:
                 folder = arguments.runs / f"{table.stem}-{model}"
                 if not folder.exists():
-                    row = measured(table, model, seed, folder, arguments.data_dir, lambda line: print(line, flush=True))
+                    row = measured(table, model, seed, folder, lambda line: print(line, flush=True))
                     put(arguments.json, [{"count": count, **row}], "count", "model", "seed")
 
 

@@ -43,7 +43,7 @@ from qcn.intervals import wilson
 from qcn.networks.zoo import create
 from qcn.train import resume, train
 from qcn.train.checkpoint import load_network
-from qcn.train.record import Run, load_run
+from qcn.train.record import SCHEMA, Run, load_run
 from qcn.train.settings import PAPER, RunSettings, Settings
 from qcn.train.validation import logits, predict
 
@@ -140,7 +140,7 @@ def test_a_damaged_run_is_refused_in_one_line(run: Path, tmp_path: Path) -> None
     for bad, says in (
         (text[: len(text) // 2], "run.json is not valid JSON"),
         ("[]", "run.json must be an object, not a list"),
-        (text.replace('"schema": 5', '"schema": 99'), "schema 99; this version of qcn reads 5"),
+        (text.replace(f'"schema": {SCHEMA}', '"schema": 99'), f"schema 99; this version of qcn reads {SCHEMA}"),
         (text.replace('"history"', '"histroy"'), "run.json has an unknown entry 'histroy'"),
         (json.dumps(json.loads(text) | {"history": []}), r"run.json: \d epochs are done, but the history lists 0"),
         (text.replace('"last": {', '"last": {"extra": 1,'), "run.json: last has an unknown entry 'extra'"),

@@ -54,3 +54,8 @@ def test_weights_that_are_missing_or_others_are_named(monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match="does not have the weights that are known"):
         load_imagenet(Lite0(3))
+
+
+def test_the_weights_are_for_pictures_of_one_or_three_channels() -> None:
+    with pytest.raises(UsageError, match="not 2: start from others with --init"):
+        load_imagenet(Lite0(2))

@@ -89,8 +89,6 @@ class Lite0(nn.Sequential):
     """The convolutions of EfficientNet-Lite0: [B, in, H, W] -> [B, 1280, ⌈H/32⌉, ⌈W/32⌉]."""
 
     def __init__(self, in_channels: int) -> None:
-        if in_channels not in (1, 3):
-            raise UsageError(f"EfficientNet-Lite0 takes pictures of 1 (grey) or 3 channels, not {in_channels}")
         channels = STEM
         layers: list[nn.Module] = [ConvNorm(in_channels, STEM, 3, 2)]
         for stage in STAGES:
@@ -169,6 +167,11 @@ def cnn_lite0(in_channels: int, classes: int, direction: bool = False) -> Lite0C
 
 def load_imagenet(backbone: Lite0) -> None:
     """Fill in the weights learnt on ImageNet, from the package of the extra `pretrained`. None of its code runs."""
+    if backbone.in_channels not in (1, 3):
+        raise UsageError(
+            f"the weights of ImageNet are for pictures of 1 (grey) or 3 channels, not {backbone.in_channels}: "
+            f"start from others with --init, or with --init random"
+        )
     backbone.load_state_dict(_renamed(torch.load(_weights_file(), map_location="cpu", weights_only=True), backbone))
 
 
