@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 @takes(CalibrationRequest)
 def calibrate(model: Annotated[str, typer.Argument(**MODEL)], settings: dict[str, Any]) -> None:
     """Find the fastest mix of int8, fp16 and fp32 that keeps the accuracy, and write it as a bundle. Needs torch."""
-    from qcn.calibrate import command as calibrating
     from qcn.networks.shipped import run_of
 
-    request = make(CalibrationRequest, **settings, command=command())
-    done = calibrating.calibrate(run_of(model), request, _tell)
+    run = run_of(model)  # before torch is needed: a network that was installed without its run is refused for that
+    from qcn.calibrate import command as calibrating
     from qcn.calibrate import outcome, sensitivity
+
+    request = make(CalibrationRequest, **settings, command=command())
+    done = calibrating.calibrate(run, request, _tell)
 
     search = done.calibrated.search
     show(sensitivity.table(done.calibrated.sensitivities))
