@@ -54,7 +54,7 @@ class ExportRequest:
     routing: Routing = setting(
         "unrolled", "unrolled (standard operators) or fused (one custom node per capsule layer)."
     )
-    opset: int | None = setting(None, "ONNX opset.", unset="17, which TensorRT 8.6 reads; 22 for bf16")
+    opset: int | None = setting(None, "ONNX opset.", unset="17, which TensorRT 8.6 reads; 22 for bf16", rare=True)
     target: str = setting(
         "this",
         "Machine to build the engine for: this, jetson-orin, jetson-thor or smXY; or a TOML file with a list of "
@@ -125,13 +125,12 @@ class ExportRequest:
             "--format": format,
             "--precision": None if calibrated else self.precision,
             "--batch": self.batch,
-            "--opset": self.opset,
             "--routing": self.routing if self.routing != "unrolled" else None,
             "--beside": self.beside and shlex.quote(str(self.beside)),
             "--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file)),
         }
         valued = {name: value for name, value in valued.items() if name[2:] in ("format", "precision", *options)}
-        numbers = {"optimization": self.optimization, "workspace": self.workspace}
+        numbers = {"opset": self.opset, "optimization": self.optimization, "workspace": self.workspace}
         rare = ["every_layer"] if self.every_layer else []
         rare += [f"{name}={value}" for name, value in numbers.items() if value is not None and name in options]
         rare += ["tf32"] if self.tf32 and "tf32" in options else []

@@ -32,4 +32,5 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 OperationPrecision = Literal[Precision, "int8"]  # what an operation computes in; int8 comes of `qcn calibrate`
 AnyPrecision = Literal[OperationPrecision, "fp64"]  # the same, and that of the reference
 # What routes a program in torch: plain operators arranged for speed, a fused kernel, or the readable reference.
+Engine = Literal["process", "ray"]  # who does many pieces of work: this process, or several that Ray starts
 ProgramKernels = Literal["unrolled", "fused", "reference"]

@@ -107,7 +107,7 @@ def test_what_is_no_setting_is_refused_by_name(run: Path, bundle: Stored) -> Non
         (lambda: trained.export("onxn"), "no format named 'onxn'"),
         (lambda: trained.export(presicion="fp16"), "did you mean 'precision'?"),
         (lambda: opened.verify(backend="native"), "did you mean 'backends'?"),
-        (lambda: opened.benchmark(fps=0), "--fps must be a number over 0"),
+        (lambda: opened.benchmark(fps=0), "fps must be a number over 0"),
         (lambda: qcn.open("no/where"), "no/where is neither a training run (no run.json) nor a bundle"),
     ):
         with pytest.raises(UsageError, match=re.escape(says)):

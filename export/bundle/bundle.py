@@ -71,6 +71,9 @@ class Bundle:
     not: the next to ask for a signature finds none.
     """
 
+    folder: Path
+    public_key: Path | None
+
     def __init__(
         self, folder: Path, manifest: Manifest, public_key: Path | None = None, text: bytes | None = None
     ) -> None:

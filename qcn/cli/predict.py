@@ -10,6 +10,7 @@ import typer
 from qcn.cli.options import MODEL, Backend, PublicKey, check_file
 from qcn.cli.say import command, say, show
 from qcn.errors import CheckFailed, UsageError
+from qcn.names import Engine
 from qcn.terminal.progress import doing, shown
 from qcn.terminal.progress import say as say_above
 from qcn.terminal.tables import table_of
@@ -58,9 +59,25 @@ def predict(
             help="Write each picture with its answer, and a sheet of the first 60, into this folder. Default: none."
         ),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every answer into this folder, a file per thousand pictures: JSON lines, or Parquet if its "
+            "name ends in .parquet. Files that are finished are skipped. Default: none."
+        ),
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="With --out: this process, or ray: several, on this machine or a cluster.")
+    ] = "process",
     public_key: PublicKey = None,
 ) -> None:
     """Classify pictures, videos or camera frames."""
+    if out or engine == "ray":
+        others = [("--jsonl", jsonl), ("--csv", csv), ("--json", json), ("--save", save), ("--frames", frames)]
+        if named := [option for option, value in others if value is not None]:
+            raise UsageError(f"--out is a folder of all answers; it does not go with {' and '.join(named)}")
+        _predict_shards(sources, out, engine, model, backend, batch, public_key)
+        return
     from qcn.predict import draw, records, rows
     from qcn.predict.open import open_model
     from qcn.predict.reading import pictures_of
@@ -121,6 +138,52 @@ def predict(
     )
     if unreadable:
         raise CheckFailed(f"{unreadable:,} of {counted(number, 'picture')} could not be read")
+
+
+def _predict_shards(
+    sources: list[str],
+    out: Path | None,
+    engine: Engine,
+    model: str,
+    backend: str,
+    batch: int,
+    public_key: Path | None,
+) -> None:
+    """Answer into a folder of shards, in this process or with Ray."""
+    from qcn.predict import shards
+    from qcn.predict.open import open_model
+    from qcn.storage.files import alone_in
+
+    if out is None:
+        raise UsageError("--engine ray writes a folder of answers: name it by --out")
+    with shown(), alone_in(out):
+        doing(f"loading {model}")
+        answering = open_model(model, backend, public_key)
+        doing("counting pictures")
+        work = shards.plan(sources, out, answering.identity)
+        rows, unreadable = work.before
+        total = rows + sum(len(shard.pictures) for shard in work.waiting)
+        began = time.perf_counter()
+        if engine == "ray":
+            opening = shards.Opening(model, backend, public_key, batch, answering.identity, Path.cwd())
+            results = shards.by_ray(opening, work.waiting)
+        else:
+            results = map(shards.Answering(answering, batch), work.waiting)
+        try:
+            for finished in results:
+                rows, unreadable = rows + finished.rows, unreadable + finished.unreadable
+                rate = (rows - work.before.rows) / (time.perf_counter() - began)
+                doing(f"{counted(rows, 'picture')}, {rate:,.0f}/s, by {answering.backend}", rows, of=total)
+        except KeyboardInterrupt:
+            say_above(f"{counted(rows, 'picture')} answered; go on with: {command()}")
+            raise
+    seconds, answered = time.perf_counter() - began, rows - work.before.rows
+    say(out)
+    after = f", after {work.before.rows:,} that were answered before" * bool(work.before.rows)
+    by = f"{readable(answering.name)} on {answering.backend}"
+    say(f"{counted(answered, 'picture')} in {seconds:.2f} s ({answered / seconds:,.0f}/s), by {by}{after}")
+    if unreadable:
+        raise CheckFailed(f"{unreadable:,} of {counted(rows, 'picture')} could not be read")
 
 
 class _Table:

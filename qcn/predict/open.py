@@ -15,8 +15,8 @@ from qcn.runtime.engines import Answers, Engine
 from qcn.terminal.text import command_line
 
 
-def open_model(name: str, backend: str, public_key: Path | None = None) -> Model:
-    """The model of this name, ready to answer."""
+def open_model(name: str, backend: str, public_key: Path | None = None, threads: int = 0) -> Model:
+    """The model of this name, ready to answer; by so many threads, or with 0 by one per core."""
     folder = place(name)
     if (folder / RUN).is_file():
         if backend != "auto" or public_key:
@@ -25,7 +25,7 @@ def open_model(name: str, backend: str, public_key: Path | None = None) -> Model
                 f"`{command_line('qcn', 'export', folder)}`"
             )
         return _of_run(folder)
-    return load(folder, backend, public_key=public_key)
+    return load(folder, backend, threads=threads, public_key=public_key)
 
 
 def _of_run(folder: Path) -> Model:

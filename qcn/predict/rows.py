@@ -89,7 +89,7 @@ class Csv(Form):
 
     def stored(self, file: IO[bytes], path: Path) -> Iterator[StoredRow]:
         lines = _Lines(file)
-        headings = _plain(self.begin)
+        headings = plain(self.begin)
         for number, cells in enumerate(csv.reader(lines)):
             row = [csv_cell(cell) for cell in cells]
             if number == 0 and csv_line(row) != headings:
@@ -250,7 +250,7 @@ def _check(path: Path, number: int, row: StoredRow, item: Item | None, model: st
     anew = "without --resume it is written anew"
     if row.model != model:
         raise UsageError(f"row {number} of {path} was answered by {row.model}, not by {model}; {anew}")
-    if item is None or _plain(row.file) != _plain(item.name):
+    if item is None or plain(row.file) != plain(item.name):
         there = f"picture {number} is {item.name}" if item else f"there are only {number - 1} pictures"
         raise UsageError(f"row {number} of {path} is of {row.file}, but {there}; {anew}")
 
@@ -259,6 +259,6 @@ def _foreign(path: Path, number: int) -> UsageError:
     return UsageError(f"line {number} of {path} was not written by `qcn predict`; without --resume it is written anew")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """As it is read back from a file."""
     return text.encode("utf-8", "backslashreplace").decode()

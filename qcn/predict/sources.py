@@ -50,7 +50,12 @@ def items(sources: list[str], frames: int | None = None) -> Iterator[Item]:
         if has_frames(source):
             yield from _frames(source, frames)
         else:
-            yield from (Item(name, partial(read_picture, Path(name))) for name in files(source))
+            yield from map(item, files(source))
+
+
+def item(name: str) -> Item:
+    """The picture in this file."""
+    return Item(name, partial(read_picture, Path(name)))
 
 
 def files(source: str) -> Iterator[str]:

@@ -242,7 +242,7 @@ def test_the_command_that_rebuilds_is_exact(tmp_path: Path) -> None:
     assert artefact.rebuild_command(Path("my bundle")).startswith("qcn export 'my bundle' --format trt ")
     graph = ExportRequest(("onnx",), batch=Batch(4, 4, 4), opset=18, every_layer=True)
     assert graph.command("onnx") == (
-        "qcn export {bundle} --format onnx --precision fp32 --batch 4 --opset 18 --set every_layer"
+        "qcn export {bundle} --format onnx --precision fp32 --batch 4 --set every_layer --set opset=18"
     )
     assert ExportRequest(("pt2",), "bf16").command("pt2") == "qcn export {bundle} --format pt2 --precision bf16"
     assert FROM_RUN == "qcn export RUN --format native --out {bundle}"

@@ -165,7 +165,7 @@ def test_several_formats_in_one_go_and_more_later(qcn: Command, bundle: Bundle, 
     before = contents(bundle.folder)
     assert ended(qcn("export", bundle.folder, "--format", "torchscript,native"), 0)
     assert ended(qcn("export", bundle.folder, "--precision", "fp16", "--batch", 4, "--set", "every_layer"), 0)
-    assert ended(qcn("export", bundle.folder, "--precision", "bf16", "--routing", "fused", "--opset", 24), 0)
+    assert ended(qcn("export", bundle.folder, "--precision", "bf16", "--routing", "fused", "--set", "opset=24"), 0)
     again = Bundle.open(bundle.folder)
     facts = {artefact.file: artefact for artefact in again.manifest.files}
     assert list(facts) == [GOLDEN, WEIGHTS, "model.ts", "model.fp16.onnx", "model.fused.bf16.onnx"]
@@ -181,7 +181,7 @@ def test_the_same_run_again_replaces_what_is_asked_for(qcn: Command, run: Path, 
     arguments = ("export", run, "--data-dir", data_dir, "--out", tmp_path / "bundle")
     assert ended(qcn(*arguments), 0)
     before = contents(tmp_path / "bundle")
-    assert ended(qcn(*arguments, "--opset", 18), 0)
+    assert ended(qcn(*arguments, "--set", "opset=18"), 0)
     after = contents(tmp_path / "bundle")
     assert before.keys() == after.keys()
     assert {name for name in before if before[name] != after[name]} == {
@@ -240,7 +240,8 @@ def test_an_engine_is_of_the_graph_that_was_asked_for(qcn: Command, bundle: Bund
     fixed = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
     assert ended(qcn("export", bundle.folder, "--format", "trt", "--batch", 2, "--set", "optimization=0"), 0)
     assert Bundle.open(bundle.folder).find("model.tensorrt.onnx") == fixed
-    options = ("--batch", "1:2:4", "--set", "every_layer", "--opset", 18, "--target", "sm89", "--set", "workspace=64")
+    rare = ("--set", "every_layer", "--set", "opset=18", "--set", "workspace=64")
+    options = ("--batch", "1:2:4", "--target", "sm89", *rare)
     result = qcn("export", bundle.folder, "--format", "trt", "--set", "optimization=0", *options)
     assert ended(result, 0)
     graph = Bundle.open(bundle.folder).find("model.tensorrt.onnx")
@@ -288,10 +289,10 @@ def test_an_engine_for_another_machine_is_left_to_it(qcn: Command, bundle: Bundl
         (["--precision", "fp61"], "no precision named 'fp61'; did you mean 'fp16'?"),
         (["--precision", "fp64"], "no precision named 'fp64'"),
         (["--routing", "fuse"], "no routing named 'fuse'; did you mean 'fused'?"),
-        (["--opset", "16"], "opset 16 is too old: 17"),
-        (["--opset", "9999"], "opset 9999 is too new for onnx"),
-        (["--opset", "new"], "--opset"),
-        (["--precision", "bf16", "--opset", "17"], "bf16 needs opset 22 or newer, not 17"),
+        (["--set", "opset=16"], "opset 16 is too old: 17"),
+        (["--set", "opset=9999"], "opset 9999 is too new for onnx"),
+        (["--set", "opset=new"], "opset"),
+        (["--precision", "bf16", "--set", "opset=17"], "bf16 needs opset 22 or newer, not 17"),
         (["--batch", "64:8:1"], "a batch range must rise"),
         (["--batch", "0"], "a batch range must rise"),
         (["--batch", "1:8"], "--batch takes a number of images, or min:opt:max such as 1:8:64, not '1:8'"),
@@ -350,7 +351,8 @@ def test_a_cnn_becomes_a_bundle(qcn: Command, data_dir: Path, tmp_path: Path) ->
 
 def test_the_command_that_rebuilds_a_file_rebuilds_it(qcn: Command, bundle: Bundle) -> None:
     """As the manifest has it, options and all."""
-    options = ("--precision", "fp16", "--batch", "1:2:4", "--routing", "fused", "--opset", 18, "--set", "every_layer")
+    rare = ("--set", "opset=18", "--set", "every_layer")
+    options = ("--precision", "fp16", "--batch", "1:2:4", "--routing", "fused", *rare)
     assert ended(qcn("export", bundle.folder, *options), 0)
     before = contents(bundle.folder)
     path = bundle.folder / "model.fused.fp16.onnx"

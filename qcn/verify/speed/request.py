@@ -17,7 +17,7 @@ class BenchmarkRequest:
     backends: Sequence[str] = backends()
     batch: Sequence[int] = setting((1,), "Batch size; may be repeated.", unset="1")
     duration: float = setting(3.0, "Seconds to measure each backend, at least.")
-    fps: float | None = setting(None, "Runs per second, paced like a camera.", unset="back to back")
+    fps: float | None = setting(None, "Runs per second, paced like a camera.", unset="back to back", rare=True)
     json: Path | None = setting(None, "Write the results to this JSON file.", unset="none")
     baseline: Path | None = setting(None, "Compare with this JSON file of an earlier benchmark.", unset="none")
     max_regression: float = setting(0.1, "How much worse than the baseline it may get; 0.1 is 10 %.")

@@ -41,7 +41,7 @@ class TimingPlan:
             "warmup must be a number from 0 on": 0 <= self.warmup_ms < math.inf,
             "--duration must be a number from 0 on": 0 <= self.duration_s < math.inf,
             "runs must be 1 or more": self.iterations >= 1,
-            "--fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
+            "fps must be a number over 0": self.fps is None or 0 < self.fps < math.inf,
         }
         if wrong := [rule for rule, holds in limits.items() if not holds]:
             raise UsageError("; ".join(wrong))
