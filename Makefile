@@ -136,7 +136,7 @@ PAGE := build/web/page
 web: $(BIN)/.installed build/libqcn.so $(WASM)
 	rm -rf $(PAGE) $(PAGE)-beside
 	$(BIN)/qcn export viewpoints-azimuth-pooled-cnn-small --format native --out $(PAGE)-beside
-	$(BIN)/qcn export viewpoints-azimuth-pooled-qcn --format web --beside $(PAGE)-beside --out $(PAGE)
+	$(BIN)/qcn export viewpoints-azimuth-pooled-qcn --format web --set beside=$(PAGE)-beside --out $(PAGE)
 	$(BIN)/qcn verify-parity $(PAGE) --backends web
 	mkdir -p $(DIST) && cp $(PAGE)/page.html $(DIST)/qcn-viewpoints.html && ls -l $(DIST)/qcn-viewpoints.html
 

@@ -70,7 +70,9 @@ class ExportRequest:
     )
     workspace: int | None = setting(None, "MiB of GPU memory that an engine may use.", unset="all", rare=True)
     fleet: Fleet = Fleet()  # noqa: RUF009 (frozen)
-    beside: Path | None = setting(None, "For web: a second bundle, to compare both networks on one page.", unset="none")
+    beside: Path | None = setting(
+        None, "For web: a second bundle, to compare both networks on one page.", unset="none", rare=True
+    )
     public_key: Path | None = setting(None, PUBLIC_KEY, unset="no check")
     benchmark: Latencies | None = None
     target_tensorrt: str | None = None
@@ -126,7 +128,6 @@ class ExportRequest:
             "--precision": None if calibrated else self.precision,
             "--batch": self.batch,
             "--routing": self.routing if self.routing != "unrolled" else None,
-            "--beside": self.beside and shlex.quote(str(self.beside)),
             "--benchmark": self.benchmark and shlex.quote(str(self.benchmark.file)),
         }
         valued = {name: value for name, value in valued.items() if name[2:] in ("format", "precision", *options)}
@@ -134,6 +135,7 @@ class ExportRequest:
         rare = ["every_layer"] if self.every_layer else []
         rare += [f"{name}={value}" for name, value in numbers.items() if value is not None and name in options]
         rare += ["tf32"] if self.tf32 and "tf32" in options else []
+        rare += [f"beside={shlex.quote(str(self.beside))}"] if self.beside and "beside" in options else []
         rare += self.fleet.asked if "fleet" in options else []
         words = [f"{option} {value}" for option, value in valued.items() if value is not None]
         return " ".join(("qcn export", BUNDLE, *words, *(f"--set {name}" for name in rare)))

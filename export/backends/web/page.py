@@ -124,7 +124,7 @@ def page_difference(bundle: Bundle, content: bytes) -> str:
     """The same page, but for tools, and for errors on test images, which a bundle may have got after its page."""
     networks, own = networks_in(content), bundle.manifest
     if len(networks) > 1:
-        return "it shows another network beside this one: export it without --beside"
+        return "it shows another network beside this one: export it without beside"
     text = networks[0].get("manifest")
     manifest = Manifest.from_json(text) if isinstance(text, str) else None
     if manifest is None or replace(own, tools={}, measured=None, files=()) != replace(

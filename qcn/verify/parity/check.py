@@ -127,8 +127,8 @@ def _not_run(bundle: Bundle, request: ParityRequest) -> list[Verdict]:
 
 
 def tolerances(atol: Iterable[str], rtol: Iterable[str], names: Sequence[str]) -> dict[str, Allowed]:
-    """Tolerances by output, from `--atol` and `--rtol`: "1e-4" for all `names`, "pose:1e-4" for one."""
-    absolute, relative = _by_output("--atol", atol, names), _by_output("--rtol", rtol, names)
+    """Tolerances by output, from atol and rtol: "1e-4" for all `names`, "pose:1e-4" for one."""
+    absolute, relative = _by_output("atol", atol, names), _by_output("rtol", rtol, names)
     named = {name for numbers in (absolute, relative) for name in (names if "" in numbers else numbers)}
     return {
         name: Allowed(*(numbers.get(name, numbers.get("", 0.0)) for numbers in (absolute, relative)))

@@ -27,7 +27,7 @@ from qcn.verify.words import by_reason, share
 SCHEMA: Literal[5] = 5
 COLOURS: dict[Status, str] = {"failed": "red", "missing": "yellow", "untrusted": "yellow", "passed": "green"}
 WORDS: dict[Status, str] = {**{status: status for status in COLOURS}, "missing": "cannot"}  # as `qcn doctor` says it
-WIDEST = max(FLOORS.values())  # tolerance in noise floors, unless --atol or --rtol set another
+WIDEST = max(FLOORS.values())  # tolerance in noise floors, unless atol or rtol set another
 WORSE = 2.0  # times as far off as before; and by more than a noise floor: less is float32's own
 
 
