@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from qcn.api import Bundle, Run, open, train
     from qcn.runtime import Answer, Model, load
+    from qcn.train.trackers import Callback
 
     __version__: str
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 if not os.path.isdir(os.path.join(__path__[0], "export")):  # noqa: PTH112, PTH118
     __path__.append(os.path.dirname(__path__[0]))  # noqa: PTH120
 
-__all__ = ["Answer", "Bundle", "Model", "Run", "__version__", "create", "load", "open", "train"]
+__all__ = ["Answer", "Bundle", "Callback", "Model", "Run", "__version__", "create", "load", "open", "train"]
 
 
 def create(name: str, *, in_channels: int, classes: int, **options: "Any") -> "nn.Module":
@@ -53,6 +54,10 @@ def __getattr__(name: str) -> "Any":
         from qcn import api
 
         return getattr(api, name)
+    if name == "Callback":
+        from qcn.train.trackers import Callback
+
+        return Callback
     if name == "__version__":
         from importlib.metadata import version
 

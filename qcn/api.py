@@ -12,7 +12,7 @@ call. Nothing is imported before it is needed: a bundle does without torch.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from qcn.train.record import Quantised
     from qcn.train.record import Run as Record
     from qcn.train.settings import Settings
+    from qcn.train.trackers import Callback
     from qcn.verify.parity.check import Checked
     from qcn.verify.speed.check import Benchmarked
 
@@ -143,9 +144,16 @@ class Run(_Source):
 
         return open_model(str(self.folder), "auto")
 
-    def resume(self, *, epochs: int | None = None, data_dir: Name = DATA, device: str = "auto") -> "Run":
+    def resume(
+        self,
+        *,
+        epochs: int | None = None,
+        data_dir: Name = DATA,
+        device: str = "auto",
+        callbacks: "Sequence[Callback]" = (),
+    ) -> "Run":
         """Continue it from its last checkpoint, to so many epochs if it should become longer."""
-        return resume(self.folder, epochs=epochs, data_dir=data_dir, device=device)
+        return resume(self.folder, epochs=epochs, data_dir=data_dir, device=device, callbacks=callbacks)
 
     @property
     def exportable(self) -> bool:
@@ -219,16 +227,22 @@ def train(
     data_dir: Name = DATA,
     device: str = "auto",
     out: Name | None = None,
+    tracker: str | Iterable[str] = (),
+    callbacks: "Sequence[Callback]" = (),
     **settings: Any,
 ) -> Run:
     """Train a network on a data set or a folder of pictures, into the folder `out` (`qcn train`).
 
-    The keywords are the fields of `qcn.train.settings.Settings`.
+    The other keywords are the fields of `qcn.train.settings.Settings`. `tracker` names services that keep the run;
+    `callbacks` are told how it goes (`qcn.train.trackers`).
     """
+    from qcn.train.trackers import trackers_named
+
     if quantise and not settings.get("init"):
         raise UsageError("--quantise needs the network that was calibrated: name it with --init")
     chosen = {"dataset": dataset, "model": model, **settings}
     _check(preset, **chosen | {"model": model or "qcn"})
+    callbacks = [*trackers_named(tracker), *callbacks]
     with shown():
         doing("loading torch")
         from qcn.data import dataset_name
@@ -251,18 +265,25 @@ def train(
         quantised = _quantised(Path(quantise), str(complete.init)) if quantise else None
         named = Path(out) if out else Path("runs/train") / f"{dataset_name(complete.dataset)}-{complete.model}"
         with nullcontext(named) if out or not first_process() else new_folder(named) as folder:
-            return Run(folder, begin.train(complete, Path(data_dir), folder, device, quantised))
+            return Run(folder, begin.train(complete, Path(data_dir), folder, device, quantised, callbacks))
 
 
-def resume(run: Name, *, epochs: int | None = None, data_dir: Name = DATA, device: str = "auto") -> Run:
-    """Continue the run in this folder from its last checkpoint (`qcn train --resume`)."""
+def resume(
+    run: Name,
+    *,
+    epochs: int | None = None,
+    data_dir: Name = DATA,
+    device: str = "auto",
+    callbacks: "Sequence[Callback]" = (),
+) -> Run:
+    """Continue the run in this folder from its last checkpoint (`qcn train --resume`), in its trackers too."""
     if epochs is not None and epochs < 1:
         raise UsageError(f"epochs must be positive, not {epochs}")
     with shown():
         doing("loading torch")
         from qcn.train import begin
 
-        return Run(run, begin.resume(Path(run), Path(data_dir), device, epochs))
+        return Run(run, begin.resume(Path(run), Path(data_dir), device, epochs, callbacks))
 
 
 def _for_photographs(source: Path, model: str | None, size: int | None) -> dict[str, Any]:

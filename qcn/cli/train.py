@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qcn.cli.options import DATA, DataDir, data_dir_option, takes
+from qcn.cli import complete
+from qcn.cli.options import DATA, DataDir, by_commas, data_dir_option, takes
 from qcn.cli.say import say, say_next, show
 from qcn.errors import UsageError
 from qcn.terminal.tables import table_of
 from qcn.train.settings import Settings
+from qcn.train.trackers import TRACKERS
 
 if TYPE_CHECKING:
     from qcn.train.record import Epoch
@@ -33,12 +35,19 @@ def train(
             help="Continue the run in this folder with its settings (--epochs may extend it). Default: a new run."
         ),
     ] = None,
+    tracker: Annotated[
+        list[str] | None,
+        typer.Option(
+            callback=by_commas,
+            autocompletion=complete.several(lambda: TRACKERS),
+            help=f"Also keep the run in {' or '.join(TRACKERS)}; may be repeated. Default: TensorBoard's events only.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: runs/train/DATASET-MODEL.")] = None,
 ) -> None:
     """Train a network. Several GPUs or machines: `torchrun … -m qcn train …`."""
-    others: dict[str, Any] = {
-        name: value for name, value in {"quantise": quantise, "out": out}.items() if value is not None
-    }
+    others: dict[str, Any] = {"quantise": quantise, "tracker": tracker, "out": out}
+    others = {name: value for name, value in others.items() if value}
     if resume and (wrong := {**settings, **others}.keys() - {"epochs"}):
         first = next(name for name in (*settings, *others) if name in wrong)
         raise UsageError(f"--resume continues a run with its own settings: leave out --{first.replace('_', '-')}")

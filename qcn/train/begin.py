@@ -1,5 +1,6 @@
 """Begin a run, or go on with one: alone in its folder, and in step with the other processes of a distributed run."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from qcn.terminal.text import command_line, counted, started
 from qcn.train.loop import Training
 from qcn.train.record import Quantised, Run, load_run
 from qcn.train.settings import RANDOM, Settings
+from qcn.train.trackers import Callback, trackers_of
 
 
 def train(
@@ -26,6 +28,7 @@ def train(
     out: Path,
     device: str = "auto",
     quantised: Quantised | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train a network from scratch into the folder `out`; returns the finished run's record.
 
@@ -50,16 +53,23 @@ def train(
         with process_group(chosen):
             splits = load_once(dataset, data_dir)
             doing("preparing the network")
-            return Training(settings, splits, out, chosen, dataset, quantised, data_dir).run()
+            return Training(settings, splits, out, chosen, dataset, quantised, data_dir).run(callbacks)
 
 
-def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None = None) -> Run:
+def resume(
+    out: Path,
+    data_dir: Path,
+    device: str = "auto",
+    epochs: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
     """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped.
 
     With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
     """
     data_dir, out = Path(data_dir), Path(out)
     load_run(out)  # what is no run is left as it is, without a lock
+    callbacks = [*trackers_of(out), *callbacks]
     with _alone_in(out):
         run = load_run(out)
         if epochs is not None:
@@ -73,7 +83,7 @@ def resume(out: Path, data_dir: Path, device: str = "auto", epochs: int | None =
             splits = load_once(dataset, data_dir)
             training = Training(settings, splits, out, chosen, dataset, run.quantised, data_dir)
             training.restore(run)
-            return training.run()
+            return training.run(callbacks)
 
 
 def _lengthened(run: Run, out: Path, epochs: int) -> Run:

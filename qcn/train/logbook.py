@@ -1,10 +1,10 @@
-"""What a training run shows and leaves behind: how far it is, metrics.csv, TensorBoard events, learning curves."""
+"""What a training run shows and leaves behind: how far it is, metrics.csv, learning curves, and what callbacks keep."""
 
 import csv
 import io
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -17,9 +17,10 @@ from qcn.networks.model import routed_by
 from qcn.networks.zoo import parameter_count
 from qcn.storage.files import write_text
 from qcn.terminal import progress
-from qcn.terminal.text import command_line, counted, started
+from qcn.terminal.text import command_line, counted, one_line, started
 from qcn.train.curves import learning_curves
 from qcn.train.record import Epoch, Run
+from qcn.train.trackers import Callback, TensorBoard, Tracker
 
 DRAW_EVERY_S = 10.0  # the learning curves: a picture takes as long as a short epoch on a GPU
 LONG_S = 3600.0  # a run that takes longer says so at its start
@@ -29,11 +30,12 @@ SETTLED_S = 5.0  # of training, to tell from how long the whole takes
 class Logbook:
     """Keeps the log of a run, as a context around its epochs. With several processes only the first one writes."""
 
-    def __init__(self, folder: Path, run: Run, steps_per_epoch: int) -> None:
+    def __init__(self, folder: Path, run: Run, steps_per_epoch: int, callbacks: Sequence[Callback] = ()) -> None:
         self.folder, self.epochs, self.batch = folder, run.settings.epochs, run.settings.batch_size
         self.active = rank() == 0
+        self.run, self.waiting = run, [*callbacks, TensorBoard()] if self.active else []
+        self.callbacks: list[Callback] = []  # those that have begun
         self.name, self.steps, self.total = run.model.name, steps_per_epoch, steps_per_epoch * self.epochs
-        self.step = run.progress.step
         self.warned = False
         self._first: tuple[float, int] | None = None  # when training began here, after the first step, and at which
         self._held = ExitStack()
@@ -41,16 +43,11 @@ class Logbook:
 
     def __enter__(self) -> "Logbook":
         self._held.enter_context(progress.shown())
-        if self.active:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.events = SummaryWriter(str(self.folder / "tensorboard"), purge_step=self.step)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._held.close()
-        if self.active:
-            self.events.close()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with self._held:
+            self._tell(lambda one: one.end(self.run, error))
 
     def begin(self, network: nn.Module, device: torch.device, remarks: Sequence[str]) -> None:
         """At the start: what is trained, by what, and where to."""
@@ -62,6 +59,20 @@ class Logbook:
         self.say(f"folder: {self.folder}")
         for remark in remarks:
             self.say(remark)
+        for one in self.waiting:
+            one.begin(self.folder, self.run)
+            self.callbacks.append(one)
+
+    def _tell(self, what: Callable[[Callback], None]) -> None:
+        """Tell all callbacks. A tracker that fails is left out from then on, and the training goes on."""
+        for one in tuple(self.callbacks):
+            try:
+                what(one)
+            except Exception as error:
+                if not isinstance(one, Tracker):
+                    raise
+                self.callbacks.remove(one)
+                self.say(f"warning: {one.name} failed, and gets no more of this run: {one_line(str(error))}")
 
     def say(self, line: str) -> None:
         if self.active:
@@ -83,7 +94,7 @@ class Logbook:
                     f"saves it, and you can continue it with: "
                     f"{command_line(*started, 'train', '--resume', self.folder)}"
                 )
-        self.events.add_scalar("train/loss", loss, step)
+        self._tell(lambda one: one.progress(step, loss))
 
     def _left(self, step: int) -> float:
         """Seconds to the end at the pace so far, validation included; 0 where there is none yet."""
@@ -102,15 +113,15 @@ class Logbook:
             f"error {100 * row.train_error:.2f} % train, {100 * row.validation_error:.2f} % validation"
             f"{direction}  {row.images_per_second:,.0f} images/s{f', {progress.duration(left)} left' if left else ''}"
         )
-        for name in ("train_error", "validation_error", "direction_error", "lr", "images_per_second"):
-            if (value := getattr(row, name)) is not None:
-                self.events.add_scalar(name.replace("_", "/", 1), value, row.step)
+        self.run = run
         self._write_metrics(run)
         if row.epoch < self.epochs and time.monotonic() - self.drawn > DRAW_EVERY_S:
             self._draw_curves(run)
+        self._tell(lambda one: one.epoch_done(run, row))
 
     def finish(self, run: Run) -> None:
         """At the end, also of a run that was killed after its last epoch: the metrics and curves of all epochs."""
+        self.run = run
         if self.active:
             self._write_metrics(run)
             self._draw_curves(run)

@@ -10,7 +10,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,6 +49,7 @@ from qcn.train.schedules import learning_rate, spread_margin
 from qcn.train.settings import FEW_IMAGES, Settings, for_images
 from qcn.train.signals import on_stop_signal
 from qcn.train.start import channels_innermost, start_from, teachers_of
+from qcn.train.trackers import Callback
 from qcn.train.validation import (
     Outputs,
     answers_to,
@@ -255,7 +256,7 @@ class Training:
         if rank() == 0:
             checkpoint.clean(self.out, run)
 
-    def run(self) -> Run:
+    def run(self, callbacks: Sequence[Callback] = ()) -> Run:
         """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
         module: nn.Module = self.trained
         if world_size() > 1:
@@ -268,21 +269,23 @@ class Training:
         step: Callable[..., Tensor] = partial(self.update, module)
         if self.as_graph:
             step = Recorded(step)
-        if self.step == 0:
-            self.save(best=False)
         # Several processes cannot agree on the step to stop after: a signal ends them at once.
         stopping = on_stop_signal(self.ask_to_stop) if world_size() == 1 else nullcontext()
-        with Logbook(self.out, self.record, self.steps_per_epoch) as logbook, stopping:
+        with Logbook(self.out, self.record, self.steps_per_epoch, callbacks) as logbook:
             logbook.begin(self.network, self.device, self.remarks)
-            while self.epoch < self.settings.epochs:
-                started, first = time.perf_counter(), self.step
-                module.train()
-                self.train_epoch(step, logbook)
-                row = self.finish_epoch(time.perf_counter() - started, self.step - first)
-                logbook.epoch_done(self.record, row)
-                self.stop_if_asked()
+            if self.step == 0:
+                self.save(best=False)
+            with stopping:
+                while self.epoch < self.settings.epochs:
+                    started, first = time.perf_counter(), self.step
+                    module.train()
+                    self.train_epoch(step, logbook)
+                    row = self.finish_epoch(time.perf_counter() - started, self.step - first)
+                    logbook.epoch_done(self.record, row)
+                    self.stop_if_asked()
             logbook.finish(self.record)
-        self.measure_confidence()
+            self.measure_confidence()
+            logbook.run = self.record
         return self.record
 
     def train_epoch(self, step: Callable[..., Tensor], logbook: Logbook) -> None:
