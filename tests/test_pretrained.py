@@ -144,6 +144,20 @@ def test_few_images_on_a_cpu_freeze_the_backbone(
     assert training(splits, tmp_path, replace(SHORT, freeze=None)).features is None
 
 
+def test_patience_and_balance_work_on_features(data_dir: Path, tmp_path: Path) -> None:
+    splits = load("mnist", data_dir)
+    few_of_zero = np.flatnonzero((splits.train.labels > 0) | (np.cumsum(splits.train.labels == 0) <= 2))
+    one = training(
+        replace(splits, train=splits.train[few_of_zero]),
+        tmp_path,
+        replace(SHORT, lr=1e-9, patience=1, balance=True),
+    )
+    assert one.features is not None and len(one.run().history) == 2
+    order = one.plan(2).order
+    labels = one.batch(one.plan(2), slice(None))[1]
+    assert torch.equal(labels, torch.from_numpy(one.splits.train.labels)[order]) and int((labels == 0).sum()) > 10
+
+
 def test_there_must_be_a_backbone_to_freeze(data_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="qcn-tiny has no pretrained backbone"):
         training(load("mnist", data_dir), tmp_path, replace(SHORT, model="qcn-tiny"))

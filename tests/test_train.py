@@ -31,8 +31,9 @@ from qcn.train import loop, resume, train
 from qcn.train.checkpoint import load_network
 from qcn.train.graph import WARM_UP
 from qcn.train.loop import Training
-from qcn.train.record import Epoch, Progress, load_run
+from qcn.train.record import Epoch, Progress, Run, load_run
 from qcn.train.settings import Settings, for_images, settings_from
+from qcn.train.trackers import Callback
 from qcn.train.validation import as_good_as_the_best
 
 SHORT = Settings("mnist", "qcn-tiny", epochs=2, batch_size=30)
@@ -60,7 +61,7 @@ def environment(threads: int = 1) -> dict[str, str]:
 
 def test_an_epoch_is_kept_if_chance_does_not_tell_it_from_the_best() -> None:
     def kept(*errors: float, images: int = 20) -> bool:
-        return as_good_as_the_best(errors, [None] * len(errors), images)
+        return as_good_as_the_best(errors, [None] * len(errors), images)[-1]
 
     assert kept(0.5)
     assert kept(0.5, 0.2, 0.4)  # the interval of 4 in 20 ends at 0.42
@@ -71,31 +72,85 @@ def test_an_epoch_is_kept_if_chance_does_not_tell_it_from_the_best() -> None:
 
 
 def test_an_epoch_is_kept_if_its_directions_are_as_good_too() -> None:
-    assert as_good_as_the_best([0.2, 0.2], [10.0, 10.9], images=20)
-    assert not as_good_as_the_best([0.2, 0.2], [10.0, 11.1], images=20)
-    assert not as_good_as_the_best([0.2, 0.9], [10.0, 9.0], images=20)
-    assert as_good_as_the_best([0.9, 0.2], [None, 90.0], images=20)  # there was no right answer before
+    assert as_good_as_the_best([0.2, 0.2], [10.0, 10.9], images=20) == [True, True]
+    assert as_good_as_the_best([0.2, 0.2], [10.0, 11.1], images=20) == [True, False]
+    assert as_good_as_the_best([0.2, 0.9], [10.0, 9.0], images=20) == [True, False]
+    assert as_good_as_the_best([0.9, 0.2], [None, 90.0], images=20) == [False, True]  # there was no right answer before
 
 
 def test_a_run_keeps_the_last_epoch_that_is_as_good_as_the_best(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [0.9, 0.3, 0.35, 0.6, 0.1, 0.4]  # of 20 images: the intervals of 0.3 and 0.1 end at 0.52 and 0.30
-
-    kept = []
-
-    class Scripted(Training):
-        def finish_epoch(self, seconds: float, steps: int) -> Epoch:
-            wrong = np.arange(20) < round(20 * errors[self.epoch - 1])
-            monkeypatch.setattr(loop, "measure", lambda *_: (wrong, np.full(20, np.nan)))
-            row = super().finish_epoch(seconds, steps)
-            assert self.record.best is not None
-            kept.append(self.record.best.epoch)
-            return row
-
-    settings = replace(SHORT, epochs=len(errors), batch_size=180, model="cnn-small")
-    Scripted(settings, load("mnist", data_dir), tmp_path / "run", torch.device("cpu")).run()
+    kept = scripted(monkeypatch, errors)
+    train(replace(SHORT, epochs=len(errors), batch_size=180, model="cnn-small"), data_dir, tmp_path / "run", "cpu")
     assert kept == [1, 2, 3, 3, 5, 5]
+
+
+def test_a_run_stops_when_its_patience_ends(
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0.6 is better than 0.9, and 0.3 than 0.6; 0.25 is not better than 0.3 as far as 20 images can tell."""
+    kept, out = scripted(monkeypatch, [0.9, 0.6, 0.3, 0.25, 0.3, 0.2, 0.2, 0.0]), tmp_path / "run"
+    settings = replace(SHORT, batch_size=180, model="cnn-small", epochs=8, patience=3)
+
+    class Stop(Callback):
+        def epoch_done(self, run: Run, row: Epoch) -> None:
+            if row.epoch == 5:
+                raise Stopped("now")
+
+    with pytest.raises(Stopped):
+        train(settings, data_dir, out, "cpu", callbacks=[Stop()])
+    assert len(resume(out, data_dir, "cpu").history) == 6 and load_run(out).confidence
+    assert len(resume(out, data_dir, "cpu").history) == 6 and kept == [1, 2, 3, 4, 5, 6]
+    says = "stopped after 6 of 8 epochs: none after epoch 3 is better (--patience 3)"
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith(says)]
+    assert len(lines) == 2  # also when it was resumed in vain
+    assert lines[0] == lines[1] == f"{says}; the learning rate had not come down yet: 0.0041, of at most 0.01"
+    training = Training(replace(settings, schedule="exponential"), load("mnist", data_dir), out, torch.device("cpu"))
+    training.restore(load_run(out))
+    assert training.patience_ended() == says
+    longer = resume(out, data_dir, "cpu", epochs=8)  # without patience
+    assert len(longer.history) == 8 and longer.settings.patience is None
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, errors: list[float]) -> list[int]:
+    """Runs get these errors on 20 validation images; after each epoch, which one is kept is added to the list."""
+    kept, finish_epoch = [], Training.finish_epoch
+
+    def finish(self: Training, seconds: float, steps: int) -> Epoch:
+        wrong = np.arange(20) < round(20 * errors[self.epoch - 1])
+        monkeypatch.setattr(loop, "measure", lambda *_: (wrong, np.full(20, np.nan)))
+        row = finish_epoch(self, seconds, steps)
+        assert self.record.best is not None
+        kept.append(self.record.best.epoch)
+        return row
+
+    monkeypatch.setattr(Training, "finish_epoch", finish)
+    return kept
+
+
+def test_classes_of_different_sizes_are_shown_equally_often(data_dir: Path, tmp_path: Path) -> None:
+    splits = load("mnist", data_dir)
+    labels = splits.train.labels
+    rows = np.flatnonzero((labels == 0) | (labels == 1) | ((labels == 2) & (np.cumsum(labels == 2) <= 3)))
+    many, few = (labels == 0).sum(), 3
+    assert many >= 15
+    few_of_one = replace(splits, train=splits.train[rows])
+    settings = replace(SHORT, model="cnn-small", epochs=1, batch_size=8)
+    warning = f"'0' has {many} training images, '2' 3: --set balance shows all classes equally often"
+    plain = Training(settings, few_of_one, tmp_path / "plain", torch.device("cpu"))
+    assert warning in plain.remarks and sorted(plain.plan(0).order) == list(range(len(rows)))
+    balanced = Training(replace(settings, balance=True), few_of_one, tmp_path / "balanced", torch.device("cpu"))
+    assert warning not in balanced.remarks
+    orders = [balanced.plan(epoch).order.numpy() for epoch in (0, 0, 1)]
+    assert (orders[0] == orders[1]).all() and (orders[0] != orders[2]).any()
+    shown = few_of_one.train.labels[orders[0]]
+    assert len(shown) == len(rows) and np.ptp(np.bincount(shown)[:3]) <= 1
+    times = np.bincount(orders[0])[few_of_one.train.labels == 2]
+    assert len(times) == few and np.ptp(times) <= 1
+    assert Training(settings, splits, tmp_path / "even", torch.device("cpu")).remarks == splits.remarks
+    assert balanced.run().settings.balance and load_run(tmp_path / "balanced").settings.balance
 
 
 def test_a_run_learns_and_leaves_its_files(data_dir: Path, tmp_path: Path) -> None:
@@ -370,6 +425,7 @@ def test_a_script_trains_with_the_settings_that_the_command_chooses(tmp_path: Pa
     [
         ({"batch_size": 1000}, "larger than the 1.. training images: choose a smaller --batch-size"),
         ({"epochs": 0}, "epochs must be positive"),
+        ({"patience": 0}, "patience must be positive"),
         ({"seed": 2**63}, r"seed must be less than 2\*\*63"),  # run.json would be read with another one
         ({"seed": "3"}, "seed must be an integer, not '3'"),
         ({"batch_size": 16.0}, "batch_size must be an integer, not 16.0"),

@@ -5,7 +5,7 @@ loop          the epochs and steps                      settings     what a user
 checkpoint    a run on disk                             record       what run.json says of it
 losses        what is minimised                         schedules    the learning rate and the margin
 logbook       progress bar, metrics                     curves       the learning curves
-trackers      callbacks, MLflow, Weights & Biases
+trackers      callbacks, MLflow, Weights & Biases       balance      classes of different sizes
 validation    a network's answers to a set of images    faults       where a NaN came from
 signals       Ctrl-C and SIGTERM                        quantise     layers that round as an int8 plan does
 """

@@ -65,7 +65,8 @@ def resume(
 ) -> Run:
     """Continue the run in `out` from its last checkpoint, to the same weights as if it had never stopped.
 
-    With `epochs` it becomes a run of so many: the learning rate follows the schedule of the longer run from there on.
+    With `epochs` it becomes a run of so many, without patience: the learning rate follows the schedule of the longer
+    run from there on.
     """
     data_dir, out = Path(data_dir), Path(out)
     load_run(out)  # what is no run is left as it is, without a lock
@@ -91,7 +92,8 @@ def _lengthened(run: Run, out: Path, epochs: int) -> Run:
         raise UsageError(
             f"{out} has already run {counted(run.progress.epoch, 'epoch')}: --epochs must be more, not {epochs}"
         )
-    return replace(run, settings=replace(run.settings, epochs=epochs), confidence=None, known=None, direction=None)
+    settings = replace(run.settings, epochs=epochs, patience=None)
+    return replace(run, settings=settings, confidence=None, known=None, direction=None)
 
 
 def _alone_in(out: Path) -> AbstractContextManager[None]:

@@ -39,6 +39,7 @@ from qcn.networks.zoo import for_model
 from qcn.terminal.progress import doing, say
 from qcn.terminal.text import command_line, counted, started
 from qcn.train import checkpoint, quantise
+from qcn.train.balance import balanced_order, uneven
 from qcn.train.faults import first_non_finite
 from qcn.train.features import FrozenFeatures, frozen_features
 from qcn.train.graph import Recorded
@@ -166,6 +167,8 @@ class Training:
         torch.manual_seed(seed_of(settings.seed))
         self.network = self.record.model.create().to(device)
         self.remarks = splits.remarks + start_from(self.network, settings.init)
+        if not settings.balance:
+            self.remarks += uneven(splits.train)
         if device.type == "cuda":
             channels_innermost(self.network)
         self.teachers = teachers_of(settings, self.record, device)
@@ -257,7 +260,7 @@ class Training:
             checkpoint.clean(self.out, run)
 
     def run(self, callbacks: Sequence[Callback] = ()) -> Run:
-        """Train to the last epoch, or to the first NaN, Ctrl-C or SIGTERM."""
+        """Train to the last epoch, or until patience ends, or to the first NaN, Ctrl-C or SIGTERM."""
         module: nn.Module = self.trained
         if world_size() > 1:
             # Newer versions of torch rename `broadcast_buffers` and warn; older ones have only this name.
@@ -276,17 +279,45 @@ class Training:
             if self.step == 0:
                 self.save(best=False)
             with stopping:
-                while self.epoch < self.settings.epochs:
+                while self.epoch < self.settings.epochs and not self.patience_ended():
                     started, first = time.perf_counter(), self.step
                     module.train()
                     self.train_epoch(step, logbook)
                     row = self.finish_epoch(time.perf_counter() - started, self.step - first)
                     logbook.epoch_done(self.record, row)
                     self.stop_if_asked()
+            if self.epoch < self.settings.epochs:
+                logbook.say(self.patience_ended())
             logbook.finish(self.record)
             self.measure_confidence()
             logbook.run = self.record
         return self.record
+
+    def as_good_as_the_best(self) -> list[bool]:
+        """Whether each epoch so far is as good as any of them."""
+        history = self.record.history
+        errors, angles = [row.validation_error for row in history], [row.direction_error for row in history]
+        return as_good_as_the_best(errors, angles, len(self.splits.validation))
+
+    def patience_ended(self) -> str:
+        """Why the run stops here, if it has been no better for so many epochs as it was asked to wait; else nothing.
+
+        An epoch is better if those before it are not as good: if chance does not explain the difference.
+        """
+        settings = self.settings
+        if not settings.patience or not self.epoch:
+            return ""
+        best = 1 + self.as_good_as_the_best().index(True)  # the first of them: none since then is better
+        if self.epoch - best < settings.patience:
+            return ""
+        line = (
+            f"stopped after {self.epoch} of {settings.epochs} epochs: none after epoch {best} is better "
+            f"(--patience {settings.patience})"
+        )
+        if settings.schedule == "exponential":
+            return line
+        rate = self.learning_rate(self.step - 1)
+        return f"{line}; the learning rate had not come down yet: {rate:.2g}, of at most {settings.lr:.2g}"
 
     def train_epoch(self, step: Callable[..., Tensor], logbook: Logbook) -> None:
         """The rest of the epoch in progress."""
@@ -361,7 +392,9 @@ class Training:
     def plan(self, epoch: int) -> Plan:
         """All that an epoch decides beforehand, on the device."""
         generator = torch.Generator().manual_seed(seed_of(self.settings.seed, epoch))
-        order = torch.randperm(len(self.labels), generator=generator)
+        labels = torch.from_numpy(self.splits.train.labels)
+        balance = self.settings.balance
+        order = balanced_order(labels, generator) if balance else torch.randperm(len(labels), generator=generator)
         draws = torch.rand(len(self.labels), self.augmentation.draws, generator=generator)
         first = epoch * self.steps_per_epoch
         schedule = torch.tensor(
@@ -486,11 +519,9 @@ class Training:
             images_per_second=steps * settings.batch_size / seconds,
             seconds=seconds,
         )
-        history = (*self.record.history, row)
-        self.record = replace(self.record, history=history)
+        self.record = replace(self.record, history=(*self.record.history, row))
         self.sums.zero_()
-        errors, angles = [epoch.validation_error for epoch in history], [epoch.direction_error for epoch in history]
-        self.save(best=as_good_as_the_best(errors, angles, len(validation)))
+        self.save(best=self.as_good_as_the_best()[-1])
         return row
 
     def validated(self, rows: slice) -> Outputs:

@@ -56,6 +56,9 @@ class Settings:
     lr: float | None = setting(
         None, "Largest learning rate.", unset="0.01 (paper: 0.003); 0.005 on a pretrained backbone"
     )
+    patience: int | None = setting(
+        None, "Stop after so many epochs without a better validation error.", unset="train all epochs"
+    )
     loss: Loss = setting("ce", "What is minimised: ce (cross-entropy) or spread.", rare=True)
     margin: MarginSchedule = setting(
         "scaled", "Margin of the spread loss: the paper's schedule, or one scaled to the run's length.", rare=True
@@ -86,6 +89,7 @@ class Settings:
     label_smoothing: float = setting(
         0.0, "Share of a label that is spread over all classes; with cross-entropy only.", rare=True
     )
+    balance: bool = setting(False, "Show the images of all classes equally often.", rare=True)
     direction: float = setting(
         3.0,
         "Weight of the loss that turns poses towards the direction of view; off or 0 to train without. It counts only "
@@ -123,7 +127,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_choices(self, except_for=("model",))  # a user's file may add one
         records.check(self)  # what run.json could not hold, or would be read back as something else
-        for name in ("epochs", "batch_size", "lr"):
+        for name in ("epochs", "batch_size", "lr", "patience"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise UsageError(f"{name} must be positive, not {value}")
         if not 0 <= self.label_smoothing < 1:

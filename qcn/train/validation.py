@@ -125,8 +125,8 @@ def measure_directions(
     return fit_directions(symmetries(validation), directions.elevations, lengths[right], degrees[right])
 
 
-def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None], images: int) -> bool:
-    """Whether the last epoch is as good as any: by its errors on so many validation images, and by its median angle.
+def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None], images: int) -> list[bool]:
+    """Whether each epoch is as good as any: by its errors on so many validation images, and by its median angle.
 
     Errors differ by chance alone from epoch to epoch. The least of many is a lucky one, often early in a run; of those
     that chance does not tell apart, the latest has had the most training (docs/results.md#finished-studies). So an
@@ -135,8 +135,8 @@ def as_good_as_the_best(errors: Sequence[float], angles: Sequence[float | None],
     """
     most = wilson(round(min(errors) * images), images)[1]
     least = min((angle for error, angle in zip(errors, angles, strict=True) if error <= most and angle), default=None)
-    turned = least is not None and angles[-1] is not None and angles[-1] > 1.1 * least
-    return errors[-1] <= most and not turned
+    turned = [least is not None and angle is not None and angle > 1.1 * least for angle in angles]
+    return [error <= most and not off for error, off in zip(errors, turned, strict=True)]
 
 
 def measure_confidence(
