@@ -9,22 +9,20 @@ batch = "1:8:64"
 cpu = "Cortex-A78AE"       # for people
 """
 
-import importlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
-from qcn.errors import MissingError, UsageError
+from qcn.errors import UsageError
 from qcn.export.backends.format import Made
 from qcn.export.bundle import WEIGHTS, Batch, Bundle
 from qcn.export.pipeline import export, open_source
 from qcn.export.request import ExportRequest
 from qcn.names import MANIFEST, Precision
-from qcn.packages import installed
 from qcn.storage import records
+from qcn.storage.toml import read_toml
 from qcn.terminal.progress import doing, part
 
 CPU = "cpu"  # the target of a device without a GPU
@@ -71,9 +69,9 @@ class FleetDevice:
 def read_devices(path: Path) -> list[FleetDevice]:
     """The devices of a list; UsageError says what is wrong in it, and where."""
     try:
-        tables = _toml().loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # not there, not UTF-8, not TOML
-        raise UsageError(f"{path} is not a list of devices: {error}; {WORDS}") from error
+        tables = read_toml(path, "a list of devices")
+    except UsageError as error:
+        raise UsageError(f"{error}; {WORDS}") from error
     if strange := [name for name, table in tables.items() if not isinstance(table, dict)]:
         raise UsageError(f"{path}: '{strange[0]}' is not a device: {WORDS}")
     if not tables:
@@ -90,13 +88,6 @@ def read_devices(path: Path) -> list[FleetDevice]:
         records.read(FleetDevice, {"name": name, **defaults, **table}, f"{path}: [{name}]")
         for name, table in tables.items()
     ]
-
-
-def _toml() -> Any:
-    for module in ("tomllib", "tomli"):  # of Python 3.11 and newer; before that, of PyPI
-        if installed(module):
-            return importlib.import_module(module)
-    raise MissingError("reading a TOML list of devices in Python 3.10 needs tomli: pip install tomli")
 
 
 def export_fleet(

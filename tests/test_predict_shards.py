@@ -17,9 +17,11 @@ from command import Command
 from PIL import Image
 
 from qcn.export.bundle import MANIFEST, Bundle
+from qcn.packages import installed
 from qcn.predict import shards
+from qcn.workers import INSTALL
 
-needs_ray = pytest.mark.skipif(not shards.installed("ray"), reason=f"Ray is not installed: {shards.INSTALL}")
+needs_ray = pytest.mark.skipif(not installed("ray"), reason=f"Ray is not installed: {INSTALL}")
 
 
 @pytest.fixture
@@ -93,7 +95,7 @@ def test_shards_of_another_network_are_not_gone_on_with(
 
 
 def test_parquet_has_the_objects_of_json(bundle: Bundle, photos: Path, tmp_path: Path, command: Command) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason=f"pyarrow is not installed: {shards.INSTALL}")
+    parquet = pytest.importorskip("pyarrow.parquet", reason=f"pyarrow is not installed: {INSTALL}")
     words = ("predict", photos, "--model", bundle.folder, "--out")
     command(*words, tmp_path / "out")
     command(*words, tmp_path / "out.parquet")
@@ -128,7 +130,7 @@ def actors(mark: str) -> Iterator[int]:
             title, environment = ((process / name).read_bytes() for name in ("cmdline", "environ"))
         except OSError:  # it ended
             continue
-        if title.startswith(b"ray::Actor.answer") and mark.encode() in environment:
+        if title.startswith(b"ray::Worker.answer") and mark.encode() in environment:
             yield int(process.name)
 
 

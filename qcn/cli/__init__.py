@@ -22,6 +22,7 @@ from qcn.terminal.text import readable, started
 LEARN, DEPLOY, BUNDLE, TRUST = "Train", "Deploy", "A bundle in your hands", "Trust"
 COMMANDS = {
     "train": ("train", LEARN),
+    "sweep": ("sweep", LEARN),
     "evaluate": ("evaluate", LEARN),
     "predict": ("predict", LEARN),
     "models": ("models", LEARN),

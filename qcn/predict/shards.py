@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from qcn.errors import MissingError, QcnError, UsageError
+from qcn import workers
+from qcn.errors import MissingError, UsageError
 from qcn.packages import installed
 from qcn.predict.open import open_model
 from qcn.predict.reading import read_ahead
@@ -23,11 +24,9 @@ from qcn.predict.rows import Before, JsonLines, plain
 from qcn.predict.sources import files, has_frames, item
 from qcn.runtime import Model
 from qcn.storage.files import atomic_write, write_text
-from qcn.terminal.progress import doing
 
 PICTURES = 1000  # of a shard
 PARQUET = ".parquet"
-INSTALL = "pip install 'qcn-toolkit[ray]'"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def plan(sources: list[str], out: Path, model: str) -> Work:
     if moving := [source for source in sources if has_frames(source)]:
         raise UsageError(f"--out is for pictures: {moving[0]} is a video or a camera")
     if out.suffix == PARQUET and not installed("pyarrow"):
-        raise MissingError(f"Parquet needs pyarrow: {INSTALL}")
+        raise MissingError(f"Parquet needs pyarrow: {workers.INSTALL}")
     waiting, before, expected = list[Shard](), Before(), set[Path]()
     names = (name for source in sources for name in files(source))
     while pictures := tuple(islice(names, PICTURES)):
@@ -111,36 +110,8 @@ def plan(sources: list[str], out: Path, model: str) -> Work:
 
 
 def by_ray(opening: Opening, waiting: list[Shard]) -> Iterator[Before]:
-    """Answer these shards with Ray, by an actor for each processor of this machine, or of the cluster in RAY_ADDRESS.
-
-    What each shard holds comes when it is there, in any order. Ray starts an actor that was killed again, and gives it
-    the same shard.
-    """
-    if not waiting:
-        return
-    if not installed("ray"):
-        raise MissingError(f"--engine ray needs Ray: {INSTALL}")
-    doing("starting Ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report its use to its makers
-    import ray
-    from ray.util import ActorPool
-
-    class Actor:
-        def __init__(self) -> None:
-            self.answering = Answering(opening.open(), opening.batch)
-
-        def answer(self, shard: Shard) -> Before:
-            return self.answering(shard)
-
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    try:
-        remote = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=-1)(Actor)
-        pool = ActorPool([remote.remote() for _ in range(min(len(waiting), int(ray.cluster_resources()["CPU"])))])
-        yield from pool.map_unordered(lambda actor, shard: actor.answer.remote(shard), waiting)
-    except ray.exceptions.RayError as error:
-        raise QcnError(f"Ray: {str(error).strip().splitlines()[-1]}") from error
-    finally:
-        ray.shutdown()
+    """Answer these shards with Ray; what each holds comes when it is there, in any order."""
+    return workers.by_ray(lambda: Answering(opening.open(), opening.batch), waiting)
 
 
 def _hash(pictures: tuple[str, ...], model: str) -> str:

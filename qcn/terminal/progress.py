@@ -131,6 +131,7 @@ class Shown:
 
 
 _SHOWN: ContextVar[Shown | None] = ContextVar("shown", default=None)
+_MUTED: ContextVar[bool] = ContextVar("muted", default=False)
 # Of all the work: where the part begins that is being done, and how much it is.
 _PART: ContextVar[tuple[float, float]] = ContextVar("part", default=(0.0, 1.0))
 
@@ -190,9 +191,20 @@ def undisturbed() -> Iterator[None]:
             display.quiet = False
 
 
+@contextmanager
+def muted() -> Iterator[None]:
+    """Say nothing inside that stays: of one of many runs."""
+    token = _MUTED.set(True)
+    try:
+        yield
+    finally:
+        _MUTED.reset(token)
+
+
 def say(text: str) -> None:
     """A line on standard error that stays, above the live one where there is one."""
-    (_SHOWN.get() or Shown(_console())).say(text)
+    if not _MUTED.get():
+        (_SHOWN.get() or Shown(_console())).say(text)
 
 
 def duration(seconds: float) -> str:

@@ -20,9 +20,11 @@ class ParityRequest:
         complete="golden_or_data",
     )
     images: int | None = setting(None, "Number of images to take from a data set, folder or table.", unset="64")
-    atol: Sequence[str] = setting((), "Absolute tolerance: 1e-4, or logit:1e-4 for one output.", unset="the bundle's")
+    atol: Sequence[str] = setting(
+        (), "Absolute tolerance: 1e-4, or logit:1e-4 for one output.", unset="the bundle's", rare=True
+    )
     rtol: Sequence[str] = setting(
-        (), "Tolerance relative to the output's largest value, added to --atol.", unset="0", rare=True
+        (), "Tolerance relative to the output's largest value, added to atol.", unset="0", rare=True
     )
     run: str | None = setting(
         None, "Require that the bundle is built from this training run's network; needs torch.", unset="none"

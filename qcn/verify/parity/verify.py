@@ -83,7 +83,7 @@ def _check_reference(golden: Golden, allowed: Mapping[str, Allowed]) -> None:
         if noise > scale * (1 / 32 if golden.plan else np.finfo(np.float16).eps / 2):
             raise CheckFailed(
                 f"the reference is too noisy: its own {name} in float32 is off by {noise:.2g}, with values up "
-                f"to {scale:.2g}; export the bundle again, or set the tolerance with --atol"
+                f"to {scale:.2g}; export the bundle again, or set the tolerance with --set atol=…"
             )
 
 

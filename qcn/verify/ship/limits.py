@@ -67,7 +67,7 @@ class Limits:
             _share("--set max_calibration_error", calibration_error, "0.05 or 5%"),
             None if latency is None else parse_latency(latency),
             None if memory is None else _amount("--max-memory", memory, MIB, "200MiB"),
-            None if energy is None else _amount("--max-energy", energy, MILLIJOULES, "30mJ"),
+            None if energy is None else _amount("--set max_energy", energy, MILLIJOULES, "30mJ"),
             None if direction_error is None else parse_angle(direction_error),
         )
 

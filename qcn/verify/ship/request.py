@@ -22,7 +22,7 @@ class ShipRequest:
     max_memory: str | None = setting(
         None, "Most memory to load and answer once, host and GPU together: 200MiB, 1GB.", unset=NO_LIMIT
     )
-    max_energy: str | None = setting(None, "Most energy per image: 30mJ, 0.1J.", unset=NO_LIMIT)
+    max_energy: str | None = setting(None, "Most energy per image: 30mJ, 0.1J.", unset=NO_LIMIT, rare=True)
     max_calibration_error: str | None = setting(
         None, "Largest expected calibration error: 0.05 or 5%.", unset=NO_LIMIT, rare=True
     )
@@ -35,7 +35,7 @@ class ShipRequest:
         unset="the data set it was trained on",
         complete="data",
     )
-    split: str | None = setting(None, "One split of them, such as novel.", unset="all test splits")
+    split: str | None = setting(None, "One split of them, such as novel.", unset="all test splits", rare=True)
     backend: str = setting(
         "auto", "Backend that will ship, one of `qcn verify-parity --backends`; auto is what `qcn.load` takes."
     )

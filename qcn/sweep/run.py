@@ -1,0 +1,161 @@
+"""Runs the trials of a sweep, rung by rung. Each is a folder as `qcn train` makes them: all of it can be resumed.
+
+Weak trials are stopped by successive halving, as in ASHA (Li et al. 2020), but all trials of a rung are waited for: so
+the same ones go on whether one process trains or many, and however often the sweep was interrupted.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from qcn import api
+from qcn.errors import Stopped, UsageError
+from qcn.intervals import wilson
+from qcn.names import RUN, Engine
+from qcn.storage.files import alone_in, write_text
+from qcn.sweep.plan import Sweep, Trial
+from qcn.terminal.progress import doing, muted, part, shown
+from qcn.terminal.text import counted
+from qcn.train.record import Epoch, Run, load_run
+from qcn.train.trackers import Callback
+from qcn.train.validation import as_good_as_the_best
+from qcn.workers import by_ray
+
+PLAN = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One run of a trial, to be trained to so many epochs."""
+
+    folder: Path
+    settings: dict[str, Any]
+    epochs: int
+    data_dir: Path
+    device: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial did after so many epochs: validation error of each seed, at the epoch that would be kept."""
+
+    trial: Trial
+    epochs: int
+    errors: tuple[float, ...]
+    images: int
+    folders: tuple[Path, ...]
+    curves: tuple[tuple[float, ...], ...]
+
+    @property
+    def error(self) -> float:
+        return sum(self.errors) / len(self.errors)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % of it, as far as the number of validation images tells."""
+        total = self.images * len(self.errors)
+        return wilson(round(self.error * total), total)
+
+
+class StopAfter(Callback):
+    """Stops a run after so many epochs, saved, if it was to train more."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def epoch_done(self, run: Run, row: Epoch) -> None:
+        if self.epochs <= row.epoch < run.settings.epochs:
+            raise Stopped(f"judged after {counted(row.epoch, 'epoch')}")
+
+
+def sweep(plan: Sweep, out: Path, data_dir: Path, engine: Engine = "process", device: str = "auto") -> list[Outcome]:
+    """Run all trials into the folder `out`, or go on where that was stopped. The best is first."""
+    with alone_in(out), shown():
+        text = json.dumps(asdict(plan), indent=1, default=str) + "\n"
+        if (out / PLAN).is_file() and (out / PLAN).read_text(encoding="utf-8") != text:
+            raise UsageError(f"{out} has another sweep: name another folder with --out, or remove it")
+        write_text(out / PLAN, text)
+        trials, ended = list(plan.trials), list[Outcome]()
+        for rung, epochs in enumerate(plan.rungs):
+            with part(rung, len(plan.rungs)):
+                _train(_pieces(plan, trials, epochs, out, data_dir, device), engine)
+            judged = sorted((_outcome(plan, trial, epochs, out) for trial in trials), key=lambda one: one.error)
+            last = rung + 1 == len(plan.rungs)
+            going_on = 0 if last else plan.going_on(rung + 1)
+            ended[:0] = judged[going_on:]
+            trials = [one.trial for one in judged[:going_on]]
+        return ended
+
+
+def advance(piece: Piece) -> None:
+    """Train a run to this many epochs, or go on with it."""
+    begun = (piece.folder / RUN).is_file()
+    done = load_run(piece.folder).progress.epoch if begun else 0
+    if done >= piece.epochs:
+        return
+    common: dict[str, Any] = {
+        "data_dir": piece.data_dir,
+        "device": piece.device,
+        "callbacks": [StopAfter(piece.epochs)],
+    }
+    try:
+        with muted():
+            if begun:
+                api.resume(piece.folder, **common)
+            else:
+                api.train(**piece.settings, out=piece.folder, **common)
+    except Stopped:
+        if load_run(piece.folder).progress.epoch < piece.epochs:
+            raise
+
+
+def _pieces(plan: Sweep, trials: list[Trial], epochs: int, out: Path, data_dir: Path, device: str) -> list[Piece]:
+    return [
+        Piece(_folder(out, trial, seed), plan.settings(trial, seed), epochs, data_dir.resolve(), device)
+        for trial in trials
+        for seed in plan.seeds
+    ]
+
+
+def _folder(out: Path, trial: Trial, seed: int) -> Path:
+    return out.resolve() / f"{trial.name}-seed{seed}"
+
+
+def _train(pieces: list[Piece], engine: Engine) -> None:
+    for place, _ in enumerate(_each(pieces, engine), 1):
+        doing(
+            f"{place} of {counted(len(pieces), 'run')} trained to {counted(pieces[0].epochs, 'epoch')}",
+            place,
+            of=len(pieces),
+        )
+
+
+def _each(pieces: list[Piece], engine: Engine) -> Iterator[None]:
+    if engine == "ray":
+        yield from by_ray(lambda: advance, pieces)
+        return
+    for place, piece in enumerate(pieces):
+        with part(place, len(pieces)):
+            advance(piece)
+        yield
+
+
+def _outcome(plan: Sweep, trial: Trial, epochs: int, out: Path) -> Outcome:
+    folders = tuple(_folder(out, trial, seed) for seed in plan.seeds)
+    runs = [load_run(folder) for folder in folders]
+    errors = tuple(kept_error(run, epochs) for run in runs)
+    curves = tuple(tuple(row.validation_error for row in run.history[:epochs]) for run in runs)
+    return Outcome(trial, epochs, errors, runs[0].data.validation, folders, curves)
+
+
+def kept_error(run: Run, epochs: int) -> float:
+    """The validation error of the weights that would be kept after so many epochs."""
+    history = run.history[:epochs]
+    errors, angles = [row.validation_error for row in history], [row.direction_error for row in history]
+    kept = 0.0
+    for end in range(1, len(history) + 1):
+        if as_good_as_the_best(errors[:end], angles[:end], run.data.validation)[-1]:
+            kept = errors[end - 1]
+    return kept
