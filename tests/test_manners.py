@@ -104,7 +104,7 @@ def test_completion_knows_the_products_names(tmp_path: Path, monkeypatch: pytest
         (("--set", "loss=mse"), "no loss named 'mse'"),
         (("--dataset", "mnits"), "did you mean 'mnist'"),
         (("--dataset", "no/pictures"), "there is no folder, table of pictures or data set named 'no/pictures'"),
-        (("--size", "32"), "size, fit and channels are for folders of pictures"),
+        (("--size", "32"), "size, fit, channels and group_by are for folders"),
         (("--init", "runs/gone"), "runs/gone is neither a training run"),
         (("--teacher", "runs/gone"), "runs/gone is neither a training run"),
     ],
@@ -432,7 +432,7 @@ def test_commands_end_with_the_next_one(
         ("datasets", "show", "mnist", *data, "--out", out / "a.png"): (
             f"next: qcn train --dataset mnist --data-dir {data_dir}"
         ),
-        ("datasets", "check", pictures, "--size", 20, "--channels", 1, *data): (
+        ("datasets", "check", pictures, "--size", 20, "--set", "channels=1", *data): (
             f"next: qcn train --dataset '{pictures}' --size 20 --set channels=1 --data-dir {data_dir}"
         ),
         ("evaluate", run, *data, "--device", "cpu", "--out", out): f"next: qcn export {run} --data-dir {data_dir}",

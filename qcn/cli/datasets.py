@@ -10,6 +10,7 @@ from qcn.cli import complete
 from qcn.cli.options import DATA, DataDir, data_dir_option, takes
 from qcn.cli.say import say, say_next
 from qcn.cli.say import show as show_table
+from qcn.settings import values
 from qcn.terminal.progress import doing, shown
 from qcn.terminal.tables import table_of
 from qcn.terminal.text import counted, readable
@@ -87,7 +88,7 @@ def show(
 
 
 @app.command()
-@takes(Settings, only=("size", "fit", "channels"))
+@takes(Settings, only=("size", "fit", "channels", "group_by"))
 def check(
     folder: Annotated[str, typer.Argument(help="A folder or table of pictures.")],
     settings: dict[str, Any],
@@ -104,7 +105,7 @@ def check(
         raise UsageError(f"{folder} is not a folder or table of pictures")
     with shown():
         doing(f"listing {folder}")
-        dataset = find(folder, Stored(**settings))
+        dataset = find(folder, Stored(**values(Settings, **settings)))
         splits = read(dataset, data_dir)
     index = read_index(data_dir / dataset.folder)
     table = table_of("class", *SPLITS, right=SPLITS)
@@ -126,8 +127,9 @@ def check(
     for file, why in list(index.skipped.items())[:SHOWN]:
         say(f"left out: {file}: {why}")
     splits.refuse_no_validation(folder)
-    rare = [word for name in ("fit", "channels") if name in settings for word in ("--set", f"{name}={settings[name]}")]
-    options = [*(("--size", settings["size"]) if "size" in settings else ()), *rare]
+    size = settings.pop("size", None)
+    rare = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    options = [*(("--size", size) if size else ()), *rare]
     say_next("qcn", "train", "--dataset", folder, *options, *data_dir_option(data_dir))
 
 

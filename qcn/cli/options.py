@@ -105,7 +105,7 @@ def takes(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = {name: one for name, one in inspect.signature(command).parameters.items() if name != "settings"}
         offered = {name: one for name, one in settings_of(cls).items() if one.help and (not only or name in only)}
-        common = {name: one for name, one in offered.items() if only or not one.rare}
+        common = {name: one for name, one in offered.items() if not one.rare}
         rare = {name: one for name, one in offered.items() if name not in common}
 
         @functools.wraps(command)

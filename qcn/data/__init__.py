@@ -33,7 +33,7 @@ def find(name: str, stored: Stored = AS_IT_IS) -> Dataset:
     if name in DATASETS:
         if stored != AS_IT_IS:
             raise UsageError(
-                f"size, fit and channels are for folders of pictures; {name} is a data set with its own images"
+                f"size, fit, channels and group_by are for folders of pictures; {name} has its own images and splits"
             )
         return DATASETS[name]
     if folder.is_source(name):

@@ -9,7 +9,7 @@ import mmap
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
@@ -19,8 +19,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qcn.data.duplicates import SIDE, near_duplicates, thumbnail
+from qcn.data.duplicates import SIDE, Groups, near_duplicates, thumbnail
 from qcn.data.fit import fit, read_picture
+from qcn.data.groups import OFF, recognise
 from qcn.data.imageset import ImageSet, Splits, Views
 from qcn.data.spec import Stored
 from qcn.data.splits import deal_groups
@@ -35,13 +36,16 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 SHARE = 0.1  # of every class, for a split that is not given
 LEAST = 5  # pictures per class: three to train on, one each to choose by and to test
 UNREADABLE = 0.05  # of the files: more than that is a fault of the folder and not of a file
-FORM = 4  # of a cache: another one is made again
+FORM = 5  # of a cache: another one is made again
 INDEX, IMAGES = "index.json", "images.npy"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A file with its class, and what a table says of it: split, direction of view in degrees, and object; or None."""
+    """A file with its class, and what a table says of it: split, direction of view in degrees, object, group; or None.
+
+    Objects of two classes may have the same name; a group may have pictures of several classes.
+    """
 
     path: Path
     label: int
@@ -49,6 +53,7 @@ class Picture:
     azimuth: float | None = None
     elevation: float | None = None
     object: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,11 @@ class Listing:
     def name(self) -> str:
         return self.source.resolve().name if self.source.is_dir() else self.source.resolve().stem
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The name of each picture."""
+        return tuple(_below(picture.path, self.source) for picture in self.pictures)
+
 
 @dataclass(frozen=True)
 class Index:
@@ -77,6 +87,7 @@ class Index:
     sizes       [width, height] of each picture as it was
     skipped     files that could not be read, and why
     duplicates  groups of nearly the same pictures, as places
+    groups      pictures that belong together for another reason, which `grouped` has in words
     views       azimuth, elevation and object of each picture, where they are known
     """
 
@@ -88,6 +99,8 @@ class Index:
     sizes: tuple[tuple[int, int], ...]
     skipped: dict[str, str]
     duplicates: tuple[tuple[int, ...], ...]
+    groups: tuple[tuple[int, ...], ...]
+    grouped: str
     views: tuple[tuple[float | None, float | None, str | None], ...]
     dealt: tuple[Split, ...]
 
@@ -159,6 +172,11 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     if index.skipped:
         file, why = next(iter(index.skipped.items()))
         said.append(f"left out {counted(len(index.skipped), 'unreadable file')}, such as {file}: {why}")
+    if index.groups:
+        apart = len({first for first, _ in crossing(index, index.groups)})
+        where = f"{apart:,} are in several splits, which makes errors look too small" if apart else "each in one split"
+        pictures = len({place for group in index.groups for place in group})
+        said.append(f"{counted(len(index.groups), 'group')} of {pictures:,} pictures by {index.grouped}: {where}")
     if across := crossing(index):
         one, other = (index.files[place] for place in across[0])
         said.append(
@@ -168,11 +186,11 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
     return tuple(said)
 
 
-def crossing(index: Index) -> list[tuple[int, int]]:
-    """Pairs of nearly the same pictures in two splits: one of training or validation, and one of a later split."""
+def crossing(index: Index, groups: Sequence[Sequence[int]] | None = None) -> list[tuple[int, int]]:
+    """Pairs in two splits, of near duplicates or of these groups: the first of its group, and one of a later split."""
     ends = np.cumsum(index.counts)
     pairs = []
-    for group in index.duplicates:
+    for group in index.duplicates if groups is None else groups:
         splits = np.searchsorted(ends, group, side="right")
         pairs += [(group[0], place) for place, split in zip(group, splits, strict=True) if split != splits[0]]
     return pairs
@@ -244,8 +262,9 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
             skipped[_below(picture.path, found.source)] = str(error).removeprefix(f"{readable(str(picture.path))} ")
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
+        what = f"reading {found.name}, {len(found.pictures):,} pictures"
         for done, _ in enumerate(pool.map(take, range(len(found.pictures)))):
-            doing(f"reading {found.name}, {len(found.pictures):,} pictures", done, of=len(found.pictures))
+            doing(what, done, of=len(found.pictures))
     if len(skipped) > max(3, UNREADABLE * len(found.pictures)):
         some = "; ".join(f"{file}: {why}" for file, why in list(skipped.items())[:3])
         raise UsageError(
@@ -255,8 +274,9 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
     chosen = replace(found, pictures=tuple(found.pictures[place] for place in kept))
     refuse_few(chosen, " that can be read")
     doing(f"looking for near duplicates among {len(kept):,} pictures")
-    groups = near_duplicates(thumbnails[kept])
-    splits, dealt = _split(chosen, groups)
+    pairs = near_duplicates(thumbnails[kept])
+    groups, grouped = _groups(chosen, thumbnails[kept], stored)
+    splits, dealt = _split(chosen, Groups(len(kept), [*pairs, *groups]))
     trained = {picture.label for picture, split in zip(chosen.pictures, splits, strict=True) if split == "train"}
     if untrained := [name for label, name in enumerate(found.classes) if label not in trained]:
         raise UsageError(f"{found.source} has no training pictures of {', '.join(untrained)}")
@@ -268,79 +288,81 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
     images.flush()
     (aside / "listed.npy").unlink()
     place_of = {one: place for place, one in enumerate(order)}
+    files, labels = chosen.files, [picture.label for picture in chosen.pictures]
+
+    def placed(groups: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(sorted(place_of[one] for one in group)) for group in groups if len(group) > 1)
+
     return Index(
         source=str(found.source.resolve()),
         stored=stored,
         counts=tuple(splits.count(split) for split in SPLITS),  # type: ignore[arg-type]
-        files=tuple(_below(chosen.pictures[one].path, found.source) for one in order),
-        labels=tuple(chosen.pictures[one].label for one in order),
+        files=tuple(files[one] for one in order),
+        labels=tuple(labels[one] for one in order),
         sizes=tuple(sizes[kept[one]] for one in order),
         skipped=dict(sorted(skipped.items())),
-        duplicates=tuple(tuple(sorted(place_of[one] for one in group)) for group in groups),
+        duplicates=placed(Groups(len(kept), pairs).lists()),
+        groups=placed(groups),
+        grouped=grouped,
         views=tuple((one.azimuth, one.elevation, one.object) for one in (chosen.pictures[place] for place in order)),
         dealt=dealt,
     )
 
 
-def _split(found: Listing, groups: Sequence[Sequence[int]]) -> tuple[list[Split], tuple[Split, ...]]:
+def _groups(found: Listing, thumbnails: NDArray[np.float32], stored: Stored) -> tuple[list[list[int]], str]:
+    """Pictures that belong together, as places: as is stated, or as is recognised; and by what, in words."""
+    if stated := list(_stated(found).values()):
+        return stated, "the table" if stored.group_by in (None, OFF) else f"group_by={stored.group_by}"
+    if stored.group_by == OFF:
+        return [], ""
+    names: Sequence[str] = found.files
+    if found.source.is_dir() and found.pictures[0].split:  # a track whose pictures were moved to train and val is one
+        below = [name.partition(os.sep)[2] for name in names]
+        names = below if len(set(below)) == len(below) else names
+    groups, by = recognise(names, [picture.label for picture in found.pictures], thumbnails)
+    return groups, f"{by} (--set group_by=off ignores that)"
+
+
+def _split(found: Listing, together: Groups) -> tuple[list[Split], tuple[Split, ...]]:
     """The split of each picture, and which splits were dealt out of the training pictures because none are given.
 
-    Near duplicates and pictures of one object stay together, so that nothing is tested on that was trained on; a class
-    of nothing else goes into training.
+    Pictures that belong together stay together, so that nothing is tested on that was trained on; a class of nothing
+    else goes into training.
     """
-    _refuse_crossing(found)
+    for name, members in _stated(found).items():
+        if len({found.pictures[place].split for place in members}) > 1:
+            raise UsageError(f"{found.source}: pictures of {name} are in two splits: put all of them into one")
     given = {picture.split for picture in found.pictures}
     splits: list[Split] = [picture.split or "train" for picture in found.pictures]
     missing = tuple(split for split in SPLITS[1:] if split not in given)
     if not missing:
         return splits, ()
-    open_to = [place for place, split in enumerate(splits) if split == "train"]
-    leaders = _leaders(groups, found.pictures)
-    together: dict[int, list[int]] = {}
-    for place in open_to:
-        together.setdefault(leaders[place], []).append(place)
-    labels = np.array([found.pictures[members[0]].label for members in together.values()])
-    sizes = np.array([len(members) for members in together.values()])
+    open_to = ([place for place in members if splits[place] == "train"] for members in together.lists())
+    groups = sorted(filter(None, open_to))
+    labels = np.array([found.pictures[members[0]].label for members in groups])
+    sizes = np.array([len(members) for members in groups])
     hands = deal_groups(labels, sizes, len(found.classes), "folder", *[SHARE] * len(missing))
-    for members, hand in zip(together.values(), hands, strict=True):
+    for members, hand in zip(groups, hands, strict=True):
         for place in members:
             splits[place] = ("train", *missing)[hand]
     trained = {picture.label for picture, split in zip(found.pictures, splits, strict=True) if split == "train"}
-    for place in open_to:
-        if found.pictures[place].label not in trained:
-            splits[place] = "train"
+    for members in groups:
+        if not trained.issuperset(found.pictures[place].label for place in members):
+            for place in members:
+                splits[place] = "train"
     return splits, missing
 
 
-def _refuse_crossing(found: Listing) -> None:
-    """Refuse splits of a table's own that share an object."""
-    splits: dict[tuple[int, str], Split | None] = {}
-    for one in found.pictures:
-        if one.object is not None and splits.setdefault((one.label, one.object), one.split) != one.split:
-            raise UsageError(
-                f"{found.source}: pictures of the object '{readable(one.object)}' of class "
-                f"{found.classes[one.label]} are in two splits: put all of them into one"
-            )
-
-
-def _leaders(groups: Sequence[Sequence[int]], pictures: Sequence[Picture]) -> list[int]:
-    """For each picture the first that it must stay with: of one of these groups, or of the same object."""
-    leader = list(range(len(pictures)))
-
-    def lead(place: int) -> int:
-        while leader[place] != place:
-            place = leader[place]
-        return place
-
-    objects: dict[tuple[int, str], list[int]] = {}
-    for place, one in enumerate(pictures):
+def _stated(found: Listing) -> dict[str, list[int]]:
+    """The pictures of each object and group that has a name, as places."""
+    groups: dict[str, list[int]] = {}
+    for place, one in enumerate(found.pictures):
         if one.object is not None:
-            objects.setdefault((one.label, one.object), []).append(place)
-    for first, *others in (*groups, *objects.values()):
-        for other in others:
-            low, high = sorted((lead(first), lead(other)))
-            leader[high] = low
-    return [lead(place) for place in range(len(pictures))]
+            name = f"the object '{readable(one.object)}' of class {found.classes[one.label]}"
+            groups.setdefault(name, []).append(place)
+        if one.group is not None:
+            groups.setdefault(f"the group '{readable(one.group)}'", []).append(place)
+    return groups
 
 
 def _forget(folder: Path, index: Index) -> None:

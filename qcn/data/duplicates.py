@@ -6,24 +6,48 @@ its four quarters are compared. No torch here.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 SIDE = 16  # of a thumbnail
 UNLIKE = 0.01  # of the variation of the two
+CHUNK = 4096  # pairs that are compared at once
 NEIGHBOURS = 64  # at most so many are compared with each in a quarter that very many share
 
 
-def near_duplicates(thumbnails: NDArray[np.float32]) -> list[list[int]]:
-    """Groups of two or more of these [N, SIDE, SIDE], by their places, in order; each is in one group at most."""
-    leader = list(range(len(thumbnails)))
+class Groups:
+    """Places that belong together. Each one is alone until it is joined with another."""
 
-    def first(place: int) -> int:
+    def __init__(self, count: int, together: Iterable[Sequence[int]] = ()) -> None:
+        self._leader = list(range(count))
+        for first, *others in together:
+            for other in others:
+                self.join(first, other)
+
+    def first(self, place: int) -> int:
+        """The first of its group."""
+        leader = self._leader
         while leader[place] != place:
             leader[place] = place = leader[leader[place]]
         return place
 
+    def join(self, one: int, other: int) -> None:
+        low, high = sorted((self.first(one), self.first(other)))
+        self._leader[high] = low
+
+    def lists(self) -> list[list[int]]:
+        """The places of each group, in order."""
+        groups = defaultdict(list)
+        for place in range(len(self._leader)):
+            groups[self.first(place)].append(place)
+        return list(groups.values())
+
+
+def near_duplicates(thumbnails: NDArray[np.float32]) -> list[tuple[int, int]]:
+    """Pairs of nearly the same of these [N, SIDE, SIDE], by their places; as few as connect each group of them."""
+    pairs, groups = [], Groups(len(thumbnails))
     for quarter in _hash(thumbnails).T:
         order = np.argsort(quarter, kind="stable")
         for step in range(1, min(NEIGHBOURS, len(order) - 1) + 1):
@@ -31,14 +55,15 @@ def near_duplicates(thumbnails: NDArray[np.float32]) -> list[list[int]]:
             shared = quarter[one] == quarter[other]
             if not shared.any():
                 break
-            for a, b in zip(one[shared], other[shared], strict=True):
-                if first(a) != first(b) and _alike(thumbnails[a], thumbnails[b]):
-                    low, high = sorted((first(a), first(b)))
-                    leader[high] = low
-    groups = defaultdict(list)
-    for place in range(len(thumbnails)):
-        groups[first(place)].append(place)
-    return [group for group in groups.values() if len(group) > 1]
+            one, other = one[shared], other[shared]
+            for start in range(0, len(one), CHUNK):
+                some, others = one[start : start + CHUNK], other[start : start + CHUNK]
+                alike = apart(thumbnails[some], thumbnails[others]) <= UNLIKE
+                for a, b in zip(some[alike].tolist(), others[alike].tolist(), strict=True):
+                    if groups.first(a) != groups.first(b):
+                        groups.join(a, b)
+                        pairs.append((a, b))
+    return pairs
 
 
 def thumbnail(image: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -58,6 +83,8 @@ def _hash(thumbnails: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.packbits(brighter.reshape(-1, 64), axis=1).view(np.uint16)
 
 
-def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
-    variation = float(((a - a.mean()) ** 2).mean() + ((b - b.mean()) ** 2).mean()) / 2
-    return float(((a - b) ** 2).mean()) <= max(UNLIKE * variation, 0.05)
+def apart(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How much thumbnails [..., SIDE, SIDE] differ, as a share of their variation (of 5 at least, for plain ones)."""
+    variation = (a.var((-2, -1)) + b.var((-2, -1))) / 2
+    result: NDArray[np.float32] = ((a - b) ** 2).mean((-2, -1)) / np.maximum(variation, 5)
+    return result

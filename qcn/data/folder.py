@@ -2,8 +2,8 @@
 
 A table of pictures does as well: CSV with the columns path and label, or JSON lines with these keys, and `split` where
 splits are given; paths are relative to the table. It may also have `azimuth` and `elevation`, in degrees, from where
-the object is seen (`qcn.direction`); `object`, whose pictures all go to one split; and `symmetry` of the class: "none",
-"round", or a number n if it looks the same every 360°/n.
+the object is seen (`qcn.direction`); `object` and `group`, whose pictures all go to one split; and `symmetry` of the
+class: "none", "round", or a number n if it looks the same every 360°/n.
 
     pets/cat/1.jpg            pets/train/cat/1.jpg          path,label,split
     pets/dog/2.png            pets/val/dog/2.png            img/1.jpg,cat,train
@@ -28,6 +28,7 @@ import numpy as np
 from qcn.data import cache
 from qcn.data.cache import Listing, Picture, Split
 from qcn.data.fit import PICTURES, need_pillow
+from qcn.data.groups import OFF, matches
 from qcn.data.spec import Augmentation, Dataset, Preprocessing, Stored
 from qcn.direction import ROUND
 from qcn.errors import UsageError
@@ -53,6 +54,9 @@ def is_source(name: str) -> bool:
 def find(source: Path, asked: Stored) -> Dataset:
     """The data set of a folder or table; what is not asked for is chosen from its pictures."""
     result = listing(source)
+    if asked.group_by not in (None, OFF):
+        groups = zip(result.pictures, matches(result.files, asked.group_by), strict=True)
+        result = replace(result, pictures=tuple(replace(picture, group=group) for picture, group in groups))
     stored = choose(result, asked)
     # A mirror turns azimuths about the front, which a table need not count from: --augment mirrored asks for it.
     known = any(picture.azimuth is not None for picture in result.pictures)
@@ -111,7 +115,7 @@ def choose(found: Listing, asked: Stored) -> Stored:
         keep = len(sides) == 1 and 20 <= usual <= 96
         size = size or (usual if keep else 32 if usual < 48 else 64)
         channels = channels or (1 if all(grey for _, _, grey in seen) else 3)
-    return Stored(size, asked.fit or "crop", channels)
+    return replace(asked, size=size, fit=asked.fit or "crop", channels=channels)
 
 
 def _folders(source: Path) -> Listing:
@@ -159,6 +163,7 @@ class Row:
     azimuth: float | None
     elevation: float | None
     object: str | None
+    group: str | None
     symmetry: int | None
 
 
@@ -177,7 +182,8 @@ def _table(source: Path) -> Listing:
             )
         split = NAMES[row.split.lower()] if row.split else None
         label = classes.index(row.label)
-        pictures.append(Picture(source.parent / row.path, label, split, row.azimuth, row.elevation, row.object))
+        path = source.parent / row.path
+        pictures.append(Picture(path, label, split, row.azimuth, row.elevation, row.object, row.group))
     if any(one.split for one in pictures) and not all(one.split for one in pictures):
         raise UsageError(f"{source}: some lines have a split and some do not")
     folds = tuple(symmetry.get(name, 1) for name in classes) if symmetry else None
@@ -203,7 +209,7 @@ def _json_lines(source: Path) -> Iterator[Row]:
 
 
 def _row(source: Path, number: int, row: dict[str, Any]) -> Row:
-    path, label, split, item = (row.get(name) for name in ("path", "label", "split", "object"))
+    path, label, split, item, group = (row.get(name) for name in ("path", "label", "split", "object", "group"))
     if isinstance(label, int):
         label = str(label)
     if not (isinstance(path, str) and path and isinstance(label, str) and label and label.isprintable()):
@@ -216,6 +222,7 @@ def _row(source: Path, number: int, row: dict[str, Any]) -> Row:
         _angle(source, number, row, "azimuth", 36000.0),
         _angle(source, number, row, "elevation", 90.0),
         None if item in (None, "") else str(item),
+        None if group in (None, "") else str(group),
         _symmetry(source, number, row.get("symmetry")),
     )
 

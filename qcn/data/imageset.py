@@ -96,6 +96,6 @@ class Splits:
         if not len(self.validation):
             raise UsageError(
                 f"{name} has no validation images: every class has only near duplicates, such as the frames of one "
-                f"video, or pictures of one object, which must share a split. Put some pictures into a folder 'val' "
-                f"(docs/data.md)"
+                f"video, or pictures of one object or group, which must share a split. Put some pictures into a folder "
+                f"'val' (docs/data.md)"
             )

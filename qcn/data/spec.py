@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import Fit
+from qcn.data.groups import check_pattern
 from qcn.data.imageset import ImageSet, Splits
 from qcn.errors import UsageError, unknown_name
 
@@ -83,12 +84,13 @@ def _moments(pixels: NDArray[np.uint8], chunk: int = 4096) -> tuple[float, float
 class Stored:
     """How the pictures of a folder are kept: side in pixels, how they are brought to it, 1 (grey) or 3 channels.
 
-    None: to be chosen from the pictures.
+    None: to be chosen from the pictures. `group_by` says which share a split (`qcn.data.groups`).
     """
 
     size: int | None = None
     fit: Fit | None = None
     channels: int | None = None
+    group_by: str | None = None
 
     def __post_init__(self) -> None:
         if self.size is not None and not 8 <= self.size <= 1024:
@@ -97,6 +99,8 @@ class Stored:
             raise unknown_name("fit", self.fit, get_args(Fit))
         if self.channels not in (None, 1, 3):
             raise UsageError(f"channels must be 1 (grey) or 3 (colour), not {self.channels}")
+        if self.group_by is not None:
+            check_pattern(self.group_by)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -83,9 +83,9 @@ class Network(ABC):
         trained, sha256 = self.trained_on
         if splits.dealt and name == trained and splits.train.sha256 != sha256:
             raise UsageError(
-                f"the pictures of '{name}' have changed since training, and so have its splits: the test split "
-                f"may contain pictures that the network was trained on. Train again, or name another folder of "
-                f"new pictures with --dataset"
+                f"the pictures of '{name}' or their groups have changed since training, and so have its splits: the "
+                f"test split may contain pictures that the network was trained on. Train again, or name another "
+                f"folder of new pictures with --dataset"
             )
 
     def _other(self, name: str) -> Dataset:

@@ -47,6 +47,13 @@ class Settings:
         rare=True,
     )
     channels: int | None = setting(None, "For a folder: 1 (grey) or 3 (colour).", unset=FROM_PICTURES, rare=True)
+    group_by: str | None = setting(
+        None,
+        "For a folder: pictures in whose paths this regular expression (its first group, if it has one) matches the "
+        "same text share a split; off: recognise no groups.",
+        unset="recognised by names and pictures",
+        rare=True,
+    )
     epochs: int | None = setting(
         None, "Passes over the training images.", unset="16 (paper: 300); more if there are few images"
     )
@@ -151,12 +158,12 @@ class Settings:
             raise UsageError(f"direction must be 0 or more, not {self.direction}")
         if self.seed >= 1 << 63:
             raise UsageError(f"seed must be less than 2**63, not {self.seed}")
-        Stored(self.size, self.fit, self.channels)  # refuses what is wrong
+        _ = self.stored  # refuses what is wrong
 
     @property
     def stored(self) -> Stored:
         """How the pictures of a folder are kept."""
-        return Stored(self.size, self.fit, self.channels)
+        return Stored(self.size, self.fit, self.channels, self.group_by)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from qcn.errors import MissingError, UsageError
 from qcn.predict.sources import files
 from qcn.storage.files import folder_aside
 from qcn.train.loop import resident
+from qcn.train.settings import Settings
 
 SMALL = Stored(16, "crop", 3)
 
@@ -72,7 +74,7 @@ def test_a_folder_per_class(pictures: Path, tmp_path: Path) -> None:
 def test_progress_says_what_is_being_done(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
-    def search(thumbnails: NDArray[np.float32]) -> list[list[int]]:
+    def search(thumbnails: NDArray[np.float32]) -> list[tuple[int, int]]:
         said.append("the search")
         return near_duplicates(thumbnails)
 
@@ -180,6 +182,73 @@ def test_an_object_in_two_splits_is_refused(tmp_path: Path) -> None:
     table = turntable(write_pictures(tmp_path / "pictures", 8), tmp_path / "set.csv", **given)
     with pytest.raises(UsageError, match="pictures of the object '1' of class disc are in two splits"):
         load(str(table), tmp_path / "data", SMALL)
+
+
+def numbered(pictures: Path) -> Path:
+    """The pictures of each class as five tracks, as GTSRB names them."""
+    for place in pictures.iterdir():
+        for number, path in enumerate(sorted(place.iterdir())):
+            path.rename(place / f"{number % 5:05}_{number // 5:05}{path.suffix}")
+    return pictures
+
+
+def test_tracks_are_dealt_whole_unless_that_is_off(tmp_path: Path) -> None:
+    tracks = numbered(write_pictures(tmp_path / "signs", 20))
+
+    def shared(stored: Stored) -> tuple[set[str], tuple[str, ...]]:
+        """Tracks with pictures in training and in another split, and what is said."""
+        splits = load(str(tracks), tmp_path / "data", stored)
+        named = [
+            {file.partition("_")[0] for file in part.files or ()}
+            for part in (splits.train, splits.validation, splits.tests["test"])
+        ]
+        return named[0] & (named[1] | named[2]), splits.remarks
+
+    ids, said = shared(SMALL)
+    assert not ids and said[2] == (
+        "15 groups of 60 pictures by the numbers in their names, such as disc/00000_00000.png (--set group_by=off "
+        "ignores that): each in one split"
+    )
+    ids, said = shared(replace(SMALL, group_by="off"))
+    assert ids and len(said) == 2
+    ids, said = shared(replace(SMALL, group_by="[a-z]+/0000[0-4]"))  # another cache than those
+    assert not ids and said[2] == "15 groups of 60 pictures by group_by=[a-z]+/0000[0-4]: each in one split"
+
+
+def test_tracks_in_several_given_splits_are_told(tmp_path: Path) -> None:
+    tracks = numbered(write_pictures(tmp_path / "signs", 20))
+    for place in ("train", "val", "test"):
+        shutil.copytree(tracks, tmp_path / "given" / place)
+    said = load(str(tmp_path / "given"), tmp_path / "data", SMALL).remarks
+    assert said[2].endswith("each in one split")  # their numbers begin anew in each
+    with pytest.raises(UsageError, match="pictures of the group '00000' are in two splits: put all of them into one"):
+        load(str(tmp_path / "given"), tmp_path / "data", replace(SMALL, group_by="0000[0-4]"))
+    for path in (tmp_path / "given").glob("*/*/*"):  # as if tracks 0 and 1 of each class were parted at random
+        parted = path.stem[:5] in ("00000", "00001") and path.stem[-1] in "03"
+        if path.parts[-3] != ("val" if parted else "train"):
+            path.unlink()
+    said = load(str(tmp_path / "given"), tmp_path / "data", SMALL).remarks
+    assert "6 are in several splits, which makes errors look too small" in said[2]
+
+
+def test_groups_of_a_table_may_have_several_classes(pictures: Path, tmp_path: Path) -> None:
+    """As the photographs of a patient."""
+    rows = [f"{path},{path.parent.name},{int(path.stem) % 5}" for path in sorted(pictures.glob("*/*"))]
+    table = tmp_path / "set.csv"
+    table.write_text("\n".join(["path,label,group", *rows]))
+    splits = load(str(table), tmp_path / "data", SMALL)
+    patients = [
+        {int(Path(file).stem) % 5 for file in part.files or ()}
+        for part in (splits.train, splits.validation, splits.tests["test"])
+    ]
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 5 and all(patients)
+    assert splits.remarks[2] == "5 groups of 30 pictures by the table: each in one split"
+
+
+def test_splits_without_groups_are_those_of_earlier_versions(pictures: Path, tmp_path: Path) -> None:
+    splits = load(str(pictures), tmp_path / "data", SMALL)
+    assert splits.validation.files == ("disc/009.tiff", "square/006.jpg", "stripes/003.webp")
+    assert splits.tests["test"].files == ("disc/006.jpg", "square/000.png", "stripes/006.jpg")
 
 
 @pytest.mark.parametrize(
@@ -386,11 +455,12 @@ def test_a_damaged_cache_is_refused(pictures: Path, tmp_path: Path) -> None:
 
 
 def test_options_that_make_no_sense(pictures: Path) -> None:
-    for wrong in ({"size": 3}, {"channels": 2}, {"fit": "squeeze"}):
+    for wrong in ({"size": 3}, {"channels": 2}, {"fit": "squeeze"}, {"group_by": "("}):
         with pytest.raises(UsageError):
             Stored(**wrong)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="are for folders of pictures"):
-        find("mnist", Stored(32))
+    for stored in (Stored(32), Settings("mnist", group_by="off").stored):
+        with pytest.raises(UsageError, match="are for folders of pictures"):
+            find("mnist", stored)
     with pytest.raises(UsageError, match="no folder, table of pictures or data set"):
         find("no/such/folder")
 
