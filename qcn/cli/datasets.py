@@ -124,6 +124,8 @@ def check(
         say("no near duplicates")
     for group in index.duplicates[:SHOWN]:
         say(f"  {', '.join(index.files[place] for place in group)}")
+    for pair in index.conflicts[:SHOWN]:
+        say(f"label conflict: {' and '.join(index.files[place] for place in pair)}")
     for file, why in list(index.skipped.items())[:SHOWN]:
         say(f"left out: {file}: {why}")
     splits.refuse_no_validation(folder)

@@ -87,6 +87,7 @@ class Index:
     sizes       [width, height] of each picture as it was
     skipped     files that could not be read, and why
     duplicates  groups of nearly the same pictures, as places
+    conflicts   pairs of nearly the same pictures with different labels
     groups      pictures that belong together for another reason, which `grouped` has in words
     views       azimuth, elevation and object of each picture, where they are known
     """
@@ -99,6 +100,7 @@ class Index:
     sizes: tuple[tuple[int, int], ...]
     skipped: dict[str, str]
     duplicates: tuple[tuple[int, ...], ...]
+    conflicts: tuple[tuple[int, int], ...]
     groups: tuple[tuple[int, ...], ...]
     grouped: str
     views: tuple[tuple[float | None, float | None, str | None], ...]
@@ -177,6 +179,10 @@ def remarks(found: Listing, index: Index) -> tuple[str, ...]:
         where = f"{apart:,} are in several splits, which makes errors look too small" if apart else "each in one split"
         pictures = len({place for group in index.groups for place in group})
         said.append(f"{counted(len(index.groups), 'group')} of {pictures:,} pictures by {index.grouped}: {where}")
+    if index.conflicts:
+        one, other = (f"{index.files[place]} ({found.classes[index.labels[place]]})" for place in index.conflicts[0])
+        count = counted(len(index.conflicts), "pair")
+        said.append(f"label conflict: {count} of nearly equal pictures with different labels, such as {one}, {other}")
     if across := crossing(index):
         one, other = (index.files[place] for place in across[0])
         said.append(
@@ -302,6 +308,7 @@ def _read_all(aside: Path, found: Listing, stored: Stored) -> Index:
         sizes=tuple(sizes[kept[one]] for one in order),
         skipped=dict(sorted(skipped.items())),
         duplicates=placed(Groups(len(kept), pairs).lists()),
+        conflicts=placed(pair for pair in pairs if labels[pair[0]] != labels[pair[1]]),  # type: ignore[arg-type]
         groups=placed(groups),
         grouped=grouped,
         views=tuple((one.azimuth, one.elevation, one.object) for one in (chosen.pictures[place] for place in order)),

@@ -251,6 +251,15 @@ def test_splits_without_groups_are_those_of_earlier_versions(pictures: Path, tmp
     assert splits.tests["test"].files == ("disc/006.jpg", "square/000.png", "stripes/006.jpg")
 
 
+def test_a_picture_under_two_labels_is_named(pictures: Path, tmp_path: Path) -> None:
+    shutil.copy(pictures / "disc" / "000.png", pictures / "square" / "copy.png")
+    said = load(str(pictures), tmp_path / "data", SMALL).remarks[2]
+    assert said == (
+        "label conflict: 1 pair of nearly equal pictures with different labels, such as disc/000.png (disc), "
+        "square/copy.png (square)"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
