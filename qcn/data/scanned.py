@@ -224,6 +224,8 @@ def _mujoco() -> ModuleType:
     if not installed("mujoco"):
         raise MissingError(f"rendering scanned objects needs MuJoCo, which is not installed: {INSTALL}")
     os.environ.setdefault("MUJOCO_GL", "osmesa")  # read when MuJoCo is imported
+    if installed("triton"):  # which training imports: Mesa has an LLVM too, and loaded after Mesa's, Triton's crashes
+        import triton  # noqa: F401
     try:
         import mujoco
 

@@ -124,6 +124,19 @@ def test_pictures_are_rendered_once_and_kept(tmp_path: Path, box: Path, monkeypa
         load("scanned", tmp_path)
 
 
+def test_a_network_can_be_trained_in_the_process_that_rendered(box: Path) -> None:
+    """Training imports Triton, whose LLVM and Mesa's do not get on in any order: it would be a segmentation fault."""
+    pytest.importorskip("mujoco")
+    pytest.importorskip("triton")
+    code = (
+        "import sys; from pathlib import Path; from qcn.data.scanned import random_scenes, render\n"
+        "render(Path(sys.argv[1]), random_scenes('box', 1))\n"
+        "import triton.runtime"
+    )
+    done = subprocess.run([sys.executable, "-c", code, box], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_mesh_that_cannot_be_read_is_named(tmp_path: Path, box: Path) -> None:
     broken = write_box(tmp_path / "broken")
     (broken / "model.obj").write_text("v 0 0 0\n")
