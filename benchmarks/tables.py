@@ -6,6 +6,7 @@ A page has a table between `<!-- table: NAME -->` and `<!-- end of table -->`. T
 """
 
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -84,16 +85,18 @@ def unknown() -> str:
 
 
 def one_answer() -> str:
+    """By network: the answers that differ from Python's, and the largest difference of a probability, by way."""
     rows = read("one-answer.json")["results"]
     cells = [
         [
             f"`{row['network']}`",
-            *(f"{row[name]:,}" for name in ("pictures", "saturated", "unknown")),
-            *(f"{of['label'] + of['order'] + of['known']} ({of['probability']:.0e})" for of in row["ways"].values()),
+            f"{row['pictures']:,}",
+            str(sum(of[what] for of in row["ways"].values() for what in ("label", "order", "known"))),
+            *(f"{row['ways'][name]['probability']:.0e}" for name in ("shell", "C++", "page")),
         ]
         for row in rows
     ]
-    return table(["network", "pictures", "saturated", "unknown", *rows[0]["ways"]], cells)
+    return table(["network", "pictures", "other answers", "shell", "C++", "page"], cells)
 
 
 def times(**wanted: Any) -> list[Row]:
@@ -301,55 +304,74 @@ def calibrated() -> str:
     return table(headings, lines)
 
 
+# The rows of the table of directions: data set, network and, as in the file of results, what was changed and how many
+# images it was trained on. Every run is in that file.
+DIRECTIONS = (
+    ("viewpoints, test", "qcn-deep", "without directions", 21870),
+    ("viewpoints, test", "cnn-small", "without directions", 21870),
+    ("viewpoints, test", "qcn-deep", "", 21870),
+    ("viewpoints, test", "cnn-small", "", 21870),
+    ("viewpoints, test", "qcn-deep", "epochs 120", 21870),
+    ("viewpoints, test", "cnn-small", "epochs 120", 21870),
+    ("viewpoints, test", "qcn-deep", "epochs 120", 24300),
+    ("viewpoints-azimuth-pooled, novel", "qcn-deep", "", 12960),
+    ("eth80, five folds, test", "qcn-deep", "augment mirrored", 2360),
+    ("eth80, five folds, test", "cnn-small", "augment mirrored", 2360),
+    ("scanned, test", "qcn-deep", "", 8000),
+    ("scanned, test", "cnn-small", "", 8000),
+)
+
+
 def direction() -> str:
-    """Class error and direction, by row and recipe: means over seeds or folds, with standard deviations of both."""
-    groups: dict[tuple[str, str, str, str, str, int], list[Row]] = {}
+    """Class error and direction, by row and recipe: means over seeds or folds, errors with standard deviations."""
+    groups: dict[tuple[str, str, str, int], list[Row]] = {}
     for row in read("direction-h200.json")["results"]:
         dataset, model, weight = row["row"].split("/")
-        asked = re.sub(r"-fold\d$", ", five folds", dataset)
-        changes = ", ".join(f"{name} {value}" for name, value in row["changed"].items())
+        data = re.sub(r"-fold\d$", ", five folds", dataset)
+        changes = [f"{name} {value}" for name, value in row["changed"].items()]
+        words = ", ".join(["without directions"] * (weight == "off") + changes)
         for split, figures in row["splits"].items():
-            groups.setdefault((asked, split, model, weight, changes, row["train"]), []).append(figures)
-
-    def spread(rows: list[Row], name: str, unit: str) -> str:
-        numbers = [row[name] for row in rows if row.get(name) is not None]
-        if not numbers:
-            return ""
-        mean = sum(numbers) / len(numbers)
-        deviation = (sum((one - mean) ** 2 for one in numbers) / max(1, len(numbers) - 1)) ** 0.5
-        return f"{mean:.2f} ± {deviation:.2f} %" if unit == "%" else f"{mean:.1f}{unit}"
-
-    def share(rows: list[Row], name: str) -> str:
-        numbers = [row[name] for row in rows if row.get(name) is not None]
-        return f"{100 * sum(numbers) / len(numbers):.0f} %" if numbers else ""
-
-    lines = [
-        [f"`{data}`, {split}", f"{train:,}", f"`{model}`", weight, changes or "none", str(len(rows))]
-        + [spread(rows, "error", "%")]
-        + [spread(rows, "median", "°"), share(rows, "within_15"), share(rows, "within_30"), share(rows, "coverage")]
-        for (data, split, model, weight, changes, train), rows in sorted(groups.items())
-    ]
-    headings = ("data set, split", "trained on", "network", "weight", "changed", "runs", "error", "median angle")
-    return table((*headings, "within 15°", "within 30°", "within the spread"), lines)
+            groups.setdefault((f"{data}, {split}", model, words, row["train"]), []).append(figures)
+    lines = []
+    for key in DIRECTIONS:
+        data, model, words, train = key
+        rows = groups[key]
+        errors = [row["error"] for row in rows]
+        told = [row for row in rows if row.get("median") is not None]
+        cells = [f"{statistics.mean(errors):.2f} ± {statistics.stdev(errors):.2f} %", "", ""]
+        if told:
+            cells[1:] = [
+                f"{statistics.mean(row['median'] for row in told):.1f}°",
+                f"{100 * statistics.mean(row['coverage'] for row in told):.0f} %",
+            ]
+        lines.append([data, f"`{model}`", "; ".join([f"{train:,}"] + [words] * bool(words)), str(len(rows)), *cells])
+    headings = ["data set, split", "network", "training images; changed", "runs", "error"]
+    return table([*headings, "median angle", "within the spread"], lines)
 
 
 def photographs() -> str:
-    """ETH-80's new objects by networks on EfficientNet-Lite0: a line per network, a column per fold."""
+    """ETH-80's new objects by networks on EfficientNet-Lite0: means over folds, errors with their range."""
     groups: dict[tuple[bool, str, str, str], list[Row]] = {}
     for row in read("photographs-h200.json")["results"]:
         loss = row["settings"].get("loss", "cross-entropy")
         groups.setdefault((row["frozen"], row["network"], row["stands_on"], loss), []).append(row)
     lines = []
     for (frozen, network, place, loss), rows in groups.items():
-        by_fold = {row["fold"]: f"{row['error']:.1f}" for row in rows}
-        means = [sum(row[name] for row in rows) / len(rows) for name in ("error", "median", "within_30", "coverage")]
+        name = f"`{network}`" if network.endswith("lite0") else f"{network} {place.partition(',')[0]}"
+        name += f", {loss} loss" * (loss != "cross-entropy")
+        errors = [row["error"] for row in rows]
+        means = [statistics.mean(row[name] for row in rows) for name in ("error", "median", "coverage")]
         lines.append(
-            ["frozen" if frozen else "tuned", f"`{network}`" if network.endswith("lite0") else network, place, loss]
-            + [by_fold.get(fold, "") for fold in range(5)]
-            + [f"{means[0]:.2f} %", f"{means[1]:.1f}°", f"{100 * means[2]:.0f} %", f"{100 * means[3]:.0f} %"]
+            [
+                "frozen" if frozen else "tuned",
+                name,
+                str(len(rows)),
+                f"{means[0]:.2f} ({min(errors):.1f} to {max(errors):.1f})",
+            ]
+            + [f"{means[1]:.1f}°", f"{100 * means[2]:.0f} %"]
         )
-    headings = ["backbone", "network", "stands on, windows", "loss", *(f"fold {fold}" for fold in range(5)), "mean"]
-    return table([*headings, "median angle", "within 30°", "within the spread"], lines)
+    headings = ["backbone", "network", "folds", "error, % (range)"]
+    return table([*headings, "median angle", "within the spread"], lines)
 
 
 def few_pictures() -> str:
