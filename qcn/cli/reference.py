@@ -16,28 +16,43 @@ REQUESTS = {
 }
 INTRODUCTION = """# Settings
 
-Shell and Python take the same settings by the same names: `qcn calibrate MODEL --max-drop 1` is
-`bundle.calibrate(max_drop=1)` ([python.md](python.md)). The shell takes rare ones by `--set`, which may be repeated:
-`--set weight_decay=0.01 --set compile`. This page is made from the code by `python -m qcn.cli.reference`.
+Shell and Python take the same settings: `qcn calibrate MODEL --max-drop 1` is `bundle.calibrate(max_drop=1)`
+([python.md](python.md)). The shell takes rare ones by `--set`, which may be repeated: `--set weight_decay=0.01 --set
+compile`. Settings of several commands are [at the end](#several-commands). `python -m qcn.cli.reference` makes this page.
 """
+SHARED = "Several commands"
 
 
 def page() -> str:
-    """The page."""
-    return "\n".join([INTRODUCTION, *(line for name, place in REQUESTS.items() for line in _table(name, place))])
+    """The page: first what each command has alone, then what several have."""
+    commands: dict[str, list[str]] = {}  # by row
+    for command, place in REQUESTS.items():
+        module, _, name = place.rpartition(".")
+        for one in settings_of(getattr(importlib.import_module(module), name)).values():
+            if one.help:
+                commands.setdefault(_row(one), []).append(command)
+    sections: dict[str, list[str]] = {name: [] for name in [*REQUESTS, SHARED]}
+    for row, names in commands.items():
+        if len(names) == 1:
+            sections[names[0]].append(row)
+        else:
+            sections[SHARED].append(f"{row} {', '.join(name.removeprefix('qcn ') for name in names)} |")
+    return "\n".join([INTRODUCTION, *(line for name, rows in sections.items() for line in _table(name, rows))])
 
 
-def _table(command: str, place: str) -> Iterator[str]:
-    module, _, name = place.rpartition(".")
-    cls = getattr(importlib.import_module(module), name)
-    yield f"## {command}\n"
-    yield "| in the shell | in Python | default | what it is |"
-    yield "|---|---|---|---|"
-    for one in settings_of(cls).values():
-        if one.help:
-            shell = f"--set {one.name}=…" if one.rare else one.option
-            yield f"| `{shell}` | `{one.name}` | {_default(one)} | {one.help} |"
+def _table(name: str, rows: list[str]) -> Iterator[str]:
+    more = name == SHARED
+    yield f"## {name}\n"
+    yield "| setting | default | what it is |" + " commands |" * more
+    yield "|---|---|---|" + "---|" * more
+    yield from rows
     yield ""
+
+
+def _row(setting: Setting) -> str:
+    shell = f"--set {setting.name}" if setting.rare else setting.option
+    same = setting.rare or setting.option.partition("/")[0] == "--" + setting.name.replace("_", "-")
+    return f"| `{shell}`{'' if same else f' (Python: `{setting.name}`)'} | {_default(setting)} | {setting.help} |"
 
 
 def _default(setting: Setting) -> str:

@@ -27,7 +27,7 @@ class ShipRequest:
         None, "Largest expected calibration error: 0.05 or 5%.", unset=NO_LIMIT, rare=True
     )
     max_direction_error: str | None = setting(
-        None, "Largest angle that told directions are off, at a percentile: 20deg@p50.", unset=NO_LIMIT
+        None, "Largest angle between predicted and true direction of view, at a percentile: 20deg@p50.", unset=NO_LIMIT
     )
     dataset: str | None = setting(
         None,
