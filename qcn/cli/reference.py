@@ -18,7 +18,8 @@ INTRODUCTION = """# Settings
 
 Shell and Python take the same settings: `qcn calibrate MODEL --max-drop 1` is `bundle.calibrate(max_drop=1)`
 ([python.md](python.md)). The shell takes rare ones by `--set`, which may be repeated: `--set weight_decay=0.01 --set
-compile`. Settings of several commands are [at the end](#several-commands). `python -m qcn.cli.reference` makes this page.
+compile`. Settings of several commands are [at the end](#several-commands). `python -m qcn.cli.reference`
+makes this page.
 """
 SHARED = "Several commands"
 
