@@ -284,57 +284,48 @@ def refresh(folder: Path) -> None:
 
 def page() -> str:
     """docs/models.md."""
-    rows = []
+    rows, terms = [], {}
     for folder in networks().values():
         card = load_card(folder)
         error = " / ".join(
             f"{100 * rate.error:.2f} ({100 * rate.low:.2f} to {100 * rate.high:.2f})" for rate in card.errors.values()
         )
         which = " / ".join(card.errors)
+        terms[card.data.name.partition("-azimuth")[0]] = card.data.terms
         size = sum(artefact.bytes for artefact in Bundle.open(folder).manifest.files)
         rows.append(
-            f"| [`{card.name}`](../models/{card.name}/card.md) | `{card.data.name}` | {which} | {error} "
-            f"| {card.parameters:,} | {size / 1e6:.2f} MB | {card.data.terms} |"
+            f"| [`{card.name}`](../models/{card.name}/card.md) | {which} | {error} "
+            f"| {card.parameters:,} | {size / 1e6:.2f} MB |"
         )
-    table = "\n".join(rows)
+    table, of_data = "\n".join(rows), "\n".join(f"| `{name}` | {text} |" for name, text in terms.items())
     return f"""# Trained networks
 
-Written by `python tools/ship_model.py` from the cards in `models/`; do not edit it by hand.
+    qcn models                                         # the networks that come with the product
+    qcn models cifar10-qcn-deep                        # a card: data and terms, training, errors, limits
+    qcn predict photo.png                              # by cifar10-qcn-deep, without torch
+    qcn predict photo.png --model fashion-mnist        # in Python: qcn.load("fashion-mnist").predict("photo.png")
 
-These networks come with the product, in a wheel as well, and answer without torch. `qcn models` lists them, and
-`qcn models NAME` prints the card of one: its data and their terms, the command that trained it, its errors with
-intervals, and its limits.
+`python tools/ship_model.py` writes this page from the cards in `models/`.
 
-| name | data set | split | error, % (95 % interval) | parameters | size | terms of the data |
-|---|---|---|--:|--:|--:|---|
+| name: DATASET-MODEL | split | error, % (95 % interval) | parameters | size |
+|---|---|--:|--:|--:|
 {table}
+
+| data | terms |
+|---|---|
+{of_data}
 
 ## Names
 
-A network is called DATASET-MODEL, as its folder in `models/`. `-qcn` may be left out: `fashion-mnist` is
-`fashion-mnist-qcn`. Every command that takes a bundle or a training run takes such a name:
+Every command that takes a bundle or a training run takes such a name; `-qcn` may be left out. A run or bundle in the
+working folder takes precedence. `evaluate` needs the data set (`qcn datasets fetch`).
 
-    qcn predict photo.png                              # without --model: cifar10-qcn-deep
-    qcn predict photo.png --model fashion-mnist        # in Python: qcn.load("fashion-mnist").predict("photo.png")
-    qcn evaluate mnist
-    qcn explain fashion-mnist photo.png
-    qcn verify-parity cifar10
-    qcn benchmark cifar10
+- `predict`, `evaluate`, `explain`, `verify-parity`, `benchmark` and `qcn.load` take the bundle, `models/NAME`.
+- `export`, `calibrate`, `train --init`, `verify-parity --run` and `evaluate --device cuda` need torch and the training
+  run, `models/runs/NAME`, which a wheel does not have.
 
-    qcn export cifar10 --format onnx                   # these need torch and the training run: see below
-    qcn train --dataset my-pictures --init cifar10
-    qcn calibrate cifar10 --out runs/int8
-    qcn verify-parity cifar10 --run cifar10
-    qcn evaluate mnist --device cuda
-
-`models/NAME` is a [bundle](bundle.md) with the card beside its files. Its golden answers are to four images and six
-edge cases, without those of inner layers, so that a wheel has about 1 MB per network: `verify-parity` checks every
-backend, but cannot say in which layer a fault is. `models/runs/NAME` is its training run, for everything that needs
-torch; a wheel does not have it. The runs cannot be resumed, since the state of the optimiser is left out; `--init`
-starts from their weights.
-
-A run or bundle in the working folder takes precedence over a shipped network of the same name. `evaluate` needs the
-data set (`qcn datasets fetch`); `export` renders toys for its golden images if it is not there.
+The [golden answers](bundle.md#goldensafetensors) are to four images and six edge cases, without inner layers:
+`verify-parity` checks every backend, but cannot say in which layer a fault is. The runs cannot be resumed.
 
 ## Adding one
 
