@@ -260,6 +260,7 @@ def routing_cpu() -> str:
         [f"{what}, {row['variant']}", str(row["batch"]), ms(str(row["ms"]))]
         for what, part in (("forward", "inference"), ("training step", "training"))
         for row in record[part]
+        if row["batch"] < 16
     ]
     return table(["", "images", "ms"], lines)
 
