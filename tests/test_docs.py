@@ -15,6 +15,16 @@ OTHER_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "models" 
 DEPLOY_PAGES = sorted((ROOT / "deploy").rglob("*.md"))
 
 
+def test_the_pages_are_short() -> None:
+    """What a newcomer is asked to read: it may grow with a reason in the commit."""
+    indexes = [ROOT / name / "README.md" for name in ("deploy", "deploy/jetson", "benchmarks", "examples")]
+    words = {
+        page: len(page.read_text(encoding="utf-8").split()) for page in [*PAGES, ROOT / "CONTRIBUTING.md", *indexes]
+    }
+    assert sum(words.values()) <= 35_000
+    assert words[ROOT / "docs" / "results.md"] <= 3_000
+
+
 def test_tables_are_those_of_the_benchmark_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import tables
