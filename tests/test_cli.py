@@ -192,7 +192,7 @@ def test_version() -> None:
         (["train", "--dataset", "mnist", "--device", "gpu"], 2, "use auto, cpu, cuda"),
         (["train"], 2, "name a data set with --dataset"),
         (["train", "--epochs", "many"], 2, "--epochs"),
-        (["train", "--dataset", "mnist", "--preset", "beste"], 2, "did you mean 'best'?"),
+        (["train", "--dataset", "mnist", "--set", "preset=beste"], 2, "did you mean 'best'?"),
         (["train", "--dataset", "mnist", "--set", "kernels=fuse"], 2, "did you mean 'fused'?"),
         (["evaluate", "mnist", "--set", "kernels=refrence"], 2, "did you mean 'reference'?"),
         (["train", "--resume", "nowhere"], 2, "nowhere is not a training run"),

@@ -478,7 +478,7 @@ def test_a_folder_that_changed_since_training_is_not_tested_on(tmp_path: Path, m
     write_pictures(folder / "train", 12)
     for kind in before.train.classes:
         (folder / kind).rename(folder / "train" / kind / "more")
-    with pytest.raises(UsageError, match=r"the pictures of 'shapes' have changed .* with --dataset"):
+    with pytest.raises(UsageError, match=r"the pictures of 'shapes' or their groups have changed .* with --dataset"):
         answer_splits(network, find(str(folder), small), tmp_path / "data")
     shutil.copytree(folder / "train", folder / "test")  # given, and not dealt out: whoever made it answers for it
     assert "test" in answer_splits(network, find(str(folder), small), tmp_path / "data")

@@ -99,7 +99,7 @@ def command(settings: RunSettings, images: int) -> str:
     start = for_images(settings_from(settings.preset, dataset=settings.dataset, model="qcn"), images)
     known = settings_of(Settings)
     words = ["qcn train", f"--dataset {settings.dataset}"]
-    words += [f"--preset {settings.preset}"] if settings.preset != "best" else []
+    words += [f"--set preset={settings.preset}"] if settings.preset != "best" else []
     for name, value in asdict(settings).items():
         if value == getattr(start, name):
             continue

@@ -38,7 +38,7 @@ class Settings:
     model: str = setting(
         "qcn", "{choices}.", unset="that of --init; qcn-lite0 for a folder of photographs; else qcn", choices=NETWORKS
     )
-    preset: Preset = setting("best", "Preset that the settings below start from: {choices}.")
+    preset: Preset = setting("best", "Preset that the other settings start from: {choices}.", rare=True)
     size: int | None = setting(None, "For a folder: resize pictures to this side, in pixels.", unset=FROM_PICTURES)
     fit: Fit | None = setting(
         None,

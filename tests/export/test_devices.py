@@ -8,6 +8,7 @@ from command import Command
 from qcn.errors import MissingError, UsageError
 from qcn.export import fleet
 from qcn.export.bundle import Bundle
+from qcn.storage import toml
 
 LIST = """
 [orin]
@@ -76,6 +77,6 @@ def test_what_is_wrong_in_a_list_is_said(tmp_path: Path, text: str, words: str) 
 def test_a_list_that_is_not_there_and_a_python_without_toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"is not a list of devices: .*No such file"):
         fleet.read_devices(tmp_path / "devices.toml")
-    monkeypatch.setattr(fleet, "installed", lambda module: False)
+    monkeypatch.setattr(toml, "installed", lambda module: False)
     with pytest.raises(MissingError, match="pip install tomli"):
         fleet.read_devices(tmp_path / "devices.toml")

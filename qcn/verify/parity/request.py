@@ -33,13 +33,14 @@ class ParityRequest:
         None,
         "Ask the backends that passed for random images in every batch size, for so long in all: 60s, 10min, 2h.",
         unset="off",
+        rare=True,
     )
     report: Path | None = setting(None, "Write a report into this folder; implies bisect.", unset="none")
     benchmark: Path | None = setting(None, "File from `qcn benchmark --json`, to show in the report.", unset="none")
     baseline: Path | None = setting(None, "An earlier report.json: fail if anything got worse.", unset="none")
     trust: bool = setting(False, TRUST)
     bisect: bool = setting(False, "Compare every layer and iteration, even if the answers are right.", rare=True)
-    seed: int | None = setting(None, "Seed of --soak, to repeat it.", unset="a new one", rare=True)
+    seed: int | None = setting(None, "Seed of a soak, to repeat it.", unset="a new one", rare=True)
     other_network: bool = setting(False, OTHER_NETWORK, rare=True)
     time_limit: float = time_limit()
     data_dir: Path = setting(Path("data"), "Folder that holds the data sets.")

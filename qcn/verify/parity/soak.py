@@ -1,4 +1,4 @@
-"""`--soak`: many more calls, for a given time. It finds what shows only in some batch size or only after many calls.
+"""A soak: many more calls, for a given time. It finds what shows only in some batch size or only after many calls.
 
 Every batch size that a file takes comes once first, in random order; then sizes are random, and images always are
 (`qcn.verify.parity.calls.random_calls`). Every answer is compared at once, so memory does not grow with time. After the
@@ -46,15 +46,15 @@ class Soak:
 
     @staticmethod
     def parse(duration: str | None, seed: int | None) -> "Soak | None":
-        """From `--soak` and its seed; a new seed if none is given."""
+        """From the settings `soak` and `seed`; a new seed if none is given."""
         if duration is None:
             if seed is not None:
-                raise UsageError("seed is for --soak: give both")
+                raise UsageError("seed is for a soak: give both")
             return None
         match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h)", duration.strip())
         seconds = float(match[1]) * SECONDS[match[2]] if match else 0.0
         if not 0 < seconds <= LONGEST:
-            raise UsageError(f"--soak takes a time of up to 7 days, such as 60s, 10min or 2h, not '{duration}'")
+            raise UsageError(f"soak takes a time of up to 7 days, such as 60s, 10min or 2h, not '{duration}'")
         if seed is not None and not 0 <= seed < 1 << 64:
             raise UsageError(f"seed must be from 0 to 2⁶⁴ − 1, not {seed}")
         return Soak(seconds, secrets.randbelow(1 << 32) if seed is None else seed)
