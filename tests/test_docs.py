@@ -140,7 +140,15 @@ def test_every_option_in_the_documentation_exists() -> None:
 
     others = {"--nproc-per-node", "--help", "--list", "--seeds", "--constraint", "--install"}
     others |= {"--nnodes", "--node-rank", "--master-addr", "--master-port", "--nodes", "--ntasks-per-node"}
-    others |= {"--gpus-per-node", "--cpus-per-task", "--no-deps", "--model-repository", "--exit-on-error"}
+    others |= {
+        "--gpus-per-node",
+        "--cpus-per-task",
+        "--field",
+        "--field-pictures",
+        "--no-deps",
+        "--model-repository",
+        "--exit-on-error",
+    }
     known = options(get_command(app)) | others
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", page.read_text(encoding="utf-8")):

@@ -11,6 +11,8 @@
 #include <new>
 #include <thread>
 
+#include "without_signals.h"
+
 namespace qcn {
 
 namespace {
@@ -80,6 +82,7 @@ class Pool {
   bool start_thread() {
     try {
       if (scratch_.size() <= static_cast<std::size_t>(started_)) scratch_.emplace_back();
+      const WithoutSignals none;
       std::thread([this] { help(); }).detach();
       return true;
     } catch (const std::exception&) {  // no more threads or no memory to be had: fewer do it

@@ -97,6 +97,7 @@ int watch(int argc, char** argv) {
   arguments.number("--frames", "stop after this many frames (default: at Ctrl-C)", 1, 1 << 30, most);
   arguments.number("--least", "print only answers with at least this probability (default: 0)", 0.0, 1.0, least);
   options.add_to(arguments);
+  options.add_field_to(arguments);
   const auto rest = arguments.parse(argc, argv);
   if (rest.size() != 1) throw UsageError("needs one bundle: see --help");
 

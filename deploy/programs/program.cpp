@@ -46,6 +46,12 @@ void ModelOptions::add_to(Arguments& arguments) {
   arguments.flag("--verbose", "print which backend was chosen, and why", verbose);
 }
 
+void ModelOptions::add_field_to(Arguments& arguments) {
+  arguments.text("--field", "folder to count answers in, for qcn report field (default: none)", field);
+  arguments.number("--field-pictures", "uncertain pictures to keep there, the last ones (default: 0)", 0, 100000,
+                   field_pictures);
+}
+
 qcn::Model ModelOptions::load(const std::string& bundle) const {
   qcn_model_params params = qcn_model_default_params();
   params.backend = backend == "native"     ? QCN_BACKEND_NATIVE
@@ -57,6 +63,10 @@ qcn::Model ModelOptions::load(const std::string& bundle) const {
   if (no_self_test) params.self_test = 0;
   const std::string key = public_key.empty() ? "" : read_key(public_key);
   if (!public_key.empty()) params.public_key = key.c_str();
+  qcn_field_params recorded = qcn_field_default_params(field.c_str());
+  recorded.pictures = field_pictures;
+  if (!field.empty()) params.field = &recorded;
+  if (field.empty() && field_pictures > 0) throw UsageError("--field-pictures needs --field, the folder for them");
   return qcn::Model(bundle, params, [all = verbose](qcn_log_level level, const std::string& message) {
     if (level == QCN_LOG_ERROR) return;  // it is also the exception's message
     if (level == QCN_LOG_WARNING || all) std::fprintf(stderr, "%s\n", readable(message).c_str());

@@ -18,8 +18,11 @@ struct ModelOptions {
   int threads = 0, device = 0;
   std::string public_key;  // a file
   bool no_self_test = false, verbose = false;
+  std::string field;  // a folder
+  int field_pictures = 0;
 
   void add_to(Arguments& arguments);
+  void add_field_to(Arguments& arguments);
   qcn::Model load(const std::string& bundle) const;  // prints warnings of the library, and with --verbose all it logs
 };
 

@@ -184,6 +184,7 @@ int run(int argc, char** argv) {
   arguments.flag("--beside", "each file shows both views of an object, side by side", options.beside);
   arguments.flag("--json", "print one JSON object per picture and line", options.json);
   options.model.add_to(arguments);
+  options.model.add_field_to(arguments);
   const std::vector<std::string> rest = arguments.parse(argc, argv);
   if (rest.size() < 2) throw UsageError("needs a bundle and at least one picture: see --help");
   const std::vector<std::string> files = with_folders({rest.begin() + 1, rest.end()});

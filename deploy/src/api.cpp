@@ -1,5 +1,7 @@
 // The functions of qcn.h: arguments are checked, and exceptions end here.
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -66,6 +68,25 @@ void require_count(int count) {
   if (count < 1) throw Error(QCN_BAD_ARGUMENT, "the number of images must be 1 or more, not " + std::to_string(count));
 }
 
+FieldRequest field_request(const qcn_field_params* given) {
+  if (!given) return {};
+  const char* const maker = "take it from qcn_field_default_params";
+  const qcn_field_params params = read_structure(given, qcn_field_default_params(nullptr), "qcn_field_params", maker);
+  const auto check = [](const char* what, double number, double least, double most) {
+    if (number >= least && number <= most) return;
+    char text[160];
+    std::snprintf(text, sizeof text, "qcn_field_params: %s is %g, not from %g to %g", what, number, least, most);
+    throw Error(QCN_BAD_ARGUMENT, text);
+  };
+  if (!params.folder || !*params.folder) throw Error(QCN_BAD_ARGUMENT, "qcn_field_params: folder is NULL or empty");
+  check("pictures", params.pictures, 0, 100000);
+  check("below", params.below, 0, 1);
+  check("gap", params.gap, 0, 86400);
+  check("mib", params.mib, 1, 1 << 20);
+  check("period", params.period, 1, 31 * 86400);
+  return {params.folder, params.pictures, params.below, params.gap, std::int64_t{params.mib} << 20, params.period};
+}
+
 LoadRequest load_request(const qcn_model_params* given) {
   const qcn_model_params defaults = qcn_model_default_params();
   const qcn_model_params params =
@@ -91,6 +112,7 @@ LoadRequest load_request(const qcn_model_params* given) {
   }
   if (request.device < 0) refuse("device", request.device, "0 or more");
   if (params.public_key) request.public_key = parse_public_key(params.public_key);
+  request.field = field_request(params.field);
   if (params.log) {
     request.log = [log = params.log, user = params.log_user](qcn_log_level level, const std::string& message) {
       log(level, message.c_str(), user);

@@ -172,10 +172,12 @@ void parse_image(const Json& json, const Signature& signature, Preprocessing& sp
   spec.stored.channels = image[0], spec.stored.height = image[1], spec.stored.width = image[2];
 }
 
-void check_source(const Json& json) {
+// Checked, and its sha256 given.
+std::string parse_source(const Json& json) {
   json.check_entries({"sha256", "model", "checkpoint", "epoch", "data", "data_sha256"}, "source");
   for (const char* name : {"sha256", "model", "checkpoint", "data", "data_sha256"}) json[name].text("source");
   json["epoch"].integer("epoch");
+  return json["sha256"].text("source");
 }
 
 std::vector<std::string> parse_classes(const Json& json) {
@@ -250,7 +252,7 @@ Manifest parse_manifest(const std::string& text) {
   manifest.known = parse_known(json["known"]);
   manifest.direction = parse_directions(json["direction"], manifest.signature);
   check_measured(json["measured"]);
-  check_source(json["source"]);
+  manifest.source_sha256 = parse_source(json["source"]);
   for (const JsonEntry& tool : json["tools"].object("tools")) {
     if (!printable(tool.name)) refuse_bundle("tools must be printable text, not " + quoted(tool.name));
     tool.value.printable_text("a version in 'tools'");

@@ -51,7 +51,8 @@ constexpr int kRound = 0;
 
 struct Manifest {
   std::string name;
-  std::string digest;  // the sha256 of the text that it was read from
+  std::string digest;         // the sha256 of the text that it was read from
+  std::string source_sha256;  // of the weights file of the run that it was exported from
   std::vector<std::string> classes;
   Preprocessing preprocessing;
   double temperature = 1;               // of probabilities: answer.h

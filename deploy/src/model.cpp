@@ -112,6 +112,7 @@ std::shared_ptr<const Model> load_once(const LoadRequest& request, const Manifes
     request.log(QCN_LOG_INFO, request.files->where + ": " + model->backend_name + ", " + model->precision + text);
   }
   if (request.self_test > 0) run_self_test(*model, request);
+  model->field = open_field(request.field, *model, request.log);
   return model;
 }
 

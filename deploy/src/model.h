@@ -8,6 +8,7 @@
 
 #include "backend.h"
 #include "ed25519.h"
+#include "field.h"
 #include "files.h"
 #include "manifest.h"
 
@@ -23,6 +24,7 @@ struct LoadRequest {
   int device = 0;
   std::optional<PublicKey> public_key;  // by whose owner the bundle must be signed
   Log log;                              // may be empty
+  FieldRequest field;
 };
 
 struct Model {
@@ -32,6 +34,7 @@ struct Model {
   qcn_backend kind = QCN_BACKEND_NATIVE;
   std::string backend_name, precision;  // as the backend says, kept for qcn_model_describe
   std::vector<OperationRun> operations;
+  std::unique_ptr<Field> field;  // null: nothing is recorded
 };
 
 std::shared_ptr<const Model> load_model(const LoadRequest& request);  // throws Error

@@ -1,6 +1,7 @@
 #include "session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -88,6 +89,7 @@ void Session::in_parts(int count, const Outputs& outputs, const Run& run) {
 
 void Session::classify(const qcn_image* images, int count, const Outputs& outputs) {
   const Lock lock(busy_);
+  const auto start = std::chrono::steady_clock::now();
   check(outputs);
   if (outputs.answers) check_answers(outputs.answers, count);
   const std::size_t pixels = model_->manifest.signature.image_floats();
@@ -108,6 +110,10 @@ void Session::classify(const qcn_image* images, int count, const Outputs& output
     }
     runner_->run(input, now, logit, pose);
   });
+  if (outputs.answers && model_->field) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    model_->field->record(decisions_.data(), images, count, elapsed.count());
+  }
 }
 
 // Images of which some are in device memory: those of the host are pre-processed here, and join them there.

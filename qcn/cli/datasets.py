@@ -1,4 +1,4 @@
-"""`qcn datasets list`, `fetch`, `show` and `check`."""
+"""`qcn datasets list`, `fetch`, `show`, `check` and `add`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +133,24 @@ def check(
     rare = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     options = [*(("--size", size) if size else ()), *rare]
     say_next("qcn", "train", "--dataset", folder, *options, *data_dir_option(data_dir))
+
+
+@app.command("add")
+def add_labelled(
+    folder: Annotated[Path, typer.Argument(help="Folder with one subfolder per class.")],
+    table: Annotated[Path, typer.Argument(help="CSV with path and label, such as that of `qcn report field`.")],
+) -> None:
+    """Copy the pictures that have a label in a table into a folder of pictures."""
+    from qcn.data.labelled import add
+
+    added = add(folder, table)
+    for name, count in added.classes.items():
+        say(f"{name}: {counted(count, 'picture')}{' (a new class)' if name in added.new else ''}")
+    if added.already_there:
+        say(f"{counted(added.already_there, 'picture')} were there already")
+    if added.unlabelled:
+        say(f"{counted(added.unlabelled, 'line')} without a label: left out")
+    say_next("qcn", "train", "--dataset", folder)
 
 
 def _span(numbers: Sequence[int]) -> str:

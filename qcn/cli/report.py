@@ -1,4 +1,4 @@
-"""`qcn report merge`."""
+"""`qcn report merge` and `qcn report field`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from qcn.cli.options import MaxRegression, OtherNetwork
-from qcn.cli.say import command, say, show
+from qcn.cli.options import DATA, DataDir, MaxRegression, OtherNetwork
+from qcn.cli.say import command, say, say_next, show
 from qcn.errors import UsageError
+from qcn.terminal.progress import shown
 from qcn.terminal.tables import table_of
 
-app = typer.Typer(help="Combine reports of `qcn verify-parity`.", no_args_is_help=True)
+app = typer.Typer(help="Combine the reports of many devices; see what they met in the field.", no_args_is_help=True)
 
 
 @app.command()
@@ -52,3 +53,38 @@ def merge(
         say(path)
     merging.conclude(merged.fleet)
     say(merging.headline(merged.fleet))
+
+
+@app.command()
+def field(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that libqcn recorded into (`--field`), one per device, named after the device."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("runs/report/field"),
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with the validation images of this run or bundle, or with a folder recorded before. Default: "
+            "none."
+        ),
+    ] = None,
+    data_dir: DataDir = DATA,
+) -> None:
+    """Show what devices met: counts, drift, uncertain pictures, and a table to label them in."""
+    from qcn.field import report as reporting
+
+    with shown():
+        result = reporting.read_field(folders, command(), baseline, data_dir)
+        paths = reporting.write(out, result)
+    table = table_of("device", "answers", "unknown", "drifted", "pictures", right=("answers", "unknown", "pictures"))
+    for one in result.report.devices:
+        drifted = ", ".join(one.drifted) or ("no" if any(drift.p is not None for drift in one.drift) else "not tested")
+        table.add_row(one.name, f"{one.answers:,}", f"{100 * one.unknown:.1f} %", drifted, f"{one.pictures:,}")
+    show(table)
+    for path in paths:
+        say(path)
+    reporting.conclude(result.report)
+    say(reporting.headline(result.report))
+    if any(one.pictures for one in result.report.devices):
+        say_next("qcn", "datasets", "add", "my/pictures", out / reporting.TABLE)

@@ -41,6 +41,7 @@ class Network(ABC):
     known        when an answer counts as known; None: always
     direction    what makes directions of its poses; None: it tells none
     trained_on   the name of its data set, and the sha256 of the training images
+    weights      the sha256 of its weights file in the training run
     """
 
     classes: tuple[str, ...]
@@ -51,6 +52,7 @@ class Network(ABC):
     known: Known | None
     direction: Directions | None = None
     trained_on: tuple[str, str]
+    weights: str
 
     @abstractmethod
     def answers(self, images: ImageSet, report: Report) -> Answers: ...
@@ -146,6 +148,8 @@ class RunNetwork(Network):
         self.known = self._run.known if best else None
         self.direction = self._run.direction if best else None
         self.trained_on = self._run.data.name, self._run.data.sha256
+        stored = self._run.weights(which)
+        self.weights = stored.sha256 if stored else ""
 
     def answers(self, images: ImageSet, report: Report) -> Answers:
         from qcn.train.validation import outputs
@@ -176,6 +180,7 @@ class _OfBundle(Network):
         self.temperature, self.known = temperature_of(manifest.confidence), manifest.known
         self.direction = manifest.direction
         self.trained_on = manifest.source.data, manifest.source.data_sha256
+        self.weights = manifest.source.sha256
 
     def own_dataset(self) -> Dataset:
         if self._source.data not in DATASETS:

@@ -88,6 +88,31 @@ typedef void (*qcn_log)(qcn_log_level level, const char* message, void* user);
 
 #define QCN_MAX_THREADS 1024  // more are refused
 
+// What a model meets in the field, for `qcn report field` (docs/field.md). A folder gets counts of the answers that
+// qcn_classify gives (unknown ones, by class, by probability, by time), and the last pictures with uncertain answers.
+// A thread of the library writes it; an answer never waits for that. Files can be read by this user only.
+typedef struct {
+  size_t size;         // of this structure
+  const char* folder;  // made if its parent exists. Several models and programs may share it
+  int pictures;        // how many uncertain pictures are kept, the last ones. Default 0: none
+  double below;        // an answer is uncertain if it is unknown, or less probable than this. Default 0.8
+  double gap;          // seconds between two pictures that are kept, at least. Default 1
+  int mib;             // all files together take at most so many MiB: the oldest are deleted. Default 64
+  int period;          // seconds that are counted together; the last 336 periods are kept. Default 3600
+} qcn_field_params;
+
+static inline qcn_field_params qcn_field_default_params(const char* folder) {
+  qcn_field_params params;
+  params.size = sizeof params;
+  params.folder = folder;
+  params.pictures = 0;
+  params.below = 0.8;
+  params.gap = 1;
+  params.mib = 64;
+  params.period = 3600;
+  return params;
+}
+
 typedef struct {
   size_t size;            // of this structure
   qcn_backend backend;    // which one was chosen, and why, is logged
@@ -101,6 +126,7 @@ typedef struct {
   void* log_user;
   const char* public_key;  // NULL, or a PEM text, "-----BEGIN PUBLIC KEY-----…": a bundle is refused unless its owner
                            // signed it (qcn sign). Then nothing of the bundle is believed before it was checked
+  const qcn_field_params* field;  // NULL: nothing is recorded (the default)
 } qcn_model_params;
 
 static inline qcn_model_params qcn_model_default_params(void) {
@@ -114,6 +140,7 @@ static inline qcn_model_params qcn_model_default_params(void) {
   params.log = NULL;
   params.log_user = NULL;
   params.public_key = NULL;
+  params.field = NULL;
   return params;
 }
 

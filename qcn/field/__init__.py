@@ -1,0 +1,1 @@
+"""What devices met in the field: their counts, what drifted, and pictures to label (docs/field.md)."""
