@@ -63,11 +63,11 @@ def settings_of(command: str, images: int) -> RunSettings:
     words = shlex.split(command)
     assert words[:2] == ["qcn", "train"]
     parameters = get_command(app).commands["train"].make_context("train", words[2:]).params  # type: ignore[attr-defined]
-    others = ("preset", "out", "resume", "data_dir", "device", "quantise", "tracker", "rare")
+    others = ("out", "resume", "data_dir", "device", "quantise", "tracker", "rare")
     chosen = {name: value for name, value in parameters.items() if name not in others}
     chosen |= {name: value or "true" for name, _, value in (one.partition("=") for one in parameters["rare"] or ())}
     chosen |= {"model": parameters["model"] or "qcn", "teachers": tuple(parameters["teachers"] or ())}
-    return for_images(settings_from(parameters["preset"] or "best", **chosen), images)
+    return for_images(settings_from(chosen.pop("preset", "best"), **chosen), images)
 
 
 @each_network

@@ -219,6 +219,6 @@ def test_what_the_documentation_names_is_there(model: Model) -> None:
     assert (found["answer.logit"].shape, found["answer.pose"].shape) == ((10,), (10, 3))
     assert found["answer.top(3)"][0] == (found["answer.label"], found["answer.probability"])
     assert found["answer.label"] in found["model.classes"] and {"model.name", "model.backend"} <= set(found)
-    (sentence,) = re.findall(r"The other arguments are (`precision`.*?)\.", page, re.DOTALL)
+    (sentence,) = re.findall(r"Other\s+arguments: (`precision`.*?) \(", page, re.DOTALL)
     arguments = list(inspect.signature(qcn.load).parameters)
     assert arguments == ["bundle", "backend", *re.findall(r"`(\w+)`", sentence)]

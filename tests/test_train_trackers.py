@@ -1,6 +1,7 @@
 """Callbacks, MLflow and Weights & Biases: what they are told, where a resumed run goes on, and what a failure does."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from qcn.errors import MissingError, Stopped, UsageError
 from qcn.train import logbook, resume, trackers
 from qcn.train.record import Epoch, Run, load_run
 from qcn.train.trackers import Callback, Tracker, trackers_named
+from qcn.verify.parity.check import Checked
 
 SMALL = replace(SHORT, model="cnn-small", batch_size=90)
 OTHERS_WARNINGS = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -146,6 +148,36 @@ def test_trackers_that_are_not_there_are_refused(
     assert code == 2 and "leave out --tracker" in said
 
 
+def kept_bundle(out: Path, folder: Path, data_dir: Path) -> Checked:
+    """The run's bundle, checked; both kept in the run's trackers."""
+    run = qcn.open(out)
+    assert isinstance(run, qcn.Run)
+    bundle = run.export("native", out=folder / "exported", data_dir=data_dir)
+    return bundle.verify(run=run, report=folder / "report", track=True, data_dir=data_dir)
+
+
+def test_a_bundle_and_its_report_join_the_run(
+    data_dir: Path, tmp_path: Path, service: type[Service], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(data_dir, tmp_path / "run", "service")
+    added: dict[str, set[str]] = {}
+
+    def add(self: Service, run: Run, known: str, folders: Mapping[str, Path]) -> None:
+        assert known == "id-1"
+        added.update({name: {path.name for path in folder.iterdir()} for name, folder in folders.items()})
+
+    monkeypatch.setattr(Service, "add", add)
+    assert kept_bundle(tmp_path / "run", tmp_path, data_dir).passed
+    assert added["bundle"] == {"manifest.json", "manifest.sha256", "weights.safetensors", "golden.safetensors"}
+    assert added["report"] == {"report.html", "report.json", "junit.xml"}
+    monkeypatch.setattr(Service, "add", lambda *_: 1 / 0)
+    with pytest.raises(MissingError, match="service could not keep bundle and report: division by zero"):
+        kept_bundle(tmp_path / "run", tmp_path / "other", data_dir)
+    (tmp_path / "run" / "service.id").unlink()
+    with pytest.raises(UsageError, match="was trained without --tracker"):
+        kept_bundle(tmp_path / "run", tmp_path / "another", data_dir)
+
+
 @OTHERS_WARNINGS
 def test_mlflow_keeps_settings_metrics_and_files_and_a_resumed_run(
     data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +202,15 @@ def test_mlflow_keeps_settings_metrics_and_files_and_a_resumed_run(
     fetched = Path(client.download_artifacts(kept.info.run_id, "", str(tmp_path)))
     assert load_run(fetched).confidence and qcn.open(fetched).predict(tmp_path / "run/curves.png")
 
+    assert kept_bundle(out, tmp_path, data_dir).summary
+    assert "report.html" in {path.name for path in (tmp_path / "report").iterdir()}
+    fetched = Path(client.download_artifacts(kept.info.run_id, "", str(tmp_path)))
+    assert (
+        isinstance(qcn.open(fetched / "bundle"), qcn.Bundle)
+        and (fetched / "report" / "report.html").stat().st_size > 1000
+    )
+    assert client.get_run(kept.info.run_id).info.status == "FINISHED"
+
 
 @OTHERS_WARNINGS
 def test_weights_and_biases_keeps_a_run_offline_and_goes_on_with_it(
@@ -187,3 +228,6 @@ def test_weights_and_biases_keeps_a_run_offline_and_goes_on_with_it(
     assert b"validation/error" in first and b"batch_size" in first and b"run.json" not in first
     for name in (b"validation/error", b"run.json", b"metrics.csv", b"curves.png", b"safetensors"):
         assert name in second, name
+    kept_bundle(out, tmp_path, data_dir)
+    *_, third = sorted(out.glob("wandb/offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime)
+    assert b"weights.safetensors" in third.read_bytes() and b"report.html" in third.read_bytes()

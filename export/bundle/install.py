@@ -59,7 +59,7 @@ def install(source: Path, target: Path, public_key: Path | None = None) -> Path 
             return None
         place.versions.mkdir(parents=True, exist_ok=True)
         with aside_of(place.versions) as aside:
-            _copy(bundle, aside / _COPY)
+            copy_bundle(bundle, aside / _COPY)
             Bundle.open(aside / _COPY, public_key).require_whole()
             with locked(place.versions):
                 if place.uses(sha256, bundle):  # another process was quicker
@@ -169,7 +169,7 @@ def _parsed(name: str) -> Version | None:
     return Version(int(result[1]), result[2]) if result else None
 
 
-def _copy(bundle: Bundle, folder: Path) -> None:
+def copy_bundle(bundle: Bundle, folder: Path) -> None:
     """The files that the manifest names, the manifest and its signature, to disk for good. No other file."""
     folder.mkdir()
     paths.write_new(folder, MANIFEST, bundle.text)

@@ -12,12 +12,13 @@ TensorBoard's events are always written. A tracker is a service that was chosen 
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qcn.errors import MissingError, Stopped, unknown_name
+from qcn.errors import MissingError, Stopped, UsageError, unknown_name
 from qcn.names import RUN
 from qcn.packages import installed
 from qcn.storage.files import write_text
@@ -86,11 +87,13 @@ class Tracker(Callback):
         # Without run.json the id is that of a start that failed.
         known = kept.read_text(encoding="utf-8") if kept.is_file() and (folder / RUN).is_file() else ""
         doing(f"starting {self.name}")
-        try:
+        with _errors(f"{self.name} could not start"):
             self.id = self.start(run, known)
-        except Exception as error:
-            raise MissingError(f"{self.name} could not start: {one_line(str(error))}") from error
         write_text(kept, self.id)
+
+    def add(self, run: "Run", known: str, folders: Mapping[str, Path]) -> None:
+        """Add folders by their names to what the run of this id has, which has ended."""
+        raise NotImplementedError
 
     def files(self, run: "Run") -> list[Path]:
         """What evaluation and export need of a run, and what a person looks at."""
@@ -130,6 +133,12 @@ class MLflow(Tracker):
             self.client.log_artifact(self.id, str(path))
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         self.client.set_terminated(self.id, "KILLED" if stopped else "FAILED" if error else "FINISHED")
+
+    def add(self, run: "Run", known: str, folders: Mapping[str, Path]) -> None:
+        from mlflow import MlflowClient
+
+        for name, folder in folders.items():
+            MlflowClient().log_artifacts(known, str(folder), name)
 
 
 class WeightsAndBiases(Tracker):
@@ -171,6 +180,16 @@ class WeightsAndBiases(Tracker):
             self.run.log({"curves": wandb.Image(str(self.folder / "curves.png"))}, step=run.progress.epoch)
         self.run.finish(exit_code=0 if error is None else 1)
 
+    def add(self, run: "Run", known: str, folders: Mapping[str, Path]) -> None:
+        import wandb
+
+        self.start(run, known)
+        for name, folder in folders.items():
+            artefact = wandb.Artifact(f"{name}-{known}", type=name)
+            artefact.add_dir(str(folder))
+            self.run.log_artifact(artefact)
+        self.run.finish()
+
 
 TRACKERS = {one.name: one for one in (MLflow, WeightsAndBiases)}
 
@@ -183,6 +202,31 @@ def metrics(row: "Epoch") -> dict[str, float]:
 def id_file(folder: Path, name: str) -> Path:
     """Where a run keeps the id that this tracker knows it by."""
     return folder / f"{name}.id"
+
+
+def keep(folder: Path, folders: Mapping[str, Path]) -> None:
+    """Add folders, such as a bundle and its report, to a run in the trackers that it began with."""
+    from qcn.train.record import load_run
+
+    if not (trackers := trackers_of(folder)):
+        raise UsageError(f"{folder} was trained without --tracker: nothing keeps what belongs to it")
+    run = load_run(folder)
+    for tracker in trackers:
+        doing(f"adding {' and '.join(folders)} to {tracker.name}")
+        tracker.folder = folder
+        known = id_file(folder, tracker.name).read_text(encoding="utf-8")
+        with _errors(f"{tracker.name} could not keep {' and '.join(folders)}"):
+            tracker.add(run, known, folders)
+        say(f"{tracker.name}: {' and '.join(folders)} added to run {known}")
+
+
+@contextmanager
+def _errors(what: str) -> Iterator[None]:
+    """Any error of a tracker's package, as one of ours."""
+    try:
+        yield
+    except Exception as error:
+        raise MissingError(f"{what}: {one_line(str(error))}") from error
 
 
 def trackers_of(folder: Path) -> list[Tracker]:

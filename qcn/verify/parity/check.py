@@ -1,5 +1,6 @@
 """The whole verdict on a bundle in one call, for the shell, for `qcn ship-check` and for Python."""
 
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from qcn.errors import QcnError, UsageError
 from qcn.export.backends.candidates import candidates
 from qcn.export.bundle import Bundle
+from qcn.export.bundle.install import copy_bundle
+from qcn.networks.shipped import run_of
 from qcn.terminal.progress import doing, say, shown
 from qcn.verify.network import NetworkId
 from qcn.verify.parity.compare import Allowed
@@ -75,6 +78,8 @@ def check(bundle: Bundle, request: ParityRequest) -> Checked:
             doing("writing the report")
             pixels = dict(zip(images.golden.rows, images.golden.image, strict=True))
             files = write(request.report, report, pixels, answers=answers(bundle.manifest, images.golden))
+        if request.track and request.run and request.report:
+            _keep(bundle, request.report, run_of(request.run))
     problem = None
     try:
         conclude(verdicts, by_name, images.golden.plan)
@@ -83,6 +88,15 @@ def check(bundle: Bundle, request: ParityRequest) -> Checked:
     except QcnError as error:
         problem = error
     return Checked(verdicts, images, report, tuple(files), problem, request.run)
+
+
+def _keep(bundle: Bundle, report: Path, run: Path) -> None:
+    """Keep the bundle, without what else lies in its folder, and its report in the trackers of the run."""
+    from qcn.train.trackers import keep
+
+    with tempfile.TemporaryDirectory() as folder:
+        copy_bundle(bundle, Path(folder, "bundle"))
+        keep(run, {"bundle": Path(folder, "bundle"), "report": report})
 
 
 def _verdicts(bundle: Bundle, request: ParityRequest, soak: Soak | None) -> tuple[list[Verdict], Samples]:

@@ -39,6 +39,9 @@ class ParityRequest:
     benchmark: Path | None = setting(None, "File from `qcn benchmark --json`, to show in the report.", unset="none")
     baseline: Path | None = setting(None, "An earlier report.json: fail if anything got worse.", unset="none")
     trust: bool = setting(False, TRUST)
+    track: bool = setting(
+        False, "Keep the bundle and its report in the trackers (MLflow, W&B) that --run has.", rare=True
+    )
     bisect: bool = setting(False, "Compare every layer and iteration, even if the answers are right.", rare=True)
     seed: int | None = setting(None, "Seed of a soak, to repeat it.", unset="a new one", rare=True)
     other_network: bool = setting(False, OTHER_NETWORK, rare=True)
@@ -52,4 +55,6 @@ class ParityRequest:
             raise UsageError("--benchmark is for the report: name its folder with --report")
         if self.report and self.report.exists() and not self.report.is_dir():
             raise UsageError(f"{self.report} is a file; --report names a folder")
+        if self.track and not (self.run and self.report):
+            raise UsageError("track keeps the bundle and its report with its run: name both with --run and --report")
         check_time_limit(self.time_limit)
