@@ -73,8 +73,8 @@ def _tracks(places: Sequence[int], names: Sequence[str]) -> list[list[int]]:
     for place in places:
         if match := TRACK.fullmatch(names[place]):
             tracks[match[1]][place] = int(match[2])
-    counted = [list(track) for track in tracks.values() if len(track) >= SEVERAL and _counts(sorted(track.values()))]
-    return [list(track) for track in tracks.values() if len(track) > 1] if _explain(counted, places) else []
+    counted = [list(track) for track in tracks.values() if len(track) > 1 and _counts(sorted(track.values()))]
+    return counted if _explain([track for track in counted if len(track) >= SEVERAL], places) else []
 
 
 def _counts(numbers: Sequence[int]) -> bool:

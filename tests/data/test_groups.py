@@ -30,6 +30,11 @@ def film(scenes: int, frames: int) -> NDArray[np.float32]:
     [
         ([f"a/{track:05}_{frame:05}.ppm" for track in range(4) for frame in range(5)], 4),
         ([f"a/video{track}/frame-{10 * frame}.jpg" for track in range(3) for frame in range(5)], 3),
+        (
+            [f"00014/{track:05}_{frame:05}.ppm" for track in range(4) for frame in range(5)]
+            + [f"00014/{number:05}.ppm" for number in (7, 31, 88, 170)],  # GTSRB's test pictures are no track
+            4,
+        ),
         ([f"{patient:08}_{visit:03}.png" for patient in range(9) for visit in range(1 + patient % 4)], 6),
         ([f"a/{number:04}.png" for number in range(20)], 0),
         ([f"a/IMG_{number}.jpg" for number in range(10)] + [f"a/DSC{number}.jpg" for number in range(10)], 0),
@@ -37,7 +42,7 @@ def film(scenes: int, frames: int) -> NDArray[np.float32]:
         ([f"a/IMG_202301{day:02}_{time}.jpg" for day in range(4) for time in (81502, 120733, 201159)], 0),
         ([f"a/{number:03}_{copy}.png" for number in range(3) for copy in range(4)] + ["a/b.png"] * 13, 0),
     ],
-    ids=["GTSRB", "videos", "patients", "plain", "cameras", "class", "times", "few"],
+    ids=["GTSRB", "videos", "GTSRB and others", "patients", "plain", "cameras", "class", "times", "few"],
 )
 def test_tracks_are_recognised_by_their_names(names: list[str], groups: int) -> None:
     result, by = recognise(names, [0] * len(names), noise(len(names)))
