@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measurements import RESULTS, put, stamp
-from reproduce import AUTHORS, SMALL, changed_by, machine, seeds_of
+from measurements import RESULTS, machine, put, seeds_of, stamp
 
 from qcn import data
 from qcn.data.imageset import ImageSet, Splits
@@ -33,9 +32,9 @@ from qcn.train.settings import settings_from
 
 FILE = RESULTS / "direction-h200.json"
 MODELS = {
-    "qcn-deep": {**AUTHORS, "iterations": 1},
-    "qcn": {**AUTHORS, "iterations": 1},
-    "cnn-small": SMALL,
+    "qcn-deep": {"loss": "spread", "lr": 1e-2, "iterations": 1},
+    "qcn": {"loss": "spread", "lr": 1e-2, "iterations": 1},
+    "cnn-small": {"loss": "ce", "lr": 1e-2},
 }
 BACKBONE = {"qcn-lite0": {}, "cnn-lite0": {}}  # on a pretrained backbone; --set freeze=true epochs=40 without tuning it
 WEIGHTS = ("off", "1", "3")
@@ -144,7 +143,9 @@ def main() -> None:
         print("\n".join(ROWS))
         sys.exit(0 if arguments.list else 2)
     epochs = [f"epochs={arguments.epochs}"] if arguments.epochs else []
-    changed, note = changed_by([*arguments.set, *epochs])
+    settings = [*arguments.set, *epochs]
+    changed = {name: json.loads(value) for name, value in (one.split("=", 1) for one in settings)}
+    note = "".join(f",{one}" for one in settings)
     if arguments.here:
         (row,), (seed,) = chosen, arguments.seeds
         folder = place(arguments.runs, row, note, seed)

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measurements import RESULTS, put
+from measurements import RESULTS, put, seeds_of
 from PIL import Image
-from reproduce import seeds_of
 
 import qcn
 from qcn.data import eth80

@@ -39,6 +39,18 @@ def stamp() -> Row:
     }
 
 
+def machine() -> Row:
+    """Where and by which code a run is trained, for its result."""
+    now, gpu = stamp(), this_gpu()
+    return {"gpu": gpu.name if gpu else None, **now["versions"], "commit": now["commit"], "date": now["date"]}
+
+
+def seeds_of(text: str) -> list[int]:
+    """ "3" or "0-4"."""
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
 def read(name: str) -> Any:
     """A JSON file of benchmarks/results."""
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))

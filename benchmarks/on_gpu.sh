@@ -1,12 +1,9 @@
 #!/usr/bin/env bash
 # Benchmarks on a GPU machine where nothing can be installed.
-#   usage: on_gpu.sh rows ROWS DATA RUNS [LANES]
-#     trains rows of docs/runs.csv; the machine has torch
-#     ROWS    a file: each line is one call of reproduce.py, rows and options: cifar10/qcn-deep-taught --seeds 1
+#   usage: on_gpu.sh sweep FILE DATA RUNS [TRIAL...]
+#     trains and measures a sweep, such as benchmarks/accuracy/mnist.toml, or some of its trials; the machine has torch
 #     DATA    the folder of the data sets       RUNS    the runs go there, and results.json; finished ones stay
-#     LANES   calls at a time (4); they share the GPU if NVIDIA's Multi-Process Service is there
-#     Bring RUNS back without its state-* files, and merge its results:
-#     xargs -a ROWS -L 1 python benchmarks/reproduce.py --runs RUNS
+#     LANES   processes at a time (4); they share the GPU if NVIDIA's Multi-Process Service is there
 #   usage: on_gpu.sh engines OUT GPU HEADERS BUNDLES [NAME...]
 #     builds, verifies and times TensorRT engines for 1 and 64 images, as trained and as calibrated
 #     OUT     results go there: NAME/, NAME-int8/ (merge them: python benchmarks/speed.py --gather OUT/*/benchmark-b*.json)
@@ -18,10 +15,11 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 usage() { sed -n 's/^#   usage: /usage: /p' "$0" >&2; exit 2; }
 
-rows() {
+sweep() {
   [ $# -ge 3 ] || usage
-  local rows data runs lanes=${4:-4} package version
-  rows=$(readlink -f "$1") data=$(readlink -f "$2") runs=$(readlink -m "$3")
+  local file data runs package version lane
+  file=$(readlink -f "$1") data=$(readlink -f "$2") runs=$(readlink -m "$3")
+  shift 3
   # The package as pyproject.toml lays it out, and its name, without which importlib.metadata does not find its version.
   package=$(mktemp -d)
   trap "rm -rf '$package'" EXIT
@@ -36,8 +34,13 @@ rows() {
     trap "echo quit | nvidia-cuda-mps-control; rm -rf '$package'" EXIT
   fi
   cd "$runs" # not the checkout, whose folder qcn/ would be found first
-  PYTHONPATH=$package xargs -a "$rows" -L 1 -P "$lanes" "${PYTHON:-python3}" "$root/benchmarks/reproduce.py" \
-    --data-dir "$data" --runs "$runs" --json "$runs/results.json"
+  export PYTHONPATH=$package
+  for ((lane = 1; lane < ${LANES:-4}; lane++)); do
+    "${PYTHON:-python3}" -m qcn sweep "$file" "$@" --data-dir "$data" --out "$runs" > "lane$lane.log" 2>&1 &
+  done
+  "${PYTHON:-python3}" -m qcn sweep "$file" "$@" --data-dir "$data" --out "$runs"
+  wait
+  "${PYTHON:-python3}" "$root/benchmarks/accuracy.py" "$runs" --data-dir "$data" --json "$runs/results.json"
 }
 
 engines() {
@@ -69,6 +72,6 @@ engines() {
 }
 
 case ${1:-} in
-  rows | engines) "$@" ;;
+  sweep | engines) "$@" ;;
   *) usage ;;
 esac

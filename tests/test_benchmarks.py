@@ -1,20 +1,22 @@
-"""benchmarks/: how results are merged, which runs count, how networks compare, and how rows are trained again."""
+"""benchmarks/: how results are merged, which runs count, how networks compare, and whose runs they are."""
 
 import csv
 import json
-import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import call
 
-from qcn.storage.files import folder_lock
+from qcn.train.settings import settings_from
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import accuracy  # noqa: E402
 import comparison  # noqa: E402
 import measurements  # noqa: E402
 import speed  # noqa: E402
@@ -101,40 +103,37 @@ def test_the_table_of_runs_has_every_run() -> None:
     assert sorted(row["weights_sha256"] for row in rows) == sorted(run["weights_sha256"] for run in runs)
 
 
-def reproduce(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, BENCHMARKS / "reproduce.py", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def test_every_run_on_record_is_of_a_trial_of_a_sweep_and_every_trial_was_trained() -> None:
+    rows = json.loads((BENCHMARKS / "results" / "accuracy-h200.json").read_text(encoding="utf-8"))["results"]
+    trained: dict[comparison.Recipe, set[int]] = {}
+    for row in rows:
+        trained.setdefault(comparison.recipe(row), set()).add(row["seed"])
+    asked = {}
+    for sweep in accuracy.sweeps().values():
+        for trial in sweep.trials:
+            settings = asdict(settings_from("best", **sweep.settings(trial, 0)))
+            usual = {"batch_size": settings["batch_size"] or 128, "augment": settings["augment"] or "light"}
+            teachers = [f"mnist--{teacher}-seed0" for teacher in settings["teachers"]]
+            asked[comparison.recipe(accuracy.told({**settings, **usual, "teachers": teachers}))] = set(trial.seeds)
+    assert asked == trained
 
 
 @pytest.mark.slow
-def test_a_row_is_trained_once_and_its_result_joins_the_others(data_dir: Path, tmp_path: Path) -> None:
-    results, runs = tmp_path / "results.json", tmp_path / "runs"
+def test_runs_of_a_sweep_are_measured_once_and_join_the_others(data_dir: Path, tmp_path: Path) -> None:
+    results, runs = tmp_path / "results.json", tmp_path / "sweep"
     results.write_text(json.dumps({"date": "", "results": [{"weights_sha256": "older"}]}))
-    call = ("mnist/cnn-small", "--seeds", "2-3", "--set", "epochs=1", "batch_size=30")
-    places = ("--data-dir", data_dir, "--runs", runs, "--json", results)
-    first = reproduce(*call, *places)
-    assert first.returncode == 0, first.stderr
+    file = tmp_path / "sweep.toml"
+    settings = 'dataset = "mnist"\nepochs = 1\nbatch_size = 30\nseed = [2, 3]\n'
+    file.write_text(settings + '[trials]\nsmall = { model = "cnn-small" }\n', encoding="utf-8")
+    assert call("sweep", file, "--data-dir", data_dir, "--out", runs).returncode == 0
+    command = [sys.executable, BENCHMARKS / "accuracy.py", runs, "--data-dir", data_dir, "--json", results]
+    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert first.returncode == 0 and "small-seed3: measured; 3 runs" in first.stdout, first.stderr
     older, *rows = json.loads(results.read_text())["results"]
     assert older == {"weights_sha256": "older"}
-    assert [(row["row"], row["seed"], row["epochs"]) for row in rows] == [
-        ("mnist/cnn-small,epochs=1,batch_size=30", seed, 1) for seed in (2, 3)
-    ]
+    assert [(row["row"], row["seed"], row["epochs"]) for row in rows] == [("mnist/small", seed, 1) for seed in (2, 3)]
     assert all(0 <= row["splits"]["test"]["error"] <= 1 and row["commit"] and row["date"] for row in rows)
-    trained = {path: path.stat().st_mtime_ns for path in runs.glob("*/weights-*")}
-    second = reproduce(*call, *places)
-    assert second.returncode == 0 and "seed 3 done: 3 runs" in second.stdout
-    assert {path: path.stat().st_mtime_ns for path in runs.glob("*/weights-*")} == trained
-
-
-@pytest.mark.slow
-def test_the_rows_are_listed_and_others_refused() -> None:
-    listed = reproduce("--list")
-    assert (
-        "viewpoints-azimuth-pooled/qcn model=qcn epochs=30 augment=light loss=spread lr=0.01 direction=0.0"
-        in listed.stdout.splitlines()
-    )
-    wrong = reproduce("mnist/qnc")
-    assert wrong.returncode == 2 and "there is no row mnist/qnc: see --list" in wrong.stderr
+    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
 
 
 @pytest.mark.slow
@@ -151,27 +150,3 @@ def test_directions_are_trained_and_measured_side_by_side(tmp_path: Path) -> Non
     assert "median" not in found["off"]["familiar"] and "within 15°" in done.stdout
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())  # nothing is trained again
-
-
-def test_calls_at_the_same_time_take_turns_at_a_run(tmp_path: Path) -> None:
-    """A teacher that two rows need is trained by one of them, and the other waits for it."""
-    waits = """
-import sys
-from pathlib import Path
-import reproduce
-reproduce.train = lambda settings, data_dir, folder: print("in", (folder / "by another").exists())
-reproduce.evaluate = lambda *_: None
-print("here", flush=True)
-reproduce.reproduce("mnist/cnn-wide", 0, {}, Path("data"), Path(sys.argv[1]))
-"""
-    run = tmp_path / "mnist--cnn-wide-seed0"
-    run.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS)}
-    with folder_lock(run):
-        command = [sys.executable, "-c", waits, run]
-        other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        assert other.stdout and other.stdout.readline() == "here\n"
-        with pytest.raises(subprocess.TimeoutExpired):
-            other.wait(0.5)
-        (run / "by another").touch()
-    assert other.communicate(timeout=60)[0] == "in True\n"

@@ -58,6 +58,23 @@ def small(**table: object) -> str:
     return "\n".join((*settings, "[sweep]", options))
 
 
+def named(*trials: str, keep: int = 3) -> str:
+    """A sweep of trials that have names."""
+    return "\n".join(('dataset = "mnist"', "epochs = 2", f"sweep.keep = {keep}", *(f"trials.{one}" for one in trials)))
+
+
+def test_trials_with_names_have_settings_seeds_and_teachers_of_their_own(tmp_path: Path) -> None:
+    text = named('small.teachers = ["large", "models/runs/x"]', "small.seed = [1, 2]", "large.epochs = 5", keep=1)
+    plan = read_sweep(written(tmp_path, text))
+    large, small = plan.trials  # who teaches is first
+    assert (large.name, large.seeds, plan.epochs(large)) == ("large", (0,), 5)
+    assert (small.name, small.seeds, plan.epochs(small), small.teachers) == ("small", (1, 2), 2, ("large",))
+    assert plan.rungs == (5,) and plan.cost == 5 + 2 * 2 and plan.runs == 3
+    assert plan.only(["s*"]).trials == plan.trials and plan.only(["large"]).trials == (large,)
+    with pytest.raises(UsageError, match="did you mean 'large'"):
+        plan.only(["lagre"])
+
+
 def test_lists_make_a_grid_and_ranges_are_drawn(tmp_path: Path) -> None:
     plan = read_sweep(written(tmp_path, small(draws=3)))
     assert [trial.changed["model"] for trial in plan.trials] == ["qcn", "cnn"] * 3
@@ -99,6 +116,13 @@ def test_a_third_goes_on_and_a_budget_says_how_many_begin(tmp_path: Path) -> Non
         (small(draws=1000), "asks for 2,000 trials"),
         (small(drawn=3), "drawn"),
         ("dataset =", "is not a sweep"),
+        (small(draws=1) + "\n[trials.a]", "ranges and lists, or [trials]"),
+        (named("a.lr = 0.1", "b.epochs = 3"), "set keep = 1"),
+        (named("a.seed = 3", "b.lr = 0.1"), "set keep = 1"),
+        (named("'a/b'.lr = 0.1"), "the name of a trial has letters"),
+        (named("a.teachers = ['b']", "b.teachers = ['a']"), "a would teach itself"),
+        (named("a.lrr = 0.1"), "did you mean 'lr'?"),
+        (named("a = 3"), "a table of settings for each trial"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -160,7 +184,7 @@ def error_at(folder: Path, trial: str, epoch: int) -> float:
 
 def test_the_best_again_is_a_sweep_with_fresh_seeds(finished: Path) -> None:
     plan = read_sweep(finished / "out" / "best.toml")
-    assert plan.seeds == (2, 3, 4) and len(plan.trials) == 1 and plan.rungs == (4,)
+    assert [trial.seeds for trial in plan.trials] == [(2, 3, 4)] and plan.rungs == (4,)
     assert plan.common["lr"] == float(rows(finished / "out")[0]["lr"])
 
 
@@ -187,6 +211,43 @@ def test_a_sweep_that_is_killed_three_times_ends_the_same(undisturbed: Path, dat
     assert (out / "sweep.csv").read_text() == (undisturbed / "out" / "sweep.csv").read_text()
     weights = [sorted(path.name for path in folder.rglob("weights-*")) for folder in (out, undisturbed / "out")]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.slow
+def test_processes_share_the_trials_of_a_sweep(undisturbed: Path, data_dir: Path, tmp_path: Path) -> None:
+    """One of them is killed: the other trains its run to the end."""
+    out = tmp_path / "out"
+    first, second = (begun(undisturbed / "sweep.toml", data_dir, out) for _ in range(2))
+    until = time.monotonic() + 120
+    while sum(epoch > 0 for epoch in epochs(out).values()) < 3 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert first.poll() is None and second.poll() is None
+    first.kill()
+    assert first.wait() == -signal.SIGKILL and second.wait(300) == 0
+    assert (out / "sweep.csv").read_text() == (undisturbed / "out" / "sweep.csv").read_text()
+
+
+TAUGHT = """
+dataset = "mnist"
+batch_size = 50
+
+[sweep]
+keep = 1
+
+[trials]
+pupil = { model = "qcn-tiny", epochs = 1, teachers = ["teacher"], seed = [0, 1] }
+teacher = { model = "cnn-small", epochs = 2, seed = 4 }
+other = { model = "cnn-small", epochs = 50 }
+"""
+
+
+def test_a_trial_learns_from_another(data_dir: Path, tmp_path: Path, qcn: Command) -> None:
+    out = tmp_path / "out"
+    code, said = qcn("sweep", written(tmp_path, TAUGHT), "pupil", "--data-dir", data_dir, "--out", out)
+    assert code == 0 and "2 trials, 3 runs, 4 epochs in all\n" in said, said
+    assert epochs(out) == {"teacher-seed4": 2, "pupil-seed0": 1, "pupil-seed1": 1}
+    assert load_run(out / "pupil-seed1").settings.teachers == (str(out / "teacher-seed4"),)
+    assert {row["trial"]: row["model"] for row in rows(out)} == {"teacher": "cnn-small", "pupil": "qcn-tiny"}
 
 
 @pytest.mark.slow

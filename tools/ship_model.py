@@ -31,8 +31,8 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import comparison  # noqa: E402
+from accuracy import sweeps, told, trial_of  # noqa: E402
 from measurements import stamp  # noqa: E402
-from reproduce import RECIPES, folder_of, row_of, told  # noqa: E402
 
 from qcn import data  # noqa: E402
 from qcn.data.directions import true_directions  # noqa: E402
@@ -81,16 +81,20 @@ def recipe(run: Run) -> str:
     """The commands that train like this, one per line: its teachers first."""
     plan = f" --quantise {run.quantised.plan}" if run.quantised else ""
     images = run.data.train
-    return "\n".join([*teaching(run.settings.teachers, images), command(run.settings, images) + plan])
+    lines = teaching(run.settings.teachers, run.settings.dataset, images)
+    return "\n".join([*lines, command(run.settings, images) + plan])
 
 
-def teaching(names: tuple[str, ...], images: int) -> list[str]:
-    """The commands that train these teachers, and theirs before them, by their rows of benchmarks/reproduce.py."""
-    lines = []
+def teaching(names: tuple[str, ...], dataset: str, images: int) -> list[str]:
+    """The commands that train these teachers, and theirs before them, by their trials in benchmarks/accuracy."""
+    lines = list[str]()
     for name in names:
-        settings = for_images(settings_from("best", **RECIPES[row_of(Path(name))]), images)
-        theirs = tuple(folder_of(Path(), row, seed=0).name for row in settings.teachers)
-        lines += [*teaching(theirs, images), f"{command(replace(settings, teachers=theirs), images)} --out {name}"]
+        sweep = sweeps()[dataset]
+        trials = {trial.name: trial for trial in sweep.trials}
+        trial = trials[trial_of(Path(name))]
+        theirs = tuple(name.replace(trial.name, teacher) for teacher in trial.teachers)
+        settings = settings_from("best", **sweep.settings(trial, trial.seeds[0]) | {"teachers": theirs})
+        lines += [*teaching(theirs, dataset, images), f"{command(for_images(settings, images), images)} --out {name}"]
     return list(dict.fromkeys(lines))
 
 

@@ -15,6 +15,9 @@ from qcn.terminal.text import counted
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file of settings, lists of them and ranges: docs/training.md.")],
+    trials: Annotated[
+        list[str] | None, typer.Argument(help="Trials of its [trials], or patterns such as 'mnist-*'. Default: all.")
+    ] = None,
     engine: Annotated[
         Engine, typer.Option(help="This process, or ray: one per GPU or core, here or on a cluster.")
     ] = "process",
@@ -27,24 +30,24 @@ def sweep(
     from qcn.sweep.plan import read_sweep
 
     plan = read_sweep(file)
+    chosen = plan.only(trials or ())
     folder = out or Path("runs/sweep") / file.stem
-    runs = counted(len(plan.trials) * len(plan.seeds), "run")
-    say(
-        f"{counted(len(plan.trials), 'trial')}, {runs}, {counted(plan.cost, 'epoch')} in all; judged after {plan.rungs}"
-    )
+    sizes = f"{counted(len(chosen.trials), 'trial')}, {counted(chosen.runs, 'run')}, {counted(chosen.cost, 'epoch')}"
+    judged = ", ".join(map(str, chosen.rungs[:-1]))
+    say(f"{sizes} in all" + (f"; weak ones are stopped after {judged} epochs" if judged else ""))
     with shown():
         doing("loading torch")
         from qcn.sweep import outcome, run
 
         try:
-            outcomes = run.sweep(plan, folder, data_dir, engine)
+            outcomes = run.sweep(plan, folder, data_dir, engine, only=trials or ())
         except Stopped as error:
             raise Stopped(f"stopped and saved; continue with: {command()}") from error
         files = outcome.write(folder, plan, outcomes)
     show(outcome.table(outcomes))
     for path in files:
         say(path)
-    say(
-        f"best on validation, by which it was chosen: {outcomes[0].trial.name}; with fresh seeds it says how good it is"
-    )
-    say_next("qcn", "sweep", files[-1], *data_dir_option(data_dir))
+    if files[-1].name == outcome.BEST:
+        name = outcomes[0].trial.name
+        say(f"best on validation, by which it was chosen: {name}; with fresh seeds it says how good it is")
+        say_next("qcn", "sweep", files[-1], *data_dir_option(data_dir))

@@ -15,27 +15,30 @@ from qcn.terminal.tables import table_of
 if TYPE_CHECKING:
     from rich.table import Table
 
+BEST = "best.toml"
 FRESH = 3  # seeds
 TABLE = 20  # trials in the terminal's table
 
 
 def write(out: Path, plan: Sweep, outcomes: list[Outcome]) -> list[Path]:
-    """The files of a finished sweep; the last is the sweep of the best."""
-    best = out / "best.toml"
-    write_text(out / "sweep.csv", _csv(outcomes))
-    _draw(out / "sweep.png", outcomes)
-    write_text(best, best_again(plan, outcomes[0]))
-    return [out / "sweep.csv", out / "sweep.png", best]
+    """The files of a finished sweep; the last is the sweep of the best, if all trials have the same data set."""
+    files = [out / "sweep.csv", out / "sweep.png"]
+    write_text(files[0], _csv(outcomes))
+    _draw(files[1], outcomes)
+    if len({plan.settings(one.trial, 0)["dataset"] for one in outcomes}) == 1:
+        files.append(out / BEST)
+        write_text(out / BEST, best_again(plan, outcomes[0]))
+    return files
 
 
 def table(outcomes: list[Outcome]) -> "Table":
     """The best trials, and how sure that is."""
-    names = list(outcomes[0].trial.changed)
+    names = _changed(outcomes)
     numbers = ("epochs", "validation error", "95 %")
     result = table_of("trial", *names, *numbers, right=numbers, framed=True)
     for one in outcomes[:TABLE]:
         low, high = one.interval
-        values = (str(one.trial.changed[name]) for name in names)
+        values = (str(one.trial.changed.get(name, "")) for name in names)
         result.add_row(
             one.trial.name, *values, str(one.epochs), f"{100 * one.error:.2f} %", f"{100 * low:.2f} to {100 * high:.2f}"
         )
@@ -44,10 +47,15 @@ def table(outcomes: list[Outcome]) -> "Table":
 
 def best_again(plan: Sweep, best: Outcome) -> str:
     """A sweep file that trains the best settings to the end with seeds that it was not chosen by."""
-    first = max(plan.seeds) + 1
+    first = max(best.trial.seeds) + 1
     settings = {**plan.common, **best.trial.changed, "seed": list(range(first, first + FRESH))}
     lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items()]
     return "\n".join([f"# {best.trial.name}, with fresh seeds", *lines, "", "[sweep]", "keep = 1", ""])
+
+
+def _changed(outcomes: list[Outcome]) -> list[str]:
+    """The settings that differ between trials, other than epochs, which every table has."""
+    return list(dict.fromkeys(name for one in outcomes for name in one.trial.changed if name != "epochs"))
 
 
 def _toml_value(value: Any) -> str:
@@ -58,10 +66,10 @@ def _toml_value(value: Any) -> str:
 def _csv(outcomes: list[Outcome]) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    names = list(outcomes[0].trial.changed)
+    names = _changed(outcomes)
     rows.writerow(["trial", *names, "epochs", "validation_error", "low", "high", "runs"])
     for one in outcomes:
-        values = [one.trial.changed[name] for name in names]
+        values = [one.trial.changed.get(name, "") for name in names]
         folders = " ".join(folder.name for folder in one.folders)
         rows.writerow([one.trial.name, *values, one.epochs, one.error, *one.interval, folders])
     return text.getvalue()

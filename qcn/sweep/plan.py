@@ -10,12 +10,23 @@ seed = [0, 1]                                    # a trial is trained with each 
 draws = 4       # from the ranges, for each combination of the lists
 budget = 300    # epochs of all trials together: as many draws as it pays for
 keep = 3        # of so many trials, one goes on to three times as many epochs; 1: all of them train to the end
+
+Trials with little in common have tables of their own, instead of lists and ranges. With keep = 1 they may differ in
+epochs and seeds; a teacher is a run, or the name of a trial, whose first seed teaches:
+
+[trials.large]
+model = "cnn-wide"
+[trials.small]
+model = "qcn-deep"
+teachers = ["large"]
 """
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +40,7 @@ from qcn.train.settings import Settings
 
 FEWEST = 2  # epochs before a trial is judged
 MOST = 1000  # trials
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of a trial, whose folder is called so
 
 
 @dataclass(frozen=True)
@@ -68,10 +80,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings to be judged: `changed` are those that differ between trials; it is trained once with each seed."""
+    """Settings to be judged: `changed` are those that differ between trials; it is trained once with each seed.
+
+    teachers   trials whose runs it learns from
+    """
 
     name: str
     changed: dict[str, Any]
+    seeds: tuple[int, ...] = (0,)
+    teachers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,55 +100,83 @@ class Sweep:
 
     common: dict[str, Any]
     trials: tuple[Trial, ...]
-    seeds: tuple[int, ...]
     rungs: tuple[int, ...]
     keep: int
 
     def settings(self, trial: Trial, seed: int) -> dict[str, Any]:
+        """Of one run; a teacher that is a trial is its name, as in the file."""
         return {**self.common, **trial.changed, "seed": seed}
+
+    def epochs(self, trial: Trial) -> int:
+        """To the end."""
+        return int(self.settings(trial, 0)["epochs"])
 
     def going_on(self, rung: int) -> int:
         """How many trials train to this rung."""
         return max(1, len(self.trials) // self.keep**rung)
 
     @property
+    def runs(self) -> int:
+        return sum(len(trial.seeds) for trial in self.trials)
+
+    @property
     def cost(self) -> int:
         """Epochs of all runs."""
+        if self.keep == 1:
+            return sum(len(trial.seeds) * self.epochs(trial) for trial in self.trials)
         steps = zip(self.rungs, (0, *self.rungs), strict=False)
-        return len(self.seeds) * sum(self.going_on(rung) * (end - start) for rung, (end, start) in enumerate(steps))
+        each = sum(self.going_on(rung) * (end - start) for rung, (end, start) in enumerate(steps))
+        return len(self.trials[0].seeds) * each
+
+    def only(self, names: Sequence[str]) -> "Sweep":
+        """The trials of these names or patterns, and their teachers; all without names."""
+        chosen = {trial.name for trial in self.trials if any(fnmatchcase(trial.name, name) for name in names)}
+        for name in names:
+            if not any(fnmatchcase(trial.name, name) for trial in self.trials):
+                raise unknown_name("trial", name, [trial.name for trial in self.trials])
+        if not names:
+            return self
+        if self.keep > 1:
+            raise UsageError("trials that are judged train together: only with keep = 1 can some be named")
+        trials: tuple[Trial, ...] = ()
+        for trial in reversed(self.trials):  # teachers come before those that they teach
+            if trial.name in chosen:
+                chosen.update(trial.teachers)
+                trials = (trial, *trials)
+        return replace(self, trials=trials)
 
 
 def read_sweep(path: Path) -> Sweep:
     """The sweep that this file asks for; UsageError says what is wrong in it."""
     tables = read_toml(path, "a sweep")
     options = records.read(Options, {**vars(Options()), **tables.pop("sweep", {})}, f"{path}: [sweep]")
-    known = settings_of(Settings)
-    if strange := tables.keys() - known.keys():
-        raise unknown_name(f"setting in {path}", min(strange), known)
-    if "dataset" not in tables or "epochs" not in tables:
-        raise UsageError(f"{path} must name the dataset and the number of epochs")
-    seeds = tables.pop("seed", 0)
+    named = tables.pop("trials", None)
+    _check_names(path, tables)
+    seeds = _seeds(tables.pop("seed", 0))
     lists, ranges, common = dict[str, list[Any]](), dict[str, Range](), dict[str, Any]()
     for name, value in tables.items():
         if isinstance(value, Mapping):
             ranges[name] = records.read(Range, {"log": False, **value}, f"{path}: {name}")
-        elif isinstance(value, list):
+        elif isinstance(value, list) and named is None:
             lists[name] = value
         else:
             common[name] = value
-    if "epochs" not in common:
-        raise UsageError(f"{path}: epochs is one number: trials that differ in it cannot be compared as they go")
+    if named is not None:
+        if ranges:
+            raise UsageError(f"{path}: a sweep has ranges and lists, or [trials] of their own, not both")
+        return _checked(path, _named(path, named, common, seeds, options.keep), options)
+    _check_whole(path, common, lists)
     if [] in lists.values():
         raise UsageError(f"{path}: a list has no values")
     rungs = _rungs(common["epochs"], options.keep)
-    seeds = tuple(seeds) if isinstance(seeds, list) else (seeds,)
 
     def of(draws: int) -> Sweep:
         chosen = np.random.default_rng(options.seed)
         drawn = [{name: one.draw(chosen) for name, one in ranges.items()} for _ in range(draws)]
         grid = [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
-        trials = (Trial(f"trial{place:03}", {**a, **b}) for place, (b, a) in enumerate(itertools.product(drawn, grid)))
-        return Sweep(common, tuple(trials), seeds, rungs, options.keep)
+        pairs = enumerate(itertools.product(drawn, grid))
+        trials = tuple(Trial(f"trial{place:03}", {**a, **b}, seeds) for place, (b, a) in pairs)
+        return Sweep(common, trials, rungs, options.keep)
 
     if not ranges:
         sweep = of(1)
@@ -142,6 +187,54 @@ def read_sweep(path: Path) -> Sweep:
         sweep = max(affordable, key=lambda one: one.cost, default=of(1))
     else:
         raise UsageError(f"{path} has ranges: say in [sweep] how many draws of them, or a budget of epochs")
+    return _checked(path, sweep, options)
+
+
+def _named(path: Path, named: Any, common: dict[str, Any], seeds: tuple[int, ...], keep: int) -> Sweep:
+    """The trials of tables [trials.NAME], teachers first."""
+    if not isinstance(named, dict) or not named or not all(isinstance(table, dict) for table in named.values()):
+        raise UsageError(f"{path}: [trials] has a table of settings for each trial")
+    trials = dict[str, Trial]()
+    waiting = dict(named)
+    while waiting:
+        taught = {name: set(table.get("teachers", ())) & waiting.keys() for name, table in waiting.items()}
+        ready = [name for name, teachers in taught.items() if not teachers]
+        if not ready:
+            raise UsageError(f"{path}: {min(waiting)} would teach itself")
+        for name in ready:
+            if not NAME.fullmatch(name):
+                raise UsageError(f"{path}: the name of a trial has letters, digits, '.', '_' and '-', not {name!r}")
+            table = waiting.pop(name)
+            _check_names(path, table)
+            _check_whole(path, {**common, **table})
+            changed = {key: value for key, value in table.items() if key != "seed"}
+            teachers = tuple(teacher for teacher in table.get("teachers", ()) if teacher in named)
+            trials[name] = Trial(name, changed, _seeds(table["seed"]) if "seed" in table else seeds, teachers)
+    sweep = Sweep(common, tuple(trials.values()), (), keep)
+    epochs = {sweep.epochs(trial) for trial in sweep.trials}
+    if keep > 1 and (len(epochs) > 1 or len({trial.seeds for trial in sweep.trials}) > 1):
+        raise UsageError(f"{path}: trials that differ in epochs or seeds cannot be compared as they go: set keep = 1")
+    return replace(sweep, rungs=_rungs(max(epochs), keep))
+
+
+def _check_names(path: Path, settings: Mapping[str, Any]) -> None:
+    known = settings_of(Settings)
+    if strange := settings.keys() - known.keys():
+        raise unknown_name(f"setting in {path}", min(strange), known)
+
+
+def _check_whole(path: Path, settings: Mapping[str, Any], lists: Mapping[str, Any] | None = None) -> None:
+    if not {"dataset", "epochs"} <= {*settings, *(lists or ())}:
+        raise UsageError(f"{path} must name the dataset and the number of epochs")
+    if not isinstance(settings.get("epochs"), int):
+        raise UsageError(f"{path}: epochs is one number: trials that differ in it cannot be compared as they go")
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _checked(path: Path, sweep: Sweep, options: Options) -> Sweep:
     if len(sweep.trials) > MOST:
         raise UsageError(f"{path} asks for {len(sweep.trials):,} trials; at most {MOST:,} are made")
     if options.budget and sweep.cost > options.budget:

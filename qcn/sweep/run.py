@@ -1,11 +1,13 @@
 """Runs the trials of a sweep, rung by rung. Each is a folder as `qcn train` makes them: all of it can be resumed.
 
 Weak trials are stopped by successive halving, as in ASHA (Li et al. 2020), but all trials of a rung are waited for: so
-the same ones go on whether one process trains or many, and however often the sweep was interrupted.
+the same ones go on whether one process trains or many, and however often the sweep was interrupted. Several processes
+may run the same sweep: each takes runs that no other one holds (a lock on the run's folder, which ends with its
+process), and waits for those that others train.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from qcn import api
 from qcn.errors import Stopped, UsageError
 from qcn.intervals import wilson
 from qcn.names import RUN, Engine
-from qcn.storage.files import alone_in, write_text
+from qcn.storage.files import folder_lock, write_text
 from qcn.sweep.plan import Sweep, Trial
 from qcn.terminal.progress import doing, muted, part, shown
 from qcn.terminal.text import counted
@@ -70,17 +72,31 @@ class StopAfter(Callback):
             raise Stopped(f"judged after {counted(row.epoch, 'epoch')}")
 
 
-def sweep(plan: Sweep, out: Path, data_dir: Path, engine: Engine = "process", device: str = "auto") -> list[Outcome]:
-    """Run all trials into the folder `out`, or go on where that was stopped. The best is first."""
-    with alone_in(out), shown():
-        text = json.dumps(asdict(plan), indent=1, default=str) + "\n"
-        if (out / PLAN).is_file() and (out / PLAN).read_text(encoding="utf-8") != text:
-            raise UsageError(f"{out} has another sweep: name another folder with --out, or remove it")
-        write_text(out / PLAN, text)
-        trials, ended = list(plan.trials), list[Outcome]()
+def sweep(
+    plan: Sweep,
+    out: Path,
+    data_dir: Path,
+    engine: Engine = "process",
+    device: str = "auto",
+    only: Sequence[str] = (),
+) -> list[Outcome]:
+    """Run all trials into the folder `out`, or go on where that was stopped. The best is first.
+
+    With `only`, some trials of a sweep that is not judged on the way.
+    """
+    chosen = plan.only(only)
+    out.mkdir(parents=True, exist_ok=True)
+    with shown():
+        with folder_lock(out):
+            text = json.dumps(asdict(plan), indent=1, default=str) + "\n"
+            if (out / PLAN).is_file() and (out / PLAN).read_text(encoding="utf-8") != text:
+                raise UsageError(f"{out} has another sweep: name another folder with --out, or remove it")
+            write_text(out / PLAN, text)
+        plan, trials, ended = chosen, list(chosen.trials), list[Outcome]()
         for rung, epochs in enumerate(plan.rungs):
             with part(rung, len(plan.rungs)):
-                _train(_pieces(plan, trials, epochs, out, data_dir, device), engine)
+                for pieces in _in_turn(plan, trials, epochs, out, data_dir, device):
+                    _train(pieces, engine)
             judged = sorted((_outcome(plan, trial, epochs, out) for trial in trials), key=lambda one: one.error)
             last = rung + 1 == len(plan.rungs)
             going_on = 0 if last else plan.going_on(rung + 1)
@@ -111,12 +127,25 @@ def advance(piece: Piece) -> None:
             raise
 
 
-def _pieces(plan: Sweep, trials: list[Trial], epochs: int, out: Path, data_dir: Path, device: str) -> list[Piece]:
-    return [
-        Piece(_folder(out, trial, seed), plan.settings(trial, seed), epochs, data_dir.resolve(), device)
-        for trial in trials
-        for seed in plan.seeds
-    ]
+def _in_turn(
+    plan: Sweep, trials: list[Trial], epochs: int, out: Path, data_dir: Path, device: str
+) -> Iterator[list[Piece]]:
+    """The runs to this rung: teachers before those that learn from them."""
+    names = {trial.name: trial for trial in plan.trials}
+
+    def piece(trial: Trial, seed: int) -> Piece:
+        settings = plan.settings(trial, seed)
+        if trial.teachers:
+            taught = settings["teachers"]
+            folders = {name: str(_folder(out, names[name], names[name].seeds[0])) for name in trial.teachers}
+            settings["teachers"] = tuple(folders.get(name, name) for name in taught)
+        return Piece(_folder(out, trial, seed), settings, min(epochs, plan.epochs(trial)), data_dir.resolve(), device)
+
+    done = set[str]()
+    while waiting := [trial for trial in trials if trial.name not in done]:
+        ready = [trial for trial in waiting if done.issuperset(trial.teachers)]
+        yield [piece(trial, seed) for trial in ready for seed in trial.seeds]
+        done.update(trial.name for trial in ready)
 
 
 def _folder(out: Path, trial: Trial, seed: int) -> Path:
@@ -136,15 +165,27 @@ def _each(pieces: list[Piece], engine: Engine) -> Iterator[None]:
     if engine == "ray":
         yield from by_ray(lambda: advance, pieces)
         return
-    for place, piece in enumerate(pieces):
-        with part(place, len(pieces)):
-            advance(piece)
-        yield
+    left = list(pieces)
+    while left:
+        for piece in list(left):
+            piece.folder.mkdir(parents=True, exist_ok=True)
+            with folder_lock(piece.folder, wait=False) as free:
+                if not free:
+                    continue
+                with part(len(pieces) - len(left), len(pieces)):
+                    advance(piece)
+            left.remove(piece)
+            yield
+        if left:  # by other processes
+            doing("waiting for runs that other processes train")
+            with folder_lock(left[0].folder):
+                pass
 
 
 def _outcome(plan: Sweep, trial: Trial, epochs: int, out: Path) -> Outcome:
-    folders = tuple(_folder(out, trial, seed) for seed in plan.seeds)
+    folders = tuple(_folder(out, trial, seed) for seed in trial.seeds)
     runs = [load_run(folder) for folder in folders]
+    epochs = min(epochs, plan.epochs(trial))
     errors = tuple(kept_error(run, epochs) for run in runs)
     curves = tuple(tuple(row.validation_error for row in run.history[:epochs]) for run in runs)
     return Outcome(trial, epochs, errors, runs[0].data.validation, folders, curves)
