@@ -48,6 +48,7 @@ from qcn.rounding import rounded
 Rule = Callable[..., tuple[Tensor, Tensor]]  # called as `em_routing`, with iterations and mode by name
 Watcher = Callable[[Tensor, Tensor, Tensor], None]  # mean, variance and logit of the parents after an M-step
 _watchers: list[Watcher] = []
+PIECE = 1 << 22  # bytes of votes that the reference holds at a time where it can: more do not stay in a cache
 
 
 @contextmanager
@@ -106,13 +107,33 @@ def route(
         for watcher in _watchers:
             watcher(mean, variance, z)
 
-    parents, z = (rule or partial(em_routing, watcher=by_image if _watchers else None, half=half))(
+    routing = rule or partial(em_routing, watcher=by_image if _watchers else None, half=half)
+    if rule is None and not _watchers and _keeps_nothing(pose):
+        routing = partial(_in_pieces, routing)
+    parents, z = routing(
         *in_windows(pose, activation, rotation, window, stride), beta_u, beta_a, iterations=iterations, mode=mode
     )
     windows, count = math.prod(grid), beta_u.numel()
     check_shapes({"a rule's pose": (parents, (windows, count, 3)), "a rule's logit": (z, (windows, count))})
     z = z.unflatten(0, grid).movedim(3, 1)
     return parents.unflatten(0, grid).permute(0, 3, 4, 1, 2), z if logit else torch.sigmoid(z)
+
+
+def _keeps_nothing(pose: Tensor) -> bool:
+    """Whether this is an answer on a CPU: no gradient needs the votes, and no graph is made of the operations."""
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    graph = tracing or torch.compiler.is_compiling()
+    return pose.device.type == "cpu" and not torch.is_grad_enabled() and not graph
+
+
+def _in_pieces(
+    routing: Rule, pose: Tensor, activation: Tensor, rotation: Tensor, *betas: Tensor, **options: object
+) -> tuple[Tensor, Tensor]:
+    """The same, with the votes of some windows at a time: twice as fast, and a batch needs no more memory."""
+    count = max(1, PIECE // (3 * pose.element_size() * math.prod(rotation.shape[:2])))
+    pieces = zip(pose.split(count), activation.split(count), strict=True)
+    parents, logits = zip(*(routing(*piece, rotation, *betas, **options) for piece in pieces), strict=True)
+    return torch.cat(parents), torch.cat(logits)
 
 
 def in_windows(

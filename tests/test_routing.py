@@ -194,6 +194,29 @@ def test_wrong_arguments_are_refused(change: dict, says: str) -> None:
         routing.em_routing(**{**arguments, **change})
 
 
+@pytest.mark.parametrize("half", [None, torch.float16])
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_in_pieces_is_that_of_all_windows_at_once(
+    mode: Mode, half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pose, rotation = (torch.randn(*shape, generator=generator) for shape in ((2, 5, 3, 7, 6), (3, 3, 5, 4, 3, 3)))
+    layer = (pose, torch.rand(2, 5, 7, 6, generator=generator), rotation, torch.zeros(4), torch.ones(4))
+
+    def routed() -> tuple[Tensor, Tensor]:
+        return routing.route(*layer, window=(3, 3), mode=mode, logit=True, kernels="reference", half=half)
+
+    whole = routed()
+    monkeypatch.setattr(routing, "PIECE", 3 * 4 * 45 * 4 * 6)  # six of the forty windows
+    sizes = list[int]()
+    one = routing.em_routing
+    monkeypatch.setattr(routing, "em_routing", lambda pose, *a, **b: (sizes.append(len(pose)), one(pose, *a, **b))[1])
+    with torch.inference_mode():
+        pieces = routed()
+    assert sizes == [6] * 6 + [4]
+    torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-5)
+
+
 def test_a_map_is_routed_window_by_window() -> None:
     pose, activation = torch.randn(2, 3, 3, 6, 5).double(), torch.rand(2, 3, 6, 5).double()
     q = rotor(torch.randn(3, 2, 3, 4).double(), torch.randn(3, 2, 3, 4, 3).double())

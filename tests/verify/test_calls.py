@@ -5,11 +5,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from qcn import create
-from qcn.export.bundle import Bundle
 from qcn.export.bundle.manifest import Batch
-from qcn.export.program.lower import lower
-from qcn.verify.parity.calls import ANY, CALLS, Call, Replies, call_plan, plain_batch, random_calls, which
+from qcn.verify.parity.calls import CALLS, Call, Replies, call_plan, random_calls, which
 
 IMAGES = 22
 BATCHES = [Batch(1, 8, 64), Batch(1, 1, 1), Batch(4, 4, 4), Batch(2, 5, 7), Batch(1, 8, 200), Batch(16, 32, 64)]
@@ -46,13 +43,6 @@ def test_in_a_soak_every_size_has_its_turn_first(batch: Batch) -> None:
     assert {row for call in calls for row in call.rows} == set(range(IMAGES))
     assert calls == list(islice(random_calls(IMAGES, batch, 7), len(calls)))
     assert calls != list(islice(random_calls(IMAGES, batch, 8), len(calls)))
-
-
-def test_a_large_network_is_asked_for_fewer_images_at_once(small: Bundle) -> None:
-    """In plain torch: 256 MiB of votes, of which it makes several times as much."""
-    assert plain_batch(small.program()) == Batch(1, 8, 64) == ANY
-    full = plain_batch(lower(create("qcn", in_channels=1, classes=10), 28, 28))
-    assert full.min == 1 and 8 <= full.max < 32 and full.opt == 8
 
 
 def calls_of(*sizes: int) -> tuple[Call, ...]:

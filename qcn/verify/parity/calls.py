@@ -10,7 +10,6 @@ in it, on the call before or on how many there were is seen. The same plan is ma
 Every answer of every call is compared. `Calls` keeps of each image the worst, and says in words which calls were wrong.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
@@ -20,13 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.export.bundle.manifest import Batch
-from qcn.export.program.program import Program
 from qcn.terminal.text import counted
 
 Array = NDArray[Any]
 CALLS = 64  # at least: an artefact that goes wrong after twenty or forty calls is seen
 RANDOM_IMAGES = 128  # in the calls of random sizes, unless the smallest batch makes them more
-VOTES = 1 << 28  # bytes of a batch's votes in plain torch, which needs several times as much for them
 ANY = Batch(1, 8, 64)  # what is run of a file that takes any number of images
 
 
@@ -39,14 +36,6 @@ class Call:
     @property
     def size(self) -> int:
         return len(self.rows)
-
-
-def plain_batch(program: Program) -> Batch:
-    """The sizes to run in plain torch, which holds all votes of a batch at once: up to 64 images, or fewer."""
-    shapes = program.shapes
-    votes = [3 * shapes[op.activation][0] * math.prod((*op.window, *op.shape)) for op in program.routes]
-    largest = min(ANY.max, max(VOTES // (4 * max(votes, default=1)), 2))
-    return Batch(1, min(ANY.opt, largest), largest)
 
 
 def call_plan(images: int, batch: Batch) -> tuple[Call, ...]:

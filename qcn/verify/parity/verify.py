@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qcn.errors import CheckFailed, MissingError, QcnError, UsageError
+from qcn.errors import CheckFailed, MissingError, QcnError
 from qcn.export.backends import FORMATS
 from qcn.export.backends.candidates import Candidate, candidates
 from qcn.export.backends.runner import TIME_LIMIT, Runner
@@ -18,7 +18,7 @@ from qcn.export.bundle.tolerance import tie_band
 from qcn.names import AnyPrecision
 from qcn.terminal.progress import doing, part, shown
 from qcn.verify.parity.arithmetic import layers
-from qcn.verify.parity.calls import ANY, Call, Replies, call_plan, in_order, plain_batch, random_calls
+from qcn.verify.parity.calls import ANY, Call, Replies, call_plan, in_order, random_calls
 from qcn.verify.parity.compare import Allowed, Share, accuracy, compare, costs, decisions, flips, pose_degrees, turn
 from qcn.verify.parity.precision import JudgedPrecision, judged_precision
 from qcn.verify.parity.run import Origin
@@ -275,12 +275,7 @@ class _Check:
 
     def batch(self) -> Batch:
         """The sizes that it is run in."""
-        if self.candidate.artefact.batch or self.candidate.backend.name != "torch":
-            return self.candidate.artefact.batch or ANY
-        try:
-            return plain_batch(self.bundle.program())
-        except UsageError:  # which the weights' own verdict says
-            return Batch(1, 8, AT_ONCE)
+        return self.candidate.artefact.batch or ANY
 
 
 def _borne_out(judge: JudgedPrecision) -> JudgedPrecision:
