@@ -170,7 +170,7 @@ def quality(rows: Sequence[Row], published: dict[str, Any]) -> str:
     headings = [f"`{model}`" for model in OURS]
     for rival, compared_with in RIVALS.items():
         headings += [f"`{rival}`", *(f"÷ `{model}`" for model in compared_with)]
-    return table(["images", *headings, "the paper", "best capsules"], lines)
+    return table(["images", *headings, "the paper", "other capsules"], lines)
 
 
 def fair_ratio(rows: Sequence[Row], dataset: str, model: str, theirs: Sequence[Row]) -> str:
