@@ -24,10 +24,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def snippet(page: str) -> str:
-    """The block of Python in a page that begins with training."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-    (block,) = [one for one in blocks if "qcn.train(" in one and "qcn.train " not in one]
-    return str(block)
+    """The first block of Python in a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return text.partition("```python\n")[2].partition("```")[0]
 
 
 def write_split_pictures(folder: Path) -> None:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from qcn.terminal.progress import doing, say
 from qcn.terminal.text import command_line, one_line
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from qcn.train.record import Epoch, Run
 
 MEASURED = ("train_error", "validation_error", "direction_error", "lr", "images_per_second")
@@ -52,12 +55,16 @@ class Callback:
 
 
 class TensorBoard(Callback):
-    """Writes events to the run's folder."""
+    """Writes events to the run's folder, where nothing is before the run has been saved."""
 
     def begin(self, folder: Path, run: "Run") -> None:
+        self.folder, self.first = folder / "tensorboard", run.progress.step
+
+    @cached_property
+    def events(self) -> "SummaryWriter":
         from torch.utils.tensorboard import SummaryWriter
 
-        self.events = SummaryWriter(str(folder / "tensorboard"), purge_step=run.progress.step)
+        return SummaryWriter(str(self.folder), purge_step=self.first)
 
     def progress(self, step: int, loss: float) -> None:
         self.events.add_scalar("train/loss", loss, step)
@@ -67,7 +74,8 @@ class TensorBoard(Callback):
             self.events.add_scalar(name, value, row.step)
 
     def end(self, run: "Run", error: BaseException | None) -> None:
-        self.events.close()
+        if "events" in vars(self):
+            self.events.close()
 
 
 class Tracker(Callback):
