@@ -94,7 +94,9 @@ def test_a_rule_by_every_command_of_the_page(folder: Path) -> None:
     assert "capsules1 cannot be exported: it has its own routing rule" in done.stderr
 
 
-@pytest.mark.parametrize("heading", ["Another network, carried to the device", "Another backbone"])
+@pytest.mark.parametrize(
+    "heading", [pytest.param("Another network, carried to the device", marks=pytest.mark.slow), "Another backbone"]
+)
 def test_another_network_is_carried_to_the_device(folder: Path, heading: str) -> None:
     lines = commands(heading)
     assert [line.split()[0] for line in lines] == ["python", "python", "qcn"]

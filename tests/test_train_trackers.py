@@ -171,11 +171,11 @@ def test_a_bundle_and_its_report_join_the_run(
     assert added["bundle"] == {"manifest.json", "manifest.sha256", "weights.safetensors", "golden.safetensors"}
     assert added["report"] == {"report.html", "report.json", "junit.xml"}
     monkeypatch.setattr(Service, "add", lambda *_: 1 / 0)
-    with pytest.raises(MissingError, match="service could not keep bundle and report: division by zero"):
-        kept_bundle(tmp_path / "run", tmp_path / "other", data_dir)
+    with pytest.raises(MissingError, match="service could not keep report: division by zero"):
+        trackers.keep(tmp_path / "run", {"report": tmp_path / "report"})
     (tmp_path / "run" / "service.id").unlink()
     with pytest.raises(UsageError, match="was trained without --tracker"):
-        kept_bundle(tmp_path / "run", tmp_path / "another", data_dir)
+        trackers.keep(tmp_path / "run", {"report": tmp_path / "report"})
 
 
 @OTHERS_WARNINGS

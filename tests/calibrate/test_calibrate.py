@@ -59,6 +59,7 @@ def test_a_target_that_refuses_says_why(bundle: Bundle, program: Program, monkey
     assert "native does not run here (it refuses a calibrated bundle: libqcn 0.1.0 reads no int8)" in body.name
 
 
+@pytest.mark.slow
 def test_the_road_stopped_and_gone_on_with(
     bundle: Bundle, qcn: Command, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,7 +54,7 @@ def backends() -> list[str]:
     return ["torch", "onnxruntime", *native, *(name for name, package in optional.items() if installed(package))]
 
 
-@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("kind", ["float32", pytest.param("int8", marks=pytest.mark.slow)])
 def test_every_backend_passes(_lite: Path, tmp_path: Path, qcn: Command, kind: str) -> None:
     folder = shutil.copytree(_lite / kind, tmp_path / kind)
     for name in {"openvino", "litert"} & {*backends()}:
