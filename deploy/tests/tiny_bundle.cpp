@@ -60,7 +60,9 @@ networks::Network network(bool poses) {
     const std::string pooled = b.pool("pool1", b.convolution("conv1", {{"image", 5, 1, 2}}, 4), "max", 2, 2);
     return b.network(b.linear("classes", b.linear("hidden", pooled, 6, "relu"), kClasses, "none"));
   }
-  auto capsules = b.project(b.blocks("pose", "image", {{4, 2}}), b.blocks("activation", "image", {{4, 2}}), 2);
+  // One after the other: compilers differ in which argument's random numbers they would draw first.
+  const std::string activation = b.blocks("activation", "image", {{4, 2}}), pose = b.blocks("pose", "image", {{4, 2}});
+  auto capsules = b.project(pose, activation, 2);
   capsules = b.route("capsules1", capsules, 3, 3, 1, 2, {});
   capsules = b.route_whole("classes", capsules, kClasses, {});
   return b.network(capsules.activation, capsules.pose);
