@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from command import Command, call
 from qcn.errors import UsageError
 from qcn.names import RUN
 from qcn.packages import installed
+from qcn.sweep.outcome import best_again
 from qcn.sweep.plan import read_sweep
-from qcn.sweep.run import kept_error
+from qcn.sweep.run import Outcome, kept_error
 from qcn.train.record import load_run
 from qcn.workers import INSTALL
 
@@ -123,6 +125,9 @@ def test_a_third_goes_on_and_a_budget_says_how_many_begin(tmp_path: Path) -> Non
         (named("a.teachers = ['b']", "b.teachers = ['a']"), "a would teach itself"),
         (named("a.lrr = 0.1"), "did you mean 'lr'?"),
         (named("a = 3"), "a table of settings for each trial"),
+        (named("a.teachers = ['b']", "b.lr = 0.1"), "a trial that teaches must train to the end: set keep = 1"),
+        (named("a.teachers = 'b'", "b.lr = 0.1"), "teachers of a is a list"),
+        (named("a.seed = []"), "a list has no values"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -248,6 +253,10 @@ def test_a_trial_learns_from_another(data_dir: Path, tmp_path: Path, qcn: Comman
     assert epochs(out) == {"teacher-seed4": 2, "pupil-seed0": 1, "pupil-seed1": 1}
     assert load_run(out / "pupil-seed1").settings.teachers == (str(out / "teacher-seed4"),)
     assert {row["trial"]: row["model"] for row in rows(out)} == {"teacher": "cnn-small", "pupil": "qcn-tiny"}
+    plan = read_sweep(tmp_path / "sweep.toml").only(["pupil"])
+    best = Outcome(plan.trials[-1], 1, (0.1,), 60, (), ())
+    again = tomllib.loads(best_again(plan, out, best))  # where the teacher is no trial
+    assert (again["model"], again["teachers"], again["seed"]) == ("qcn-tiny", [str(out / "teacher-seed4")], [2, 3, 4])
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from qcn.pages.plots import COLOURS, figure
 from qcn.storage.files import write_text
 from qcn.sweep.plan import Sweep
-from qcn.sweep.run import Outcome
+from qcn.sweep.run import Outcome, run_settings
 from qcn.terminal.tables import table_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write(out: Path, plan: Sweep, outcomes: list[Outcome]) -> list[Path]:
     _draw(files[1], outcomes)
     if len({plan.settings(one.trial, 0)["dataset"] for one in outcomes}) == 1:
         files.append(out / BEST)
-        write_text(out / BEST, best_again(plan, outcomes[0]))
+        write_text(out / BEST, best_again(plan, out, outcomes[0]))
     return files
 
 
@@ -45,10 +45,10 @@ def table(outcomes: list[Outcome]) -> "Table":
     return result
 
 
-def best_again(plan: Sweep, best: Outcome) -> str:
+def best_again(plan: Sweep, out: Path, best: Outcome) -> str:
     """A sweep file that trains the best settings to the end with seeds that it was not chosen by."""
     first = max(best.trial.seeds) + 1
-    settings = {**plan.common, **best.trial.changed, "seed": list(range(first, first + FRESH))}
+    settings = run_settings(plan, out, best.trial, first) | {"seed": list(range(first, first + FRESH))}
     lines = [f"{name} = {_toml_value(value)}" for name, value in settings.items()]
     return "\n".join([f"# {best.trial.name}, with fresh seeds", *lines, "", "[sweep]", "keep = 1", ""])
 

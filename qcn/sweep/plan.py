@@ -21,12 +21,12 @@ model = "qcn-deep"
 teachers = ["large"]
 """
 
+import fnmatch
 import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,15 @@ class Options:
 class Trial:
     """Settings to be judged: `changed` are those that differ between trials; it is trained once with each seed.
 
-    teachers   trials whose runs it learns from
+    teachers     trials whose runs it learns from
+    generation   0, or one more than that of its last teacher
     """
 
     name: str
     changed: dict[str, Any]
     seeds: tuple[int, ...] = (0,)
     teachers: tuple[str, ...] = ()
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,13 @@ class Sweep:
 
     def only(self, names: Sequence[str]) -> "Sweep":
         """The trials of these names or patterns, and their teachers; all without names."""
-        chosen = {trial.name for trial in self.trials if any(fnmatchcase(trial.name, name) for name in names)}
-        for name in names:
-            if not any(fnmatchcase(trial.name, name) for trial in self.trials):
-                raise unknown_name("trial", name, [trial.name for trial in self.trials])
         if not names:
             return self
+        every, chosen = [trial.name for trial in self.trials], set[str]()
+        for name in names:
+            if not (matching := fnmatch.filter(every, name)):
+                raise unknown_name("trial", name, every)
+            chosen.update(matching)
         if self.keep > 1:
             raise UsageError("trials that are judged train together: only with keep = 1 can some be named")
         trials: tuple[Trial, ...] = ()
@@ -152,7 +155,7 @@ def read_sweep(path: Path) -> Sweep:
     options = records.read(Options, {**vars(Options()), **tables.pop("sweep", {})}, f"{path}: [sweep]")
     named = tables.pop("trials", None)
     _check_names(path, tables)
-    seeds = _seeds(tables.pop("seed", 0))
+    seeds = _seeds(path, tables.pop("seed", 0))
     lists, ranges, common = dict[str, list[Any]](), dict[str, Range](), dict[str, Any]()
     for name, value in tables.items():
         if isinstance(value, Mapping):
@@ -194,26 +197,32 @@ def _named(path: Path, named: Any, common: dict[str, Any], seeds: tuple[int, ...
     """The trials of tables [trials.NAME], teachers first."""
     if not isinstance(named, dict) or not named or not all(isinstance(table, dict) for table in named.values()):
         raise UsageError(f"{path}: [trials] has a table of settings for each trial")
-    trials = dict[str, Trial]()
-    waiting = dict(named)
-    while waiting:
-        taught = {name: set(table.get("teachers", ())) & waiting.keys() for name, table in waiting.items()}
-        ready = [name for name, teachers in taught.items() if not teachers]
+    for name, table in named.items():
+        if not NAME.fullmatch(name):
+            raise UsageError(f"{path}: the name of a trial has letters, digits, '.', '_' and '-', not {name!r}")
+        _check_names(path, table)
+        _check_whole(path, {**common, **table})
+        if not isinstance(table.get("teachers", []), list):
+            raise UsageError(f"{path}: teachers of {name} is a list of runs and trials")
+    trials, waiting = list[Trial](), dict(named)
+    for generation in itertools.count():
+        if not waiting:
+            break
+        ready = [name for name, table in waiting.items() if waiting.keys().isdisjoint(table.get("teachers", ()))]
         if not ready:
             raise UsageError(f"{path}: {min(waiting)} would teach itself")
         for name in ready:
-            if not NAME.fullmatch(name):
-                raise UsageError(f"{path}: the name of a trial has letters, digits, '.', '_' and '-', not {name!r}")
             table = waiting.pop(name)
-            _check_names(path, table)
-            _check_whole(path, {**common, **table})
             changed = {key: value for key, value in table.items() if key != "seed"}
             teachers = tuple(teacher for teacher in table.get("teachers", ()) if teacher in named)
-            trials[name] = Trial(name, changed, _seeds(table["seed"]) if "seed" in table else seeds, teachers)
-    sweep = Sweep(common, tuple(trials.values()), (), keep)
-    epochs = {sweep.epochs(trial) for trial in sweep.trials}
-    if keep > 1 and (len(epochs) > 1 or len({trial.seeds for trial in sweep.trials}) > 1):
+            own = _seeds(path, table["seed"]) if "seed" in table else seeds
+            trials.append(Trial(name, changed, own, teachers, generation))
+    sweep = Sweep(common, tuple(trials), (), keep)
+    epochs = {sweep.epochs(trial) for trial in trials}
+    if keep > 1 and (len(epochs) > 1 or len({trial.seeds for trial in trials}) > 1):
         raise UsageError(f"{path}: trials that differ in epochs or seeds cannot be compared as they go: set keep = 1")
+    if keep > 1 and any(trial.teachers for trial in trials):
+        raise UsageError(f"{path}: a trial that teaches must train to the end: set keep = 1")
     return replace(sweep, rungs=_rungs(max(epochs), keep))
 
 
@@ -230,7 +239,9 @@ def _check_whole(path: Path, settings: Mapping[str, Any], lists: Mapping[str, An
         raise UsageError(f"{path}: epochs is one number: trials that differ in it cannot be compared as they go")
 
 
-def _seeds(value: Any) -> tuple[int, ...]:
+def _seeds(path: Path, value: Any) -> tuple[int, ...]:
+    if value == []:
+        raise UsageError(f"{path}: a list has no values")
     return tuple(value) if isinstance(value, list) else (value,)
 
 

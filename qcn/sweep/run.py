@@ -131,21 +131,28 @@ def _in_turn(
     plan: Sweep, trials: list[Trial], epochs: int, out: Path, data_dir: Path, device: str
 ) -> Iterator[list[Piece]]:
     """The runs to this rung: teachers before those that learn from them."""
-    names = {trial.name: trial for trial in plan.trials}
+    for generation in sorted({trial.generation for trial in trials}):
+        yield [
+            Piece(
+                _folder(out, trial, seed),
+                run_settings(plan, out, trial, seed),
+                min(epochs, plan.epochs(trial)),
+                data_dir.resolve(),
+                device,
+            )
+            for trial in trials
+            if trial.generation == generation
+            for seed in trial.seeds
+        ]
 
-    def piece(trial: Trial, seed: int) -> Piece:
-        settings = plan.settings(trial, seed)
-        if trial.teachers:
-            taught = settings["teachers"]
-            folders = {name: str(_folder(out, names[name], names[name].seeds[0])) for name in trial.teachers}
-            settings["teachers"] = tuple(folders.get(name, name) for name in taught)
-        return Piece(_folder(out, trial, seed), settings, min(epochs, plan.epochs(trial)), data_dir.resolve(), device)
 
-    done = set[str]()
-    while waiting := [trial for trial in trials if trial.name not in done]:
-        ready = [trial for trial in waiting if done.issuperset(trial.teachers)]
-        yield [piece(trial, seed) for trial in ready for seed in trial.seeds]
-        done.update(trial.name for trial in ready)
+def run_settings(plan: Sweep, out: Path, trial: Trial, seed: int) -> dict[str, Any]:
+    """Of one run, with the folders of the trials that teach it."""
+    settings = plan.settings(trial, seed)
+    if trial.teachers:
+        folders = {one.name: str(_folder(out, one, one.seeds[0])) for one in plan.trials}
+        settings["teachers"] = tuple(folders.get(name, name) for name in settings["teachers"])
+    return settings
 
 
 def _folder(out: Path, trial: Trial, seed: int) -> Path:
