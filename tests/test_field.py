@@ -73,6 +73,17 @@ def test_from_a_device_back_into_training(
     assert "2 pictures were there already" in call("datasets", "add", home, out / "label.csv").stdout
 
 
+def test_a_table_that_is_no_text_is_refused_in_a_line(bundle: Bundle, pictures: list[Path], tmp_path: Path) -> None:
+    """As a spreadsheet may save it."""
+    record(bundle, pictures[:1], tmp_path / "gate")
+    table = tmp_path / "report" / "label.csv"
+    table.parent.mkdir()
+    table.write_bytes("path,label\npictures/gate/1.png,Fuß\n".encode("latin-1"))
+    for words in (("report", "field", tmp_path / "gate", "--out", table.parent), ("datasets", "add", tmp_path, table)):
+        done = call(*words)
+        assert done.returncode == 2 and "label.csv cannot be read as CSV" in done.stderr, done.stderr
+
+
 def test_drift_since_an_earlier_recording_fails(bundle: Bundle, pictures: list[Path], tmp_path: Path) -> None:
     before, after, same = tmp_path / "before", tmp_path / "after", tmp_path / "same"
     white = tmp_path / "white.png"

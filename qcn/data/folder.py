@@ -168,7 +168,8 @@ class Row:
 
 
 def _table(source: Path) -> Listing:
-    rows = list(_csv(source) if source.suffix.lower() == ".csv" else _json_lines(source))
+    lines = csv_lines(source) if source.suffix.lower() == ".csv" else _json_lines(source)
+    rows = [_row(source, number, row) for number, row in lines]
     classes = tuple(sorted({row.label for row in rows}))
     pictures = []
     symmetry: dict[str, int] = {}
@@ -190,22 +191,23 @@ def _table(source: Path) -> Listing:
     return Listing(source, classes, tuple(pictures), symmetry=folds)
 
 
-def _csv(source: Path) -> Iterator[Row]:
-    with source.open(newline="", encoding="utf-8-sig") as file:
-        try:
+def csv_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number and cells by column of each row in a table that a person may have edited."""
+    try:
+        with source.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             for row in rows:
-                yield _row(source, rows.line_num, row)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UsageError(f"{source} cannot be read as CSV: {error}") from None
+                yield rows.line_num, row
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise UsageError(f"{source} cannot be read as CSV: {error}") from None
 
 
-def _json_lines(source: Path) -> Iterator[Row]:
+def _json_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with source.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 row = records.parse(line, f"{source}, line {number}")
-                yield _row(source, number, row if isinstance(row, dict) else {})
+                yield number, row if isinstance(row, dict) else {}
 
 
 def _row(source: Path, number: int, row: dict[str, Any]) -> Row:

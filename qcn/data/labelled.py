@@ -1,12 +1,11 @@
 """Copy pictures that a table has labels for, such as that of `qcn report field`, into a folder of classes."""
 
-import csv
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from qcn.data.folder import NAMES, plain
+from qcn.data.folder import NAMES, csv_lines, plain
 from qcn.errors import UsageError
 from qcn.storage.files import atomic_write, file_sha256
 from qcn.terminal.text import csv_cell
@@ -53,12 +52,7 @@ def add(folder: Path, table: Path) -> Added:
 
 def _rows(table: Path) -> list[tuple[int, str, str]]:
     """Line, path and label of each row."""
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.DictReader(file)
-            rows = [(lines.line_num, row.get("path") or "", (row.get("label") or "").strip()) for row in lines]
-    except (OSError, csv.Error, UnicodeDecodeError) as error:
-        raise UsageError(f"{table} cannot be read as CSV: {error}") from None
+    rows = [(line, row.get("path") or "", (row.get("label") or "").strip()) for line, row in csv_lines(table)]
     if not rows or any(not path for _, path, _ in rows):
         raise UsageError(f"{table}: columns named path and label are needed")
     return [(number, path, csv_cell(label)) for number, path, label in rows]

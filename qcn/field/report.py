@@ -1,6 +1,5 @@
 """`qcn report field`: counts of devices on one page, what drifted, and a table in which to label uncertain pictures."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qcn.data.fit import Pixels, read_picture
+from qcn.data.folder import csv_lines
 from qcn.errors import CheckFailed, UsageError
 from qcn.evaluate.evaluation import answer_splits
 from qcn.evaluate.networks import open_network
@@ -193,8 +193,7 @@ def _labels(table: Path) -> dict[str, str]:
     """What was typed into an earlier table, by path."""
     if not table.is_file():
         return {}
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
+    rows = [row for _, row in csv_lines(table)]
     if any(not {"path", "label"} <= row.keys() for row in rows):
         raise UsageError(f"{table} has no columns path and label: move it away, and it is made anew")
     return {row["path"]: csv_cell(row["label"] or "") for row in rows}
