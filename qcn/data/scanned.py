@@ -1,4 +1,6 @@
-"""Google Scanned Objects: 50 household objects, scanned with their texture and rendered here, 64×64 colour pixels.
+"""Google Scanned Objects: 50 household objects, scanned with their texture and rendered here, in colour.
+
+"scanned" has pictures of 64×64 pixels, "scanned-128" the same with four times the pixels, for pretrained backbones.
 
 Each object is a class, seen from 200 directions: every azimuth, elevations −20° to 80°, spread evenly over the sphere.
 Light, distance and background are random. MuJoCo renders the meshes once; the pictures are kept in one file, after
@@ -96,10 +98,10 @@ OBJECTS: dict[str, Scan] = {
     "dog": Scan("Toysmith_Windem_Up_Flippin_Animals_Dog"),
 }
 CLASSES = tuple(OBJECTS)
-VIEWS, SIDE = 200, 64
+VIEWS = 200
+SIDE, LARGE = 64, 128  # pixels
 LOWEST, HIGHEST = -20, 80  # elevations, in degrees
 RENDERER = 1  # raise it whenever a picture changes: the set is then rendered again, into a new file
-KEPT = f"{len(OBJECTS)}x{VIEWS}-{SIDE}px-renderer{RENDERER}.safetensors"
 SAMPLES = 2  # per pixel, each way
 FOV = 30  # degrees
 PATCHES = 4  # of the background, each way: random colours that run into each other
@@ -114,7 +116,7 @@ FILES = ("model.obj", "texture.png")
 SCENE = f"""
 <mujoco>
   <visual>
-    <global fovy="{FOV}" offwidth="{SIDE * SAMPLES}" offheight="{SIDE * SAMPLES}"/>
+    <global fovy="{FOV}" offwidth="{LARGE * SAMPLES}" offheight="{LARGE * SAMPLES}"/>
     <quality offsamples="0"/>
     <headlight diffuse="0 0 0" specular="0 0 0"/>
   </visual>
@@ -169,8 +171,8 @@ def random_scenes(name: str, count: int = VIEWS) -> Scenes:
     )
 
 
-def render(folder: Path, scenes: Scenes, front: int = 0) -> NDArray[np.uint8]:
-    """Pictures [N, 3, 64, 64] of the object whose model.obj and texture.png are in `folder`."""
+def render(folder: Path, scenes: Scenes, front: int = 0, size: int = SIDE) -> NDArray[np.uint8]:
+    """Pictures [N, 3, size, size] of the object whose model.obj and texture.png are in `folder`."""
     mujoco = _mujoco()
     try:
         files = {name: (folder / name).read_bytes() for name in FILES}
@@ -183,7 +185,7 @@ def render(folder: Path, scenes: Scenes, front: int = 0) -> NDArray[np.uint8]:
     middle = (points.min(0) + points.max(0)) / 2
     radius = np.linalg.norm(points - middle, axis=1).max()
     model.stat.extent, model.vis.map.znear, model.vis.map.zfar = radius, 0.1, 20  # the last two in units of the first
-    side = SIDE * SAMPLES
+    side = size * SAMPLES
     screen = mujoco.GLContext(side, side)
     screen.make_current()
     context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100)
@@ -191,7 +193,7 @@ def render(folder: Path, scenes: Scenes, front: int = 0) -> NDArray[np.uint8]:
     scene, options, camera = mujoco.MjvScene(model, 4), mujoco.MjvOption(), mujoco.MjvCamera()
     window, everything = mujoco.MjrRect(0, 0, side, side), mujoco.mjtCatBit.mjCAT_ALL
     colour, depth = np.empty((side, side, 3), np.uint8), np.empty((side, side), np.float32)
-    images = np.empty((len(scenes.azimuth), 3, SIDE, SIDE), np.uint8)
+    images = np.empty((len(scenes.azimuth), 3, size, size), np.uint8)
     camera.lookat = middle
     try:
         for place in range(len(images)):
@@ -205,7 +207,7 @@ def render(folder: Path, scenes: Scenes, front: int = 0) -> NDArray[np.uint8]:
             mujoco.mjr_render(window, scene, context)
             mujoco.mjr_readPixels(colour, depth, window, context)  # the lowest row first
             picture = np.where(depth[::-1, :, None] < 1, colour[::-1], _background(scenes.background[place], side))
-            images[place] = fit(picture, (3, SIDE, SIDE), "stretch")
+            images[place] = fit(picture, (3, size, size), "stretch")
     finally:
         context.free()
         screen.free()
@@ -236,13 +238,18 @@ def _mujoco() -> ModuleType:
     return mujoco
 
 
-def read(folder: Path) -> ImageSet:
-    """All pictures by object: images [10000, 3, 64, 64]; rendered if they are not kept in `folder` yet."""
-    path = folder / KEPT
+def kept(size: int) -> str:
+    """The file that has the pictures of a size."""
+    return f"{len(OBJECTS)}x{VIEWS}-{size}px-renderer{RENDERER}.safetensors"
+
+
+def read(folder: Path, size: int = SIDE) -> ImageSet:
+    """All pictures by object: images [10000, 3, size, size]; rendered if they are not kept in `folder` yet."""
+    path = folder / kept(size)
     if path.is_file():
-        images = read_kept(path, (len(CLASSES) * VIEWS, 3, SIDE, SIDE))
+        images = read_kept(path, (len(CLASSES) * VIEWS, 3, size, size))
     else:
-        images = _render_all(folder / "models")
+        images = _render_all(folder / "models", size)
         keep(path, images)
     labels = np.repeat(np.arange(len(CLASSES)), VIEWS)
     scenes = [random_scenes(name) for name in CLASSES]
@@ -252,7 +259,7 @@ def read(folder: Path) -> ImageSet:
     return ImageSet(images, labels, CLASSES, views, symmetry=tuple(scan.symmetry for scan in OBJECTS.values()))
 
 
-def _render_all(models: Path) -> NDArray[np.uint8]:
+def _render_all(models: Path, size: int) -> NDArray[np.uint8]:
     paths = [models / scan.folder / name for scan in OBJECTS.values() for name in FILES]
     if missing := [path for path in paths if not path.is_file()]:
         raise MissingError(f"{len(missing):,} of {len(paths):,} files are missing, such as {missing[0]}. {BY_HAND}")
@@ -260,22 +267,24 @@ def _render_all(models: Path) -> NDArray[np.uint8]:
     with shown():
         for done, (name, scan) in enumerate(OBJECTS.items()):
             doing(f"rendering scanned objects: {name}", done, of=len(OBJECTS))
-            images.append(render(models / scan.folder, random_scenes(name), scan.front))
+            images.append(render(models / scan.folder, random_scenes(name), scan.front, size))
     return np.concatenate(images)
 
 
-DATASETS = (
-    Dataset(
-        name="scanned",
-        summary="50 scanned objects, rendered, 64×64 colour; test on known objects from new views",
+def _dataset(name: str, size: int) -> Dataset:
+    return Dataset(
+        name=name,
+        summary=f"50 scanned objects, rendered, {size}×{size} colour; test on known objects from new views",
         classes=CLASSES,
         channels=3,
-        size=SIDE,
+        size=size,
         folder="scanned",
-        load=lambda folder: at_random(read(folder), "scanned"),
-        augmentation=dict.fromkeys(("paper", "best"), Augmentation(shift=4)),
+        load=lambda folder: at_random(read(folder, size), "scanned"),
+        augmentation=dict.fromkeys(("paper", "best"), Augmentation(shift=size // 16)),
         augment="turned",
         terms="CC BY 4.0; Google, and L. Downs and others: cite them",
         by_hand=BY_HAND,
-    ),
-)
+    )
+
+
+DATASETS = (_dataset("scanned", SIDE), _dataset("scanned-128", LARGE))

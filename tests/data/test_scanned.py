@@ -118,7 +118,7 @@ def test_pictures_are_rendered_once_and_kept(tmp_path: Path, box: Path, monkeypa
     again = render(box, random_scenes("box", 20))
     assert (again == scanned.read(tmp_path / "scanned").images[:20]).all()  # the same every time
 
-    path = tmp_path / "scanned" / scanned.KEPT
+    path = tmp_path / "scanned" / scanned.kept(scanned.SIDE)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError, match="damaged; delete the file"):
         load("scanned", tmp_path)
