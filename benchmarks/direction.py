@@ -53,7 +53,9 @@ RECIPES: dict[str, dict[str, Any]] = {
     "scanned": {"epochs": 60, "batch_size": 128},
 }
 PHOTOGRAPHS = {
-    f"eth80-128-fold{fold}": {"epochs": 24, "batch_size": 64, "augment": "photo", "flip": True} for fold in range(5)
+    f"eth80-{side}-fold{fold}": {"epochs": 24, "batch_size": 64, "augment": "photo", "flip": True}
+    for side in (128, 192)
+    for fold in range(5)
 }
 ROWS = [f"{dataset}/{model}/{weight}" for dataset in RECIPES for model in MODELS for weight in WEIGHTS]
 ROWS += [f"{dataset}/{model}/2" for dataset in PHOTOGRAPHS for model in BACKBONE]

@@ -2,12 +2,12 @@
 
 3,280 files, K/N/NAME-PPP-AAA.png: kind K, 1 to 8; object N, 1 to 10; PPP is the angle from straight above and AAA goes
 around, in degrees: objects look at the camera at 090 and show their left side at 180. So the azimuth of `qcn.direction`
-is AAA − 90 and the elevation 90 − PPP. Photographs are kept as 64×64 or 128×128, in one file beside the folders. Where
-that file is, the photographs are not needed.
+is AAA − 90 and the elevation 90 − PPP. Photographs are kept in one file of each size, beside the folders. Where that
+file is, the photographs are not needed.
 
 "eth80-fold0" to "eth80-fold4" each test on two objects of every kind, and validate on a third, so that validation too
-shows objects that training does not; all five together test on every object once. "eth80-128-fold0" to
-"eth80-128-fold4" are the same with four times the pixels.
+shows objects that training does not; all five together test on every object once. They have 64×64 pixels;
+"eth80-128-fold0" and "eth80-192-fold0", and so on, have more, for pretrained backbones.
 "eth80-azimuth" is in the pooled protocol of `qcn.data.splits`: familiar are azimuths within 60° of the front.
 (Leibe and Schiele 2003, "Analyzing Appearance and Contour Based Methods for Object Categorization".)
 """
@@ -31,7 +31,7 @@ from qcn.terminal.progress import doing, shown
 CLASSES = ("apple", "car", "cow", "cup", "dog", "horse", "pear", "tomato")
 SYMMETRY = tuple(ROUND if name in ("apple", "pear", "tomato") else 1 for name in CLASSES)
 OBJECTS, FOLDS = 10, 5
-SIDE, LARGE = 64, 128  # pixels that photographs are kept with
+SIDE, LARGE, LARGEST = 64, 128, 192  # pixels that photographs are kept with
 # The angle from above, and those around at it.
 AROUND = {
     0: (0,),
@@ -132,7 +132,7 @@ def _dataset(name: str, summary: str, fold: int | None, side: int = SIDE) -> Dat
 DATASETS = (
     *(
         _dataset(f"{name}-fold{fold}", f"new objects, {2 * fold + 1} and {2 * fold + 2}", fold, side)
-        for name, side in (("eth80", SIDE), ("eth80-128", LARGE))
+        for name, side in (("eth80", SIDE), ("eth80-128", LARGE), ("eth80-192", LARGEST))
         for fold in range(FOLDS)
     ),
     _dataset("eth80-azimuth", "known objects from new azimuths", None),
