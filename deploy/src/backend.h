@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,6 @@ namespace qcn {
 using Log = std::function<void(qcn_log_level, const std::string&)>;
 using ShowLayer = std::function<void(const qcn_layer&)>;
 
-class DeviceRunner;
 namespace program {
 struct Program;
 }
@@ -31,24 +31,15 @@ class Runner {
   // Shows every capsule layer from now on, as it is computed; false: this runner cannot.
   virtual bool show_layers(ShowLayer) { return false; }
 
-  // Itself, if it takes images that lie in the memory of a GPU.
-  virtual DeviceRunner* on_device() { return nullptr; }
-};
+  // Whether it takes images as they are, in host memory or a GPU's. If not, they are pre-processed for `run`.
+  virtual bool takes_images() const { return false; }
 
-// Images are put in their places one by one, from the GPU's memory or the host's, and then all are run; nothing of the
-// GPU's goes through the host.
-class DeviceRunner : public Runner {
- public:
-  DeviceRunner* on_device() final { return this; }
-
-  // An image in device memory, which check_image (preprocess.h) has passed and which becomes the network's input.
-  // Pre-processed on the session's stream, straight into the engine's input. Throws Error(QCN_BAD_ARGUMENT) for memory
-  // that the device cannot read.
-  virtual void put_image(const Preprocessing& spec, const qcn_image& image, int index) = 0;
-  // An image in host memory that was pre-processed already, [channels, height, width].
-  virtual void put_input(const float* input, int index) = 0;
-  // As run, of the first `count` that were put.
-  virtual void run_put(int count, float* logit, float* pose) = 0;
+  // As run, of images that check_image (preprocess.h) has passed. Throws Error(QCN_BAD_ARGUMENT) for device memory that
+  // it cannot read.
+  virtual void run_images(const Preprocessing& /*spec*/, const qcn_image* /*images*/, int /*count*/, float* /*logit*/,
+                          float* /*pose*/) {
+    throw std::logic_error("this runner takes no images");
+  }
 };
 
 // What a program asks of an operation, and what the backend runs.

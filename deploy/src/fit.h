@@ -141,6 +141,8 @@ struct Fitted {
   Picture picture;
   FitAxes axes;
 
+  QCN_ANYWHERE void move(std::int64_t bytes) { picture.data += bytes; }
+
   QCN_ANYWHERE double at(std::int64_t channel, std::int64_t y, std::int64_t x) const {
     y -= axes.rows.margin, x -= axes.columns.margin;
     if (y < 0 || x < 0 || y >= axes.rows.side || x >= axes.columns.side) return 0;

@@ -7,9 +7,10 @@
 
 namespace qcn {
 
-// image.data and out, [channels, height, width] of check_image, are device memory. The work is queued on `stream`, a
-// cudaStream_t; nothing is allocated and nothing waits. Throws what check_image throws, and Error(QCN_DEVICE_ERROR).
-void preprocess_cuda(const Preprocessing& spec, const qcn_image& image, float* out, void* stream);
+// The data of images [count], and out, [count, channels, height, width], are device memory. Images in a row that differ
+// only in their data, at equal distances, take one launch. The work is queued on `stream`, a cudaStream_t; nothing is
+// allocated and nothing waits. Throws what check_image throws, and Error(QCN_DEVICE_ERROR).
+void preprocess_cuda(const Preprocessing& spec, const qcn_image* images, int count, float* out, void* stream);
 
 }  // namespace qcn
 

@@ -77,6 +77,8 @@ struct Pixels {
         channels(image.channels),
         reversed(image.reverse_channels != 0) {}
 
+  QCN_ANYWHERE void move(std::int64_t bytes) { data += bytes; }
+
   QCN_ANYWHERE double at(std::int64_t channel, std::int64_t y, std::int64_t x) const {
     const char* from =
         data + place_of(channel, channels, reversed) * channel_stride + y * row_stride + x * column_stride;

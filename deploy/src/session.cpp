@@ -93,20 +93,23 @@ void Session::classify(const qcn_image* images, int count, const Outputs& output
   check(outputs);
   if (outputs.answers) check_answers(outputs.answers, count);
   const std::size_t pixels = model_->manifest.signature.image_floats();
+  const bool takes_images = runner_->takes_images();
   // All are looked at before the first is worked on: a refused call leaves nothing running on a GPU.
-  bool on_device = false;
   for (int i = 0; i < count; ++i) {
     const qcn_image image = image_at(images, i);
-    if (image.on_device && !runner_->on_device()) refuse_device_memory(model_->backend_name);
+    if (image.on_device && !takes_images) refuse_device_memory(model_->backend_name);
     check_image(model_->manifest.preprocessing, image);
-    on_device |= image.on_device != 0;
   }
   in_parts(count, outputs, [&](std::size_t first, int now, float* logit, float* pose) {
-    if (on_device) return run_on_device(images, first, now, logit, pose);
+    const auto image = [&](int i) { return image_at(images, static_cast<int>(first) + i); };
+    if (takes_images) {
+      images_.clear();
+      for (int i = 0; i < now; ++i) images_.push_back(image(i));
+      return runner_->run_images(model_->manifest.preprocessing, images_.data(), now, logit, pose);
+    }
     float* const input = grown(input_, static_cast<std::size_t>(now) * pixels);
     for (int i = 0; i < now; ++i) {
-      preprocess(model_->manifest.preprocessing, image_at(images, static_cast<int>(first) + i),
-                 input + static_cast<std::size_t>(i) * pixels);
+      preprocess(model_->manifest.preprocessing, image(i), input + static_cast<std::size_t>(i) * pixels);
     }
     runner_->run(input, now, logit, pose);
   });
@@ -114,22 +117,6 @@ void Session::classify(const qcn_image* images, int count, const Outputs& output
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     model_->field->record(decisions_.data(), images, count, elapsed.count());
   }
-}
-
-// Images of which some are in device memory: those of the host are pre-processed here, and join them there.
-void Session::run_on_device(const qcn_image* images, std::size_t first, int count, float* logit, float* pose) {
-  DeviceRunner& runner = *runner_->on_device();
-  float* const input = grown(input_, model_->manifest.signature.image_floats());
-  for (int i = 0; i < count; ++i) {
-    const qcn_image image = image_at(images, static_cast<int>(first) + i);
-    if (image.on_device) {
-      runner.put_image(model_->manifest.preprocessing, image, i);
-    } else {
-      preprocess(model_->manifest.preprocessing, image, input);
-      runner.put_input(input, i);
-    }
-  }
-  runner.run_put(count, logit, pose);
 }
 
 void Session::infer(const float* input, int count, const Outputs& outputs) {

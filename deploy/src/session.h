@@ -33,10 +33,10 @@ class Session {
   void check(const Outputs& outputs) const;  // throws Error(QCN_BAD_ARGUMENT)
   template <typename Run>
   void in_parts(int count, const Outputs& outputs, const Run& run);
-  void run_on_device(const qcn_image* images, std::size_t first, int count, float* logit, float* pose);
 
   const std::shared_ptr<const Model> model_;  // outlives the runner
   std::unique_ptr<Runner> runner_;
+  std::vector<qcn_image> images_;  // of one run, as this version has them
   std::vector<float> input_, logit_, pose_;
   std::vector<Decision> decisions_;
   std::atomic<bool> busy_{false};

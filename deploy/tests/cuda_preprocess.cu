@@ -1,5 +1,5 @@
 // Pre-processing on a GPU against the CPU's: the same bits for uint8 pixels, of pictures of any size and in every way
-// of fitting, and one unit in the last place for floats.
+// of fitting, and one unit in the last place for floats. One by one, and in batches.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ std::int64_t compare(const qcn::Preprocessing& spec, const Picture& picture) {
   qcn_image image = picture.image;
   image.data = pixels + picture.offset;
   image.on_device = 1;
-  qcn::preprocess_cuda(spec, image, out, nullptr);
+  qcn::preprocess_cuda(spec, &image, 1, out, nullptr);
   succeed(cudaMemcpy(found.data(), out, count * sizeof(float), cudaMemcpyDeviceToHost));
   cudaFree(pixels);
   cudaFree(out);
@@ -169,6 +169,89 @@ Tally test_pictures(Draw& draw) {
   return tally;
 }
 
+// A batch whose images lie one after the other, now and then with another layout, size or gap in between: launches that
+// take several begin and end anywhere. Returns the largest distance to the CPU's.
+std::int64_t compare_batch(Draw& draw, const qcn::Preprocessing& spec, int count, bool floats) {
+  const qcn::Stored& stored = spec.stored;
+  const auto side = [&](int size) { return static_cast<std::size_t>(spec.crop.value_or(spec.resize.value_or(size))); };
+  const std::size_t each = stored.channels * side(stored.height) * side(stored.width);
+  std::vector<unsigned char> bytes;
+  std::vector<qcn_image> images;
+  std::vector<std::size_t> places;
+  std::vector<float> expected(count * each), found(count * each);
+  std::optional<Picture> picture;
+  for (int i = 0; i < count; ++i) {
+    if (!picture || draw.below(8) == 1) {
+      const bool fitted = !floats && draw.below(2) == 1;
+      picture.emplace(draw.generator, fitted ? draw.below(80) : stored.width, fitted ? draw.below(80) : stored.height,
+                      stored.channels, floats);
+    } else if (!floats) {
+      for (auto& byte : picture->bytes) byte = static_cast<unsigned char>(draw.generator());
+    }
+    qcn::preprocess(spec, picture->image, &expected[i * each]);
+    if (draw.below(8) == 1) bytes.resize(bytes.size() + 5);
+    places.push_back(bytes.size() + picture->offset);
+    bytes.insert(bytes.end(), picture->bytes.begin(), picture->bytes.end());
+    images.push_back(picture->image);
+  }
+  unsigned char* pixels;
+  float* out;
+  succeed(cudaMalloc(&pixels, bytes.size()));
+  succeed(cudaMalloc(&out, found.size() * sizeof(float)));
+  succeed(cudaMemcpy(pixels, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  for (int i = 0; i < count; ++i) images[i].data = pixels + places[i], images[i].on_device = 1;
+  qcn::preprocess_cuda(spec, images.data(), count, out, nullptr);
+  succeed(cudaMemcpy(found.data(), out, found.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  cudaFree(pixels);
+  cudaFree(out);
+  std::int64_t worst = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) worst = std::max(worst, distance(expected[i], found[i]));
+  return worst;
+}
+
+Tally test_batches(Draw& draw) {
+  Tally tally;
+  for (int round = 0; round < 200; ++round) {
+    const int channels = round % 50 == 49 ? 70 : draw.below(4), most = round % 5 ? 40 : 120;
+    const qcn::Preprocessing spec = draw.spec({channels, draw.below(most), draw.below(most), kFits[round % 3]});
+    const bool floats = round % 4 == 0;
+    const int count = draw.below(70);
+    const std::int64_t worst = compare_batch(draw, spec, count, floats);
+    ++tally.cases;
+    tally.exact += worst == 0;
+    if (worst <= floats) continue;
+    std::printf("FAILED: a batch of %d: %lld units\n", count, static_cast<long long>(worst));
+    ++tally.failures;
+  }
+  return tally;
+}
+
+// Milliseconds that 64 images of the network's size take, the least of many, of one launch.
+void time_batch(Draw& draw) {
+  constexpr int kCount = 64, kSide = 32, kPixels = 3 * kSide * kSide;
+  qcn::Preprocessing spec;
+  spec.stored = {3, kSide, kSide, qcn::Fit::kCrop};
+  spec.by_image = true;
+  unsigned char* pixels;
+  float* out;
+  succeed(cudaMalloc(&pixels, kCount * kPixels));
+  succeed(cudaMalloc(&out, kCount * kPixels * sizeof(float)));
+  succeed(cudaMemset(pixels, draw.below(255), kCount * kPixels));
+  std::vector<qcn_image> images;
+  for (int i = 0; i < kCount; ++i) images.push_back(qcn_image_default(pixels + i * kPixels, kSide, kSide, 3));
+  double least = 1e9;
+  for (int i = 0; i < 50; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    qcn::preprocess_cuda(spec, images.data(), kCount, out, nullptr);
+    succeed(cudaDeviceSynchronize());
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    least = std::min(least, took.count());
+  }
+  std::printf("%d images of %dx%dx3: %.3f ms\n", kCount, kSide, kSide, least);
+  cudaFree(pixels);
+  cudaFree(out);
+}
+
 // Milliseconds that a camera's frame takes, the least of many.
 void time_frame(Draw& draw) {
   for (const int side : {32, 64, 96}) {
@@ -185,7 +268,7 @@ void time_frame(Draw& draw) {
     double least = 1e9;
     for (int i = 0; i < 50; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      qcn::preprocess_cuda(spec, image, out, nullptr);
+      qcn::preprocess_cuda(spec, &image, 1, out, nullptr);
       succeed(cudaDeviceSynchronize());
       const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
       least = std::min(least, took.count());
@@ -205,9 +288,11 @@ int main() {
     return 3;
   }
   Draw draw;
-  const Tally images = test_images(draw), pictures = test_pictures(draw);
+  const Tally images = test_images(draw), pictures = test_pictures(draw), batches = test_batches(draw);
   images.print("images of the data set's size");
   pictures.print("pictures of other sizes");
+  batches.print("batches");
   time_frame(draw);
-  return images.failures + pictures.failures ? 1 : 0;
+  time_batch(draw);
+  return images.failures + pictures.failures + batches.failures ? 1 : 0;
 }

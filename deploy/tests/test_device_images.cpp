@@ -1,15 +1,18 @@
-// Images in the memory of a GPU, on a stand-in for one: its memory is the host's, at addresses that only it can turn
-// into the host's. Who else reads there, crashes. What is real is in cuda_images.cu.
+// Images for a GPU, on a stand-in for one: its memory is the host's, at addresses that only it can turn into the
+// host's. Who else reads there, crashes. What is real is in cuda_images.cu. And how the host's are packed to travel
+// there.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "check.h"
 #include "preprocess.h"
 #include "session.h"
+#include "tensorrt/library/pack.h"
 
 namespace {
 
@@ -21,46 +24,39 @@ const void* device_address(const void* host) {
 }
 
 struct Calls {
-  int images = 0, inputs = 0, runs = 0, runs_put = 0;
+  int host = 0, device = 0, runs = 0;  // images of the host and of the device; batches
 };
 
 // The logit of the one class is the sum of the network's input; each number of its pose, the last pixel.
-class StandIn final : public qcn::DeviceRunner {
+class StandIn final : public qcn::Runner {
  public:
-  explicit StandIn(Calls& calls) : calls_(calls), input_(kMostAtOnce * kPixels) {}
+  explicit StandIn(Calls& calls) : calls_(calls) {}
 
-  void run(const float* input, int count, float* logit, float* pose) override {
+  void run(const float*, int, float*, float*) override { check(false, "images were pre-processed on the CPU"); }
+  bool takes_images() const override { return true; }
+  void run_images(const qcn::Preprocessing& spec, const qcn_image* images, int count, float* logit,
+                  float* pose) override {
     ++calls_.runs;
-    answer(input, count, logit, pose);
-  }
-  void put_image(const qcn::Preprocessing& spec, const qcn_image& image, int index) override {
-    ++calls_.images;
-    qcn_image here = image;
-    here.data = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(image.data) - kNowhere);
-    qcn::preprocess(spec, here, place(index));
-  }
-  void put_input(const float* input, int index) override {
-    ++calls_.inputs;
-    std::copy_n(input, kPixels, place(index));
-  }
-  void run_put(int count, float* logit, float* pose) override {
-    ++calls_.runs_put;
-    answer(input_.data(), count, logit, pose);
-    std::fill(input_.begin(), input_.end(), -1e9F);  // what was put is used up
-  }
-
- private:
-  float* place(int index) { return input_.data() + index * kPixels; }
-  static void answer(const float* input, int count, float* logit, float* pose) {
     check(count <= kMostAtOnce, "no more images at once than the backend takes");
     for (int i = 0; i < count; ++i) {
-      logit[i] = std::accumulate(input + i * kPixels, input + (i + 1) * kPixels, 0.0F);
-      if (pose) std::fill_n(pose + 3 * i, 3, input[(i + 1) * kPixels - 1]);
+      qcn_image here = images[i];
+      ++(here.on_device ? calls_.device : calls_.host);
+      if (here.on_device) {
+        here.data = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(here.data) - kNowhere);
+      }
+      answer(spec, here, logit + i, pose ? pose + 3 * i : nullptr);
     }
   }
 
+  static void answer(const qcn::Preprocessing& spec, const qcn_image& image, float* logit, float* pose) {
+    float input[kPixels];
+    qcn::preprocess(spec, image, input);
+    *logit = std::accumulate(input, input + kPixels, 0.0F);
+    if (pose) std::fill_n(pose, 3, input[kPixels - 1]);
+  }
+
+ private:
   Calls& calls_;
-  std::vector<float> input_;
 };
 
 class HostOnly final : public qcn::Runner {
@@ -107,20 +103,23 @@ std::vector<qcn_image> images(const std::vector<std::vector<unsigned char>>& pix
 
 void test_answers(const std::vector<std::vector<unsigned char>>& pixels) {
   Calls calls;
-  qcn::Session session(model(calls, true), nullptr);
+  const auto taken = model(calls, true);
+  qcn::Session session(taken, nullptr);
   const int count = static_cast<int>(pixels.size());
   std::vector<float> expected(pixels.size()), expected_pose(3 * pixels.size());
-  session.classify(images(pixels, 0).data(), count, {nullptr, expected.data(), expected_pose.data()});
-  check(calls.runs == 3 && calls.runs_put == 0, "images of the host take the way they always did, in three parts");
+  const std::vector<qcn_image> host = images(pixels, 0);
+  for (std::size_t i = 0; i < host.size(); ++i) {
+    StandIn::answer(taken->manifest.preprocessing, host[i], &expected[i], &expected_pose[3 * i]);
+  }
   check(expected[0] != expected[1], "the images differ");
-  for (const unsigned on_device : {0x7fU, 0x01U, 0x40U, 0x2aU, 0x55U}) {
+  for (const unsigned on_device : {0U, 0x7fU, 0x01U, 0x40U, 0x2aU, 0x55U}) {
     calls = {};
     std::vector<float> found(pixels.size()), pose(3 * pixels.size());
     session.classify(images(pixels, on_device).data(), count, {nullptr, found.data(), pose.data()});
     const std::string what = "images on the device: " + std::to_string(on_device);
     check(found == expected && pose == expected_pose, what + ", their answers");
-    check(calls.images == __builtin_popcount(on_device) && calls.images + calls.inputs == count, what + ", their ways");
-    check(calls.runs_put == 3 && calls.runs == 0, what + ", their parts");
+    check(calls.device == __builtin_popcount(on_device) && calls.host + calls.device == count, what + ", all as given");
+    check(calls.runs == 3, what + ", their parts");
     session.classify(images(pixels, on_device).data(), count, {nullptr, found.data(), nullptr});
     check(found == expected, what + ", without poses");
   }
@@ -155,8 +154,48 @@ void test_refusals(const std::vector<std::vector<unsigned char>>& pixels) {
   last = images(pixels, 0x7f);
   last.back().data = nullptr;
   refused("no data", QCN_BAD_ARGUMENT, [&] { classify(here, last); });
-  check(calls.images + calls.inputs + calls.runs + calls.runs_put == 0, "a refused call does nothing");
+  check(calls.host + calls.device + calls.runs == 0, "a refused call does nothing");
   check(found == std::vector<float>(pixels.size(), 7.0F), "and leaves the answers as they were");
+}
+
+// Every layout that a library may give: what is packed has no gaps and gives the network the same input.
+void test_packing() {
+  std::mt19937 generator(0);
+  constexpr int kWidth = 5, kHeight = 4, kChannels = 3, kGap = 3, kCount = kWidth * kHeight * kChannels;
+  for (int round = 0; round < 256; ++round) {
+    const bool planar = round & 1, rows_apart = round & 2, pixels_apart = round & 4, floats = round & 8;
+    const std::ptrdiff_t pixel = floats ? sizeof(float) : 1;
+    qcn_image image = planar ? qcn_image_planar(nullptr, kWidth, kHeight, kChannels)
+                             : qcn_image_default(nullptr, kWidth, kHeight, kChannels);
+    image.pixel = floats ? QCN_FLOAT32 : QCN_UINT8;
+    image.column_stride = (image.column_stride + pixels_apart) * pixel;
+    image.channel_stride = planar ? image.column_stride * kWidth * kHeight + kGap * kHeight : pixel;
+    image.row_stride = image.column_stride * kWidth + (rows_apart ? kGap : 0);
+    std::vector<unsigned char> bytes(2 * sizeof(float) * (kCount + kGap * kHeight * (kChannels + 1)));
+    for (auto& byte : bytes) byte = static_cast<unsigned char>(generator() % 64);  // floats of them are finite
+    const unsigned char* data = bytes.data();
+    const auto flip = [&](std::ptrdiff_t& stride, int size) { data += stride * (size - 1), stride = -stride; };
+    if (round & 16) flip(image.row_stride, kHeight);
+    if (round & 32) flip(image.column_stride, kWidth);
+    if (round & 64) flip(image.channel_stride, kChannels);
+    image.reverse_channels = round >> 7;
+    image.data = data;
+    qcn::Preprocessing spec;
+    spec.stored = {kChannels, kHeight, kWidth, qcn::Fit::kStretch};
+    spec.mean = {0.2, 0.4, 0.6}, spec.std = {0.5, 0.25, 0.125};
+    const std::string what = "packed layout " + std::to_string(round);
+    const std::size_t packed_bytes = qcn::packed_bytes(image);
+    check(packed_bytes == static_cast<std::size_t>(kCount * pixel), what + ", its bytes");
+    std::vector<char> memory(packed_bytes);  // a sanitizer sees what is written beyond
+    const qcn_image packed = qcn::pack(image, memory.data());
+    check(packed.data == memory.data(), what + ", its place");
+    std::vector<float> expected(kCount), found(kCount);
+    qcn::preprocess(spec, image, expected.data());
+    qcn::preprocess(spec, packed, found.data());
+    check(found == expected, what);
+  }
+  const qcn_image largest = qcn_image_default(nullptr, 16384, 16384, 4);
+  check(qcn::packed_bytes(largest) == std::size_t{1} << 30, "the bytes of the largest picture");
 }
 
 }  // namespace
@@ -168,5 +207,6 @@ int main() {
   }
   test_answers(pixels);
   test_refusals(pixels);
+  test_packing();
   return verdict();
 }

@@ -324,9 +324,9 @@ static inline qcn_answer qcn_answer_default(void) {
 //   logit    [count, classes], of any size: what the answers are computed from
 //   pose     [count, classes, 3], the imaginary parts of pure quaternions; NULL for a network without poses
 //
-// The TensorRT backend also takes images in the memory of its GPU (or in managed memory), mixed with others in one
-// call. They are pre-processed on the GPU, straight into the engine's input. Whatever writes such an image must be
-// finished, or be queued on the stream that the session was given. The answers are there when the call returns.
+// The TensorRT backend pre-processes images on the GPU: bytes travel there as bytes. It also takes images in the memory
+// of its GPU (or in managed memory), mixed with others in one call. Whatever writes such an image must be finished, or
+// be queued on the stream that the session was given. The answers are there when the call returns.
 QCN_API qcn_status qcn_classify(qcn_session* session, const qcn_image* images, int count, qcn_answer* answers,
                                 float* logit, float* pose);
 

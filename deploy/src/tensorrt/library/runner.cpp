@@ -1,5 +1,5 @@
-// Runs an engine for one session: copies images through pinned memory to the device, launches a CUDA graph, copies the
-// answers back.
+// Runs an engine for one session: copies images through pinned memory to the device, pre-processes them there, launches
+// a CUDA graph, copies the answers back.
 #include <algorithm>
 #include <cstring>
 #include <list>
@@ -11,11 +11,13 @@
 #include "cuda.h"
 #include "engine.h"
 #include "logger.h"
+#include "pack.h"
 
 namespace qcn {
 namespace {
 
 constexpr std::size_t kMaxContexts = 16;
+constexpr std::size_t kMostStaged = std::size_t{64} << 20;  // bytes of images in pinned memory, or one larger image
 
 // What runs batches of one size. A captured graph works only for the sizes that it was captured with, and an execution
 // context only for the last size that it was given, so each batch size has its own. All share their working memory.
@@ -26,7 +28,7 @@ struct BatchContext {
   bool has_run = false;  // then TensorRT has set itself up, and capturing a graph was tried
 };
 
-class EngineRunner final : public DeviceRunner {
+class EngineRunner final : public Runner {
  public:
   EngineRunner(std::shared_ptr<Engine> engine, void* stream) : engine_(std::move(engine)) {
     const OnDevice on(engine_->device);
@@ -53,26 +55,29 @@ class EngineRunner final : public DeviceRunner {
   void run(const float* input, int count, float* logit, float* pose) override {
     check(count);
     const OnDevice on(engine_->device);
-    copy(input, 0, count);
+    wait();
+    queued_ = true;
+    const std::size_t bytes = static_cast<std::size_t>(count) * engine_->pixels * sizeof(float);
+    std::memcpy(pinned_input_.get(), input, bytes);
+    copy(input_.get(), pinned_input_.get(), bytes);
     answer(count, logit, pose);
   }
 
-  void put_image(const Preprocessing& spec, const qcn_image& image, int index) override {
-    check(index + 1);
-    const OnDevice on(engine_->device);
-    check_memory(image);
-    preprocess_cuda(spec, image, device_input(index), stream_);
-  }
+  bool takes_images() const override { return true; }
 
-  void put_input(const float* input, int index) override {
-    check(index + 1);
-    const OnDevice on(engine_->device);
-    copy(input, index, 1);
-  }
-
-  void run_put(int count, float* logit, float* pose) override {
+  void run_images(const Preprocessing& spec, const qcn_image* images, int count, float* logit, float* pose) override {
     check(count);
     const OnDevice on(engine_->device);
+    for (int i = 0; i < count; ++i) {
+      if (images[i].on_device) check_memory(images[i]);
+    }
+    images_.assign(images, images + count);
+    for (int first = 0, end; first < count; first = end) {
+      wait();
+      queued_ = true;
+      end = stage(first);
+      preprocess_cuda(spec, images_.data() + first, end - first, device_input(first), stream_);
+    }
     answer(count, logit, pose);
   }
 
@@ -100,13 +105,48 @@ class EngineRunner final : public DeviceRunner {
     return static_cast<float*>(input_.get()) + static_cast<std::size_t>(index) * engine_->pixels;
   }
 
-  // Through pinned memory, where each image has its own place, so that the call need not wait for the device.
-  void copy(const float* input, int index, int count) {
-    const std::size_t offset = static_cast<std::size_t>(index) * engine_->pixels;
-    const std::size_t bytes = static_cast<std::size_t>(count) * engine_->pixels * sizeof(float);
-    float* pinned = static_cast<float*>(pinned_input_.get()) + offset;
-    std::memcpy(pinned, input, bytes);
-    cuda(cudaMemcpyAsync(device_input(index), pinned, bytes, cudaMemcpyHostToDevice, stream_), "copying images");
+  void copy(void* device, const void* pinned, std::size_t bytes) {
+    cuda(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream_), "copying images");
+  }
+
+  // Until the stream no longer uses the pinned memory: a call that failed may have left work there.
+  void wait() {
+    if (queued_) cuda(cudaStreamSynchronize(stream_), "running the engine");
+    queued_ = false;
+  }
+
+  // Moves the host's images, from `first` on, to the device by one copy. Returns the index after the last that is
+  // there: very large pictures take several turns, since pinned memory is scarce.
+  int stage(int first) {
+    const int count = static_cast<int>(images_.size());
+    std::size_t bytes = 0;
+    int end = first;
+    for (; end < count; ++end) {
+      const qcn_image& image = images_[static_cast<std::size_t>(end)];
+      const std::size_t more = image.on_device ? 0 : packed_bytes(image);
+      if (bytes > 0 && bytes + more > kMostStaged) break;
+      bytes += more;
+    }
+    if (bytes == 0) return end;
+    reserve(bytes);
+    char *pinned = static_cast<char*>(pinned_images_.get()), *device = static_cast<char*>(device_images_.get());
+    for (int i = first; i < end; ++i) {
+      qcn_image& image = images_[static_cast<std::size_t>(i)];
+      if (image.on_device) continue;
+      image = pack(image, pinned);
+      image.data = device, image.on_device = 1;
+      pinned += packed_bytes(image), device += packed_bytes(image);
+    }
+    copy(device_images_.get(), pinned_images_.get(), bytes);
+    return end;
+  }
+
+  void reserve(std::size_t bytes) {
+    if (bytes <= staged_bytes_) return;
+    staged_bytes_ = 0;
+    pinned_images_.reset(), device_images_.reset();
+    pinned_images_ = pinned_memory(bytes), device_images_ = device_memory(bytes);
+    staged_bytes_ = bytes;
   }
 
   void answer(int count, float* logit, float* pose) {
@@ -117,7 +157,7 @@ class EngineRunner final : public DeviceRunner {
     } else {
       enqueue(context, stream_, log_scope);
     }
-    cuda(cudaStreamSynchronize(stream_), "running the engine");
+    wait();
     if (!context.has_run) capture(context, log_scope);
     const std::size_t numbers = static_cast<std::size_t>(count) * engine_->classes;
     std::memcpy(logit, logit_.get(), numbers * sizeof(float));
@@ -190,6 +230,11 @@ class EngineRunner final : public DeviceRunner {
   cudaStream_t stream_ = nullptr;
   DeviceMemory working_, input_;
   PinnedMemory pinned_input_, logit_, pose_;
+  std::vector<qcn_image> images_;  // of one run: first where the caller has them, then on the device
+  PinnedMemory pinned_images_;     // both of staged_bytes_, grown to the largest batch
+  DeviceMemory device_images_;
+  std::size_t staged_bytes_ = 0;
+  bool queued_ = false;                // the stream may use the pinned memory
   std::vector<DeviceMemory> outputs_;  // as engine_->outputs
   std::list<BatchContext> contexts_;
 };
